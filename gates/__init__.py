@@ -1,0 +1,1 @@
+"""Judges, each registered as an entry point of the group `specgate.gates`."""

@@ -1,0 +1,1 @@
+"""Renderers, each registered as an entry point of the group `specgate.reports`."""

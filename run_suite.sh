@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# The one command.
+#
+#   ./run_suite.sh            set up .venv, fetch the demo pair, run the main job (specgate micro)
+#   ./run_suite.sh full       the same, whole requests (specgate full)
+#   ./run_suite.sh test       set up .venv, then lint, types and tests
+#   ./run_suite.sh setup      set up .venv only
+#
+# Environment: SCENARIOS (names or files, comma separated), BACKEND, MODEL_PATH and SPEC_MODEL_PATH (Hugging Face folders of
+# target and draft; default: the demo pair), WARMUP_RUNS, MEASUREMENT_RUNS (rounds per prompt set), PERF_MODE (0 or 1), PYTHON.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+PYTHON=${PYTHON:-python3}
+VENV=.venv
+command=${1:-micro}
+[ $# -gt 0 ] && shift
+
+say() { printf '\n== %s\n' "$*"; }
+
+has_gpu() { command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q GPU; }
+
+# Whether installing the packages named would bring CUDA libraries along (asks the resolver, downloads nothing).
+pulls_cuda() {
+    "$VENV/bin/python" -m pip install --quiet --dry-run --ignore-installed --report - "$@" 2>/dev/null |
+        "$VENV/bin/python" -c '
+import json, sys
+names = [item["metadata"]["name"].lower() for item in json.load(sys.stdin)["install"]]
+sys.exit(0 if any(n.startswith(("nvidia-cu", "nvidia-nccl", "cuda-toolkit", "triton")) for n in names) else 1)'
+}
+
+install_torch() {
+    local range
+    range=$("$VENV/bin/python" -c '
+import tomllib
+print(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["torch"][0])')
+    if "$VENV/bin/python" -c 'import torch' 2>/dev/null; then
+        return
+    elif has_gpu || ! pulls_cuda "$range"; then
+        "$VENV/bin/python" -m pip install --quiet "$range"
+    else
+        # uv knows where torch's CPU builds are kept; pip would have to be told an index.
+        say "no GPU here: installing the CPU build of torch"
+        "$VENV/bin/python" -m pip install --quiet uv
+        "$VENV/bin/python" -m uv pip install --quiet --python "$VENV/bin/python" --torch-backend cpu "$range"
+    fi
+}
+
+setup() {
+    local extras=$1 stamp
+    stamp="$VENV/.installed-$(printf '%s' "$extras" | tr -c 'a-z0-9' _)"
+    if [ ! -x "$VENV/bin/python" ]; then
+        say "creating $VENV"
+        "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "specgate needs Python 3.11 or newer; set PYTHON"; exit 2; }
+        "$PYTHON" -m venv "$VENV"
+    fi
+    if [ ! "$stamp" -nt pyproject.toml ]; then
+        say "installing specgate[$extras]"
+        install_torch
+        "$VENV/bin/python" -m pip install --quiet --editable ".[$extras]"
+        touch "$stamp"
+    fi
+}
+
+arguments() {
+    local name
+    if [ -n "${SCENARIOS:-}" ]; then
+        IFS=, read -ra names <<<"$SCENARIOS"
+        for name in "${names[@]}"; do printf '%s\0' --scenario "$name"; done
+    fi
+    [ -z "${BACKEND:-}" ] || printf '%s\0' --backend "$BACKEND"
+    [ -z "${MODEL_PATH:-}" ] || printf '%s\0' --target "$MODEL_PATH"
+    [ -z "${SPEC_MODEL_PATH:-}" ] || printf '%s\0' --draft "$SPEC_MODEL_PATH"
+    [ -z "${WARMUP_RUNS:-}" ] || printf '%s\0' --warmup-runs "$WARMUP_RUNS"
+    [ -z "${MEASUREMENT_RUNS:-}" ] || printf '%s\0' --measurement-runs "$MEASUREMENT_RUNS"
+    case "${PERF_MODE:-}" in
+    '') ;;
+    1) printf '%s\0' --perf-mode ;;
+    0) printf '%s\0' --no-perf-mode ;;
+    *) echo "PERF_MODE=$PERF_MODE: must be 0 or 1" >&2; exit 2 ;;
+    esac
+}
+
+measure() {
+    local extras=torch args=()
+    if has_gpu; then extras=cuda13; fi
+    setup "$extras"
+    if [ -z "${MODEL_PATH:-}" ]; then
+        say "fetching the demo pair and the prompt texts (once)"
+        "$VENV/bin/specgate" pairs fetch
+    fi
+    arguments >/dev/null
+    mapfile -d '' -t args < <(arguments)
+    say "specgate $command ${args[*]} $*"
+    exec "$VENV/bin/specgate" "$command" "${args[@]}" "$@"
+}
+
+tests() {
+    setup torch,dev
+    say "ruff";   "$VENV/bin/ruff" check . && "$VENV/bin/ruff" format --check .
+    say "mypy";   "$VENV/bin/mypy"
+    say "pytest"; "$VENV/bin/python" -m pytest "$@"
+}
+
+case "$command" in
+micro | full) measure "$@" ;;
+test) tests "$@" ;;
+setup) setup torch ;;
+-h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0" ;;
+*) echo "unknown command: $command (micro, full, test, setup)" >&2; exit 2 ;;
+esac

@@ -1,0 +1,114 @@
+"""What a plug-in implements. An author of a back end, gate or report imports this module and `specgate.core`, no more.
+
+Entry-point groups: `specgate.backends`, `specgate.gates`, `specgate.reports`; each entry point names an object with the
+attributes below. Built-ins come in by the same door (see `pyproject.toml`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
+
+__all__ = ["Availability", "Backend", "Block", "Decoded", "Engine", "Gate", "OpenRequest", "Report", "Verdict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a back end can run on this machine. Of several, the highest `rank` is the default."""
+
+    usable: bool
+    reason: str
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What an engine must be able to hold before anything is measured: checked, and refused with numbers, at load
+    time.
+    """
+
+    pair: PairRef
+    dtype: str
+    max_batch: int
+    max_positions: int
+    max_k: int
+    perf_mode: bool
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What one decode stretch returns; fields as in `core.Block`, which the runner makes of it."""
+
+    elapsed_ns: int
+    step_ns: tuple[int, ...]
+    tokens: tuple[tuple[int, ...], ...]
+    accepted: tuple[tuple[int, ...], ...]
+    drafted: tuple[tuple[int, ...], ...]
+    truncated: tuple[int, ...]
+    finish: tuple[str, ...]
+    counters: Mapping[str, int] = field(default_factory=dict)
+    phase_ns: Mapping[str, int] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """A loaded pair. Lives in a worker process; all calls come from one thread, in the order prefill, decode*,
+    top2*.
+    """
+
+    def facts(self) -> EngineFacts: ...
+
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        """Fill the caches from ragged `prompts` (one per slot), forget what was there; return nanoseconds.
+
+        The draft's cache is filled too where `draft` is set; without it only baseline blocks may follow.
+        """
+
+    def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
+        """Rewind every slot to its prompt, then decode greedily under `role` until `budget` is spent."""
+
+    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
+        """The two largest target logits (float32) for the token that follows prompt[slot] + continuation."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """A way to measure. Constructing and asking `available` must be cheap and import no engine library."""
+
+    name: str
+    description: str
+
+    def available(self) -> Availability: ...
+
+    def open(self, request: OpenRequest) -> Engine:
+        """Load the pair. Raises BackendError (CheckpointError) with file, tensor or key, and what would be right."""
+
+
+@runtime_checkable
+class Gate(Protocol):
+    """A judge. Pure: the same run and rule give the same verdicts, so that a verdict can be recomputed offline."""
+
+    name: str
+    params: Mapping[str, type]
+    """Parameters a rule may set, with their types; unknown ones are refused when the policy is read."""
+
+    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+        """One verdict per cell that the rule's `scenario` and `role` patterns select."""
+
+
+@runtime_checkable
+class Report(Protocol):
+    """A renderer. Pure: the same run gives the same bytes."""
+
+    name: str
+    filename: str | None
+
+    def render(self, run: Run, policy: Policy) -> str: ...
+
+    def write(self, run: Run, policy: Policy, folder: Path) -> Path | None: ...

@@ -1,0 +1,458 @@
+"""The nouns of specgate, frozen, in the order in which a run meets them.
+
+    Scenario ─► Point, Role, Cell ─► Plan ─► Block (raw samples) ─► CellResult, Comparison ─► Verdict ─► Run
+
+Nothing here computes more than an identity of its own fields; nothing here imports an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from specgate.acceptance import AcceptanceRecord
+
+__all__ = [
+    "AcceptanceRecord",
+    "Block",
+    "Budget",
+    "Cell",
+    "CellResult",
+    "Comparison",
+    "Divergence",
+    "EngineFacts",
+    "Finish",
+    "Grid",
+    "PairRef",
+    "Plan",
+    "Point",
+    "Policy",
+    "Role",
+    "Round",
+    "Rule",
+    "Run",
+    "Scenario",
+    "Schedule",
+    "State",
+    "TokenCheck",
+    "Value",
+    "Verdict",
+    "Workload",
+]
+
+
+# ── what is asked ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Role:
+    """How a block decodes: `k = 0` is `baseline` (no draft), `k > 0` is `spec-k` (a chain of k drafted tokens)."""
+
+    k: int
+
+    @property
+    def name(self) -> str:
+        return f"spec-{self.k}" if self.k else "baseline"
+
+    @property
+    def speculative(self) -> bool:
+        return self.k > 0
+
+    @classmethod
+    def parse(cls, text: str) -> Role:
+        """`"baseline"` or `"spec-N"`. Raises ValueError."""
+        if text == "baseline":
+            return cls(0)
+        prefix, _, digits = text.partition("-")
+        if prefix == "spec" and digits.isdigit() and int(digits) > 0:
+            return cls(int(digits))
+        raise ValueError(f"{text!r} is not a role; a role is 'baseline' or 'spec-N' with N > 0")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BASELINE = Role(0)
+
+
+@dataclass(frozen=True, slots=True)
+class PairRef:
+    """A target checkpoint and a draft checkpoint.
+
+    `acceptance` says where acceptance comes from and is printed beside every figure: `real` (a trained pair),
+    `planted` (analytic weights) or `forced` (an engine's simulation knob). `rope` overrides the target's RoPE scaling
+    (Hugging Face keys, e.g. ``{"rope_type": "yarn", "factor": 4.0}``); `None` obeys the checkpoint.
+    """
+
+    name: str
+    target: Path
+    draft: Path | None
+    acceptance: Literal["real", "planted", "forced"] = "real"
+    rope: Mapping[str, float | str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The axes of a scenario. `context` is the exact prompt length in tokens; `spec` lists draft lengths K ≥ 1."""
+
+    context: tuple[int, ...]
+    batch: tuple[int, ...]
+    spec: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Which prompts. `prompt_sets` sets of `batch` prompts each are measured; warm-up prompts come from another
+    pool.
+    """
+
+    source: str
+    seed: int
+    prompt_sets: int
+    warmup_sets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How long one block decodes: `steps` engine steps (micro) or `new_tokens` per request (full); exactly one is set.
+
+    `ignore_eos` keeps a request going past EOS and stop tokens, so that every block does the same amount of work.
+    """
+
+    steps: int | None = None
+    new_tokens: int | None = None
+    ignore_eos: bool = True
+
+    def longest(self, k: int) -> int:
+        """Upper bound of tokens a slot can gain in one block at draft length `k` (for KV room and context checks)."""
+        if self.new_tokens is not None:
+            return self.new_tokens
+        assert self.steps is not None
+        return self.steps * (k + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """`rounds` rounds per prompt set, each one block of every role; the order of roles is reversed every round."""
+
+    rounds: int
+    warmup_rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One question, fully resolved. `kind` is the command that runs it; `needs` the least machine it makes sense on."""
+
+    name: str
+    question: str
+    kind: Literal["micro", "full"]
+    family: str
+    needs: Literal["cpu", "gpu"]
+    pair: str
+    dtype: Literal["float32", "bfloat16", "float16"]
+    grid: Grid
+    workload: Workload
+    budget: Budget
+    schedule: Schedule
+    perf_mode: bool
+    timeout_s: float
+    rope: Mapping[str, float | str] | None = None
+    default: bool = True
+    """Whether a command that names no scenario runs this one."""
+    source_file: Path | None = None
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return (BASELINE, *(Role(k) for k in self.grid.spec))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Scenario × backend × batch × context: the blocks of one point share prompts, prefill and engine."""
+
+    scenario: str
+    backend: str
+    context: int
+    batch: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.scenario}/{self.backend}/c{self.context}/b{self.batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Scenario × backend × batch × context × role."""
+
+    point: Point
+    role: Role
+
+    @property
+    def key(self) -> str:
+        return f"{self.point.key}/{self.role}"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One block of every role on one prompt set, in running order. `warmup` rounds are journaled but never judged."""
+
+    point: Point
+    prompt_set: int
+    index: int
+    order: tuple[Role, ...]
+    warmup: bool
+
+    @property
+    def key(self) -> str:
+        kind = "w" if self.warmup else "r"
+        return f"{self.point.key}/s{self.prompt_set}/{kind}{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a run will do, in order, before it does any of it."""
+
+    scenarios: Mapping[str, Scenario]
+    rounds: tuple[Round, ...]
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        return tuple(dict.fromkeys(r.point for r in self.rounds))
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return tuple(Cell(p, role) for p in self.points for role in self.scenarios[p.scenario].roles)
+
+    def rounds_of(self, point: Point) -> Iterator[Round]:
+        return (r for r in self.rounds if r.point == point)
+
+
+# ── what an engine says ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What a loaded engine is, for the fingerprint and the report. `details` holds printable extras in print order."""
+
+    backend: str
+    device: str
+    dtype: str
+    vocab: int
+    max_positions: int
+    eos_token_ids: tuple[int, ...]
+    target_sha256: str
+    draft_sha256: str | None
+    capture_rule: str | None
+    has_draft: bool
+    details: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
+class Finish(StrEnum):
+    """Why a slot stopped emitting within a block."""
+
+    STEPS = "steps"
+    LENGTH = "length"
+    EOS = "eos"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One timed stretch of one role: raw samples, never summaries.
+
+    `tokens[slot]` starts with the prefill token; `accepted[step][slot]` and `drafted[step][slot]` count draft tokens
+    (-1 where the slot was already finished; `drafted` 0 in a baseline block). `step_ns[step]` is host time of a
+    step, `elapsed_ns` the whole decode stretch, `prefill_ns` the prefill that belongs to this block (full runs:
+    always its own; micro runs: the prefill that the prompt set shares). `session` counts worker processes, so that
+    a resumed run never pairs blocks of two processes. `truncated[slot]` counts accepted-and-verified tokens cut at
+    EOS, a stop token or the limit. `counters` holds `disabled_*` reasons, `rewound_tokens` and `rewind_steps`;
+    `phase_ns` splits the decode stretch.
+    """
+
+    point: Point
+    role: Role
+    prompt_set: int
+    round: int
+    slot: int
+    warmup: bool
+    session: int
+    prefill_ns: int
+    elapsed_ns: int
+    step_ns: tuple[int, ...]
+    tokens: tuple[tuple[int, ...], ...]
+    accepted: tuple[tuple[int, ...], ...]
+    drafted: tuple[tuple[int, ...], ...]
+    truncated: tuple[int, ...]
+    finish: tuple[Finish, ...]
+    counters: Mapping[str, int] = field(default_factory=dict)
+    phase_ns: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.point, self.role)
+
+    @property
+    def emitted(self) -> int:
+        """Tokens emitted by decode steps: the prefill token of each slot is not among them."""
+        return sum(len(t) - 1 for t in self.tokens)
+
+
+# ── what was found ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One figure: `value` is `None` together with a `reason_code` where it may not be quoted. Units:
+    `metrics.METRICS`.
+    """
+
+    metric: str
+    value: float | None
+    stat: str = "value"
+    n: int = 1
+    ci_low: float | None = None
+    ci_high: float | None = None
+    reason_code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first token at which a speculative block leaves the baseline.
+
+    `margin` is the target's top-1 − top-2 logit (float32) at that position, teacher-forced along the baseline;
+    `near_tie` is true where the margin is too small for the two batch shapes to be expected to agree.
+    """
+
+    prompt_set: int
+    round: int
+    slot: int
+    position: int
+    expected: int
+    got: int
+    margin: float | None
+    near_tie: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCheck:
+    """Spec tokens against baseline tokens of the timed blocks, over the length both have."""
+
+    compared_tokens: int
+    divergences: tuple[Divergence, ...]
+
+    @property
+    def identical(self) -> bool:
+        return not self.divergences
+
+    @property
+    def mismatches(self) -> tuple[Divergence, ...]:
+        return tuple(d for d in self.divergences if not d.near_tie)
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """What the blocks of one cell amount to. `reason` is set where `status` is not `ok`."""
+
+    cell: Cell
+    status: Literal["ok", "partial", "failed"]
+    reason: str | None
+    blocks: int
+    acceptance: AcceptanceRecord | None
+    values: Mapping[str, Value]
+    series_ms: tuple[tuple[int, int, float], ...]
+    """(round of the whole point in running order, slot in the round, milliseconds per emitted token) per block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A spec cell against the baseline cell of its point, over pairs of blocks. `log_ratios` are ln(spec/base)
+    tok/s.
+    """
+
+    cell: Cell
+    tokens: TokenCheck
+    log_ratios: tuple[float, ...]
+    orders: tuple[int, ...]
+    """+1 where the baseline block of the pair ran first, -1 where the spec block did."""
+    speedup: Value
+
+
+class State(StrEnum):
+    """The states a verdict can have."""
+
+    PASS = "PASS"
+    IMPROVED = "IMPROVED"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    INVALID = "INVALID"
+    SKIPPED = "SKIPPED"
+    ENV_REJECTED = "ENV_REJECTED"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of a policy: which gate, on which cells, with which numbers; `required` decides the exit code."""
+
+    id: str
+    gate: str
+    required: bool
+    scenario: str = "*"
+    role: str = "*"
+    params: Mapping[str, float | str | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    name: str
+    rules: tuple[Rule, ...]
+    source_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a gate says of one cell, with the reason as code and sentence, the numbers, and what to do next."""
+
+    rule: str
+    gate: str
+    cell: str
+    state: State
+    required: bool
+    reason_code: str
+    message: str
+    evidence: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    next_step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A whole run as gates and reports see it: what was asked, on what, what was found, what was decided."""
+
+    id: str
+    kind: Literal["micro", "full"]
+    status: Literal["running", "complete", "partial", "interrupted"]
+    started: str
+    ended: str | None
+    argv: tuple[str, ...]
+    tool_version: str
+    fingerprint: Mapping[str, str | None]
+    environment: Mapping[str, object]
+    scenarios: Mapping[str, Scenario]
+    pair: PairRef
+    engines: Mapping[str, EngineFacts]
+    prompts: Mapping[str, Mapping[str, object]]
+    """point key → {"sha256": …, "sources": […], "pool": …} of the measured prompts."""
+    cells: tuple[CellResult, ...]
+    comparisons: tuple[Comparison, ...]
+    failures: Mapping[str, str]
+    """point key → the sentence that says why its blocks are missing or incomplete."""
+    verdicts: tuple[Verdict, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def result(self, cell_key: str) -> CellResult | None:
+        return next((c for c in self.cells if c.cell.key == cell_key), None)
+
+    def comparison(self, cell_key: str) -> Comparison | None:
+        return next((c for c in self.comparisons if c.cell.key == cell_key), None)

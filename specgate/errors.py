@@ -1,0 +1,93 @@
+"""Every error that specgate raises on purpose, and the exit code each one ends with.
+
+    SpecgateError               70  (never raised itself)
+    ├── UsageError               2  a command line, scenario or policy that cannot be meant
+    ├── EnvironmentRefused       4  this machine cannot carry out the plan (no GPU, disk full, …)
+    ├── OrderRefused             5  `full` before the micro gates are green
+    ├── InvalidResult            6  a stored result contradicts itself: nothing in it may be quoted
+    └── BackendError             7  the engine did not start, crashed, hung, or broke its contract
+        ├── CheckpointError         a checkpoint that is missing, misshapen or not what it claims
+        └── WorkerLost              the engine's process ended or stopped answering
+
+Verdicts use further codes (1 FAIL, 3 INCONCLUSIVE); see `ExitCode`. A message names the file, the key and the
+value, and says what would be right.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process ends with. Python's and click's own generic code 1 is never used for an error."""
+
+    PASS = 0
+    FAIL = 1
+    USAGE = 2
+    INCONCLUSIVE = 3
+    ENV_REJECTED = 4
+    ORDER_REFUSED = 5
+    INVALID = 6
+    BACKEND_ERROR = 7
+    INTERNAL = 70
+    INTERRUPTED = 130
+
+
+class SpecgateError(Exception):
+    """Base of all errors below. `hint` is one sentence on what would be right."""
+
+    exit_code: ExitCode = ExitCode.INTERNAL
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross the pipe from the worker process; keyword-only arguments need this to survive pickling.
+        return _rebuild, (type(self), self.message, self.hint)
+
+
+def _rebuild(cls: type[SpecgateError], message: str, hint: str | None) -> SpecgateError:
+    return cls(message, hint=hint)
+
+
+class UsageError(SpecgateError):
+    """A command line, scenario, policy or plug-in name that cannot be meant."""
+
+    exit_code = ExitCode.USAGE
+
+
+class EnvironmentRefused(SpecgateError):
+    """This machine cannot carry out the plan."""
+
+    exit_code = ExitCode.ENV_REJECTED
+
+
+class OrderRefused(SpecgateError):
+    """A full run was asked for before the micro gates were green."""
+
+    exit_code = ExitCode.ORDER_REFUSED
+
+
+class InvalidResult(SpecgateError):
+    """A record breaks an identity, so no figure derived from it may be quoted."""
+
+    exit_code = ExitCode.INVALID
+
+
+class BackendError(SpecgateError):
+    """The engine did not start, crashed, or broke its contract."""
+
+    exit_code = ExitCode.BACKEND_ERROR
+
+
+class CheckpointError(BackendError):
+    """A checkpoint is missing, misshapen, or not what its configuration claims."""
+
+
+class WorkerLost(BackendError):
+    """The engine's process ended or stopped answering."""

@@ -1,0 +1,106 @@
+"""The plug-in door: entry points for back ends, gates and reports. The built-ins come in through it too.
+
+A third party declares entry points in the groups below; nothing is imported before it is asked for. A built-in is an
+`EntryPoint` object listed here rather than in package metadata, so that a checkout runs without being installed.
+`SPECGATE_LOAD_PLUGINS` (comma list of distribution names, may be empty) narrows the third parties that are seen.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
+
+from specgate.api import Availability, Backend, Gate, Report
+from specgate.errors import EnvironmentRefused, UsageError
+
+GROUPS = ("specgate.backends", "specgate.gates", "specgate.reports")
+
+_BUILT_IN: tuple[tuple[str, str, str], ...] = (
+    ("specgate.backends", "reference", "specgate.backends.reference.backend:BACKEND"),
+    ("specgate.backends", "fake", "specgate.backends.fake:BACKEND"),
+    ("specgate.gates", "validity", "specgate.gates.validity:GATE"),
+    ("specgate.gates", "tokens", "specgate.gates.tokens:GATE"),
+    ("specgate.gates", "acceptance", "specgate.gates.acceptance:GATE"),
+    ("specgate.gates", "speed", "specgate.gates.speed:GATE"),
+    ("specgate.gates", "degeneracy", "specgate.gates.degeneracy:GATE"),
+    ("specgate.reports", "console", "specgate.reports.console:REPORT"),
+    ("specgate.reports", "metrics_csv", "specgate.reports.csv:METRICS"),
+    ("specgate.reports", "summary_csv", "specgate.reports.csv:SUMMARY"),
+    ("specgate.reports", "html", "specgate.reports.html:REPORT"),
+)
+
+T = TypeVar("T")
+
+
+def _allowed(entry: EntryPoint) -> bool:
+    names = os.environ.get("SPECGATE_LOAD_PLUGINS")
+    return names is None or (entry.dist is not None and entry.dist.name in names.split(","))
+
+
+@cache
+def registered(group: str) -> Mapping[str, EntryPoint]:
+    """Name → entry point, built-ins first. Raises UsageError where two plug-ins claim one name."""
+    found = {name: EntryPoint(name, value, g) for g, name, value in _BUILT_IN if g == group}
+    for entry in filter(_allowed, entry_points(group=group)):
+        if entry.name in found:
+            raise UsageError(
+                f"plug-in {entry.value}: {group} already has the name {entry.name!r} ({found[entry.name].value})"
+            )
+        found[entry.name] = entry
+    return found
+
+
+def _load(group: str, name: str, kind: type[T]) -> T:
+    known = registered(group)
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        what = group.rpartition(".")[2].rstrip("s")
+        raise UsageError(
+            f"no such {what}: {name!r}",
+            hint=(f"did you mean {close[0]!r}? " if close else "") + f"known: {', '.join(known)}",
+        )
+    try:
+        plugin = known[name].load()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"plug-in {name} ({known[name].value}) cannot be loaded: {error}") from error
+    if not isinstance(plugin, kind):
+        missing = [a for a in kind.__protocol_attrs__ if not hasattr(plugin, a)]  # type: ignore[attr-defined]  # Protocol
+        raise UsageError(
+            f"plug-in {name} ({known[name].value}) is not a {kind.__name__}: it lacks {', '.join(missing)}"
+        )
+    return plugin
+
+
+def backend(name: str) -> Backend:
+    return _load("specgate.backends", name, Backend)  # type: ignore[type-abstract]  # a runtime-checkable Protocol
+
+
+def gate(name: str) -> Gate:
+    return _load("specgate.gates", name, Gate)  # type: ignore[type-abstract]
+
+
+def report(name: str) -> Report:
+    return _load("specgate.reports", name, Report)  # type: ignore[type-abstract]
+
+
+def gates() -> Mapping[str, Gate]:
+    return {name: gate(name) for name in registered("specgate.gates")}
+
+
+def backends_available() -> Mapping[str, tuple[Backend, Availability]]:
+    loaded = {name: backend(name) for name in registered("specgate.backends")}
+    return {name: (b, b.available()) for name, b in loaded.items()}
+
+
+def default_backend() -> Backend:
+    """The usable back end with the highest rank. Raises EnvironmentRefused, with every reason, where there is none."""
+    candidates = backends_available()
+    usable = [(a.rank, name) for name, (_, a) in candidates.items() if a.usable]
+    if not usable:
+        reasons = "; ".join(f"{name}: {a.reason}" for name, (_, a) in candidates.items())
+        raise EnvironmentRefused(f"no back end can run on this machine ({reasons})")
+    return candidates[max(usable)[1]][0]

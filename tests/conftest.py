@@ -1,0 +1,23 @@
+"""Shared fixtures, and the one place that decides whether GPU tests can run."""
+
+from __future__ import annotations
+
+import os
+
+# Reproducible and polite on small machines: the tests' models are tiny, more threads only fight each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not any(item.get_closest_marker("gpu") for item in items):
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU; torch sees none here"))

@@ -1,0 +1,37 @@
+"""Errors keep their hint across the worker's pipe, and none of them ends with code 1."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from specgate import errors
+from specgate.errors import ExitCode, SpecgateError
+
+
+def every_error() -> list[type[SpecgateError]]:
+    found, left = [], [SpecgateError]
+    while left:
+        cls = left.pop()
+        found.append(cls)
+        left += cls.__subclasses__()
+    return found
+
+
+@pytest.mark.parametrize("cls", every_error())
+def test_an_error_survives_pickling_with_its_hint(cls: type[SpecgateError]) -> None:
+    copy = pickle.loads(pickle.dumps(cls("what is wrong", hint="what would be right")))
+    assert type(copy) is cls
+    assert str(copy) == "what is wrong\n  what would be right"
+
+
+@pytest.mark.parametrize("cls", every_error())
+def test_no_error_ends_with_a_verdicts_code(cls: type[SpecgateError]) -> None:
+    assert cls.exit_code not in (ExitCode.PASS, ExitCode.FAIL, ExitCode.INCONCLUSIVE)
+
+
+def test_the_tree_in_the_docstring_names_every_error() -> None:
+    assert errors.__doc__ is not None
+    for cls in every_error():
+        assert cls.__name__ in errors.__doc__
