@@ -97,10 +97,13 @@ def backends_available() -> Mapping[str, tuple[Backend, Availability]]:
 
 
 def default_backend() -> Backend:
-    """The usable back end with the highest rank. Raises EnvironmentRefused, with every reason, where there is none."""
+    """The usable back end with the highest rank; a negative rank is never a default.
+
+    Raises EnvironmentRefused, with every reason, where there is none.
+    """
     candidates = backends_available()
-    usable = [(a.rank, name) for name, (_, a) in candidates.items() if a.usable]
+    usable = [(a.rank, name) for name, (_, a) in candidates.items() if a.usable and a.rank >= 0]
     if not usable:
-        reasons = "; ".join(f"{name}: {a.reason}" for name, (_, a) in candidates.items())
+        reasons = "; ".join(f"{name}: {a.reason}" for name, (_, a) in candidates.items() if not a.usable)
         raise EnvironmentRefused(f"no back end can run on this machine ({reasons})")
     return candidates[max(usable)[1]][0]

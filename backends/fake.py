@@ -1,0 +1,234 @@
+"""Scripted tokens on a scripted clock, with faults to inject: tests the harness, needs no model, proves no speed.
+
+The text is a function of prompt and position alone, so every role emits the same tokens; how many drafts are accepted
+follows a cyclic script; the clock counts scripted nanoseconds, and nothing waits. Options (`--option key=value`) are
+the fields of `fake_script.Script`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+
+from specgate.api import Availability, Decoded, Engine, OpenRequest
+from specgate.backends.fake_script import Script
+from specgate.core import Budget, EngineFacts, Finish, Role
+from specgate.errors import BackendError, UsageError
+
+EOS = 1
+
+
+class FakeBackend:
+    """Always usable, never a default: its rank is below every engine's."""
+
+    name = "fake"
+    description = "scripted tokens on a scripted clock, with faults to inject: tests the harness, measures nothing"
+
+    def available(self) -> Availability:
+        return Availability(True, "needs nothing", rank=-1)
+
+    def open(self, request: OpenRequest) -> Engine:
+        script = Script.parse(request.options)
+        if script.fail_open is not None:
+            raise BackendError(script.fail_open, hint="asked for by the option fail_open")
+        if request.max_positions > script.max_positions:
+            raise UsageError(
+                f"back end fake: max_positions = {script.max_positions}, but the plan needs {request.max_positions}",
+                hint="choose a shorter context or a larger max_positions",
+            )
+        return FakeEngine(script, request)
+
+
+class FakeEngine:
+    """An `api.Engine` that follows a `Script`."""
+
+    def __init__(self, script: Script, request: OpenRequest) -> None:
+        self.script, self.request = script, request
+        self.seeds: list[int] = []
+        self.draft_ready = False
+        self.blocks = 0
+
+    def facts(self) -> EngineFacts:
+        return EngineFacts(
+            backend="fake",
+            device="scripted clock",
+            dtype=self.request.dtype,
+            vocab=self.script.vocab,
+            max_positions=self.script.max_positions,
+            eos_token_ids=(EOS,),
+            target_sha256=_digest("target", self.script.vocab),
+            draft_sha256=_digest("draft", *self.script.accept),
+            capture_rule=None,
+            has_draft=True,
+            details={key: str(value) for key, value in asdict(self.script).items()},
+        )
+
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        longest = max(map(len, prompts), default=0)
+        if not 0 < len(prompts) <= self.request.max_batch or not 0 < longest < self.request.max_positions:
+            raise BackendError(
+                f"{len(prompts)} prompts of up to {longest} tokens, but the engine was opened for "
+                f"{self.request.max_batch} slots of {self.request.max_positions} positions"
+            )
+        self.seeds = [_hash(*prompt) for prompt in prompts]
+        self.draft_ready = draft
+        return self.script.prefill_ns * sum(map(len, prompts))
+
+    def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
+        if not self.seeds:
+            raise BackendError("decode before prefill")
+        if role.speculative and not self.draft_ready:
+            raise BackendError(f"{role} asked for, but the prefill was made without the draft")
+        self._maybe_break_down()
+        stretch = Stretch(self, role, budget, () if budget.ignore_eos else stop_token_ids)
+        while stretch.running:
+            stretch.step()
+        self.blocks += 1
+        return stretch.result()
+
+    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
+        best = 10.0 + _hash(self.seeds[slot], len(continuation)) % 8
+        return best, best - self.script.margin
+
+    def close(self) -> None:
+        self.seeds = []
+
+    def token(self, slot: int, index: int) -> int:
+        """The target's greedy token: a function of prompt and index; ids 0 and EOS do not occur by chance."""
+        if index == self.script.eos_at:
+            return EOS
+        return 2 + _hash(self.seeds[slot], index) % (self.script.vocab - 2)
+
+    def emitted(self, role: Role, slot: int, index: int) -> int:
+        """The token that `role` emits: the greedy one, except for the fault `wrong_token_at`."""
+        token = self.token(slot, index)
+        if role.speculative and slot == 0 and index == self.script.wrong_token_at:
+            return 2 + (token - 1) % (self.script.vocab - 2)
+        return token
+
+    def step_ns(self, k: int, step: int) -> int:
+        wobble = 1 + self.script.jitter * (_hash(self.blocks, step) % 1000) / 1000
+        cycle = (self.script.step_ns + k * self.script.draft_ns) * (self.script.slowdown if k else 1.0)
+        return round(cycle * wobble)
+
+    def _maybe_break_down(self) -> None:
+        if self.blocks == self.script.die_after_blocks:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.blocks == self.script.hang_after_blocks:
+            threading.Event().wait()
+
+
+@dataclass(slots=True)
+class Slot:
+    """`tokens` starts with the prefill token; `finish` is None while the slot runs."""
+
+    tokens: list[int]
+    finish: Finish | None
+    truncated: int = 0
+
+
+@dataclass(slots=True)
+class Stretch:
+    """One decode stretch: the cycle of a real engine, with the script in place of draft and target."""
+
+    engine: FakeEngine
+    role: Role
+    budget: Budget
+    stop: Sequence[int]
+    slots: list[Slot] = field(init=False)
+    accepted: list[tuple[int, ...]] = field(default_factory=list)
+    drafted: list[tuple[int, ...]] = field(default_factory=list)
+    step_ns: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        firsts = [self.engine.emitted(self.role, s, 0) for s in range(len(self.engine.seeds))]
+        self.slots = [Slot([t], self._reason(t) or self._full(1)) for t in firsts]
+
+    @property
+    def running(self) -> bool:
+        return any(s.finish is None for s in self.slots) and len(self.step_ns) != self.budget.steps
+
+    @property
+    def k(self) -> int:
+        return 0 if self.engine.script.no_drafts else self.role.k
+
+    def step(self) -> None:
+        """Accept what the script says, emit it with the bonus token, cut at EOS, stop token or limit."""
+        step, idle = len(self.step_ns), [s.finish is not None for s in self.slots]
+        accepted = tuple(-1 if done else self._accept(step, i) for i, done in enumerate(idle))
+        for i, count in enumerate(accepted):
+            if count >= 0:
+                self._emit(i, count + 1)
+        self.accepted.append(accepted)
+        self.drafted.append(tuple(-1 if done else self.k for done in idle))
+        self.step_ns.append(self.engine.step_ns(self.k, step))
+
+    def _accept(self, step: int, slot: int) -> int:
+        pattern = self.engine.script.accept
+        return min(self.k, pattern[(step + slot) % len(pattern)])
+
+    def _emit(self, index: int, verified: int) -> None:
+        slot = self.slots[index]
+        for n in range(1, verified + 1):
+            token = self.engine.emitted(self.role, index, len(slot.tokens))
+            slot.tokens.append(token)
+            slot.finish = self._reason(token) or self._full(len(slot.tokens))
+            if slot.finish is not None:
+                slot.truncated += verified - n
+                return
+
+    def _reason(self, token: int) -> Finish | None:
+        if token == EOS and not self.budget.ignore_eos:
+            return Finish.EOS
+        return Finish.STOP if token in self.stop else None
+
+    def _full(self, emitted: int) -> Finish | None:
+        limit = self.budget.new_tokens
+        return Finish.LENGTH if limit is not None and emitted >= limit else None
+
+    def result(self) -> Decoded:
+        script, steps = self.engine.script, len(self.step_ns)
+        finish = tuple((s.finish or Finish.STEPS).value for s in self.slots)
+        draft_ns = steps * self.k * script.draft_ns
+        elapsed = sum(self.step_ns)
+        return Decoded(
+            elapsed_ns=elapsed,
+            step_ns=tuple(self.step_ns),
+            tokens=tuple(tuple(s.tokens) for s in self.slots),
+            accepted=tuple(self.accepted),
+            drafted=tuple(self.drafted),
+            truncated=tuple(s.truncated + script.lost_tokens for s in self.slots),
+            finish=finish,
+            counters=self._counters(finish) if self.role.speculative else {},
+            phase_ns={"draft": draft_ns, "verify": elapsed - draft_ns},
+        )
+
+    def _counters(self, finish: Sequence[str]) -> dict[str, int]:
+        rewound = [self.k - a for row in self.accepted for a in row if a >= 0]
+        return {
+            "rewound_tokens": sum(rewound),
+            "rewind_steps": sum(r > 0 for r in rewound),
+            "disabled_multitoken_eos": finish.count("eos"),
+            "disabled_multitoken_stop": finish.count("stop"),
+            "disabled_multitoken_length": finish.count("length"),
+            "disabled_multitoken_other": len(rewound) if self.k == 0 else 0,
+        }
+
+
+def _hash(*numbers: int) -> int:
+    return int.from_bytes(blake2b(_bytes(numbers), digest_size=7).digest())
+
+
+def _digest(kind: str, *numbers: int) -> str:
+    return blake2b(kind.encode() + _bytes(numbers), digest_size=32).hexdigest()
+
+
+def _bytes(numbers: Iterable[int]) -> bytes:
+    return b"".join(n.to_bytes(8, "little", signed=True) for n in numbers)
+
+
+BACKEND = FakeBackend()

@@ -1,0 +1,19 @@
+"""What to run: one YAML file per question, the question in its first line. `base/` holds what several of them share.
+
+`specgate micro` and `specgate full` without `--scenario` run every scenario of their kind that is meant for this machine
+(`needs: cpu` where there is no GPU, `needs: gpu` where there is one), except those that say `default: false`.
+
+| scenario | kind | needs | context | batch | spec | asks |
+|---|---|---|---|---|---|---|
+| `cpu-1k-single` | micro | cpu | 1K | 1 | 3 | does the main job work end to end? |
+| `cpu-512-batch4` | micro | cpu | 512 | 4 | 3 | the same with four ragged requests |
+| `cpu-spec-sweep` | micro | cpu | 512 | 1 | 1–5 | acceptance against draft length (not by default) |
+| `cpu-full-512` | full | cpu | 512 | 1 | 3 | whole requests, natural ends |
+| `micro-16k-b4`, `micro-32k-single` | micro | gpu | 16K, 32K | 4, 1 | 3 | the two gates before any full run |
+| `full-16k-b4`, `full-32k-single` | full | gpu | 16K, 32K | 4, 1 | 3 | the same cells as whole requests |
+| `baseline` | full | gpu | 8K | 1 | 2–5 | the anchor: equal work in every block |
+| `single` | full | gpu | 8K | 1 | 2–5 | natural ends |
+| `batch` | full | gpu | 8K | 4, 8 | 2–5 | more requests at once |
+| `large-context` | full | gpu | 16K, 32K | 1 | 2–5 | longer prompts |
+| `stress` | full | gpu | 32K + 5, 64K | 1 | 2–5 | odd and very long prompts |
+"""

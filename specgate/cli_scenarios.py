@@ -1,0 +1,145 @@
+"""`specgate scenarios list|show|validate` and `specgate plan`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from specgate.errors import UsageError
+
+if TYPE_CHECKING:
+    from specgate.core import Plan, Point, Scenario
+
+
+@click.group()
+def scenarios() -> None:
+    """List, show, check scenarios."""
+
+
+@scenarios.command("list")
+@click.option("--plain", is_flag=True, help="One line per scenario, fields split by tabs.")
+def list_scenarios(plain: bool) -> None:
+    """The scenarios that come with specgate."""
+    from specgate.scenario import shipped
+
+    if plain or not sys.stdout.isatty():
+        for s in shipped():
+            click.echo("\t".join((s.name, s.kind, s.needs, axes(s), "default" if s.default else "-", s.question)))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("scenario", "kind", "needs", "question"):
+        table.add_column(column, no_wrap=column != "question")
+    for s in shipped():
+        table.add_row(s.name if s.default else f"{s.name}*", s.kind, s.needs, s.question)
+    Console().print(table)
+    click.echo("* runs only when named")
+
+
+@scenarios.command()
+@click.argument("name")
+def show(name: str) -> None:
+    """Print scenario NAME (or a file) with everything it extends filled in."""
+    from specgate.scenario import dump, find
+
+    click.echo(dump(find(name)), nl=False)
+
+
+@scenarios.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+def validate(files: tuple[str, ...]) -> None:
+    """Check scenario files and report every problem of each; exit code 2 where there is one."""
+    from specgate.scenario import load_scenario
+
+    problems = []
+    for file in files:
+        try:
+            scenario = load_scenario(Path(file))
+            click.echo(f"{file}: fine: {scenario.kind} scenario {scenario.name}, {axes(scenario)}")
+        except UsageError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+@click.command()
+@click.option("--backend", metavar="NAME", help="Engine that would run (default: the best one usable here).")
+@click.option("--scenario", "names", multiple=True, metavar="FILE|NAME", help="Scenario to plan; may be repeated.")
+@click.option("--only", metavar="GLOB", help="Of those, only scenarios whose name matches.")
+@click.option("--kind", type=click.Choice(("micro", "full")), help="Which command's scenarios (default: micro).")
+@click.option("--machine", type=click.Choice(("cpu", "gpu")), help="Plan for this machine (default: this one).")
+@click.option("--plain", is_flag=True, help="One line per point, fields split by tabs.")
+def plan(
+    backend: str | None,
+    names: tuple[str, ...],
+    only: str | None,
+    kind: Literal["micro", "full"] | None,
+    machine: Literal["cpu", "gpu"] | None,
+    plain: bool,
+) -> None:
+    """Dry run: the points, rounds and pairs of blocks that a run would measure, and about how many minutes."""
+    from specgate import plugins
+    from specgate.machine import has_cuda_gpu
+    from specgate.plan import COST, build_plan, estimate_seconds
+    from specgate.scenario import select
+
+    size = machine or ("gpu" if has_cuda_gpu() else "cpu")
+    chosen = select(names, only, kind or (None if names else "micro"), size)
+    engine = plugins.backend(backend) if backend else plugins.default_backend()
+    planned = build_plan(chosen, engine.name)
+    show_plan(planned, estimate_seconds(planned, COST[size]), size, plain=plain or not sys.stdout.isatty())
+
+
+COLUMNS = ("scenario", "context", "batch", "roles", "rounds", "pairs", "blocks", "min")
+
+
+def show_plan(plan: Plan, seconds: dict[Point, float], size: str, *, plain: bool) -> None:
+    total = sum(seconds.values()) / 60
+    rows = [(*plan_row(plan, point), f"{s / 60:.1f}") for point, s in seconds.items()]
+    if plain:
+        for row in (COLUMNS, *rows):
+            click.echo("\t".join(row))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        for column in COLUMNS:
+            table.add_column(column, justify="left" if column in ("scenario", "roles") else "right", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+    click.echo(f"{len(rows)} points on {plan.points[0].backend}, about {total:.0f} min ({size} cost model, good to ×2)")
+
+
+def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:
+    """Warm-up rounds are shown after a plus sign; pairs count measured rounds × spec roles."""
+    scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
+    measured = sum(not r.warmup for r in rounds)
+    return (
+        point.scenario,
+        str(point.context),
+        str(point.batch),
+        "baseline " + spec_range(scenario.grid.spec),
+        f"{measured}+{len(rounds) - measured}",
+        str(measured * len(scenario.grid.spec)),
+        str(sum(len(r.order) for r in rounds)),
+    )
+
+
+def axes(scenario: Scenario) -> str:
+    grid = scenario.grid
+    contexts, batches = ("/".join(map(str, axis)) for axis in (grid.context, grid.batch))
+    return f"context {contexts}, batch {batches}, {spec_range(grid.spec)}"
+
+
+def spec_range(spec: tuple[int, ...]) -> str:
+    """`(3,)` → `spec-3`, `(2, 3, 4)` → `spec-2..4`, `(1, 3)` → `spec-1,3`."""
+    if len(spec) > 1 and spec == tuple(range(spec[0], spec[-1] + 1)):
+        return f"spec-{spec[0]}..{spec[-1]}"
+    return "spec-" + ",".join(map(str, spec))

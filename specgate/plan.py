@@ -1,0 +1,144 @@
+"""Scenarios → `core.Plan`: every block of a run in running order; whether it fits, and how long it will take.
+
+Per point: warm-up rounds on the warm-up prompt sets (`Round.prompt_set` counts within that pool), then `rounds` rounds
+on each measured prompt set. A round runs every role once, `baseline` first or last. The direction flips from round to
+round and, so that it balances with a single round as well, from prompt set to prompt set:
+
+    set 0: A B · B A    set 1: B A · A B    set 2: A B · B A    …
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from specgate.core import Plan, Point, Role, Round, Scenario
+from specgate.errors import UsageError
+
+
+def build_plan(scenarios: Sequence[Scenario], backend: str) -> Plan:
+    rounds = (r for s in scenarios for point in points_of(s, backend) for r in rounds_of(s, point))
+    return Plan({s.name: s for s in scenarios}, tuple(rounds))
+
+
+def points_of(scenario: Scenario, backend: str) -> Iterator[Point]:
+    for context in scenario.grid.context:
+        for batch in scenario.grid.batch:
+            yield Point(scenario.name, backend, context, batch)
+
+
+def rounds_of(scenario: Scenario, point: Point) -> Iterator[Round]:
+    workload, schedule = scenario.workload, scenario.schedule
+    for prompt_set in range(workload.warmup_sets):
+        for i in range(schedule.warmup_rounds):
+            yield Round(point, prompt_set, i, running_order(scenario.roles, prompt_set + i), warmup=True)
+    for prompt_set in range(workload.prompt_sets):
+        for i in range(schedule.rounds):
+            yield Round(point, prompt_set, i, running_order(scenario.roles, prompt_set + i), warmup=False)
+
+
+def running_order(roles: tuple[Role, ...], turn: int) -> tuple[Role, ...]:
+    return roles[::-1] if turn % 2 else roles
+
+
+# ── does it fit ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def positions_needed(scenario: Scenario, point: Point) -> int:
+    """Cached positions a slot may come to need: the prompt, what a block adds, and one verify pass beyond."""
+    return point.context + room_needed(scenario)
+
+
+def room_needed(scenario: Scenario) -> int:
+    """Positions after the prompt: the block's tokens, the prefill token, and K drafts with their bonus token."""
+    return max(scenario.budget.longest(role.k) + role.k + 2 for role in scenario.roles)
+
+
+def check_limits(plan: Plan, limits: Mapping[str, int]) -> None:
+    """Refuse points that need more positions than their scenario's pair allows.
+
+    `limits`: scenario name → positions of the pair under that scenario's RoPE scaling. Raises UsageError that lists
+    every such point with the numbers and what would be right.
+    """
+    too_long = [p for p in plan.points if positions_needed(plan.scenarios[p.scenario], p) > limits[p.scenario]]
+    if too_long:
+        lines = [_too_long(plan.scenarios[p.scenario], p, limits[p.scenario]) for p in too_long]
+        raise UsageError("context longer than the pair allows\n  " + "\n  ".join(lines))
+
+
+def _too_long(scenario: Scenario, point: Point, limit: int) -> str:
+    need, room = positions_needed(scenario, point), room_needed(scenario)
+    remedies = []
+    if limit > room:
+        remedies.append(f"a context ≤ {limit - room}")
+    current = float((scenario.rope or {}).get("factor", 1.0))
+    remedies.append(f"rope: {{rope_type: yarn, factor: {math.ceil(need * current / limit)}}}")
+    return (
+        f"{scenario.source_file or scenario.name}: grid.context: {point.context}: with {room} positions for the answer "
+        f"it needs {need}, and pair {scenario.pair!r} has {limit}; right would be {' or '.join(remedies)}"
+    )
+
+
+# ── how long will it take ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Seconds on one class of machine: right within a factor of two, good enough to choose what to run.
+
+    A target pass over `rows` tokens beside `cached` positions costs `step + row·rows + kilo_cached·cached/1024`; a
+    cycle adds `draft` per drafted token. `accept` is the chance that a draft is accepted, given the ones before it.
+    """
+
+    open: float
+    prefill_kilo_token: float
+    step: float
+    row: float
+    kilo_cached: float
+    draft: float
+    accept: float = 0.75
+
+    def step_s(self, role: Role, point: Point) -> float:
+        rows, cached = point.batch * (role.k + 1), point.batch * point.context
+        return self.step + self.row * rows + self.kilo_cached * cached / 1024 + self.draft * role.k
+
+    def acceptance_length(self, role: Role) -> float:
+        """1 + a + a² + … + aᵏ: the mean of a chain whose every link holds with chance a."""
+        return sum(self.accept**i for i in range(role.k + 1))
+
+    def prefill_s(self, point: Point) -> float:
+        return self.prefill_kilo_token * point.batch * point.context / 1024
+
+
+# The demo pair under the torch reference engine: float32 on two CPU cores, bfloat16 on one data-centre GPU (eager
+# kernels, so a step costs its launches whatever the number of rows).
+COST = {
+    "cpu": CostModel(open=10, prefill_kilo_token=2.0, step=0.042, row=0.015, kilo_cached=0.003, draft=0.008),
+    "gpu": CostModel(open=20, prefill_kilo_token=0.05, step=0.015, row=0.0, kilo_cached=0.00005, draft=0.001),
+}
+
+
+def round_seconds(scenario: Scenario, round_: Round, cost: CostModel) -> float:
+    """All blocks of a round, with their own prefills where the scenario is `full`."""
+    prefill = cost.prefill_s(round_.point) if scenario.kind == "full" else 0.0
+    return sum(prefill + _steps(scenario, role, cost) * cost.step_s(role, round_.point) for role in round_.order)
+
+
+def _steps(scenario: Scenario, role: Role, cost: CostModel) -> float:
+    budget = scenario.budget
+    if budget.steps is not None:
+        return budget.steps
+    assert budget.new_tokens is not None
+    return budget.new_tokens / cost.acceptance_length(role)
+
+
+def estimate_seconds(plan: Plan, cost: CostModel) -> dict[Point, float]:
+    """Per point: one engine start, prefills, and every block, warm-up included."""
+    seconds = {}
+    for point in plan.points:
+        scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
+        prompt_sets = len({(r.warmup, r.prompt_set) for r in rounds})
+        blocks = sum(round_seconds(scenario, r, cost) for r in rounds)
+        seconds[point] = cost.open + prompt_sets * cost.prefill_s(point) + blocks
+    return seconds

@@ -1,0 +1,85 @@
+"""Policy YAML → `core.Policy`: which gate judges which cells, with which numbers.
+
+A rule has `id`, `gate` and `required`, the globs `scenario` and `role` (default: all), and beside them the gate's own
+parameters. What a gate takes is asked of the gate and passed in, so that a plug-in's parameters are checked like ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from specgate.core import Policy, Rule
+from specgate.errors import UsageError
+from specgate.schema import Form, Problem, nearest, parse, refusal
+from specgate.yamlfile import load
+
+SHIPPED = Path(__file__).parent / "gates" / "policies"
+GateParams = Mapping[str, Mapping[str, type]]
+"""Gate name → the parameters a rule may set, with their types (`api.Gate.params`)."""
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class RuleForm(Form):
+    model_config = ConfigDict(extra="allow")  # a gate's own parameters, checked against what the gate takes
+
+    id: Text
+    gate: Text
+    required: bool
+    scenario: Text = "*"
+    role: Text = "*"
+
+
+class PolicyForm(Form):
+    schema_: Literal["specgate.policy/v1"] = Field(alias="schema")
+    rules: Annotated[list[RuleForm], Field(min_length=1)]
+
+
+def load_policy(path: Path, gates: GateParams) -> Policy:
+    """Read and check one file. Raises UsageError that lists every problem."""
+    document = load(path)
+    form = parse(PolicyForm, document)
+    if problems := list(_problems(form, gates)):
+        raise refusal(document, problems)
+    return Policy(path.stem, tuple(_rule(r) for r in form.rules), path)
+
+
+def find_policy(name_or_path: str, gates: GateParams) -> Policy:
+    """A shipped policy by name, or any by file. Raises UsageError with the nearest name."""
+    shipped = {p.stem: p for p in sorted(SHIPPED.glob("*.yaml"))}
+    path = shipped.get(name_or_path, Path(name_or_path))
+    if name_or_path not in shipped and not (path.suffix in (".yaml", ".yml") or path.is_file()):
+        hint = f"{nearest(name_or_path, shipped)}; or give a .yaml file"
+        raise UsageError(f"no such policy: {name_or_path!r}", hint=hint)
+    return load_policy(path, gates)
+
+
+def _rule(form: RuleForm) -> Rule:
+    return Rule(form.id, form.gate, form.required, form.scenario, form.role, dict(form.model_extra or {}))
+
+
+def _problems(form: PolicyForm, gates: GateParams) -> Iterator[Problem]:
+    seen: dict[str, int] = {}
+    for i, rule in enumerate(form.rules):
+        if rule.id in seen:
+            yield Problem(("rules", i, "id"), f"rule {seen[rule.id] + 1} of this file has this id already")
+        seen.setdefault(rule.id, i)
+        if rule.gate not in gates:
+            yield Problem(("rules", i, "gate"), f"no such gate; {nearest(rule.gate, gates)}")
+            continue
+        for key, value in (rule.model_extra or {}).items():
+            if why := _param_problem(key, value, rule.gate, gates[rule.gate]):
+                yield Problem(("rules", i, key), why)
+
+
+def _param_problem(key: str, value: object, gate: str, params: Mapping[str, type]) -> str | None:
+    if key not in params:
+        return f"neither a rule's own key nor a parameter of {gate}; {nearest(key, [*RuleForm.model_fields, *params])}"
+    accepts = (int, float) if params[key] is float else params[key]
+    if not isinstance(value, accepts) or (isinstance(value, bool) and params[key] is not bool):
+        return f"{gate} takes a {params[key].__name__} here"
+    return None

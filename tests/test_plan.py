@@ -1,0 +1,174 @@
+"""The order of blocks, the limits of a pair, and the estimate."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.core import Budget, Grid, Plan, Point, Role, Scenario, Schedule, Workload
+from specgate.errors import UsageError
+from specgate.plan import COST, build_plan, check_limits, estimate_seconds, positions_needed
+from specgate.scenario import find, select, shipped
+
+
+def scenario_of(
+    name: str = "s",
+    context: tuple[int, ...] = (64,),
+    batch: tuple[int, ...] = (1,),
+    spec: tuple[int, ...] = (3,),
+    **changes: object,
+) -> Scenario:
+    base = Scenario(
+        name=name,
+        question="What?",
+        kind="micro",
+        family="single",
+        needs="cpu",
+        pair="demo",
+        dtype="float32",
+        grid=Grid(context, batch, spec),
+        workload=Workload("text", 1, 8, 1),
+        budget=Budget(steps=4),
+        schedule=Schedule(2, 1),
+        perf_mode=False,
+        timeout_s=30,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]  # any field of Scenario, by name
+
+
+AXES = st.sets(st.integers(1, 512), min_size=1, max_size=3).map(lambda s: tuple(sorted(s)))
+SCENARIOS = st.builds(
+    scenario_of,
+    context=AXES,
+    batch=AXES,
+    spec=st.sets(st.integers(1, 8), min_size=1, max_size=4).map(lambda s: tuple(sorted(s))),
+    workload=st.builds(Workload, st.just("text"), st.just(1), st.integers(1, 9), st.integers(1, 3)),
+    schedule=st.builds(Schedule, st.integers(1, 5), st.integers(0, 3)),
+)
+
+
+def test_two_rounds_over_two_prompt_sets_run_a_b_b_a_then_b_a_a_b() -> None:
+    plan = build_plan([scenario_of(workload=Workload("text", 1, 2, 1))], "fake")
+    orders = [" ".join(str(role) for role in r.order) for r in plan.rounds if not r.warmup]
+    a_b, b_a = "baseline spec-3", "spec-3 baseline"
+    assert orders == [a_b, b_a, b_a, a_b]
+
+
+@given(scenario=SCENARIOS)
+def test_every_role_runs_once_in_every_round(scenario: Scenario) -> None:
+    for round_ in build_plan([scenario], "fake").rounds:
+        assert sorted(round_.order) == sorted(scenario.roles)
+
+
+@given(scenario=SCENARIOS)
+def test_the_plan_counts_what_the_scenario_asks(scenario: Scenario) -> None:
+    plan = build_plan([scenario], "fake")
+    points = len(scenario.grid.context) * len(scenario.grid.batch)
+    assert len(plan.points) == points
+    assert len(plan.cells) == points * len(scenario.roles)
+    kinds = Counter(r.warmup for r in plan.rounds)
+    assert kinds[False] == points * scenario.workload.prompt_sets * scenario.schedule.rounds
+    assert kinds[True] == points * scenario.workload.warmup_sets * scenario.schedule.warmup_rounds
+    assert len({r.key for r in plan.rounds}) == len(plan.rounds)
+
+
+@given(scenario=SCENARIOS)
+def test_both_orders_run_equally_often_or_one_more_where_the_count_is_odd(scenario: Scenario) -> None:
+    plan = build_plan([scenario], "fake")
+    for point in plan.points:
+        firsts = Counter(r.order[0] for r in plan.rounds_of(point) if not r.warmup)
+        forward, backward = firsts[scenario.roles[0]], firsts[scenario.roles[-1]]
+        assert forward - backward == (forward + backward) % 2
+
+
+@given(scenario=SCENARIOS)
+def test_a_point_warms_up_first_and_never_returns_to_a_prompt_set(scenario: Scenario) -> None:
+    plan = build_plan([scenario], "fake")
+    for point in plan.points:
+        sets = [(not r.warmup, r.prompt_set) for r in plan.rounds_of(point)]
+        assert sets == sorted(sets)
+    assert [r.point for r in plan.rounds] == [r.point for p in plan.points for r in plan.rounds_of(p)]
+
+
+def test_scenarios_run_one_after_the_other() -> None:
+    plan = build_plan([scenario_of("b"), scenario_of("a")], "fake")
+    assert [p.key for p in plan.points] == ["b/fake/c64/b1", "a/fake/c64/b1"]
+
+
+# ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def demo_limits(plan: Plan, trained: int = 8192) -> dict[str, int]:
+    """What the demo target allows under each scenario's own RoPE factor."""
+    return {name: int(trained * float((s.rope or {"factor": 1})["factor"])) for name, s in plan.scenarios.items()}
+
+
+def test_every_shipped_scenario_fits_the_demo_pair() -> None:
+    plan = build_plan(shipped(), "fake")
+    check_limits(plan, demo_limits(plan))
+
+
+def test_room_is_the_longest_block_of_any_role_and_one_verify_pass() -> None:
+    point = Point("s", "fake", 100, 1)
+    assert positions_needed(scenario_of(spec=(1, 3), budget=Budget(steps=10)), point) == 100 + 10 * 4 + 3 + 2
+    assert positions_needed(scenario_of(spec=(1, 3), budget=Budget(new_tokens=50)), point) == 100 + 50 + 3 + 2
+
+
+@given(context=st.integers(1, 5000), limit=st.integers(1, 5000))
+def test_a_point_is_refused_exactly_where_it_does_not_fit(context: int, limit: int) -> None:
+    plan = build_plan([scenario_of(context=(context,))], "fake")
+    if positions_needed(plan.scenarios["s"], plan.points[0]) <= limit:
+        check_limits(plan, {"s": limit})
+        return
+    with pytest.raises(UsageError, match=f"grid.context: {context}: "):
+        check_limits(plan, {"s": limit})
+
+
+def test_a_refusal_lists_every_long_point_and_remedies_that_work() -> None:
+    too_long = replace(find("micro-32k-single"), rope={"rope_type": "yarn", "factor": 2.0})
+    fine = find("cpu-1k-single")
+    plan = build_plan([too_long, fine], "fake")
+    with pytest.raises(UsageError) as caught:
+        check_limits(plan, demo_limits(plan))
+    message = str(caught.value)
+    assert "32768: with 2053 positions for the answer it needs 34821, and pair 'demo' has 16384" in message
+    assert "a context ≤ 14331 or rope: {rope_type: yarn, factor: 5}" in message
+    assert "cpu-1k-single" not in message
+    right = [
+        replace(too_long, rope={"rope_type": "yarn", "factor": 5.0}),
+        replace(too_long, name="t", grid=Grid((14331,), (1,), (3,))),
+    ]
+    plan = build_plan(right, "fake")
+    check_limits(plan, demo_limits(plan))
+
+
+# ── estimate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_default_micro_scenarios_of_a_cpu_are_estimated_below_four_minutes() -> None:
+    plan = build_plan(select((), None, "micro", "cpu"), "reference")
+    assert sum(estimate_seconds(plan, COST["cpu"]).values()) < 240
+
+
+def test_the_cpu_model_agrees_with_the_step_times_it_was_made_from() -> None:
+    point = Point("s", "reference", 1024, 1)
+    assert COST["cpu"].step_s(Role(0), point) == pytest.approx(0.060, rel=0.05)
+    assert COST["cpu"].step_s(Role(3), point) == pytest.approx(0.130, rel=0.05)
+    assert COST["cpu"].prefill_s(point) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("size", ["cpu", "gpu"])
+@pytest.mark.parametrize("kind", ["micro", "full"])
+def test_more_of_anything_is_estimated_to_take_longer(size: str, kind: str) -> None:
+    def seconds(**changes: object) -> float:
+        plan = build_plan([scenario_of(**{"kind": kind, "budget": Budget(new_tokens=64), **changes})], "fake")  # type: ignore[arg-type]
+        return sum(estimate_seconds(plan, COST[size]).values())
+
+    once = seconds()
+    assert seconds(context=(128,)) > once
+    assert seconds(batch=(2,)) > once
+    assert seconds(spec=(2, 3)) > once
+    assert seconds(budget=Budget(new_tokens=128)) > once
+    assert seconds(schedule=Schedule(4, 1)) > once
