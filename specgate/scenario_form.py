@@ -36,7 +36,7 @@ class GridForm(Form):
 
 
 class WorkloadForm(Form):
-    source: Literal["text", "random"]
+    source: Literal["mixed", "code", "docs", "prose", "random"]
     seed: Annotated[int, Field(ge=0)]
     prompt_sets: Count
     warmup_sets: Count

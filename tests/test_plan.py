@@ -29,7 +29,7 @@ def scenario_of(
         pair="demo",
         dtype="float32",
         grid=Grid(context, batch, spec),
-        workload=Workload("text", 1, 8, 1),
+        workload=Workload("mixed", 1, 8, 1),
         budget=Budget(steps=4),
         schedule=Schedule(2, 1),
         perf_mode=False,
@@ -44,13 +44,13 @@ SCENARIOS = st.builds(
     context=AXES,
     batch=AXES,
     spec=st.sets(st.integers(1, 8), min_size=1, max_size=4).map(lambda s: tuple(sorted(s))),
-    workload=st.builds(Workload, st.just("text"), st.just(1), st.integers(1, 9), st.integers(1, 3)),
+    workload=st.builds(Workload, st.just("mixed"), st.just(1), st.integers(1, 9), st.integers(1, 3)),
     schedule=st.builds(Schedule, st.integers(1, 5), st.integers(0, 3)),
 )
 
 
 def test_two_rounds_over_two_prompt_sets_run_a_b_b_a_then_b_a_a_b() -> None:
-    plan = build_plan([scenario_of(workload=Workload("text", 1, 2, 1))], "fake")
+    plan = build_plan([scenario_of(workload=Workload("mixed", 1, 2, 1))], "fake")
     orders = [" ".join(str(role) for role in r.order) for r in plan.rounds if not r.warmup]
     a_b, b_a = "baseline spec-3", "spec-3 baseline"
     assert orders == [a_b, b_a, b_a, a_b]

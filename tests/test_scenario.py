@@ -19,7 +19,7 @@ needs: cpu
 pair: demo
 dtype: float32
 grid: {context: [64], batch: [1], spec: [1, 3]}
-workload: {source: text, seed: 1, prompt_sets: 8, warmup_sets: 1}
+workload: {source: mixed, seed: 1, prompt_sets: 8, warmup_sets: 1}
 budget: {steps: 4}
 schedule: {rounds: 2, warmup_rounds: 1}
 timeout_s: 30
@@ -98,7 +98,7 @@ def test_a_good_file_becomes_a_scenario(tmp_path: Path) -> None:
         pair="demo",
         dtype="float32",
         grid=Grid((64,), (1,), (1, 3)),
-        workload=Workload("text", 1, 8, 1),
+        workload=Workload("mixed", 1, 8, 1),
         budget=Budget(steps=4),
         schedule=Schedule(2, 1),
         perf_mode=False,

@@ -1,0 +1,27 @@
+"""The door through which the harness reaches the reference engine."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from specgate.api import Availability, Engine, OpenRequest
+
+
+class ReferenceBackend:
+    """Plain torch on CUDA where `device=cuda` is asked for or a GPU is present, else on the CPU."""
+
+    name = "reference"
+    description = "EAGLE-3 in plain torch (CPU or GPU): the oracle, and the default where there is no GPU"
+
+    def available(self) -> Availability:
+        if find_spec("torch") is None:
+            return Availability(False, "torch is not installed (pip install 'specgate[torch]')")
+        return Availability(True, "plain torch", rank=10)
+
+    def open(self, request: OpenRequest) -> Engine:
+        from specgate.backends.reference.open import open_engine
+
+        return open_engine(request)
+
+
+BACKEND = ReferenceBackend()

@@ -1,0 +1,58 @@
+"""The draft's forward pass: feature projection, one decoder layer over `[embed, hidden]`, reduced-vocabulary head."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.geometry import DraftGeometry
+from specgate.backends.reference.cache import KVCache, view
+from specgate.backends.reference.ops import draft_argmax, matmul_rows, rms_norm
+from specgate.backends.reference.target import RopeTable, attend, mlp, rope_rows
+from specgate.backends.reference.weights import DraftWeights
+
+
+def project_features(w: DraftWeights, geometry: DraftGeometry, features: Tensor) -> Tensor:
+    """Captured target streams [B, T, n·H] → the draft's own width [B, T, Hd]."""
+    if w.concat_norm is not None:
+        features = rms_norm(features, w.concat_norm, geometry.rms_eps)
+    if w.chunk_norms:
+        chunks = features.chunk(geometry.features, dim=-1)
+        normed = [rms_norm(c, n, geometry.rms_eps) for c, n in zip(chunks, w.chunk_norms, strict=True)]
+        features = torch.cat(normed, dim=-1)
+    return matmul_rows(features, w.fc)
+
+
+def draft_input(w: DraftWeights, geometry: DraftGeometry, tokens: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """The attention input [norm(embed(token)), norm(hidden)] [B, T, 2·Hd] and the residual that goes around it."""
+    normed = rms_norm(hidden, w.feature_norm, geometry.rms_eps)
+    embedded = rms_norm(w.embed[tokens], w.layer.input_norm, geometry.rms_eps)
+    return torch.cat((embedded, normed), dim=-1), normed if geometry.norm_before_residual else hidden
+
+
+def draft_forward(
+    w: DraftWeights,
+    geometry: DraftGeometry,
+    table: RopeTable,
+    cache: KVCache,
+    tokens: Tensor,
+    hidden: Tensor,
+    positions: Tensor,
+) -> Tensor:
+    """Run `tokens` [B, T] beside `hidden` [B, T, Hd] at `positions`; write the cache; return the stream [B, T, Hd].
+
+    The slot of a position holds the *hidden state* of that position and the token one ahead of it.
+    """
+    mixed_input, residual = draft_input(w, geometry, tokens, hidden)
+    qkv = matmul_rows(mixed_input, w.layer.qkv)
+    seen = view(positions, geometry.window)
+    rows = rope_rows(table, positions)
+    mixed = attend(qkv, rows, cache.k[0], cache.v[0], positions, seen, geometry.heads, geometry.kv_heads)
+    return mlp(w.layer, residual + matmul_rows(mixed, w.layer.o), geometry.rms_eps)
+
+
+def draft_token(w: DraftWeights, geometry: DraftGeometry, stream: Tensor) -> tuple[Tensor, Tensor]:
+    """The next draft token [B] of `stream` [B, Hd], and the hidden state that feeds the next draft step [B, Hd]."""
+    normed = rms_norm(stream, w.norm, geometry.rms_eps)
+    token = draft_argmax(matmul_rows(normed, w.lm_head), w.target_ids)
+    return token, normed if geometry.norm_output else stream

@@ -1,0 +1,279 @@
+"""The reference engine: prefill once, then rewind and decode as often as asked, with or without a draft.
+
+A cycle reads like the paper: *extend* the draft over what was accepted, with real target features; *draft* a chain of K
+tokens from its own hidden state; *verify* them in one target pass; *accept* the longest agreeing prefix plus the
+target's own next token; *commit*. The baseline is the same loop with K = 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.rope import cos_sin_table
+from torch import Tensor
+
+from specgate.api import Decoded
+from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec
+from specgate.backends.reference.cache import KVCache
+from specgate.backends.reference.draft import draft_forward, draft_token, project_features
+from specgate.backends.reference.facts import engine_facts
+from specgate.backends.reference.ops import accept, target_argmax
+from specgate.backends.reference.state import Pending, Slots, StopRule, commit
+from specgate.backends.reference.target import RopeTable, target_forward, target_logits
+from specgate.backends.reference.weights import pack_draft, pack_target
+from specgate.core import Budget, EngineFacts, Role
+from specgate.errors import BackendError
+
+PREFILL_CHUNK = 1024
+
+
+class Phases:
+    """Adds up host time per phase of the loop; a CUDA device is synchronised so that the time belongs to the phase."""
+
+    def __init__(self, device: str) -> None:
+        self._cuda = device.startswith("cuda")
+        self.total: Counter[str] = Counter()
+        self.mark()
+
+    def now(self) -> int:
+        if self._cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter_ns()
+
+    def mark(self) -> None:
+        self._last = self.now()
+
+    def add(self, phase: str) -> None:
+        now = self.now()
+        self.total[phase] += now - self._last
+        self._last = now
+
+
+class ReferenceEngine:
+    """EAGLE-3 over plain torch. `max_positions` must cover the longest prompt, what a block adds, and K + 1 drafts."""
+
+    def __init__(
+        self,
+        target: TargetCheckpoint,
+        draft: DraftCheckpoint | None,
+        *,
+        max_batch: int,
+        max_positions: int,
+        device: str,
+    ) -> None:
+        self.device = device
+        self.target, self.draft = target, draft
+        self.tw = pack_target(target)
+        self.dtype = self.tw.embed.dtype
+        self.max_batch, self.max_positions = max_batch, max_positions
+        self.table = self._rope_table(target.geometry.rope)
+        t = target.geometry
+        self.cache = KVCache.allocate(t.layers, max_batch, t.kv_heads, max_positions, t.head_dim, self.dtype, device)
+        if draft is not None:
+            d = draft.geometry
+            self.dw = pack_draft(draft, self.tw)
+            self.draft_table = self._rope_table(d.rope)
+            self.draft_cache = KVCache.allocate(1, max_batch, d.kv_heads, max_positions, d.head_dim, self.dtype, device)
+        self.prompts: list[Tensor] = []
+        self.pending: Pending | None = None
+
+    def _rope_table(self, spec: RopeSpec) -> RopeTable:
+        cos, sin = cos_sin_table(spec, self.max_positions, self.device)
+        return cos.to(self.dtype), sin.to(self.dtype)
+
+    # ── prefill ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @torch.inference_mode()
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        """Fill the caches slot by slot, in chunks; return nanoseconds. Raises BackendError where a prompt does not
+        fit.
+        """
+        self._check_fit(prompts, draft)
+        phases = Phases(self.device)
+        self.prompts = [torch.tensor(list(p), dtype=torch.long, device=self.device) for p in prompts]
+        last = [self._prefill_slot(i, p, draft) for i, p in enumerate(self.prompts)]
+        streams, features = zip(*last, strict=True)
+        self.first_token = target_argmax(target_logits(self.tw, self.target.geometry, torch.cat(streams)))[:, 0]
+        self.length = torch.tensor([len(p) for p in self.prompts], device=self.device)
+        self.pending = None
+        if draft:
+            one = torch.ones_like(self.length)
+            self.pending = Pending(torch.cat(features), self.first_token[:, None], one, self.length - 1)
+        phases.add("prefill")
+        return phases.total["prefill"]
+
+    def _check_fit(self, prompts: Sequence[Sequence[int]], draft: bool) -> None:
+        if draft and self.draft is None:
+            raise BackendError("prefill with a draft, but the engine was opened without one")
+        if not 0 < len(prompts) <= self.max_batch:
+            raise BackendError(f"{len(prompts)} prompts for an engine of {self.max_batch} slots")
+        longest, shortest = max(map(len, prompts)), min(map(len, prompts))
+        if shortest < 1 or longest >= self.max_positions:
+            raise BackendError(
+                f"prompt lengths {shortest}..{longest} outside 1..{self.max_positions - 1} cached positions"
+            )
+
+    def _prefill_slot(self, slot: int, prompt: Tensor, draft: bool) -> tuple[Tensor, Tensor | None]:
+        """Run one prompt; return the last row's stream [1, 1, H] and captured features [1, 1, n·H]."""
+        cache = self.cache.slots(slot, slot + 1)
+        boundaries = self.draft.capture.boundaries if draft and self.draft else ()
+        for start in range(0, len(prompt), PREFILL_CHUNK):
+            tokens = prompt[None, start : start + PREFILL_CHUNK]
+            positions = torch.arange(start, start + tokens.shape[1], device=self.device)[None]
+            geometry = self.target.geometry
+            stream, features = target_forward(self.tw, geometry, self.table, cache, tokens, positions, boundaries)
+            if features is not None:
+                following = prompt[None, start + 1 : start + 1 + tokens.shape[1]]
+                self._prefill_draft(slot, following, features, positions)
+        return stream[:, -1:], None if features is None else features[:, -1:]
+
+    def _prefill_draft(self, slot: int, following: Tensor, features: Tensor, positions: Tensor) -> None:
+        """Extend the draft over prompt slots whose next token is known: all but the prompt's last."""
+        rows = following.shape[1]
+        if rows == 0:
+            return
+        hidden = project_features(self.dw, self._draft_geometry, features[:, :rows])
+        cache = self.draft_cache.slots(slot, slot + 1)
+        draft_forward(self.dw, self._draft_geometry, self.draft_table, cache, following, hidden, positions[:, :rows])
+
+    # ── decode ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @torch.inference_mode()
+    def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
+        """Rewind to the prompts and decode greedily until every slot has finished or `budget.steps` have run."""
+        k = role.k
+        if not self.prompts:
+            raise BackendError("decode before prefill")
+        if k and self.pending is None:
+            raise BackendError(f"{role} asked for, but the prefill was made without the draft")
+        capacity = budget.longest(k) + 1
+        if int(self.length.max()) + capacity + k + 1 > self.max_positions:
+            raise BackendError(
+                f"{role}: prompts of {int(self.length.max())} + {capacity + k + 1} exceed {self.max_positions}"
+            )
+        slots = Slots.begin(self.length, self.first_token, capacity)
+        rule = StopRule.make(
+            self.target.geometry.eos_token_ids,
+            stop_token_ids,
+            budget.new_tokens or capacity,
+            budget.ignore_eos,
+            self.device,
+        )
+        slots.finish = torch.where(slots.emitted >= rule.limit, 3, rule.reason_of(slots.root))
+        pending = self.pending
+        accepted_rows: list[tuple[int, ...]] = []
+        drafted_rows: list[tuple[int, ...]] = []
+        step_ns: list[int] = []
+        phases = Phases(self.device)
+        began = phases.now()
+        while slots.active.any() and (budget.steps is None or len(step_ns) < budget.steps):
+            step_began = phases.now()
+            phases.mark()
+            active = slots.active
+            drafts = self._draft_chain(pending, k) if k and pending else slots.root.new_empty(len(slots.root), 0)
+            phases.add("draft")
+            targets, features = self._verify(slots, drafts)
+            phases.add("verify")
+            accepted = accept(drafts, targets)
+            phases.add("accept")
+            start = slots.length.clone()
+            commit(slots, targets, accepted, rule)
+            if features is not None:
+                pending = Pending(features, targets, accepted + 1, start)
+            accepted_rows.append(tuple(torch.where(active, accepted, -1).tolist()))
+            drafted_rows.append(tuple(torch.where(active, k, -1).tolist()))
+            phases.add("commit")
+            step_ns.append(phases.now() - step_began)
+        elapsed = phases.now() - began
+        lengths = slots.emitted.tolist()
+        return Decoded(
+            elapsed_ns=elapsed,
+            step_ns=tuple(step_ns),
+            tokens=tuple(tuple(row[:n]) for row, n in zip(slots.out.tolist(), lengths, strict=True)),
+            accepted=tuple(accepted_rows),
+            drafted=tuple(drafted_rows),
+            truncated=tuple(slots.truncated.tolist()),
+            finish=slots.finish_reasons(),
+            counters=speculation_counters(accepted_rows, slots.finish_reasons(), k) if k else {},
+            phase_ns=dict(phases.total),
+        )
+
+    def _draft_chain(self, pending: Pending, k: int) -> Tensor:
+        """K draft tokens [B, K]: one extend over the accepted rows, then K − 1 recurrent steps on the draft's own
+        hidden.
+        """
+        stream = self._extend(pending)
+        token, hidden = draft_token(self.dw, self._draft_geometry, stream)
+        tokens, position = [token], pending.start + pending.count
+        for _ in range(k - 1):
+            stream = self._draft_step(token[:, None], hidden[:, None], position[:, None])[:, 0]
+            token, hidden = draft_token(self.dw, self._draft_geometry, stream)
+            tokens.append(token)
+            position = position + 1
+        return torch.stack(tokens, dim=1)
+
+    def _extend(self, pending: Pending) -> Tensor:
+        """Rewrite the draft's cache from real target features; return the stream of each slot's last valid row [B,
+        Hd].
+        """
+        rows = torch.arange(pending.tokens.shape[1], device=self.device)
+        hidden = project_features(self.dw, self._draft_geometry, pending.features)
+        stream = self._draft_step(pending.tokens, hidden, pending.start[:, None] + rows)
+        return stream[torch.arange(len(stream), device=self.device), pending.count - 1]
+
+    def _draft_step(self, tokens: Tensor, hidden: Tensor, positions: Tensor) -> Tensor:
+        cache = self.draft_cache.slots(0, len(tokens))
+        return draft_forward(self.dw, self._draft_geometry, self.draft_table, cache, tokens, hidden, positions)
+
+    def _verify(self, slots: Slots, drafts: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The target's greedy token after the root and after every draft [B, K + 1], and the features of those rows."""
+        tokens = torch.cat((slots.root[:, None], drafts), dim=1)
+        positions = slots.length[:, None] + torch.arange(tokens.shape[1], device=self.device)
+        cache = self.cache.slots(0, len(tokens))
+        boundaries = self.draft.capture.boundaries if drafts.shape[1] and self.draft else ()
+        geometry = self.target.geometry
+        stream, features = target_forward(self.tw, geometry, self.table, cache, tokens, positions, boundaries)
+        return target_argmax(target_logits(self.tw, geometry, stream)), features
+
+    # ── forensics ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @torch.inference_mode()
+    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
+        """The two largest float32 logits after prompt[slot] + continuation, teacher-forced in one pass."""
+        prompt = self.prompts[slot]
+        tokens = torch.cat((prompt[-1:], torch.tensor(list(continuation), dtype=torch.long, device=self.device)))[None]
+        positions = torch.arange(len(prompt) - 1, len(prompt) - 1 + tokens.shape[1], device=self.device)[None]
+        cache = self.cache.slots(slot, slot + 1)
+        geometry = self.target.geometry
+        stream, _ = target_forward(self.tw, geometry, self.table, cache, tokens, positions, ())
+        first, second = target_logits(self.tw, geometry, stream[:, -1]).topk(2).values[0].tolist()
+        return first, second
+
+    def facts(self) -> EngineFacts:
+        return engine_facts(self.target, self.draft, self.dtype, self.device)
+
+    def close(self) -> None:
+        """Nothing to release before the process ends."""
+
+    @property
+    def _draft_geometry(self) -> DraftGeometry:
+        assert self.draft is not None
+        return self.draft.geometry
+
+
+def speculation_counters(accepted: Sequence[Sequence[int]], finish: Sequence[str], k: int) -> dict[str, int]:
+    """Rewound draft tokens and steps, and why slots left multi-token mode (this engine leaves it at true ends only)."""
+    rows = [a for step in accepted for a in step if a >= 0]
+    ended = Counter(finish)
+    return {
+        "rewound_tokens": sum(k - a for a in rows),
+        "rewind_steps": sum(a < k for a in rows),
+        "disabled_multitoken_eos": ended["eos"],
+        "disabled_multitoken_stop": ended["stop"],
+        "disabled_multitoken_length": ended["length"],
+        "disabled_multitoken_other": 0,
+    }

@@ -1,0 +1,112 @@
+"""The arithmetic of the reference engine: one function per kernel of a fast engine, under the name the kernel has.
+
+Plain torch, no state but the caches that `rope_append` writes. Shapes: B slots, T rows per slot, S cached
+positions, H hidden width, D head size, N heads, G key/value heads, K drafted tokens, V vocabulary, W draft
+vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# On a CPU, decode steps go through products and attention of exactly this many rows, the last ones padded. Two reasons.
+# (1) MKL reads a weight matrix at half the speed for one row as for four, and `linear` is slower still for 2 to 16.
+# (2) A row's result then cannot depend on how many rows share the step, so every spec-N emits the baseline's tokens bit
+# for bit. Longer inputs are prefill, where `linear` is the faster one.
+ROWS = 4
+FEW_ROWS = 64
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x · weight / sqrt(mean(x²) + eps), over the last axis; computed in float32, returned in x's dtype."""
+    return F.rms_norm(x.float(), (x.shape[-1],), weight.float(), eps).to(x.dtype)
+
+
+def matmul_rows(x: Tensor, weight: Tensor) -> Tensor:
+    """x · weightᵀ for `x` [..., K] and `weight` [M, K]; returns [..., M]."""
+    rows = x.numel() // x.shape[-1]
+    if x.device.type != "cpu" or rows > FEW_ROWS:
+        return F.linear(x, weight)
+    padded = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % ROWS))
+    products = [torch.mm(weight, group.t()) for group in padded.split(ROWS)]
+    joined = products[0] if len(products) == 1 else torch.cat(products, dim=1)
+    # Contiguous, because torch's strided loops use other exp and sqrt routines than its vectorised ones.
+    return joined[:, :rows].t().contiguous().view(*x.shape[:-1], weight.shape[0])
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) · up of the packed [..., 2F] projection; returns [..., F]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate `x` [..., D] in the half-split layout; `cos`, `sin` [..., D/2] broadcast over heads, already scaled."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def rope_append(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    positions: Tensor,
+    heads: int,
+    kv_heads: int,
+) -> Tensor:
+    """Split and rotate packed `qkv` [B, T, (N + 2G)·D]; write k and v into the caches [B, G, S, D]; return q [B, N,
+    T, D].
+
+    `positions` [B, T] are absolute and address the caches; `cos`, `sin` are [B, T, 1, D/2].
+    """
+    batch, rows, _ = qkv.shape
+    parts = qkv.view(batch, rows, heads + 2 * kv_heads, -1)
+    qk = rope(parts[:, :, : heads + kv_heads], cos, sin)
+    slot = torch.arange(batch, device=qkv.device)[:, None]
+    k_cache[slot, :, positions] = qk[:, :, heads:]
+    v_cache[slot, :, positions] = parts[:, :, heads + kv_heads :]
+    return qk[:, :, :heads].transpose(1, 2)
+
+
+def attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, visible: Tensor | None, causal: bool = False) -> Tensor:
+    """softmax(q·kᵀ/√D)·v for q [B, N, T, D] over caches [B, G, S, D]; returns [B, T, N·D].
+
+    `visible` [B, 1, T, S] is true where a row may look; None looks everywhere (or, with `causal`, at and before
+    itself).
+    """
+    rows = q.shape[2]
+    if q.device.type == "cpu" and visible is not None and rows % ROWS and rows < FEW_ROWS:
+        pad = -rows % ROWS
+        q = F.pad(q, (0, 0, 0, pad))
+        visible = torch.cat((visible, visible[:, :, -1:].expand(-1, -1, pad, -1)), dim=2)
+    out = F.scaled_dot_product_attention(q, k_cache, v_cache, attn_mask=visible, is_causal=causal, enable_gqa=True)
+    return out[:, :, :rows].transpose(1, 2).flatten(2)
+
+
+def feature_capture(streams: Sequence[Tensor]) -> Tensor:
+    """Concatenate the captured residual streams, each [B, T, H], low to high: [B, T, n·H]."""
+    return torch.cat(tuple(streams), dim=-1)
+
+
+def target_argmax(logits: Tensor) -> Tensor:
+    """The greedy token of each row [..., V] → [...]; exact ties go to the lowest id."""
+    best = logits.max(dim=-1, keepdim=True).values
+    return (logits == best).int().argmax(dim=-1)
+
+
+def draft_argmax(logits: Tensor, target_ids: Tensor) -> Tensor:
+    """The greedy draft token of each row [..., W], as a target id: `target_ids[i] = i + d2t[i]`; ties to the lowest
+    id.
+    """
+    return target_ids[target_argmax(logits)]
+
+
+def accept(drafts: Tensor, targets: Tensor) -> Tensor:
+    """Length of the longest prefix of `drafts` [B, K] that equals `targets` [B, K + 1], per slot [B]."""
+    return (drafts == targets[:, :-1]).long().cumprod(dim=1).sum(dim=1)

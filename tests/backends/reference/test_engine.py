@@ -1,0 +1,238 @@
+"""The reference engine against transformers (target) and against a from-scratch statement of EAGLE-3 (draft and loop)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from specgate.acceptance import AcceptanceRecord
+from specgate.backends.eagle3.pair import load_draft, load_target
+from specgate.backends.eagle3.tiny import write_random_pair
+from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.target import target_forward, target_logits
+from specgate.core import BASELINE, Budget, Role
+from specgate.errors import BackendError
+
+PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_random_pair(tmp_path_factory.mktemp("pair"), seed=1)
+
+
+def open_engine(folders: tuple[Path, Path], *, batch: int = 3, positions: int = 160) -> ReferenceEngine:
+    target = load_target(folders[0], torch.float32, "cpu")
+    draft = load_draft(folders[1], target.geometry, torch.float32, "cpu")
+    return ReferenceEngine(target, draft, max_batch=batch, max_positions=positions, device="cpu")
+
+
+def transformers_greedy(folder: Path, prompt: list[int], new_tokens: int) -> list[int]:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ids = list(prompt)
+    with torch.inference_mode():
+        for _ in range(new_tokens):
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+def test_logits_agree_with_transformers(folders: tuple[Path, Path]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    engine = open_engine(folders)
+    model = AutoModelForCausalLM.from_pretrained(folders[0], dtype=torch.float32)
+    tokens = torch.tensor([PROMPTS[2]])
+    positions = torch.arange(tokens.shape[1])[None]
+    geometry = engine.target.geometry
+    with torch.inference_mode():
+        stream, _ = target_forward(engine.tw, geometry, engine.table, engine.cache.slots(0, 1), tokens, positions, ())
+        expected = model(tokens).logits
+    torch.testing.assert_close(target_logits(engine.tw, geometry, stream), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_captured_features_are_the_hidden_states_of_transformers(folders: tuple[Path, Path]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    engine = open_engine(folders)
+    model = AutoModelForCausalLM.from_pretrained(folders[0], dtype=torch.float32)
+    tokens = torch.tensor([PROMPTS[0]])
+    positions = torch.arange(tokens.shape[1])[None]
+    boundaries = (0, 1, 3)
+    with torch.inference_mode():
+        _, features = target_forward(
+            engine.tw, engine.target.geometry, engine.table, engine.cache.slots(0, 1), tokens, positions, boundaries
+        )
+        hidden = model(tokens, output_hidden_states=True).hidden_states
+    assert features is not None
+    torch.testing.assert_close(features, torch.cat([hidden[b] for b in boundaries], dim=-1), rtol=1e-4, atol=1e-4)
+
+
+def test_ragged_baseline_emits_what_transformers_emits(folders: tuple[Path, Path]) -> None:
+    engine = open_engine(folders)
+    engine.prefill(PROMPTS, draft=False)
+    decoded = engine.decode(BASELINE, Budget(new_tokens=12), ())
+    for prompt, tokens in zip(PROMPTS, decoded.tokens, strict=True):
+        assert list(tokens) == transformers_greedy(folders[0], prompt, 12)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_every_spec_n_emits_the_baselines_tokens(folders: tuple[Path, Path], k: int) -> None:
+    engine = open_engine(folders)
+    engine.prefill(PROMPTS, draft=True)
+    baseline = engine.decode(BASELINE, Budget(new_tokens=20), ())
+    assert engine.decode(Role(k), Budget(new_tokens=20), ()).tokens == baseline.tokens
+    assert engine.decode(BASELINE, Budget(new_tokens=20), ()).tokens == baseline.tokens
+
+
+def test_the_records_identities_hold_with_eos_inside_a_run(folders: tuple[Path, Path]) -> None:
+    engine = open_engine(folders)
+    engine.prefill(PROMPTS, draft=True)
+    free = engine.decode(BASELINE, Budget(new_tokens=30), ())
+    stop = free.tokens[0][7]
+    for k in (1, 3, 5):
+        decoded = engine.decode(Role(k), Budget(new_tokens=30, ignore_eos=False), (stop,))
+        plain = engine.decode(BASELINE, Budget(new_tokens=30, ignore_eos=False), (stop,))
+        assert decoded.tokens == plain.tokens
+        assert decoded.finish == plain.finish
+        assert "stop" in decoded.finish
+        emitted = sum(len(t) - 1 for t in decoded.tokens)
+        record = AcceptanceRecord.from_steps(k, decoded.accepted, decoded.drafted, emitted, sum(decoded.truncated))
+        record.check()
+
+
+def test_a_step_budget_runs_that_many_steps(folders: tuple[Path, Path]) -> None:
+    engine = open_engine(folders)
+    engine.prefill(PROMPTS, draft=True)
+    decoded = engine.decode(Role(2), Budget(steps=6), ())
+    assert len(decoded.step_ns) == len(decoded.accepted) == 6
+    assert all(1 + 6 <= len(t) <= 1 + 6 * 3 for t in decoded.tokens)
+
+
+class Eagle3ByHand:
+    """EAGLE-3 for one request, written from its definition with no cache: every step recomputes the whole draft input.
+
+    Slot p of the draft holds (feature of position p, token p + 1): the target's feature where p is committed, the
+    draft's own previous hidden where it is speculative. Attention is explicit; so are RoPE and the window.
+    """
+
+    def __init__(self, folders: tuple[Path, Path]) -> None:
+        from safetensors.torch import load_file
+        from transformers import AutoModelForCausalLM
+
+        self.model = AutoModelForCausalLM.from_pretrained(folders[0], dtype=torch.float32)
+        target = load_target(folders[0], torch.float32, "cpu")
+        draft = load_draft(folders[1], target.geometry, torch.float32, "cpu")
+        self.g, self.boundaries = draft.geometry, draft.capture.boundaries
+        self.w = {name: t.float() for name, t in load_file(folders[1] / "model.safetensors").items()}
+        self.embed = self.model.get_input_embeddings().weight.detach()
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        return x / (x.pow(2).mean(-1, keepdim=True) + self.g.rms_eps).sqrt() * self.w[name]
+
+    def rotate(self, x: Tensor, position: int) -> Tensor:
+        half = self.g.head_dim // 2
+        angle = position * self.g.rope.base ** (-torch.arange(half).double() / half)
+        cos, sin = angle.cos().float(), angle.sin().float()
+        a, b = x[..., :half], x[..., half:]
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+    def layer(self, tokens: list[int], hidden: Tensor) -> Tensor:
+        """Output stream of the last slot, given the token and hidden of every slot."""
+        g, count = self.g, len(tokens)
+        x = torch.cat(
+            (self.norm(self.embed[tokens], "midlayer.input_layernorm.weight"), self.norm(hidden, "midlayer.hidden_norm.weight")),
+            dim=-1,
+        )
+        q = (self.w["midlayer.self_attn.q_proj.weight"] @ x[-1]).view(g.heads, g.head_dim)
+        k = (x @ self.w["midlayer.self_attn.k_proj.weight"].t()).view(count, g.kv_heads, g.head_dim)
+        v = (x @ self.w["midlayer.self_attn.v_proj.weight"].t()).view(count, g.kv_heads, g.head_dim)
+        first = 0 if g.window is None else max(0, count - g.window)
+        out = []
+        for head in range(g.heads):
+            group = head // (g.heads // g.kv_heads)
+            keys = torch.stack([self.rotate(k[p, group], p) for p in range(first, count)])
+            weights = (keys @ self.rotate(q[head], count - 1) / g.head_dim**0.5).softmax(0)
+            out.append(weights @ v[first:, group])
+        stream = hidden[-1] + self.w["midlayer.self_attn.o_proj.weight"] @ torch.cat(out)
+        y = self.norm(stream, "midlayer.post_attention_layernorm.weight")
+        gate, up = self.w["midlayer.mlp.gate_proj.weight"] @ y, self.w["midlayer.mlp.up_proj.weight"] @ y
+        return stream + self.w["midlayer.mlp.down_proj.weight"] @ (torch.nn.functional.silu(gate) * up)
+
+    @torch.inference_mode()
+    def accept_counts(self, prompt: list[int], k: int, cycles: int) -> list[int]:
+        ids = [*prompt, self.greedy(prompt)]
+        counts = []
+        for _ in range(cycles):
+            states = self.model(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states
+            features = torch.cat([states[b][0] for b in self.boundaries], dim=-1)
+            hidden, tokens = features @ self.w["fc.weight"].t(), ids[1:]
+            drafts: list[int] = []
+            for _ in range(k):
+                stream = self.layer([*tokens, *drafts], hidden)
+                row = int((self.w["lm_head.weight"] @ self.norm(stream, "norm.weight")).argmax())
+                drafts.append(row + int(self.w["d2t"][row]))
+                hidden = torch.cat((hidden, stream[None]))
+            accepted = 0
+            while accepted < k and drafts[accepted] == self.greedy([*ids, *drafts[:accepted]]):
+                accepted += 1
+            counts.append(accepted)
+            ids += drafts[:accepted]
+            ids.append(self.greedy(ids))
+        return counts
+
+    def greedy(self, ids: list[int]) -> int:
+        return int(self.model(torch.tensor([ids])).logits[0, -1].argmax())
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_accept_counts_equal_a_cacheless_eagle3(tmp_path: Path, window: int | None) -> None:
+    # A vocabulary this small makes random drafts hit now and then, so that all branches of the loop are walked.
+    folders = write_random_pair(tmp_path, seed=3, vocab=300, draft_vocab=8, window=window)
+    by_hand = Eagle3ByHand(folders)
+    engine = open_engine(folders)
+    engine.prefill(PROMPTS, draft=True)
+    decoded = engine.decode(Role(3), Budget(steps=10), ())
+    for slot, prompt in enumerate(PROMPTS):
+        assert [row[slot] for row in decoded.accepted] == by_hand.accept_counts(prompt, 3, 10)
+
+
+def test_top2_are_the_two_largest_logits_of_transformers(folders: tuple[Path, Path]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    engine = open_engine(folders)
+    engine.prefill(PROMPTS, draft=False)
+    model = AutoModelForCausalLM.from_pretrained(folders[0], dtype=torch.float32)
+    for continuation in ([], [4, 5, 6]):
+        with torch.inference_mode():
+            logits = model(torch.tensor([[*PROMPTS[1], *continuation]])).logits[0, -1]
+        assert engine.top2(1, continuation) == pytest.approx(tuple(logits.topk(2).values.tolist()), abs=1e-4)
+
+
+def test_decode_without_a_prefilled_draft_is_refused(folders: tuple[Path, Path]) -> None:
+    engine = open_engine(folders)
+    engine.prefill(PROMPTS, draft=False)
+    with pytest.raises(BackendError, match="spec-2"):
+        engine.decode(Role(2), Budget(steps=1), ())
+
+
+def test_a_prompt_that_does_not_fit_is_refused_with_numbers(folders: tuple[Path, Path]) -> None:
+    engine = open_engine(folders, positions=16)
+    with pytest.raises(BackendError, match="15 cached positions"):
+        engine.prefill([[1] * 16], draft=False)
+
+
+def test_a_chunked_prefill_gives_the_tokens_of_a_whole_one(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine(folders)
+    engine.prefill(PROMPTS, draft=True)
+    whole = engine.decode(Role(3), Budget(new_tokens=16), ())
+    monkeypatch.setattr("specgate.backends.reference.engine.PREFILL_CHUNK", 4)
+    engine.prefill(PROMPTS, draft=True)
+    chunked = engine.decode(Role(3), Budget(new_tokens=16), ())
+    assert (chunked.tokens, chunked.accepted) == (whole.tokens, whole.accepted)

@@ -1,0 +1,43 @@
+"""Tiny wheels for tests, and a cache that holds them."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from specgate.pairs.assets import Asset
+
+
+def make_wheel(folder: Path, package: str, files: Mapping[str, bytes], version: str = "1.0") -> Path:
+    """A wheel that pip accepts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = f"{package}-{version}.dist-info"
+    metadata = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    wheel = folder / f"{package}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, content in {**files, **{k: v.encode() for k, v in metadata.items()}}.items():
+            archive.writestr(zipfile.ZipInfo(path), content)
+    return wheel
+
+
+def asset_of(
+    wheel: Path, kind: Literal["model", "code", "docs", "prose"] = "code", files: tuple[str, ...] = ("*.py",)
+) -> Asset:
+    package, version = wheel.name.split("-")[:2]
+    return Asset(
+        package=package,
+        version=version,
+        filename=wheel.name,
+        sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        kind=kind,
+        files=files,
+        licence="none",
+        why="a test",
+    )
