@@ -26,6 +26,7 @@ __all__ = [
     "EngineFacts",
     "Finish",
     "Grid",
+    "Margin",
     "PairRef",
     "Plan",
     "Point",
@@ -334,6 +335,19 @@ class Divergence:
     got: int
     margin: float | None
     near_tie: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """Top-2 logits of the target where a spec block left the baseline: evidence for or against a near tie."""
+
+    cell: str
+    prompt_set: int
+    round: int
+    slot: int
+    position: int
+    top1: float
+    top2: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ process end or the answer stay away, and raises WorkerLost with the reason. What
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing as mp
 import os
 import signal
@@ -64,10 +65,8 @@ class EngineWorker:
     def close(self) -> None:
         """End the process: politely, then by force."""
         if self._process.is_alive():
-            try:
+            with contextlib.suppress(OSError):
                 self._conn.send(None)
-            except OSError:
-                pass
             self._process.join(2)
         if self._process.is_alive():
             self._process.kill()

@@ -250,14 +250,3 @@ def sha256_of_ids(prompts: Sequence[Sequence[int]]) -> str:
     for ids in prompts:
         digest.update((",".join(map(str, ids)) + "\n").encode())
     return digest.hexdigest()
-
-
-def repeated_ngram_share(tokens: Sequence[int], n: int = 8) -> float:
-    """Share of the n-grams of `tokens` that have occurred before in it; 0 where it is shorter than n.
-
-    Loops in generated text are easy to draft and inflate acceptance: this says how much of it is loops.
-    """
-    total = len(tokens) - n + 1
-    if total < 1:
-        return 0.0
-    return 1 - len({tuple(tokens[i : i + n]) for i in range(total)}) / total

@@ -17,7 +17,7 @@ from specgate.errors import EnvironmentRefused, UsageError
 from specgate.pairs import assets
 from specgate.pairs.corpus import pool_of
 from specgate.pairs.fetch import fetch
-from specgate.workload import PromptSet, build_prompts, repeated_ngram_share
+from specgate.workload import PromptSet, build_prompts
 from tests.pairs.wheels import asset_of, make_wheel
 
 WORDS = [f"word{i}" for i in range(40)]
@@ -178,15 +178,3 @@ def test_text_that_was_not_fetched_names_the_command(tokenizer_file: Path, monke
     monkeypatch.setattr(assets, "TEXTS", tuple(replace(a, sha256="0" * 64) for a in assets.TEXTS))
     with pytest.raises(EnvironmentRefused, match="specgate pairs fetch"):
         build_prompts(scenario(), 64, 1, tokenizer_file, VOCAB)
-
-
-@given(st.lists(st.integers(0, 2), max_size=40), st.integers(1, 5))
-def test_the_repeated_share_counts_ngrams_seen_before(tokens: list[int], n: int) -> None:
-    grams = [tokens[i : i + n] for i in range(len(tokens) - n + 1)]
-    before = sum(gram in grams[:i] for i, gram in enumerate(grams))
-    assert repeated_ngram_share(tokens, n) == pytest.approx(before / len(grams) if grams else 0.0)
-
-
-def test_a_loop_is_almost_all_repeats_and_fresh_text_has_none() -> None:
-    assert repeated_ngram_share([1, 2, 3] * 100) == pytest.approx(1 - 3 / 293)
-    assert repeated_ngram_share(list(range(100))) == 0.0

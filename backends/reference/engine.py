@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 import torch
-from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.rope import cos_sin_table
 from torch import Tensor
 
 from specgate.api import Decoded
 from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec
+from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.rope import cos_sin_table
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.draft import draft_forward, draft_token, project_features
 from specgate.backends.reference.facts import engine_facts

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 
 from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec
+from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.core import EngineFacts
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
-from specgate.backends.eagle3.pair import load_draft, load_target
 
 from specgate.api import OpenRequest
+from specgate.backends.eagle3.capture import parse_boundaries
+from specgate.backends.eagle3.pair import load_draft, load_target
+from specgate.backends.eagle3.spec_config import SpecConfig, check
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 
@@ -13,23 +15,32 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def open_engine(request: OpenRequest) -> ReferenceEngine:
-    """Raises CheckpointError for a bad pair, UsageError for a context it does not allow, BackendError for a missing
-    draft.
+    """Load `request.pair`. Options: `device` (auto, cpu, cuda), `capture` (boundaries, e.g. 2,18,34; overrides the config).
+
+    Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair,
+    BackendError for a missing draft.
     """
-    device = pick_device(request.options.get("device", "auto"))
+    options = dict(request.options)
+    device = pick_device(options.pop("device", "auto"))
+    capture = parse_boundaries(text) if (text := options.pop("capture", None)) else None
+    if options:
+        raise UsageError(f"option {', '.join(options)}: not known", hint="the reference engine knows: device, capture")
+    if request.max_k:
+        check(SpecConfig.chain(request.max_k), f"spec-{request.max_k}")
+        if request.pair.draft is None:
+            raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
     dtype = DTYPES[request.dtype]
     target = load_target(request.pair.target, dtype, device, request.pair.rope)
     if request.max_positions > target.geometry.max_positions:
         raise UsageError(
-            f"{request.pair.target}: max_position_embeddings = {target.geometry.max_positions}, but the plan needs "
+            f"{target.config_file}: max_position_embeddings = {target.geometry.max_positions}, but the plan needs "
             f"{request.max_positions} positions",
             hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
         )
     draft = None
-    if request.max_k:
-        if request.pair.draft is None:
-            raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
-        draft = load_draft(request.pair.draft, target.geometry, dtype, device)
+    if request.max_k and request.pair.draft is not None:
+        draft = load_draft(request.pair.draft, target.geometry, dtype, device, capture, target.sha256)
+        check(SpecConfig.chain(request.max_k), str(request.pair.draft), draft=draft.geometry)
     return ReferenceEngine(
         target, draft, max_batch=request.max_batch, max_positions=request.max_positions, device=device
     )

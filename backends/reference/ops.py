@@ -32,7 +32,7 @@ def matmul_rows(x: Tensor, weight: Tensor) -> Tensor:
     if x.device.type != "cpu" or rows > FEW_ROWS:
         return F.linear(x, weight)
     padded = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % ROWS))
-    products = [torch.mm(weight, group.t()) for group in padded.split(ROWS)]
+    products = [torch.mm(weight, group.t()) for group in torch.split(padded, ROWS)]
     joined = products[0] if len(products) == 1 else torch.cat(products, dim=1)
     # Contiguous, because torch's strided loops use other exp and sqrt routines than its vectorised ones.
     return joined[:, :rows].t().contiguous().view(*x.shape[:-1], weight.shape[0])

@@ -69,8 +69,10 @@ class StopRule:
 
     @classmethod
     def make(cls, eos: Sequence[int], stop: Sequence[int], limit: int, ignore: bool, device: str) -> StopRule:
-        ids = ((), ()) if ignore else (eos, stop)
-        return cls(*(torch.tensor(list(i), dtype=torch.long, device=device) for i in ids), limit)
+        def ids(given: Sequence[int]) -> Tensor:
+            return torch.tensor([] if ignore else list(given), dtype=torch.long, device=device)
+
+        return cls(ids(eos), ids(stop), limit)
 
     def reason_of(self, tokens: Tensor) -> Tensor:
         """The finish code of each token, RUNNING where it does not end anything."""

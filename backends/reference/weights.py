@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from torch import Tensor
+
+from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The reference engine against transformers (target) and against a from-scratch statement of EAGLE-3 (draft and loop)."""
+"""The reference engine against transformers (target) and a from-scratch statement of EAGLE-3 (draft and loop)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from specgate.acceptance import AcceptanceRecord
 from specgate.backends.eagle3.pair import load_draft, load_target
 from specgate.backends.eagle3.tiny import write_random_pair
 from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.state import Pending
 from specgate.backends.reference.target import target_forward, target_logits
 from specgate.core import BASELINE, Budget, Role
 from specgate.errors import BackendError
@@ -89,6 +90,21 @@ def test_every_spec_n_emits_the_baselines_tokens(folders: tuple[Path, Path], k: 
     assert engine.decode(BASELINE, Budget(new_tokens=20), ()).tokens == baseline.tokens
 
 
+def test_verify_logits_do_not_depend_on_the_rows_beside_them(folders: tuple[Path, Path]) -> None:
+    engine = open_engine(folders)
+    engine.prefill([PROMPTS[2]], draft=False)
+    tokens = torch.tensor([[7, 8, 9, 10, 11, 12]])
+    positions = len(PROMPTS[2]) + torch.arange(6)[None]
+    cache, geometry = engine.cache.slots(0, 1), engine.target.geometry
+    with torch.inference_mode():
+        together, _ = target_forward(engine.tw, geometry, engine.table, cache, tokens, positions, ())
+        for i in range(6):
+            row = slice(i, i + 1)
+            alone, _ = target_forward(engine.tw, geometry, engine.table, cache, tokens[:, row], positions[:, row], ())
+            one = target_logits(engine.tw, geometry, alone)[0, 0]
+            assert torch.equal(one, target_logits(engine.tw, geometry, together)[0, i])
+
+
 def test_the_records_identities_hold_with_eos_inside_a_run(folders: tuple[Path, Path]) -> None:
     engine = open_engine(folders)
     engine.prefill(PROMPTS, draft=True)
@@ -145,7 +161,10 @@ class Eagle3ByHand:
         """Output stream of the last slot, given the token and hidden of every slot."""
         g, count = self.g, len(tokens)
         x = torch.cat(
-            (self.norm(self.embed[tokens], "midlayer.input_layernorm.weight"), self.norm(hidden, "midlayer.hidden_norm.weight")),
+            (
+                self.norm(self.embed[tokens], "midlayer.input_layernorm.weight"),
+                self.norm(hidden, "midlayer.hidden_norm.weight"),
+            ),
             dim=-1,
         )
         q = (self.w["midlayer.self_attn.q_proj.weight"] @ x[-1]).view(g.heads, g.head_dim)
@@ -164,10 +183,11 @@ class Eagle3ByHand:
         return stream + self.w["midlayer.mlp.down_proj.weight"] @ (torch.nn.functional.silu(gate) * up)
 
     @torch.inference_mode()
-    def accept_counts(self, prompt: list[int], k: int, cycles: int) -> list[int]:
+    def cycles(self, prompt: list[int], k: int, count: int) -> list[tuple[list[int], int]]:
+        """(draft tokens, how many of them were accepted) of each cycle."""
         ids = [*prompt, self.greedy(prompt)]
-        counts = []
-        for _ in range(cycles):
+        cycles = []
+        for _ in range(count):
             states = self.model(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states
             features = torch.cat([states[b][0] for b in self.boundaries], dim=-1)
             hidden, tokens = features @ self.w["fc.weight"].t(), ids[1:]
@@ -180,25 +200,38 @@ class Eagle3ByHand:
             accepted = 0
             while accepted < k and drafts[accepted] == self.greedy([*ids, *drafts[:accepted]]):
                 accepted += 1
-            counts.append(accepted)
+            cycles.append((drafts, accepted))
             ids += drafts[:accepted]
             ids.append(self.greedy(ids))
-        return counts
+        return cycles
 
     def greedy(self, ids: list[int]) -> int:
         return int(self.model(torch.tensor([ids])).logits[0, -1].argmax())
 
 
-@pytest.mark.parametrize("window", [None, 6])
-def test_accept_counts_equal_a_cacheless_eagle3(tmp_path: Path, window: int | None) -> None:
-    # A vocabulary this small makes random drafts hit now and then, so that all branches of the loop are walked.
-    folders = write_random_pair(tmp_path, seed=3, vocab=300, draft_vocab=8, window=window)
+@pytest.mark.parametrize(("window", "seed"), [(None, 8), (6, 8), (6, 19)])
+def test_every_draft_and_accept_count_equals_a_cacheless_eagle3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int | None, seed: int
+) -> None:
+    # With a draft vocabulary this small even random drafts are accepted now and then, so extending over them is walked.
+    folders = write_random_pair(tmp_path, seed=seed, vocab=300, draft_vocab=8, window=window)
     by_hand = Eagle3ByHand(folders)
     engine = open_engine(folders)
+    drafted: list[list[list[int]]] = []
+    chain = engine._draft_chain
+
+    def recorded(pending: Pending, k: int) -> Tensor:
+        tokens = chain(pending, k)
+        drafted.append(tokens.tolist())
+        return tokens
+
+    monkeypatch.setattr(engine, "_draft_chain", recorded)
     engine.prefill(PROMPTS, draft=True)
     decoded = engine.decode(Role(3), Budget(steps=10), ())
+    assert sum(a for row in decoded.accepted for a in row) > 0
     for slot, prompt in enumerate(PROMPTS):
-        assert [row[slot] for row in decoded.accepted] == by_hand.accept_counts(prompt, 3, 10)
+        seen = [(drafts[slot], row[slot]) for drafts, row in zip(drafted, decoded.accepted, strict=True)]
+        assert seen == by_hand.cycles(prompt, 3, 10)
 
 
 def test_top2_are_the_two_largest_logits_of_transformers(folders: tuple[Path, Path]) -> None:

@@ -31,7 +31,9 @@ def test_equal_logits_go_to_the_lowest_id() -> None:
     assert draft_argmax(logits, torch.tensor([10, 20, 30, 40])).tolist() == [20, 10]
 
 
-@given(st.integers(1, 5).flatmap(lambda k: st.tuples(*[st.lists(st.integers(0, 2), min_size=k + 1, max_size=k + 1)] * 2)))
+@given(
+    st.integers(1, 5).flatmap(lambda k: st.tuples(*[st.lists(st.integers(0, 2), min_size=k + 1, max_size=k + 1)] * 2))
+)
 def test_accept_counts_the_agreeing_prefix(rows: tuple[list[int], list[int]]) -> None:
     drafts, targets = rows[0][:-1], rows[1]
     expected = 0

@@ -29,7 +29,11 @@ def by_hand(emitted: int, tokens: list[int], accepted: int, limit: int) -> tuple
 
 slot_cases = st.integers(0, 4).flatmap(
     lambda k: st.tuples(
-        st.lists(st.tuples(st.lists(st.integers(0, 5), min_size=k + 1, max_size=k + 1), st.integers(0, k)), min_size=1, max_size=4),
+        st.lists(
+            st.tuples(st.lists(st.integers(0, 5), min_size=k + 1, max_size=k + 1), st.integers(0, k)),
+            min_size=1,
+            max_size=4,
+        ),
         st.integers(2, 8),
     )
 )

@@ -1,0 +1,1 @@
+"""What every EAGLE-3 engine shares: checkpoints, geometry, capture boundaries, speculative configuration."""

@@ -1,0 +1,64 @@
+"""The map from draft vocabulary to target vocabulary: `d2t`, int64 [W], is an *offset*, target id = i + d2t[i]."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specgate.errors import CheckpointError
+
+OFFSETS_HINT = "d2t must hold offsets, so that target id = i + d2t[i]; subtract arange(len(d2t)) from a table of ids"
+SAME_SET_HINT = "both must describe the same set of target tokens"
+
+
+def check_d2t(d2t: Tensor, t2d: Tensor | None, target_vocab: int, where: str) -> tuple[str, ...]:
+    """Check the map, and the mask `t2d` (bool [V], true where the draft knows the token) where there is one.
+
+    Returns warnings. Raises CheckpointError; `where` names the file.
+    """
+    draft_vocab = len(d2t)
+    ids = d2t + torch.arange(draft_vocab, device=d2t.device)
+    if looks_absolute(d2t, ids, t2d, target_vocab):
+        raise CheckpointError(f"{where}: d2t looks like a table of absolute target ids", hint=OFFSETS_HINT)
+    if outside := ((ids < 0) | (ids >= target_vocab)).nonzero().flatten().tolist():
+        i = outside[0]
+        raise CheckpointError(
+            f"{where}: d2t[{i}] = {int(d2t[i])} gives target id {int(ids[i])}, outside the vocabulary of {target_vocab}"
+            f" ({len(outside)} entries are)",
+            hint=OFFSETS_HINT,
+        )
+    if (distinct := len(set(ids.tolist()))) < draft_vocab:
+        raise CheckpointError(
+            f"{where}: d2t maps {draft_vocab} draft tokens to {distinct} target tokens",
+            hint="each target token may occur once",
+        )
+    if t2d is not None:
+        check_t2d(t2d, ids, where)
+    if (ids.diff() < 0).any():
+        return (f"{where}: d2t is not in ascending order of target id, as trainers write it: permuted or damaged",)
+    return ()
+
+
+def looks_absolute(d2t: Tensor, ids: Tensor, t2d: Tensor | None, target_vocab: int) -> bool:
+    """Whether d2t itself reads as distinct target ids, and reading it as offsets does not fit or is implausible.
+
+    The mask settles it where there is one. Without it, strictly rising offsets would mean that no two neighbouring
+    tokens are both in the draft vocabulary, which no vocabulary chosen by frequency does.
+    """
+    a_table = bool(((d2t >= 0) & (d2t < target_vocab)).all()) and len(set(d2t.tolist())) == len(d2t) > 1
+    if not a_table:
+        return False
+    fits = int(ids.max()) < target_vocab
+    if t2d is not None:
+        return bool(t2d[d2t].all()) and not (fits and bool(t2d[ids].all()))
+    return not fits or bool((d2t.diff() > 0).all())
+
+
+def check_t2d(t2d: Tensor, ids: Tensor, where: str) -> None:
+    if (marked := int(t2d.sum())) != len(ids):
+        raise CheckpointError(f"{where}: t2d marks {marked} tokens, d2t maps {len(ids)}", hint=SAME_SET_HINT)
+    if not t2d[ids].all():
+        i = int((~t2d[ids]).nonzero()[0])
+        raise CheckpointError(
+            f"{where}: d2t maps draft token {i} to {int(ids[i])}, which t2d does not mark", hint=SAME_SET_HINT
+        )

@@ -1,0 +1,114 @@
+"""A Hugging Face `config.json` read strictly: errors name the file, the key, the value and what would be right."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeGuard
+
+from specgate.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """One JSON object of `file`; `section` is its dotted path inside the file. A null counts as an absent key."""
+
+    file: Path
+    values: Mapping[str, object]
+    section: str = ""
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def path(self, key: str) -> str:
+        return f"{self.section}.{key}" if self.section else key
+
+    def wrong(self, key: str, right: str) -> CheckpointError:
+        """The error to raise about `key`; `right` says what would be right."""
+        said = f"= {json.dumps(self.values[key])}" if key in self.values else "is missing"
+        return CheckpointError(f"{self.file}: {self.path(key)} {said}", hint=right)
+
+    def refuse(self, key: str, harmless: object, reason: str) -> None:
+        """Raise with `reason` where `key` says anything but `harmless`."""
+        if key in self and self.values[key] != harmless:
+            raise self.wrong(key, reason)
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A positive integer; required where there is no default."""
+        value = self.values.get(key)
+        if value is None and default is not None:
+            return default
+        if not is_integer(value) or value <= 0:
+            raise self.wrong(key, "a positive integer is needed")
+        return value
+
+    def optional_count(self, key: str) -> int | None:
+        return self.count(key) if key in self else None
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive finite number; required where there is no default."""
+        value = self.values.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise self.wrong(key, "a positive number is needed")
+        return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        return self.number(key) if key in self else None
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.wrong(key, "true or false is needed")
+        return value
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.wrong(key, "a string is needed")
+        return value
+
+    def ids(self, key: str) -> tuple[int, ...]:
+        """A list of non-negative integers, or one of them; () where the key is absent."""
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        items = value if isinstance(value, list | tuple) else [value]
+        if not all(is_integer(i) and i >= 0 for i in items):
+            raise self.wrong(key, "an integer ≥ 0 or a list of them is needed")
+        return tuple(items)
+
+    def part(self, key: str) -> Keys:
+        """The object below `key`; an empty one where the key is absent."""
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise self.wrong(key, "an object is needed")
+        return Keys(self.file, value or {}, self.path(key))
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def read_config(folder: Path) -> Keys:
+    """`folder/config.json`. Raises CheckpointError where folder or file is missing or the text is not a JSON object."""
+    return read_json(folder / "config.json")
+
+
+def read_json(file: Path) -> Keys:
+    if not file.is_file():
+        hint = "a Hugging Face checkpoint folder is needed" if file.parent.is_dir() else "there is no such folder"
+        raise CheckpointError(f"{file}: no such file", hint=hint)
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: not readable as JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{file}: holds a {type(values).__name__}", hint="a JSON object is needed")
+    return Keys(file, values)

@@ -1,0 +1,55 @@
+"""Is the acceptance length at least what the policy asks?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from specgate.core import CellResult, Rule, Run, State, Verdict
+from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+
+
+class Acceptance:
+    """`min`: tokens per cycle, bonus included.
+
+    Greedy decoding of fixed prompts is deterministic, so the length is compared as it is; its interval over prompts
+    says how far it carries to other prompts, and is evidence, not part of the decision.
+    """
+
+    name = "acceptance"
+    params: Mapping[str, type] = {"min": float}
+
+    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+        results = [r for r in selected(rule, run) if r.cell.role.speculative]
+        if not results:
+            yield nothing_selected(rule)
+        for result in results:
+            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
+
+    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+        key, floor = result.cell.key, float(rule.params["min"])
+        if run.pair.acceptance == "forced":
+            message = "acceptance was forced by the engine, not measured"
+            return verdict(rule, key, State.INVALID, "forced_acceptance", message)
+        value = result.values.get("acceptance_length")
+        if value is None or value.value is None:
+            message = "no step had a draft: there is no acceptance length"
+            return verdict(rule, key, State.INVALID, "no_drafts", message, next_step="see the engine's log")
+        length = value.value
+        evidence = {
+            "acceptance_length": length,
+            "min": floor,
+            "ci_low": value.ci_low,
+            "ci_high": value.ci_high,
+            "prompts": value.n,
+        }
+        if length >= floor:
+            return verdict(
+                rule, key, State.PASS, "at_least_min", f"acceptance length {length:.3f} ≥ {floor:g}", evidence
+            )
+        step = f"the acceptance length would have to be {floor:g}: {floor - length:.2f} more"
+        return verdict(
+            rule, key, State.FAIL, "below_min", f"acceptance length {length:.3f} < {floor:g}", evidence, step
+        )
+
+
+GATE = Acceptance()

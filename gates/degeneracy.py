@@ -1,0 +1,37 @@
+"""Is the generated text mostly loops? Loops are easy to draft and inflate acceptance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from specgate.core import CellResult, Rule, Run, State, Verdict
+from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+
+
+class Degeneracy:
+    """`max_repeated_share`: share of generated 8-grams that occurred before in their own sequence."""
+
+    name = "degeneracy"
+    params: Mapping[str, type] = {"max_repeated_share": float}
+
+    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+        results = list(selected(rule, run))
+        if not results:
+            yield nothing_selected(rule)
+        for result in results:
+            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result)
+
+    def judge_cell(self, rule: Rule, result: CellResult) -> Verdict:
+        key, ceiling = result.cell.key, float(rule.params["max_repeated_share"])
+        share = result.values["repeated_8gram_share"].value
+        if share is None:
+            return verdict(rule, key, State.INVALID, "not_measured", "no text was generated")
+        evidence = {"repeated_8gram_share": share, "max": ceiling}
+        text = f"{share:.0%} of the generated 8-grams are repeats"
+        if share <= ceiling:
+            return verdict(rule, key, State.PASS, "at_most_max", f"{text} (at most {ceiling:.0%})", evidence)
+        step = "its acceptance length is inflated: use other prompts or a shorter budget"
+        return verdict(rule, key, State.FAIL, "above_max", f"{text}, above {ceiling:.0%}", evidence, step)
+
+
+GATE = Degeneracy()

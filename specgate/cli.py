@@ -1,0 +1,69 @@
+"""The command line: parse, call, exit code. Command modules import nothing heavy; commands do, when they run."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import click
+
+from specgate import __version__
+from specgate.cli_run import full, micro
+from specgate.cli_scenarios import plan, scenarios
+from specgate.errors import ExitCode, SpecgateError
+from specgate.pairs.cli import pairs
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="specgate")
+def cli() -> None:
+    """Measure speculative decoding, and judge it.
+
+    Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 4 environment refused, 5 order refused, 6 invalid, 7 back-end
+    error, 70 internal error.
+    """
+
+
+cli.add_command(micro)
+cli.add_command(full)
+cli.add_command(plan)
+cli.add_command(scenarios)
+cli.add_command(pairs)
+
+
+@cli.command()
+def backends() -> None:
+    """List the engines that can be measured, and whether they run here."""
+    from specgate import plugins
+
+    found = plugins.backends_available()
+    for name, (backend, availability) in found.items():
+        state = "usable" if availability.usable else f"not usable: {availability.reason}"
+        click.echo(f"{name:12} {state:10} {backend.description}")
+
+
+def main() -> None:
+    """Run the command line and map every way it can end to a code of `ExitCode`."""
+    debug = "--debug" in sys.argv
+    try:
+        code = cli.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else ExitCode.PASS)
+    except SpecgateError as error:
+        _fail(str(error), error.exit_code, debug)
+    except click.exceptions.Abort:
+        _fail("interrupted", ExitCode.INTERRUPTED, debug)
+    except KeyboardInterrupt:
+        _fail("interrupted", ExitCode.INTERRUPTED, debug)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(ExitCode.USAGE)
+    except Exception as error:
+        hint = "" if debug else "\n  run again with --debug for the traceback"
+        _fail(f"internal error: {type(error).__name__}: {error}{hint}", ExitCode.INTERNAL, debug)
+
+
+def _fail(message: str, code: ExitCode, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    click.echo(f"error: {message}", err=True)
+    sys.exit(code)

@@ -1,0 +1,76 @@
+"""`specgate micro` and `specgate full`: from options to a run folder, a verdict and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from specgate.errors import UsageError
+
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option("--backend", metavar="NAME", help="Engine to measure (default: the best one usable here)."),
+    click.option(
+        "--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="Scenario to run; may be repeated."
+    ),
+    click.option("--only", metavar="GLOB", help="Of those, only scenarios whose name matches."),
+    click.option("--policy", metavar="FILE|NAME", help="Gates and their numbers (default: cpu or seed, by machine)."),
+    click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder)."),
+    click.option(
+        "--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder)."
+    ),
+    click.option("--warmup-runs", type=click.IntRange(0), metavar="N", help="Warm-up rounds (overrides scenarios)."),
+    click.option("--measurement-runs", type=click.IntRange(1), metavar="N", help="Rounds per prompt set (overrides)."),
+    click.option("--perf-mode/--no-perf-mode", default=None, help="Override the scenarios' perf_mode."),
+    click.option(
+        "--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option; may be repeated."
+    ),
+    click.option(
+        "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Parent of run folders."
+    ),
+    click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue an unfinished run folder."),
+    click.option("--plain", is_flag=True, help="Plain lines instead of tables and progress bars."),
+    click.option("--debug", is_flag=True, help="Show tracebacks."),
+)
+
+
+def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_run_options
+def micro(**options: Any) -> None:
+    """Measure a fixed number of engine steps per block: the gates that must be green first.
+
+    Without --scenario, all micro scenarios meant for this machine run.
+    """
+    _measure("micro", options)
+
+
+@click.command()
+@_run_options
+def full(**options: Any) -> None:
+    """Measure whole requests, prefill included."""
+    _measure("full", options)
+
+
+def _measure(kind: Literal["micro", "full"], options: dict[str, Any]) -> None:
+    from specgate.session import Request, carry_out
+
+    plain = options.pop("plain") or not sys.stdout.isatty()
+    options.pop("debug")
+    options["options"] = dict(_key_value(o) for o in options["options"])
+    sys.exit(carry_out(Request(kind=kind, argv=tuple(sys.argv[1:]), plain=plain, **options)))
+
+
+def _key_value(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--option {text!r}", hint="write it as KEY=VALUE")
+    return key, value

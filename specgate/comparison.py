@@ -1,0 +1,82 @@
+"""Spec blocks against the baseline blocks they were paired with: the same tokens? how much faster?"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+
+from specgate.core import BASELINE, Block, Cell, Comparison, Divergence, Margin, Plan, TokenCheck, Value
+from specgate.stats import slot_interval
+
+
+def pairs_of(blocks: Sequence[Block], cell: Cell) -> Iterator[tuple[Block, Block]]:
+    """(baseline, spec) blocks of one round of one process, in running order."""
+    baselines = {(b.prompt_set, b.round, b.session): b for b in blocks if b.cell == Cell(cell.point, BASELINE)}
+    for block in blocks:
+        key = (block.prompt_set, block.round, block.session)
+        if block.cell == cell and not block.warmup and key in baselines:
+            yield baselines[key], block
+
+
+def find_divergences(blocks: Sequence[Block]) -> Iterator[tuple[Cell, Divergence, Block]]:
+    """The first token of every slot at which a spec block leaves the baseline block of its pair, which comes along."""
+    for cell in dict.fromkeys(b.cell for b in blocks if b.role.speculative):
+        for baseline, spec in pairs_of(blocks, cell):
+            for slot, (expected, got) in enumerate(zip(baseline.tokens, spec.tokens, strict=True)):
+                if (at := first_difference(expected, got)) is not None:
+                    place = (spec.prompt_set, spec.round, slot, at)
+                    yield cell, Divergence(*place, expected[at], got[at], margin=None, near_tie=False), baseline
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """The first index at which `a` and `b` differ, over the length both have."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+
+
+def check_tokens(cell: Cell, blocks: Sequence[Block], margins: Sequence[Margin], near_tie_margin: float) -> TokenCheck:
+    known = {(m.prompt_set, m.round, m.slot, m.position): m.top1 - m.top2 for m in margins if m.cell == cell.key}
+    divergences = []
+    for found, d, _ in find_divergences(blocks):
+        if found == cell:
+            margin = known.get((d.prompt_set, d.round, d.slot, d.position))
+            near = margin is not None and margin <= near_tie_margin
+            place = (d.prompt_set, d.round, d.slot, d.position)
+            divergences.append(Divergence(*place, d.expected, d.got, margin, near))
+    compared = sum(
+        min(len(x), len(y)) for a, b in pairs_of(blocks, cell) for x, y in zip(a.tokens, b.tokens, strict=True)
+    )
+    return TokenCheck(compared, tuple(divergences))
+
+
+def compare(
+    plan: Plan, cell: Cell, blocks: Sequence[Block], margins: Sequence[Margin], near_tie_margin: float
+) -> Comparison:
+    tokens = check_tokens(cell, blocks, margins, near_tie_margin)
+    whole = plan.scenarios[cell.point.scenario].kind == "full"
+    log_ratios, orders = [], []
+    for baseline, spec in pairs_of(blocks, cell):
+        if baseline.emitted and spec.emitted:
+            log_ratios.append(math.log(speed(spec, whole) / speed(baseline, whole)))
+            orders.append(1 if baseline.slot < spec.slot else -1)
+    return Comparison(cell, tokens, tuple(log_ratios), tuple(orders), speedup(log_ratios, orders, tokens))
+
+
+def speedup(log_ratios: Sequence[float], orders: Sequence[int], tokens: TokenCheck) -> Value:
+    name = "speedup_vs_ar_ratio"
+    if not log_ratios:
+        return Value(name, None, n=0, reason_code="no_pairs")
+    if tokens.mismatches:
+        return Value(name, None, n=len(log_ratios), reason_code="token_mismatch")
+    interval = slot_interval(log_ratios, orders)
+    if interval is None:
+        return Value(name, math.exp(statistics.fmean(log_ratios)), "geomean", len(log_ratios), reason_code="few_pairs")
+    low, high = math.exp(interval.low), math.exp(interval.high)
+    return Value(name, math.exp(interval.mean), "geomean", len(log_ratios), low, high)
+
+
+def speed(block: Block, whole: bool) -> float:
+    """Tokens per second: of the decode stretch, or of whole requests with their prefill and its token."""
+    if whole:
+        return sum(map(len, block.tokens)) / ((block.prefill_ns + block.elapsed_ns) / 1e9)
+    return block.emitted / (block.elapsed_ns / 1e9)

@@ -1,0 +1,202 @@
+"""Raw blocks → cells and comparisons. Pure: the same journal gives the same figures, so a verdict can be recomputed."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from specgate.acceptance import AcceptanceRecord
+from specgate.comparison import compare, first_difference, speed
+from specgate.core import Block, Cell, CellResult, Comparison, Margin, Plan, Value
+from specgate.degeneracy import repeated_ngram_share
+from specgate.errors import InvalidResult
+from specgate.stats import cluster_interval
+
+SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms")
+"""What may not be quoted of a spec cell whose tokens are not the baseline's."""
+PHASES = ("draft", "verify", "accept", "commit")
+
+
+def measure(
+    plan: Plan, blocks: Sequence[Block], margins: Sequence[Margin], near_tie_margin: float
+) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
+    """Every cell of `plan`, and every spec cell against its baseline; warm-up blocks are left out.
+
+    `blocks` must come from whole rounds. A divergence whose recorded top-2 margin is at most `near_tie_margin` (logits)
+    is a near tie. Raises InvalidResult where a block contradicts itself.
+    """
+    of: dict[Cell, list[Block]] = defaultdict(list)
+    for block in blocks:
+        if not block.warmup:
+            check_block(block)
+            of[block.cell].append(block)
+    by_point = {point: [b for cell, found in of.items() if cell.point == point for b in found] for point in plan.points}
+    comparisons = tuple(
+        compare(plan, cell, by_point[cell.point], margins, near_tie_margin)
+        for cell in plan.cells
+        if cell.role.speculative
+    )
+    unlike = {c.cell for c in comparisons if c.tokens.mismatches}
+    cells = tuple(reduce_cell(plan, cell, of[cell], withhold=cell in unlike) for cell in plan.cells)
+    return cells, comparisons
+
+
+def check_block(block: Block) -> None:
+    """Raise InvalidResult where tokens, accept counts and truncation of a block do not add up, slot by slot.
+
+    emitted = Σ over the slot's steps of (accepted + 1) − truncated, the prefill token apart.
+    """
+    for slot, tokens in enumerate(block.tokens):
+        accepted = [row[slot] for row in block.accepted if row[slot] >= 0]
+        expected = sum(accepted) + len(accepted) - block.truncated[slot]
+        if len(tokens) - 1 != expected:
+            raise InvalidResult(
+                f"{block.cell.key} set {block.prompt_set} round {block.round} slot {slot}: emitted {len(tokens) - 1}, "
+                f"but steps + accepted - truncated = {len(accepted)} + {sum(accepted)} - {block.truncated[slot]}"
+            )
+
+
+def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bool) -> CellResult:
+    planned = sum(not r.warmup for r in plan.rounds_of(cell.point))
+    if not blocks:
+        return CellResult(cell, "failed", "no block was measured", 0, None, {}, ())
+    acceptance = pooled_acceptance(blocks) if cell.role.speculative else None
+    whole = plan.scenarios[cell.point.scenario].kind == "full"
+    values = {
+        v.metric: v for v in (*speed_values(blocks, whole), *acceptance_values(blocks, acceptance), *texts(blocks))
+    }
+    if withhold:
+        values |= {
+            m: Value(m, None, v.stat, v.n, reason_code="token_mismatch") for m, v in values.items() if m in SPEEDS
+        }
+    missing = planned - len(blocks)
+    return CellResult(
+        cell=cell,
+        status="partial" if missing else "ok",
+        reason=f"{missing} of {planned} blocks are missing" if missing else None,
+        blocks=len(blocks),
+        acceptance=acceptance,
+        values=values,
+        series_ms=series(plan, blocks),
+    )
+
+
+# ── figures of a cell ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def speed_values(blocks: Sequence[Block], whole: bool) -> Iterator[Value]:
+    """Medians over blocks. Blocks that emitted nothing (every request ended at its prefill token) have no speed."""
+    live = [b for b in blocks if b.emitted]
+    if not live:
+        return
+
+    def median(name: str, of: Callable[[Block], float]) -> Value:
+        return Value(name, statistics.median(map(of, live)), "p50", len(live))
+
+    yield median("output_tok_s", lambda b: speed(b, whole))
+    yield median("output_tok_s_per_user", lambda b: speed(b, whole) / len(b.tokens))
+    yield median("tpot_ms", ms_per_token)
+    yield median("step_ms", lambda b: statistics.median(b.step_ns) / 1e6)
+    for phase in PHASES:
+        if all(phase in b.phase_ns for b in live):
+            yield median(f"{phase}_ms", lambda b, phase=phase: b.phase_ns[phase] / len(b.step_ns) / 1e6)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+    if whole:
+        yield median("ttft_ms", lambda b: b.prefill_ns / 1e6)
+        yield median("e2e_ms", lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6)
+    point = live[0].point
+    yield median(
+        "prefill_tok_s", lambda b: point.context * len(b.tokens) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0
+    )
+
+
+def ms_per_token(block: Block) -> float:
+    """Decode milliseconds per token of one request, averaged over the block's requests."""
+    return block.elapsed_ns / 1e6 * len(block.tokens) / block.emitted
+
+
+def acceptance_values(blocks: Sequence[Block], record: AcceptanceRecord | None) -> Iterator[Value]:
+    steps = sum(a >= 0 for b in blocks for row in b.accepted for a in row)
+    if steps:
+        yield Value("emitted_per_step", sum(b.emitted for b in blocks) / steps, "tok_weighted", steps)
+    if record is None or record.acceptance_length is None:
+        return
+    # One cluster per prompt, not per block: rounds repeat the same greedy text and are no new evidence.
+    clusters: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for b in blocks:
+        for row in b.accepted:
+            for slot, a in enumerate(row):
+                if a >= 0:
+                    clusters[b.prompt_set, slot][0] += a + 1
+                    clusters[b.prompt_set, slot][1] += 1
+    sums = list(clusters.values())
+    interval = cluster_interval([s[0] for s in sums], [s[1] for s in sums])
+    bounds = (interval.low, interval.high) if interval else (None, None)
+    yield Value("acceptance_length", record.acceptance_length, "tok_weighted", len(sums), *bounds)
+    yield Value("draft_acceptance_rate", record.draft_acceptance_rate, "tok_weighted", record.drafted)
+    verified = record.drafted + record.steps
+    yield Value("wasted_verify_ratio", 1 - record.emitted / verified, "tok_weighted", verified)
+    ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in active_rows(blocks) if len(row) > 1]
+    if ragged:
+        yield Value("raggedness_ratio", statistics.fmean(ragged), "mean", len(ragged))
+    for i, (at, cond) in enumerate(zip(record.acceptance_at_pos, record.cond_acceptance_at_pos, strict=True), 1):
+        yield Value(f"acceptance_at_pos[{i}]", at, "tok_weighted", record.drafted_at_pos[i - 1])
+        yield Value(f"cond_acceptance_at_pos[{i}]", cond, "tok_weighted", record.drafted_at_pos[i - 1])
+    for i, count in enumerate(record.hist):
+        yield Value(f"accept_hist[{i}]", float(count), "count", record.steps)
+
+
+def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:
+    return ([a for a in row if a >= 0] for b in blocks for row in b.accepted if max(row, default=-1) >= 0)
+
+
+def pooled_acceptance(blocks: Sequence[Block]) -> AcceptanceRecord:
+    """The record of all blocks of a spec cell, its identities checked."""
+    records = [
+        AcceptanceRecord.from_steps(b.role.k, b.accepted, b.drafted, b.emitted, sum(b.truncated)) for b in blocks
+    ]
+    total = records[0]
+    for record in records[1:]:
+        total = total + record
+    total.check()
+    return total
+
+
+def texts(blocks: Sequence[Block]) -> Iterator[Value]:
+    """Loops in what was generated (once per prompt), and whether rounds over the same prompts gave the same tokens."""
+    first: dict[int, Block] = {}
+    mismatches = 0
+    for block in blocks:
+        earlier = first.setdefault(block.prompt_set, block)
+        mismatches += any(first_difference(a, b) is not None for a, b in zip(earlier.tokens, block.tokens, strict=True))
+    shares = [repeated_ngram_share(tokens) for block in first.values() for tokens in block.tokens]
+    yield Value("repeated_8gram_share", statistics.fmean(shares), "mean", len(shares))
+    yield Value("repeat_mismatches", float(mismatches), "count", len(blocks))
+
+
+def series(plan: Plan, blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:
+    """(round of the point in running order, slot in the round, decode ms per token) of every block that emitted."""
+    rounds = [(r.prompt_set, r.index) for r in plan.rounds_of(blocks[0].point) if not r.warmup]
+    return tuple((rounds.index((b.prompt_set, b.round)), b.slot, ms_per_token(b)) for b in blocks if b.emitted)
+
+
+def eagle_speculation(result: CellResult, blocks: Sequence[Block]) -> dict[str, object] | None:
+    """The `eagle_speculation` block of a result file; None for a baseline cell or one without blocks."""
+    record = result.acceptance
+    if record is None:
+        return None
+    counters: dict[str, int] = defaultdict(int)
+    for block in blocks:
+        if block.cell == result.cell and not block.warmup:
+            for name, count in block.counters.items():
+                counters[name] += count
+    return {
+        "enabled": True,
+        "num_drafts": record.steps,
+        "total_draft_tokens": record.drafted,
+        "total_accepted_tokens": record.accepted,
+        "mean_acceptance_rate": record.draft_acceptance_rate,
+        "mean_acceptance_length": record.acceptance_length,
+        "multi_token_step_share": record.multi_token_share,
+        **dict(sorted(counters.items())),
+    }

@@ -1,0 +1,239 @@
+"""One run from request to exit code.
+
+Request ─► Config, Plan ─► Runner (journal) ─► measurement ─► gates ─► run.json, gates.json, reports
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from specgate import __version__, machine, plugins
+from specgate.core import Plan, Policy, Run, Verdict
+from specgate.errors import EnvironmentRefused, ExitCode, SpecgateError, UsageError
+from specgate.measurement import eagle_speculation, measure
+from specgate.pairs.demo import position_limit, resolve_pair
+from specgate.plan import build_plan, check_limits
+from specgate.policy import find_policy
+from specgate.progress import progress
+from specgate.runner import Outcome, Runner, whole_rounds
+from specgate.scenario import override, select
+from specgate.store import Config, RunFolder, label_of, to_plain
+from specgate.verdict import overall
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The command line of `micro` or `full`, parsed but not yet understood."""
+
+    kind: Literal["micro", "full"]
+    argv: tuple[str, ...]
+    plain: bool
+    out: Path
+    backend: str | None = None
+    scenarios: Sequence[str] = ()
+    only: str | None = None
+    policy: str | None = None
+    target: Path | None = None
+    draft: Path | None = None
+    warmup_runs: int | None = None
+    measurement_runs: int | None = None
+    perf_mode: bool | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    resume: Path | None = None
+
+
+def carry_out(request: Request) -> ExitCode:
+    """Measure and judge; print the run folder and the verdict last.
+
+    Whatever goes wrong after the first block: what was measured stays in the run folder and is judged as far as it goes.
+    """
+    folder, config, run = resume(request) if request.resume else begin(request)
+    click.echo(f"run folder {folder.path}")
+    plan = build_plan(tuple(config.scenarios.values()), config.backend)
+    stopped: BaseException | None = None
+    with progress(request.plain) as report:
+        runner = Runner(plan, config, folder, report)
+        try:
+            runner.run()
+        except (SpecgateError, KeyboardInterrupt) as error:
+            stopped = error
+    run = judge(conclude(run, plan, config, folder, runner.outcome, stopped), config.policy)
+    try:
+        write(run, config, folder)
+    except EnvironmentRefused as error:
+        stopped = stopped or error
+    click.echo(plugins.report("plain" if request.plain else "console").render(run, config.policy))
+    click.echo(f"run folder {folder.path}")
+    state, code = overall(run)
+    click.echo(f"verdict {state.value if state else 'none'} (exit {int(code)})")
+    if stopped is not None:
+        raise stopped
+    return code
+
+
+# ── before the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def begin(request: Request) -> tuple[RunFolder, Config, Run]:
+    """Resolve everything, check that it fits, and write it down before anything is measured."""
+    config = resolve(request)
+    plan = build_plan(tuple(config.scenarios.values()), config.backend)
+    check_limits(plan, {name: position_limit(config.pair, s.rope) for name, s in config.scenarios.items()})
+    environment = machine.environment()
+    tree = machine.source_tree_sha256()
+    folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
+    run = Run(
+        id=folder.id,
+        kind=request.kind,
+        status="running",
+        started=now(),
+        ended=None,
+        argv=("specgate", *request.argv),
+        tool_version=__version__,
+        fingerprint={"source_tree_sha256": tree, "config_sha256": config.digest},
+        environment=environment,
+        scenarios=config.scenarios,
+        pair=config.pair,
+        engines={},
+        prompts={},
+        cells=(),
+        comparisons=(),
+        failures={},
+    )
+    folder.write_config(config)
+    folder.write_json("env.json", environment)
+    folder.write_run(run)
+    return folder, config, run
+
+
+def resolve(request: Request) -> Config:
+    size: Literal["cpu", "gpu"] = "gpu" if machine.has_cuda_gpu() else "cpu"
+    backend = plugins.backend(request.backend) if request.backend else plugins.default_backend()
+    availability = backend.available()
+    if not availability.usable:
+        raise EnvironmentRefused(f"back end {backend.name!r} cannot run here: {availability.reason}")
+    gates = {name: gate.params for name, gate in plugins.gates().items()}
+    chosen = [
+        override(
+            scenario,
+            warmup_runs=request.warmup_runs,
+            measurement_runs=request.measurement_runs,
+            perf_mode=request.perf_mode,
+        )
+        for scenario in select(request.scenarios, request.only, request.kind, size)
+    ]
+    if request.target is not None:
+        # A scenario's RoPE scaling stretches the pair it names; another target brings its own.
+        chosen = [replace(s, rope=None) for s in chosen]
+    names = {s.pair for s in chosen}
+    if len(names) > 1:
+        raise UsageError(f"scenarios of several pairs in one run: {', '.join(sorted(names))}", hint="run them apart")
+    return Config(
+        kind=request.kind,
+        backend=backend.name,
+        pair=resolve_pair(names.pop(), request.target, request.draft),
+        policy=find_policy(request.policy or ("seed" if size == "gpu" else "cpu"), gates),
+        scenarios={s.name: s for s in chosen},
+        options=request.options,
+    )
+
+
+def resume(request: Request) -> tuple[RunFolder, Config, Run]:
+    """An unfinished run, on the ground it was started on: the same command, source tree and checkpoints."""
+    assert request.resume is not None
+    folder = RunFolder.open(request.resume)
+    config, run = folder.read_config(), folder.read_run()
+    if config.kind != request.kind:
+        raise UsageError(
+            f"{folder.path} is a {config.kind} run", hint=f"continue it with specgate {config.kind} --resume"
+        )
+    tree = machine.source_tree_sha256()
+    before = run.fingerprint["source_tree_sha256"]
+    if before != tree:
+        raise UsageError(
+            f"{folder.path}: source_tree_sha256: {before}: specgate has changed since ({tree})",
+            hint="start a new run: blocks of two versions must not be paired",
+        )
+    return folder, config, run
+
+
+# ── after the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def conclude(
+    run: Run, plan: Plan, config: Config, folder: RunFolder, outcome: Outcome, stopped: BaseException | None
+) -> Run:
+    """The journal, reduced: cells, comparisons, and what is missing."""
+    blocks = whole_rounds(plan, folder.blocks())
+    cells, comparisons = measure(plan, blocks, folder.margins(), near_tie_margin(config.policy))
+    engines = {**run.engines, **outcome.engines}
+    facts = next(iter(engines.values()), None)
+    incomplete = {c.cell.point.key for c in cells if c.status != "ok"}
+    old_failures = {k: v for k, v in run.failures.items() if k in incomplete}
+    if isinstance(stopped, KeyboardInterrupt):
+        status: Literal["interrupted", "partial", "complete"] = "interrupted"
+    else:
+        status = "partial" if stopped or incomplete else "complete"
+    return replace(
+        run,
+        status=status,
+        ended=now(),
+        fingerprint={
+            **run.fingerprint,
+            "target_sha256": facts.target_sha256 if facts else None,
+            "draft_sha256": facts.draft_sha256 if facts else None,
+            "device": facts.device if facts else None,
+        },
+        engines=engines,
+        prompts={**run.prompts, **outcome.prompts},
+        cells=cells,
+        comparisons=comparisons,
+        failures={**old_failures, **outcome.failures, **({"run": str(stopped)} if stopped else {})},
+    )
+
+
+def near_tie_margin(policy: Policy) -> float:
+    """The top-2 logit gap below which two batch shapes need not agree, as the policy's `tokens` rules have it."""
+    margins = [float(rule.params.get("near_tie_margin", 0.0)) for rule in policy.rules if rule.gate == "tokens"]
+    return min(margins, default=0.0)
+
+
+def judge(run: Run, policy: Policy) -> Run:
+    verdicts: list[Verdict] = []
+    for rule in policy.rules:
+        verdicts += plugins.gate(rule.gate).judge(rule, run)
+    return replace(run, verdicts=tuple(verdicts))
+
+
+def write(run: Run, config: Config, folder: RunFolder) -> None:
+    """Reports first, run.json last: a `complete` run.json means that everything else is there."""
+    state, code = overall(run)
+    blocks = folder.blocks()
+    speculation = {c.cell.key: block for c in run.cells if (block := eagle_speculation(c, blocks)) is not None}
+    folder.write_json(
+        "gates.json",
+        {
+            "schema": "specgate.gates/v1",
+            "run": run.id,
+            "policy": to_plain(Policy, config.policy),
+            "verdict": state.value if state else None,
+            "exit_code": int(code),
+            "verdicts": [to_plain(Verdict, v) for v in run.verdicts],
+        },
+    )
+    for name in plugins.registered("specgate.reports"):
+        report = plugins.report(name)
+        if report.filename:
+            report.write(run, config.policy, folder.path)
+    folder.write_run(run, {"eagle_speculation": speculation})
+    folder.write_manifest()
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

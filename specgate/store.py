@@ -1,0 +1,219 @@
+"""The run folder: written as the run goes, finished atomically, readable again.
+
+config.resolved.yaml  env.json       before the first block
+samples/blocks.jsonl                 one line per block, flushed as it ends; margins.jsonl beside it
+run.json                             `status: running` from the start, replaced at the end
+gates.json  metrics.csv  summary.csv  report.html  MANIFEST.sha256      at the end
+logs/                                what the engine processes printed
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from specgate.core import Block, Margin, PairRef, Policy, Run, Scenario
+from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
+
+SCHEMA = "specgate.result/v1"
+SCHEMA_VERSION = "1.0.0"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that decides what a run does; `config.resolved.yaml` holds it, `--resume` reads it."""
+
+    kind: Literal["micro", "full"]
+    backend: str
+    pair: PairRef
+    policy: Policy
+    scenarios: Mapping[str, Scenario]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of canonical JSON: sorted keys, defaults resolved."""
+        plain = json.dumps(to_plain(Config, self), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(plain.encode()).hexdigest()
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    # Building one takes milliseconds, and the journal writes between timed blocks.
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
+
+
+def to_plain(kind: type[T], value: T) -> Any:
+    """A dataclass of `core` as JSON-ready dicts and lists."""
+    return _adapter(kind).dump_python(value, mode="json")
+
+
+def from_plain(kind: type[T], data: object, source: Path) -> T:
+    """The inverse of `to_plain`. Raises InvalidResult naming file and field."""
+    try:
+        return _adapter(kind).validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidResult(f"{source}: {where}: {first['msg']} (value: {str(first['input'])[:80]})") from error
+
+
+class RunFolder:
+    """One run's files. All writes raise EnvironmentRefused where the disk is full or the folder not writable."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, parent: Path, kind: str, label: str, source_sha256: str) -> RunFolder:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        folder = cls(parent / f"{stamp}-{kind}-{label}-{source_sha256[:8]}-{secrets.token_hex(3)}")
+        with _disk(folder.path):
+            for sub in ("samples", "logs"):
+                (folder.path / sub).mkdir(parents=True)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """An existing run. Raises UsageError where `path` is not one."""
+        if not (path / "config.resolved.yaml").is_file():
+            raise UsageError(
+                f"{path} is not a run folder: it has no config.resolved.yaml", hint="give the folder a run printed"
+            )
+        return cls(path)
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    def log(self, name: str) -> Path:
+        return self.path / "logs" / name
+
+    # ── before the loop ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write_config(self, config: Config) -> None:
+        text = yaml.safe_dump({"schema": "specgate.config/v1", **to_plain(Config, config)}, sort_keys=False, width=120)
+        self.write_text("config.resolved.yaml", text)
+
+    def read_config(self) -> Config:
+        file = self.path / "config.resolved.yaml"
+        try:
+            data = yaml.safe_load(file.read_text())
+        except yaml.YAMLError as error:
+            raise InvalidResult(f"{file}: not readable as YAML: {error}") from error
+        if not isinstance(data, dict) or data.pop("schema", None) != "specgate.config/v1":
+            raise InvalidResult(f"{file}: schema is not specgate.config/v1: written by another version of specgate")
+        return from_plain(Config, data, file)
+
+    def write_json(self, name: str, data: object) -> None:
+        self.write_text(name, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+    # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, block: Block) -> None:
+        self._append("blocks.jsonl", to_plain(Block, block))
+
+    def append_margin(self, margin: Margin) -> None:
+        self._append("margins.jsonl", to_plain(Margin, margin))
+
+    def blocks(self) -> list[Block]:
+        return [from_plain(Block, line, self.path) for line in self._lines("blocks.jsonl")]
+
+    def margins(self) -> list[Margin]:
+        return [from_plain(Margin, line, self.path) for line in self._lines("margins.jsonl")]
+
+    def _append(self, name: str, data: object) -> None:
+        """One line, on disk before the next block starts: a kill -9 costs at most the block in flight."""
+        file = self.path / "samples" / name
+        with _disk(file), file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+
+    def _lines(self, name: str) -> Iterator[object]:
+        file = self.path / "samples" / name
+        if not file.is_file():
+            return
+        lines = file.read_text(encoding="utf-8").split("\n")
+        torn = lines.pop()
+        for number, line in enumerate(lines, 1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise InvalidResult(f"{file}:{number}: not JSON: {error}") from error
+        if torn:
+            # The last line has no newline: it was being written when the process died. Cut it, so appending can go on.
+            with _disk(file), file.open("r+b") as out:
+                out.truncate(file.stat().st_size - len(torn.encode()))
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write_run(self, run: Run, extra: Mapping[str, object] | None = None) -> None:
+        """run.json: header, the whole `core.Run`, and `extra` (per-cell blocks for outside readers)."""
+        header = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION}
+        self.write_json("run.json", {**header, **to_plain(Run, run), **(extra or {})})
+
+    def read_run(self) -> Run:
+        file = self.path / "run.json"
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UsageError(f"{file} does not exist", hint="the run never started; start it again") from None
+        except ValueError as error:
+            raise InvalidResult(f"{file}: not JSON: {error}") from error
+        schema = data.get("schema") if isinstance(data, dict) else None
+        if schema != SCHEMA:
+            raise InvalidResult(f"{file}: schema: {schema!r}; this specgate reads {SCHEMA!r}")
+        return from_plain(Run, {k: v for k, v in data.items() if k in Run.__dataclass_fields__}, file)
+
+    def write_manifest(self) -> None:
+        files = sorted(p for p in self.path.rglob("*") if p.is_file() and p.name != "MANIFEST.sha256")
+        lines = [
+            f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(self.path).as_posix()}\n" for p in files
+        ]
+        self.write_text("MANIFEST.sha256", "".join(lines))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Atomically: a reader sees the old file or the new one, never half of it."""
+        file = self.path / name
+        temporary = file.with_name(file.name + ".tmp")
+        with _disk(file):
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(file)
+
+
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            hint = "free some space, then continue with --resume; every block journaled so far is kept"
+        elif error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            hint = "choose another folder with --out"
+        else:
+            raise
+        raise EnvironmentRefused(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
+
+
+def label_of(names: Sequence[str]) -> str:
+    """A short folder label for the scenarios of a run."""
+    return names[0] if len(names) == 1 else f"{len(names)}-scenarios"

@@ -1,0 +1,26 @@
+"""Many verdicts → one state and one exit code."""
+
+from __future__ import annotations
+
+from specgate.core import Run, State
+from specgate.errors import ExitCode
+
+_WORST_FIRST = (
+    (State.INVALID, ExitCode.INVALID),
+    (State.ENV_REJECTED, ExitCode.ENV_REJECTED),
+    (State.FAIL, ExitCode.FAIL),
+    (State.INCONCLUSIVE, ExitCode.INCONCLUSIVE),
+)
+
+
+def overall(run: Run) -> tuple[State, ExitCode]:
+    """The worst state among required verdicts, and what the process ends with.
+
+    A back end that failed comes first: it ends with BACKEND_ERROR whatever the cells that were measured say. A run in
+    which nothing required was judged is inconclusive, never green.
+    """
+    states = [v.state for v in run.verdicts if v.required and v.state is not State.SKIPPED]
+    state, code = next(((s, c) for s, c in _WORST_FIRST if s in states), (State.PASS, ExitCode.PASS))
+    if not states:
+        state, code = State.INCONCLUSIVE, ExitCode.INCONCLUSIVE
+    return (state, ExitCode.BACKEND_ERROR) if run.failures else (state, code)
