@@ -97,6 +97,8 @@ measure() {
 
 tests() {
     setup torch,dev
+    say "fetching the demo pair (tests on it are skipped without it)"
+    "$VENV/bin/specgate" pairs fetch || true
     say "ruff";   "$VENV/bin/ruff" check . && "$VENV/bin/ruff" format --check .
     say "mypy";   "$VENV/bin/mypy"
     say "pytest"; "$VENV/bin/python" -m pytest "$@"

@@ -68,7 +68,8 @@ def _load(group: str, name: str, kind: type[T]) -> T:
     except (ImportError, AttributeError) as error:
         raise UsageError(f"plug-in {name} ({known[name].value}) cannot be loaded: {error}") from error
     if not isinstance(plugin, kind):
-        missing = [a for a in kind.__protocol_attrs__ if not hasattr(plugin, a)]  # type: ignore[attr-defined]  # Protocol
+        promised = (*kind.__annotations__, *(a for a in vars(kind) if not a.startswith("_")))
+        missing = [a for a in promised if not hasattr(plugin, a)]
         raise UsageError(
             f"plug-in {name} ({known[name].value}) is not a {kind.__name__}: it lacks {', '.join(missing)}"
         )

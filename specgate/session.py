@@ -51,7 +51,7 @@ class Request:
 def carry_out(request: Request) -> ExitCode:
     """Measure and judge; print the run folder and the verdict last.
 
-    Whatever goes wrong after the first block: what was measured stays in the run folder and is judged as far as it goes.
+    Whatever goes wrong after the first block, what was measured stays in the run folder and is judged as it is.
     """
     folder, config, run = resume(request) if request.resume else begin(request)
     click.echo(f"run folder {folder.path}")

@@ -9,6 +9,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
+from hypothesis import settings
+
+# Deadlines measure the machine, not the code.
+settings.register_profile("specgate", deadline=None)
+settings.load_profile("specgate")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -104,9 +104,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         return shards(index)
     if (pickled := folder / "pytorch_model.bin").is_file():
         return (pickled,)
-    raise CheckpointError(
-        f"{folder}: no weights", hint=f"looked for model.safetensors, {INDEX} and pytorch_model.bin"
-    )
+    raise CheckpointError(f"{folder}: no weights", hint=f"looked for model.safetensors, {INDEX} and pytorch_model.bin")
 
 
 def shards(index: Path) -> tuple[Path, ...]:

@@ -42,16 +42,16 @@ def check_d2t(d2t: Tensor, t2d: Tensor | None, target_vocab: int, where: str) ->
 def looks_absolute(d2t: Tensor, ids: Tensor, t2d: Tensor | None, target_vocab: int) -> bool:
     """Whether d2t itself reads as distinct target ids, and reading it as offsets does not fit or is implausible.
 
-    The mask settles it where there is one. Without it, strictly rising offsets would mean that no two neighbouring
-    tokens are both in the draft vocabulary, which no vocabulary chosen by frequency does.
+    A mask settles it: d2t and i + d2t, whose sums differ, cannot both list the marked tokens. Without one, strictly
+    rising offsets would mean that no two neighbouring tokens are both in the draft vocabulary, which does not happen
+    in a vocabulary chosen by frequency.
     """
     a_table = bool(((d2t >= 0) & (d2t < target_vocab)).all()) and len(set(d2t.tolist())) == len(d2t) > 1
     if not a_table:
         return False
-    fits = int(ids.max()) < target_vocab
     if t2d is not None:
-        return bool(t2d[d2t].all()) and not (fits and bool(t2d[ids].all()))
-    return not fits or bool((d2t.diff() > 0).all())
+        return bool(t2d[d2t].all())
+    return int(ids.max()) >= target_vocab or bool((d2t.diff() > 0).all())
 
 
 def check_t2d(t2d: Tensor, ids: Tensor, where: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import zipfile
@@ -10,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from specgate.backends.eagle3.hf_keys import read_config
+from specgate.backends.eagle3.hf_target import target_geometry
 from specgate.core import PairRef
 from specgate.errors import CheckpointError, EnvironmentRefused, UsageError
 from specgate.pairs.assets import TARGET
@@ -92,17 +93,5 @@ def make_target(wheel: Path, folder: Path) -> None:
 
 
 def position_limit(pair: PairRef, rope: Mapping[str, float | str] | None) -> int:
-    """Positions that the target allows: `max_position_embeddings` of its config, or what the override `rope` says.
-
-    An override's `factor` multiplies its `original_max_position_embeddings`, by default the config's own limit.
-    """
-    file = pair.target / "config.json"
-    try:
-        limit = json.loads(file.read_text(encoding="utf-8"))["max_position_embeddings"]
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{file}: max_position_embeddings cannot be read ({error!r})") from error
-    if not isinstance(limit, int) or limit < 1:
-        raise CheckpointError(f"{file}: max_position_embeddings = {limit!r}", hint="it must be a positive integer")
-    if rope is None:
-        return limit
-    return int(float(rope.get("original_max_position_embeddings", limit)) * float(rope.get("factor", 1.0)))
+    """Positions that the target allows under the RoPE override `rope`. Raises CheckpointError for a bad config."""
+    return target_geometry(read_config(pair.target), rope).max_positions

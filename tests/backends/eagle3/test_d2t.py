@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -32,11 +32,13 @@ def vocabularies(draw: st.DrawFn) -> list[int]:
     return sorted(ids | {first, first + 1})
 
 
+@settings(deadline=None)
 @given(vocabularies(), st.booleans())
 def test_the_offsets_of_any_vocabulary_pass_without_warnings(ids: list[int], with_mask: bool) -> None:
     assert check_d2t(offsets(ids), mask(ids) if with_mask else None, VOCAB, "draft") == ()
 
 
+@settings(deadline=None)
 @given(vocabularies())
 def test_a_table_of_absolute_ids_is_refused_with_and_without_a_mask(ids: list[int]) -> None:
     for t2d in (mask(ids), None):
@@ -51,6 +53,7 @@ def test_the_mask_tells_rising_offsets_from_absolute_ids() -> None:
         check_d2t(offsets(ids), None, VOCAB, "draft")
 
 
+@settings(deadline=None)
 @given(vocabularies(), st.data())
 def test_an_entry_out_of_range_is_named_with_its_value(ids: list[int], data: st.DataObject) -> None:
     i = data.draw(st.integers(0, len(ids) - 1))
@@ -72,6 +75,7 @@ def test_a_target_token_that_occurs_twice_is_refused() -> None:
         check_d2t(offsets([3, 5, 5, 9]), None, VOCAB, "draft")
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_permuted_vocabulary_passes_with_a_warning(data: st.DataObject) -> None:
     ids = data.draw(vocabularies())

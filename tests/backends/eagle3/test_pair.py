@@ -303,6 +303,7 @@ def test_the_tiny_tokenizer_gives_back_any_text(pair: tuple[Path, Path]) -> None
     ids = tokenizer.encode(text).ids
     assert len(ids) == len(text.encode()) and max(ids) < 256
     assert tokenizer.decode(ids) == text
+    assert (tokenizer.token_to_id("<|begin|>"), tokenizer.token_to_id("<|end|>")) == (256, 257)
     assert AutoTokenizer.from_pretrained(pair[0]).eos_token_id == target_of(pair).geometry.eos_token_ids[0] == 257
 
 

@@ -20,7 +20,9 @@ WINDOWED = draft_geometry(keys(DRAFT, sliding_window=4, use_sliding_window=True)
 
 def spec3(changes: Mapping[str, object]) -> SpecConfig:
     """Spec-3 as a chain, with `changes`."""
-    return SpecConfig.read({"num_speculative_tokens": 3, "max_path_len": 4, "max_decoding_tokens": 4, **changes}, "test")
+    return SpecConfig.read(
+        {"num_speculative_tokens": 3, "max_path_len": 4, "max_decoding_tokens": 4, **changes}, "test"
+    )
 
 
 @given(st.integers(1, 64))

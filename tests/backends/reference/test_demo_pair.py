@@ -1,0 +1,69 @@
+"""The real demo pair: logits against transformers, and speculation that changes nothing but the number of steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from specgate.backends.eagle3.pair import load_draft, load_target
+from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.target import target_forward, target_logits
+from specgate.core import BASELINE, Budget, Role
+from specgate.errors import EnvironmentRefused
+from specgate.pairs.demo import DRAFT_FOLDER, demo_target
+from specgate.scenario import find
+from specgate.workload import build_prompts
+
+YARN = {"rope_type": "yarn", "factor": 4.0}
+
+
+@pytest.fixture(scope="module")
+def target_folder() -> Path:
+    try:
+        return demo_target()
+    except EnvironmentRefused as error:
+        pytest.skip(f"the demo target is not in the cache: {error}")
+
+
+def prompt_of(target: Path, tokens: int) -> list[int]:
+    scenario = find("cpu-1k-single")
+    scenario = replace(scenario, workload=replace(scenario.workload, prompt_sets=1, source="code"))
+    prompts = build_prompts(scenario, tokens, 1, target / "tokenizer.json", 49152)
+    return list(prompts.measured[0].token_ids[0])
+
+
+@pytest.mark.parametrize("rope", [None, YARN], ids=["plain", "yarn 4"])
+def test_logits_agree_with_transformers_in_float32(target_folder: Path, rope: dict[str, float | str] | None) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(target_folder)
+    if rope:
+        base = config.rope_parameters["rope_theta"]
+        original = config.max_position_embeddings
+        config.rope_parameters = {**rope, "rope_theta": base, "original_max_position_embeddings": original}
+        config.max_position_embeddings = original * 4
+    model = AutoModelForCausalLM.from_pretrained(target_folder, config=config, dtype=torch.float32)
+    target = load_target(target_folder, torch.float32, "cpu", rope)
+    engine = ReferenceEngine(target, None, max_batch=1, max_positions=512, device="cpu")
+    tokens = torch.tensor([prompt_of(target_folder, 384)])
+    positions = torch.arange(tokens.shape[1])[None]
+    with torch.inference_mode():
+        stream, _ = target_forward(engine.tw, target.geometry, engine.table, engine.cache, tokens, positions, ())
+        difference = target_logits(engine.tw, target.geometry, stream) - model(tokens).logits
+    assert difference.abs().max() <= 1e-3
+
+
+def test_the_shipped_draft_is_accepted_and_changes_no_token(target_folder: Path) -> None:
+    target = load_target(target_folder, torch.float32, "cpu")
+    draft = load_draft(DRAFT_FOLDER, target.geometry, torch.float32, "cpu", target_sha256=target.sha256)
+    assert draft.warnings == ()
+    engine = ReferenceEngine(target, draft, max_batch=1, max_positions=512, device="cpu")
+    engine.prefill([prompt_of(target_folder, 256)], draft=True)
+    plain = engine.decode(BASELINE, Budget(new_tokens=48), ())
+    for k in (1, 3, 5):
+        spec = engine.decode(Role(k), Budget(new_tokens=48), ())
+        assert spec.tokens == plain.tokens
+        assert len(spec.step_ns) < (0.8 if k == 1 else 0.6) * len(plain.step_ns)

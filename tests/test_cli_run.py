@@ -1,0 +1,284 @@
+"""The whole command line as a user runs it: verdicts, exit codes, bad input, interruption and resumption."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from specgate.backends.eagle3.tiny import write_random_pair
+
+ROOT = Path(__file__).parent.parent
+SCENARIO = """\
+# Does the whole path run?
+schema: specgate.scenario/v1
+extends: base/cpu
+kind: {kind}
+family: single
+grid: {{context: [{context}], batch: [2], spec: [2, 3]}}
+workload: {{prompt_sets: 4, source: random}}
+budget: {{{budget}}}
+schedule: {{rounds: 2, warmup_rounds: 1}}
+"""
+POLICY = """\
+schema: specgate.policy/v1
+rules:
+  - {id: records, gate: validity, required: true}
+  - {id: tokens, gate: tokens, required: true, role: spec-*, near_tie_margin: 0.0}
+  - {id: acceptance, gate: acceptance, required: true, min: MIN}
+"""
+FILES = {"run.json", "config.resolved.yaml", "env.json", "gates.json", "metrics.csv", "summary.csv", "report.html"}
+
+
+class Cli:
+    """`python -m specgate` in a folder of its own, with a tiny pair, a scenario and a policy at hand."""
+
+    def __init__(self, folder: Path, target: Path, draft: Path) -> None:
+        self.folder, self.target, self.draft = folder, target, draft
+        self.write("policy.yaml", POLICY.replace("MIN", "1.0"))
+        self.scenario()
+
+    def write(self, name: str, text: str) -> Path:
+        (self.folder / name).write_text(text)
+        return self.folder / name
+
+    def scenario(self, kind: str = "micro", context: int = 24, budget: str = "steps: 6") -> None:
+        self.write("tiny.yaml", SCENARIO.format(kind=kind, context=context, budget=budget))
+
+    def run(self, *arguments: str | Path, pair: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "specgate", *map(str, arguments)]
+        if pair:
+            command += ["--target", str(self.target), "--draft", str(self.draft)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
+
+    def micro(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return self.run("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *arguments)
+
+    def newest(self) -> Path:
+        return max((self.folder / "runs").iterdir())
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_random_pair(tmp_path_factory.mktemp("pair"), seed=8)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, pair: tuple[Path, Path]) -> Cli:
+    return Cli(tmp_path, *pair)
+
+
+def last_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return done.stdout.strip().splitlines()[-2:]
+
+
+def test_a_run_leaves_every_file_and_prints_folder_and_verdict_last(cli: Cli) -> None:
+    done = cli.micro()
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = cli.newest()
+    assert {p.name for p in run.iterdir()} >= FILES
+    assert last_lines(done) == [f"run folder runs/{run.name}", "verdict PASS (exit 0)"]
+    record = json.loads((run / "run.json").read_text())
+    assert record["status"] == "complete"
+    assert record["schema"] == "specgate.result/v1"
+    speculation = record["eagle_speculation"]["tiny/reference/c24/b2/spec-3"]
+    assert speculation["num_drafts"] == 8 * 2 * 6
+    assert speculation["disabled_multitoken_other"] == 0
+    assert not any(key.endswith("baseline") for key in record["eagle_speculation"])
+    gates = json.loads((run / "gates.json").read_text())
+    assert gates["exit_code"] == 0
+    assert {v["rule"] for v in gates["verdicts"]} == {"records", "tokens", "acceptance"}
+    assert "<title>" in (run / "report.html").read_text()
+    subprocess.run(["sha256sum", "--check", "--quiet", "MANIFEST.sha256"], cwd=run, check=True)
+
+
+def test_an_unmet_floor_is_a_fail_with_code_1(cli: Cli) -> None:
+    cli.write("policy.yaml", POLICY.replace("MIN", "3.9"))
+    done = cli.micro("--backend", "fake")
+    assert done.returncode == 1
+    assert last_lines(done)[1] == "verdict FAIL (exit 1)"
+
+
+def test_a_wrong_token_is_invalid_and_its_speed_is_withheld(cli: Cli) -> None:
+    done = cli.micro("--backend", "fake", "-o", "wrong_token_at=5")
+    assert done.returncode == 6
+    record = json.loads((cli.newest() / "run.json").read_text())
+    (spec3,) = [c for c in record["comparisons"] if c["cell"]["role"]["k"] == 3]
+    assert spec3["speedup"]["value"] is None
+    assert spec3["speedup"]["reason_code"] == "token_mismatch"
+    assert spec3["tokens"]["divergences"][0]["position"] == 5
+    (cell,) = [c for c in record["cells"] if c["cell"]["role"]["k"] == 3]
+    assert cell["values"]["output_tok_s"]["value"] is None
+
+
+def test_a_near_tie_within_the_policys_margin_passes_and_is_listed(cli: Cli) -> None:
+    cli.write("policy.yaml", POLICY.replace("MIN", "1.0").replace("near_tie_margin: 0.0", "near_tie_margin: 0.01"))
+    done = cli.micro("--backend", "fake", "-o", "wrong_token_at=5", "-o", "margin=0.005")
+    assert done.returncode == 0, done.stdout
+    verdicts = json.loads((cli.newest() / "gates.json").read_text())["verdicts"]
+    assert "near_tie_divergence" in {v["reason_code"] for v in verdicts}
+
+
+def test_a_killed_engine_keeps_finished_blocks_and_resume_completes_the_run(cli: Cli) -> None:
+    done = cli.micro("--backend", "fake", "-o", "die_after_blocks=14")
+    assert done.returncode == 7
+    assert "SIGKILL" in done.stdout
+    run = cli.newest()
+    kept = (run / "samples" / "blocks.jsonl").read_text()
+    assert kept.count("\n") == 14
+    again = cli.run("micro", "--resume", run, pair=False)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert (run / "samples" / "blocks.jsonl").read_text().startswith(kept)
+    record = json.loads((run / "run.json").read_text())
+    assert (record["status"], record["failures"]) == ("complete", {})
+    assert all(c["status"] == "ok" and c["blocks"] == 8 for c in record["cells"])
+
+
+def test_killing_the_command_itself_loses_no_finished_block(cli: Cli) -> None:
+    command = [sys.executable, "-m", "specgate", "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
+    command += [
+        "--backend",
+        "fake",
+        "-o",
+        "hang_after_blocks=7",
+        "--target",
+        str(cli.target),
+        "--draft",
+        str(cli.draft),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=cli.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("[7/"):
+                break
+        process.send_signal(signal.SIGKILL)
+    run = cli.newest()
+    assert (run / "samples" / "blocks.jsonl").read_text().count("\n") == 7
+    assert json.loads((run / "run.json").read_text())["status"] == "running"
+
+
+def test_an_interrupt_is_saved_and_marked(cli: Cli) -> None:
+    command = [sys.executable, "-m", "specgate", "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
+    command += [
+        "--backend",
+        "fake",
+        "-o",
+        "hang_after_blocks=7",
+        "--target",
+        str(cli.target),
+        "--draft",
+        str(cli.draft),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=cli.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("[7/"):
+                break
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    assert process.returncode == 130
+    assert json.loads((cli.newest() / "run.json").read_text())["status"] == "interrupted"
+
+
+def test_a_full_run_counts_whole_requests(cli: Cli) -> None:
+    cli.scenario(kind="full", budget="new_tokens: 10, ignore_eos: false")
+    done = cli.run("full", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake")
+    assert done.returncode == 0, done.stdout + done.stderr
+    values = json.loads((cli.newest() / "run.json").read_text())["cells"][0]["values"]
+    assert values["e2e_ms"]["value"] > values["ttft_ms"]["value"] > 0
+
+
+def break_config(draft: Path, **changes: object) -> None:
+    config = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def truncate(draft: Path) -> None:
+    file = draft / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("breakage", "code", "said"),
+    [
+        (truncate, 7, "model.safetensors"),
+        (lambda d: break_config(d, hidden_size=128), 7, "hidden"),
+        (lambda d: break_config(d, vocab_size=999), 7, "vocab"),
+        (lambda d: (d / "model.safetensors").unlink(), 7, "model.safetensors"),
+        (lambda d: shutil.rmtree(d), 2, "no such folder"),
+    ],
+    ids=["truncated", "wrong width", "other target", "no weights", "no folder"],
+)
+def test_a_bad_draft_is_explained_without_a_traceback(
+    cli: Cli, tmp_path: Path, breakage: Callable[[Path], object], code: int, said: str
+) -> None:
+    shutil.copytree(cli.draft, tmp_path / "bad")
+    cli.draft = tmp_path / "bad"
+    breakage(cli.draft)
+    done = cli.micro()
+    assert done.returncode == code, done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--backend", "refrence"), 2, "did you mean 'reference'"),
+        (("--only", "nothing*"), 2, "no scenario left"),
+        (("--policy", "cpuu"), 2, "cpu"),
+        (("-o", "device"), 2, "KEY=VALUE"),
+        (("-o", "device=tpu"), 7, "auto, cpu, cuda"),
+        (("--out", "/proc/nowhere"), 4, "/proc/nowhere"),
+        (("--nonsense",), 2, "nonsense"),
+        (("--resume", "runs"), 2, "not a run folder"),
+    ],
+)
+def test_a_bad_command_line_says_what_would_be_right(
+    cli: Cli, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    done = cli.micro(*arguments)
+    output = done.stdout + done.stderr
+    assert done.returncode == code, output
+    assert said in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c.scenario(budget="stepz: 6"), ("tiny.yaml", "stepz", "steps")),
+        (lambda c: c.scenario(context=5000), ("5000", "positions")),
+        (lambda c: c.scenario(kind="full", budget="new_tokens: 4"), ("full", "tiny.yaml")),
+    ],
+    ids=["unknown key", "context too long", "other command"],
+)
+def test_a_bad_scenario_is_refused_before_anything_is_measured(
+    cli: Cli, change: Callable[[Cli], None], said: tuple[str, ...]
+) -> None:
+    change(cli)
+    done = cli.micro()
+    assert done.returncode == 2
+    assert all(word in done.stderr for word in said), done.stderr
+    assert not (cli.folder / "runs").exists()
+
+
+def test_resuming_on_changed_source_is_refused(cli: Cli) -> None:
+    cli.micro("--backend", "fake", "-o", "die_after_blocks=14")
+    file = cli.newest() / "run.json"
+    record: Mapping[str, dict[str, str]] = json.loads(file.read_text())
+    record["fingerprint"]["source_tree_sha256"] = "0" * 64
+    file.write_text(json.dumps(record))
+    done = cli.run("micro", "--resume", cli.newest(), pair=False)
+    assert done.returncode == 2
+    assert "source_tree_sha256" in done.stderr

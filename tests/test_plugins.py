@@ -1,0 +1,93 @@
+"""The plug-in door: built-ins and third parties come in alike, and what does not fit is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from specgate import plugins
+from specgate.api import Availability, Backend, Gate, Report
+from specgate.errors import EnvironmentRefused, UsageError
+
+
+class Lame:
+    name = "lame"
+    description = "cannot run"
+
+    def available(self) -> Availability:
+        return Availability(False, "has no legs")
+
+    def open(self, request: object) -> object:
+        raise AssertionError(request)
+
+
+LAME = Lame()
+NOT_A_BACKEND = object()
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    plugins.registered.cache_clear()
+    yield
+    plugins.registered.cache_clear()
+
+
+def third_party(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
+    found = [EntryPoint(name, f"{__name__}:{value}", "specgate.backends") for name, value in entries]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: found if group == "specgate.backends" else [])
+
+
+@pytest.mark.parametrize(
+    ("group", "kind"),
+    [("specgate.backends", Backend), ("specgate.gates", Gate), ("specgate.reports", Report)],
+)
+def test_every_built_in_is_what_its_group_promises(group: str, kind: type) -> None:
+    for name, entry in plugins.registered(group).items():
+        plugin = entry.load()
+        assert isinstance(plugin, kind)
+        assert plugin.name == name
+
+
+def test_a_misspelt_name_gets_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match="did you mean 'reference'"):
+        plugins.backend("refrence")
+
+
+def test_a_third_partys_back_end_is_loaded_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    third_party(monkeypatch, ("lame", "LAME"))
+    assert plugins.backend("lame") is LAME
+    assert plugins.backends_available()["lame"][1] == Availability(False, "has no legs")
+
+
+def test_a_plug_in_that_lacks_methods_is_refused_with_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    third_party(monkeypatch, ("odd", "NOT_A_BACKEND"))
+    with pytest.raises(UsageError, match=r"not a Backend: it lacks .*open"):
+        plugins.backend("odd")
+
+
+def test_a_plug_in_that_cannot_be_imported_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    third_party(monkeypatch, ("gone", "NO_SUCH_NAME"))
+    with pytest.raises(UsageError, match="gone .*cannot be loaded"):
+        plugins.backend("gone")
+
+
+def test_two_plug_ins_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    third_party(monkeypatch, ("reference", "LAME"))
+    with pytest.raises(UsageError, match="already has the name 'reference'"):
+        plugins.registered("specgate.backends")
+
+
+def test_an_empty_load_list_leaves_the_built_ins_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    third_party(monkeypatch, ("lame", "LAME"))
+    monkeypatch.setenv("SPECGATE_LOAD_PLUGINS", "")
+    assert "lame" not in plugins.registered("specgate.backends")
+    assert "reference" in plugins.registered("specgate.backends")
+
+
+def test_the_fake_engine_is_never_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plugins.default_backend().name == "reference"
+    monkeypatch.setattr("specgate.backends.reference.backend.find_spec", lambda name: None)
+    with pytest.raises(EnvironmentRefused, match="torch is not installed"):
+        plugins.default_backend()
