@@ -33,7 +33,7 @@ class Speed:
             message = f"no speed-up may be quoted: {value.reason_code}"
             return verdict(rule, key, State.INVALID, value.reason_code or "withheld", message, {"pairs": value.n})
         evidence = {
-            "speedup": value.value,
+            "speedup_vs_ar_ratio": value.value,
             "min": floor,
             "ci_low": value.ci_low,
             "ci_high": value.ci_high,

@@ -9,7 +9,7 @@ from specgate.gates.select import nothing_selected, selected, unmeasured, verdic
 
 
 class Tokens:
-    """`near_tie_margin`: top-2 logit gap up to which the baseline's own choice is too close to call.
+    """`near_tie_margin`: top-2 logit gap below which the baseline's own choice is too close to call.
 
     The gap is applied when the run is reduced (`measurement.measure`); the verdict lists what it let through.
     """

@@ -1,7 +1,7 @@
 """What to run: one YAML file per question, the question in its first line. `base/` holds what several of them share.
 
-`specgate micro` and `specgate full` without `--scenario` run every scenario of their kind that is meant for this machine
-(`needs: cpu` where there is no GPU, `needs: gpu` where there is one), except those that say `default: false`.
+`specgate micro` and `specgate full` without `--scenario` run every scenario of their kind that is meant for this
+machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), except those that say `default: false`.
 
 | scenario | kind | needs | context | batch | spec | asks |
 |---|---|---|---|---|---|---|

@@ -6,8 +6,11 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from specgate.core import BASELINE, Block, Cell, Comparison, Divergence, Margin, Plan, TokenCheck, Value
+from specgate.core import BASELINE, Block, Cell, Comparison, Divergence, Finish, Margin, Plan, TokenCheck, Value
 from specgate.stats import slot_interval
+
+NO_TOKEN = -1
+"""In a `Divergence`: the sequence had ended."""
 
 
 def pairs_of(blocks: Sequence[Block], cell: Cell) -> Iterator[tuple[Block, Block]]:
@@ -24,9 +27,24 @@ def find_divergences(blocks: Sequence[Block]) -> Iterator[tuple[Cell, Divergence
     for cell in dict.fromkeys(b.cell for b in blocks if b.role.speculative):
         for baseline, spec in pairs_of(blocks, cell):
             for slot, (expected, got) in enumerate(zip(baseline.tokens, spec.tokens, strict=True)):
-                if (at := first_difference(expected, got)) is not None:
+                if (at := departure(baseline, spec, slot)) is not None:
                     place = (spec.prompt_set, spec.round, slot, at)
-                    yield cell, Divergence(*place, expected[at], got[at], margin=None, near_tie=False), baseline
+                    found = Divergence(*place, token_at(expected, at), token_at(got, at), margin=None, near_tie=False)
+                    yield cell, found, baseline
+
+
+def departure(baseline: Block, spec: Block, slot: int) -> int | None:
+    """Where two sequences part: at a token, or where one ended for another reason than its budget of steps."""
+    a, b = baseline.tokens[slot], spec.tokens[slot]
+    if (at := first_difference(a, b)) is not None:
+        return at
+    shorter = baseline if len(a) < len(b) else spec
+    ended = len(a) != len(b) and shorter.finish[slot] is not Finish.STEPS
+    return min(len(a), len(b)) if ended else None
+
+
+def token_at(tokens: Sequence[int], index: int) -> int:
+    return tokens[index] if index < len(tokens) else NO_TOKEN
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
@@ -40,7 +58,7 @@ def check_tokens(cell: Cell, blocks: Sequence[Block], margins: Sequence[Margin],
     for found, d, _ in find_divergences(blocks):
         if found == cell:
             margin = known.get((d.prompt_set, d.round, d.slot, d.position))
-            near = margin is not None and margin <= near_tie_margin
+            near = margin is not None and margin < near_tie_margin and NO_TOKEN not in (d.expected, d.got)
             place = (d.prompt_set, d.round, d.slot, d.position)
             divergences.append(Divergence(*place, d.expected, d.got, margin, near))
     compared = sum(

@@ -23,7 +23,7 @@ def measure(
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of `plan`, and every spec cell against its baseline; warm-up blocks are left out.
 
-    `blocks` must come from whole rounds. A divergence whose recorded top-2 margin is at most `near_tie_margin` (logits)
+    `blocks` must come from whole rounds. A divergence whose recorded top-2 margin is below `near_tie_margin` (logits)
     is a near tie. Raises InvalidResult where a block contradicts itself.
     """
     of: dict[Cell, list[Block]] = defaultdict(list)
@@ -43,17 +43,28 @@ def measure(
 
 
 def check_block(block: Block) -> None:
-    """Raise InvalidResult where tokens, accept counts and truncation of a block do not add up, slot by slot.
+    """Raise InvalidResult where a block contradicts itself, with the place and the equation that fails.
 
-    emitted = Σ over the slot's steps of (accepted + 1) − truncated, the prefill token apart.
+    Per step and slot: 0 ≤ accepted ≤ drafted ≤ k, or both −1 (slot finished). Per slot: emitted = Σ over its steps of
+    (accepted + 1) − truncated, the prefill token apart.
     """
+    where = f"{block.cell.key} set {block.prompt_set} round {block.round}"
+    batch, k = len(block.tokens), block.role.k
+    widths = {len(row) for row in (*block.accepted, *block.drafted, block.truncated, block.finish)}
+    heights = {len(block.accepted), len(block.drafted), len(block.step_ns)}
+    if widths != {batch} or len(heights) != 1:
+        raise InvalidResult(f"{where}: {batch} slots, but rows of {widths} slots and {heights} steps")
+    for step, (accepts, drafts) in enumerate(zip(block.accepted, block.drafted, strict=True)):
+        for slot, (a, d) in enumerate(zip(accepts, drafts, strict=True)):
+            if not (a == d == -1 or 0 <= a <= d <= k):
+                raise InvalidResult(f"{where} step {step} slot {slot}: accepted {a} of {d} drafts at k = {k}")
     for slot, tokens in enumerate(block.tokens):
         accepted = [row[slot] for row in block.accepted if row[slot] >= 0]
         expected = sum(accepted) + len(accepted) - block.truncated[slot]
         if len(tokens) - 1 != expected:
             raise InvalidResult(
-                f"{block.cell.key} set {block.prompt_set} round {block.round} slot {slot}: emitted {len(tokens) - 1}, "
-                f"but steps + accepted - truncated = {len(accepted)} + {sum(accepted)} - {block.truncated[slot]}"
+                f"{where} slot {slot}: emitted {len(tokens) - 1}, but steps + accepted - truncated = "
+                f"{len(accepted)} + {sum(accepted)} - {block.truncated[slot]}"
             )
 
 
@@ -124,9 +135,9 @@ def acceptance_values(blocks: Sequence[Block], record: AcceptanceRecord | None) 
     # One cluster per prompt, not per block: rounds repeat the same greedy text and are no new evidence.
     clusters: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for b in blocks:
-        for row in b.accepted:
+        for row, drafts in zip(b.accepted, b.drafted, strict=True):
             for slot, a in enumerate(row):
-                if a >= 0:
+                if drafts[slot] > 0:
                     clusters[b.prompt_set, slot][0] += a + 1
                     clusters[b.prompt_set, slot][1] += 1
     sums = list(clusters.values())
@@ -151,15 +162,20 @@ def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:
 
 
 def pooled_acceptance(blocks: Sequence[Block]) -> AcceptanceRecord:
-    """The record of all blocks of a spec cell, its identities checked."""
-    records = [
-        AcceptanceRecord.from_steps(b.role.k, b.accepted, b.drafted, b.emitted, sum(b.truncated)) for b in blocks
-    ]
-    total = records[0]
-    for record in records[1:]:
+    """The record of all blocks of a spec cell, its identities checked where a step had a draft."""
+    total, *others = map(record_of, blocks)
+    for record in others:
         total = total + record
-    total.check()
+    if total.steps:
+        total.check()
     return total
+
+
+def record_of(block: Block) -> AcceptanceRecord:
+    """The request-steps with drafts; one without emits a single token, which nothing can truncate."""
+    undrafted = sum(d == 0 for row in block.drafted for d in row)
+    emitted, truncated = block.emitted - undrafted, sum(block.truncated)
+    return AcceptanceRecord.from_steps(block.role.k, block.accepted, block.drafted, emitted, truncated)
 
 
 def texts(blocks: Sequence[Block]) -> Iterator[Value]:

@@ -28,6 +28,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "speed", "specgate.gates.speed:GATE"),
     ("specgate.gates", "degeneracy", "specgate.gates.degeneracy:GATE"),
     ("specgate.reports", "console", "specgate.reports.console:REPORT"),
+    ("specgate.reports", "plain", "specgate.reports.console:PLAIN"),
     ("specgate.reports", "metrics_csv", "specgate.reports.csv:METRICS"),
     ("specgate.reports", "summary_csv", "specgate.reports.csv:SUMMARY"),
     ("specgate.reports", "html", "specgate.reports.html:REPORT"),

@@ -13,9 +13,9 @@ from itertools import groupby
 from pathlib import Path
 
 from specgate.api import Decoded, Engine, OpenRequest
+from specgate.comparison import find_divergences
 from specgate.core import Block, EngineFacts, Finish, Margin, Plan, Point, Role, Round, Scenario
 from specgate.errors import BackendError
-from specgate.comparison import find_divergences
 from specgate.plan import positions_needed
 from specgate.store import Config, RunFolder
 from specgate.worker import EngineWorker
@@ -41,6 +41,7 @@ class Runner:
         self.blocks = folder.blocks()
         self.session = max((b.session for b in self.blocks), default=-1)
         self.total = sum(len(r.order) for r in plan.rounds)
+        self.finished = len(whole_rounds(plan, self.blocks))
         self.outcome = Outcome({}, {}, {})
 
     def run(self) -> Outcome:
@@ -124,7 +125,8 @@ class Runner:
     def _record(self, block: Block) -> None:
         self.folder.append(block)
         self.blocks.append(block)
-        self.progress(block, len(self.blocks), self.total)
+        self.finished += 1
+        self.progress(block, self.finished, self.total)
 
     def _done(self, round_: Round) -> bool:
         return whole_session(self.blocks, round_) is not None

@@ -56,7 +56,7 @@ def carry_out(request: Request) -> ExitCode:
     folder, config, run = resume(request) if request.resume else begin(request)
     click.echo(f"run folder {folder.path}")
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    stopped: BaseException | None = None
+    stopped: SpecgateError | KeyboardInterrupt | None = None
     with progress(request.plain) as report:
         runner = Runner(plan, config, folder, report)
         try:
@@ -69,11 +69,13 @@ def carry_out(request: Request) -> ExitCode:
     except EnvironmentRefused as error:
         stopped = stopped or error
     click.echo(plugins.report("plain" if request.plain else "console").render(run, config.policy))
-    click.echo(f"run folder {folder.path}")
-    state, code = overall(run)
-    click.echo(f"verdict {state.value if state else 'none'} (exit {int(code)})")
     if stopped is not None:
-        raise stopped
+        click.echo(f"error: {stopped or 'interrupted'}", err=True)
+    state, code = overall(run)
+    if stopped is not None:
+        code = stopped.exit_code if isinstance(stopped, SpecgateError) else ExitCode.INTERRUPTED
+    click.echo(f"run folder {folder.path}")
+    click.echo(f"verdict {state.value} (exit {int(code)})")
     return code
 
 
@@ -167,7 +169,12 @@ def resume(request: Request) -> tuple[RunFolder, Config, Run]:
 
 
 def conclude(
-    run: Run, plan: Plan, config: Config, folder: RunFolder, outcome: Outcome, stopped: BaseException | None
+    run: Run,
+    plan: Plan,
+    config: Config,
+    folder: RunFolder,
+    outcome: Outcome,
+    stopped: SpecgateError | KeyboardInterrupt | None,
 ) -> Run:
     """The journal, reduced: cells, comparisons, and what is missing."""
     blocks = whole_rounds(plan, folder.blocks())
@@ -176,10 +183,11 @@ def conclude(
     facts = next(iter(engines.values()), None)
     incomplete = {c.cell.point.key for c in cells if c.status != "ok"}
     old_failures = {k: v for k, v in run.failures.items() if k in incomplete}
+    cut_short = {"run": str(stopped) or "interrupted"} if stopped is not None else {}
     if isinstance(stopped, KeyboardInterrupt):
         status: Literal["interrupted", "partial", "complete"] = "interrupted"
     else:
-        status = "partial" if stopped or incomplete else "complete"
+        status = "partial" if stopped is not None or incomplete else "complete"
     return replace(
         run,
         status=status,
@@ -194,7 +202,7 @@ def conclude(
         prompts={**run.prompts, **outcome.prompts},
         cells=cells,
         comparisons=comparisons,
-        failures={**old_failures, **outcome.failures, **({"run": str(stopped)} if stopped else {})},
+        failures={**old_failures, **outcome.failures, **cut_short},
     )
 
 
@@ -222,7 +230,7 @@ def write(run: Run, config: Config, folder: RunFolder) -> None:
             "schema": "specgate.gates/v1",
             "run": run.id,
             "policy": to_plain(Policy, config.policy),
-            "verdict": state.value if state else None,
+            "verdict": state.value,
             "exit_code": int(code),
             "verdicts": [to_plain(Verdict, v) for v in run.verdicts],
         },

@@ -205,12 +205,10 @@ def _disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            hint = "free some space, then continue with --resume; every block journaled so far is kept"
-        elif error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            hint = "choose another folder with --out"
-        else:
-            raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = (
+            "free some space, then continue with --resume: finished blocks are kept" if full else "choose another --out"
+        )
         raise EnvironmentRefused(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
 
 

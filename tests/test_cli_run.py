@@ -128,12 +128,12 @@ def test_a_near_tie_within_the_policys_margin_passes_and_is_listed(cli: Cli) -> 
 
 
 def test_a_killed_engine_keeps_finished_blocks_and_resume_completes_the_run(cli: Cli) -> None:
-    done = cli.micro("--backend", "fake", "-o", "die_after_blocks=14")
+    done = cli.micro("--backend", "fake", "-o", "die_after_blocks=20")
     assert done.returncode == 7
     assert "SIGKILL" in done.stdout
     run = cli.newest()
     kept = (run / "samples" / "blocks.jsonl").read_text()
-    assert kept.count("\n") == 14
+    assert kept.count("\n") == 20
     again = cli.run("micro", "--resume", run, pair=False)
     assert again.returncode == 0, again.stdout + again.stderr
     assert (run / "samples" / "blocks.jsonl").read_text().startswith(kept)
@@ -238,7 +238,7 @@ def test_a_bad_draft_is_explained_without_a_traceback(
         (("--only", "nothing*"), 2, "no scenario left"),
         (("--policy", "cpuu"), 2, "cpu"),
         (("-o", "device"), 2, "KEY=VALUE"),
-        (("-o", "device=tpu"), 7, "auto, cpu, cuda"),
+        (("-o", "device=tpu"), 2, "auto, cpu, cuda"),
         (("--out", "/proc/nowhere"), 4, "/proc/nowhere"),
         (("--nonsense",), 2, "nonsense"),
         (("--resume", "runs"), 2, "not a run folder"),

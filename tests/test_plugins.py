@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from typing import Any
 
 import pytest
 
 from specgate import plugins
-from specgate.api import Availability, Backend, Gate, Report
+from specgate.api import Availability, Backend, Engine, Gate, OpenRequest, Report
 from specgate.errors import EnvironmentRefused, UsageError
 
 
@@ -19,11 +20,11 @@ class Lame:
     def available(self) -> Availability:
         return Availability(False, "has no legs")
 
-    def open(self, request: object) -> object:
+    def open(self, request: OpenRequest) -> Engine:
         raise AssertionError(request)
 
 
-LAME = Lame()
+LAME: Backend = Lame()
 NOT_A_BACKEND = object()
 
 
@@ -45,9 +46,9 @@ def third_party(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> N
 )
 def test_every_built_in_is_what_its_group_promises(group: str, kind: type) -> None:
     for name, entry in plugins.registered(group).items():
-        plugin = entry.load()
-        assert isinstance(plugin, kind)
+        plugin: Any = entry.load()
         assert plugin.name == name
+        assert isinstance(plugin, kind)
 
 
 def test_a_misspelt_name_gets_the_nearest_one() -> None:
@@ -69,7 +70,7 @@ def test_a_plug_in_that_lacks_methods_is_refused_with_their_names(monkeypatch: p
 
 def test_a_plug_in_that_cannot_be_imported_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     third_party(monkeypatch, ("gone", "NO_SUCH_NAME"))
-    with pytest.raises(UsageError, match="gone .*cannot be loaded"):
+    with pytest.raises(UsageError, match=r"gone .*cannot be loaded"):
         plugins.backend("gone")
 
 

@@ -12,7 +12,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specgate.core import Block, Budget, Finish, Grid, Margin, PairRef, Point, Policy, Role, Rule, Scenario, Schedule, Workload
+from specgate.core import (
+    Block,
+    Budget,
+    Finish,
+    Grid,
+    Margin,
+    PairRef,
+    Point,
+    Policy,
+    Role,
+    Rule,
+    Scenario,
+    Schedule,
+    Workload,
+)
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.store import Config, RunFolder
 

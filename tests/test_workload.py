@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from specgate.core import Budget, Grid, Scenario, Schedule, Workload

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Attention runs over whole blocks of this many keys at fixed absolute positions, the tail masked. torch's CPU kernel works
-# in the same blocks, so a row adds up its keys in the same order however far the rows beside it look.
+# Attention runs over whole blocks of this many keys at fixed absolute positions, the tail masked. torch's CPU kernel
+# works in the same blocks, so a row adds up its keys in the same order however far the rows beside it look.
 KEY_BLOCK = 512
 
 
@@ -47,7 +47,7 @@ class KVCache:
 class View:
     """The span [start, stop) of cached positions that rows look at.
 
-    `mask` [B, 1, T, stop − start] says which row sees what; without one, the rows are the whole span and see it causally.
+    `mask` [B, 1, T, stop − start] says which row sees what; without one, the rows are the span and see it causally.
     """
 
     start: int

@@ -15,7 +15,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def open_engine(request: OpenRequest) -> ReferenceEngine:
-    """Load `request.pair`. Options: `device` (auto, cpu, cuda), `capture` (boundaries, e.g. 2,18,34; overrides the config).
+    """Load `request.pair`. Options: `device` (auto, cpu, cuda), `capture` (boundaries such as 2,18,34).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair,
     BackendError for a missing draft.

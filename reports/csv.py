@@ -1,0 +1,201 @@
+"""metrics.csv, tidy: one row per value, the same columns for ever; summary.csv, wide: one row per cell.
+
+UTF-8, `\\n`, `.` as decimal sign, empty = missing. A text cell that a spreadsheet would take for a formula gets a
+leading apostrophe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specgate.core import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
+from specgate.metrics import metric
+
+Scalar = str | int | float | None
+Row = Mapping[str, Scalar]
+
+SCHEMA = "specgate.metrics/v1"
+_IDENTITY = ("run_id", "kind", "scenario", "backend", "role", "context_len", "batch", "k")
+METRIC_COLUMNS = (
+    *("schema", *_IDENTITY, "pair", "slot", "block"),
+    *("metric", "stat", "value", "unit", "direction", "n", "ci_low", "ci_high"),
+    *("baseline", "ratio", "margin", "verdict", "reason_code"),
+)
+_FIGURES = (
+    *("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s", "output_tok_s_per_user"),
+    *("tpot_ms", "step_ms", "ttft_ms", "e2e_ms", "prefill_tok_s", "repeated_8gram_share"),
+)
+SUMMARY_COLUMNS = (
+    *_IDENTITY,
+    *("status", "blocks", "acceptance_source", "acceptance_ci_low", "acceptance_ci_high"),
+    *_FIGURES,
+    *("speedup_vs_ar_ratio", "speedup_ci_low", "speedup_ci_high", "pairs"),
+    *("compared_tokens", "mismatches", "near_ties", "verdict", "reason_code"),
+)
+_SEVERITY = (
+    State.INVALID,
+    State.ENV_REJECTED,
+    State.FAIL,
+    State.INCONCLUSIVE,
+    State.PASS,
+    State.IMPROVED,
+    State.SKIPPED,
+)
+
+
+def metric_rows(run: Run) -> Iterator[Row]:
+    for result in run.cells:
+        comparison = run.comparison(result.cell.key)
+        baseline = run.result(Cell(result.cell.point, BASELINE).key)
+        values = [*result.values.values(), *([comparison.speedup] if comparison else [])]
+        for value in values:
+            yield {
+                **identity(run, result.cell),
+                **columns_of(value),
+                **against(value, baseline),
+                **judged(run, result.cell, value),
+            }
+        yield from sample_rows(run, result, comparison)
+
+
+def sample_rows(run: Run, result: CellResult, comparison: Comparison | None) -> Iterator[Row]:
+    """The samples behind the medians: every block's time per token, every pair's ratio."""
+    head = identity(run, result.cell)
+    if not withheld(comparison):
+        for i, (pair, slot, ms) in enumerate(result.series_ms):
+            yield {**head, "pair": pair, "slot": slot, "block": i, **columns_of(Value("tpot_ms", ms, "block"))}
+        for pair, log_ratio in enumerate(comparison.log_ratios if comparison else ()):
+            value = Value("speedup_vs_ar_ratio", math.exp(log_ratio), "pair")
+            yield {**head, "pair": pair, **columns_of(value)}
+
+
+def withheld(comparison: Comparison | None) -> bool:
+    """Tokens differ, so that no time of the cell may be quoted."""
+    return comparison is not None and bool(comparison.tokens.mismatches)
+
+
+def identity(run: Run, cell: Cell) -> Row:
+    point = cell.point
+    return {
+        "schema": SCHEMA,
+        "run_id": run.id,
+        "kind": run.kind,
+        "scenario": point.scenario,
+        "backend": point.backend,
+        "role": cell.role.name,
+        "context_len": point.context,
+        "batch": point.batch,
+        "k": cell.role.k,
+    }
+
+
+def columns_of(value: Value) -> Row:
+    kind = metric(value.metric)
+    return {
+        "metric": value.metric,
+        "stat": value.stat,
+        "value": value.value,
+        "unit": kind.unit,
+        "direction": kind.direction,
+        "n": value.n,
+        "ci_low": value.ci_low,
+        "ci_high": value.ci_high,
+        "reason_code": value.reason_code,
+    }
+
+
+def against(value: Value, baseline: CellResult | None) -> Row:
+    other = baseline.values.get(value.metric) if baseline else None
+    if other is None or other.value is None:
+        return {}
+    return {
+        "baseline": other.value,
+        "ratio": value.value / other.value if value.value is not None and other.value else None,
+    }
+
+
+def judged(run: Run, cell: Cell, value: Value) -> Row:
+    """The worst verdict that names this metric in its evidence, with the bound it was held to."""
+    verdict = worst(v for v in run.verdicts if v.cell == cell.key and value.metric in v.evidence)
+    if verdict is None:
+        return {}
+    found: dict[str, Scalar] = {
+        "margin": verdict.evidence.get("min", verdict.evidence.get("max")),
+        "verdict": verdict.state.value,
+    }
+    return found if value.reason_code else {**found, "reason_code": verdict.reason_code}
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+    return min(verdicts, key=lambda v: _SEVERITY.index(v.state), default=None)
+
+
+def summary_rows(run: Run) -> Iterator[Row]:
+    for result in run.cells:
+        length = result.values.get("acceptance_length")
+        verdict = worst(v for v in run.verdicts if v.cell == result.cell.key)
+        yield {
+            **identity(run, result.cell),
+            "status": result.status,
+            "blocks": result.blocks,
+            "acceptance_source": run.pair.acceptance if result.cell.role.speculative else None,
+            "acceptance_ci_low": length.ci_low if length else None,
+            "acceptance_ci_high": length.ci_high if length else None,
+            **{name: result.values[name].value for name in _FIGURES if name in result.values},
+            **_paired(run.comparison(result.cell.key)),
+            "verdict": verdict.state.value if verdict else None,
+            "reason_code": verdict.reason_code if verdict else None,
+        }
+
+
+def _paired(comparison: Comparison | None) -> Row:
+    if comparison is None:
+        return {}
+    speedup, tokens = comparison.speedup, comparison.tokens
+    return {
+        "speedup_vs_ar_ratio": speedup.value,
+        "speedup_ci_low": speedup.ci_low,
+        "speedup_ci_high": speedup.ci_high,
+        "pairs": speedup.n,
+        "compared_tokens": tokens.compared_tokens,
+        "mismatches": len(tokens.mismatches),
+        "near_ties": len(tokens.divergences) - len(tokens.mismatches),
+    }
+
+
+def table(rows: Iterable[Row], columns: Sequence[str]) -> str:
+    import pandas as pd
+
+    cells = [[inert(row.get(column)) for column in columns] for row in rows]
+    # dtype object: a column of counts with gaps stays a column of integers.
+    return pd.DataFrame(cells, columns=list(columns), dtype=object).to_csv(index=False, lineterminator="\n")
+
+
+def inert(value: Scalar) -> Scalar:
+    """Text that begins like a formula, behind an apostrophe: what a spreadsheet opens must not run."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+@dataclass(frozen=True, slots=True)
+class CsvReport:
+    """An `api.Report` that is one table."""
+
+    name: str
+    filename: str
+    rows: Callable[[Run], Iterator[Row]]
+    columns: Sequence[str]
+
+    def render(self, run: Run, policy: Policy) -> str:
+        return table(self.rows(run), self.columns)
+
+    def write(self, run: Run, policy: Policy, folder: Path) -> Path:
+        path = folder / self.filename
+        path.write_text(self.render(run, policy), encoding="utf-8", newline="\n")
+        return path
+
+
+METRICS = CsvReport("metrics_csv", "metrics.csv", metric_rows, METRIC_COLUMNS)
+SUMMARY = CsvReport("summary_csv", "summary.csv", summary_rows, SUMMARY_COLUMNS)

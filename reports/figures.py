@@ -1,0 +1,57 @@
+"""Figures as text: by the unit of their metric, never by its name."""
+
+from __future__ import annotations
+
+import math
+
+from specgate.core import CellResult, Value
+from specgate.metrics import metric
+
+NONE = "–"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """`digits` significant digits without an exponent, thousands apart: 0.0123, 12.3, 1,230."""
+    if not math.isfinite(value):
+        return NONE
+    magnitude = math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+
+
+def percent(share: float | None) -> str:
+    return NONE if share is None else f"{100 * share:.1f} %"
+
+
+def ratio(value: float) -> str:
+    return f"{value:.2f}×"
+
+
+def figure(value: Value | None) -> str:
+    """The value without its unit, or a dash; `×` and `%` belong to the number and stay."""
+    if value is None or value.value is None:
+        return NONE
+    kind = metric(value.metric)
+    if kind.name == "speedup_vs_ar_ratio":
+        return ratio(value.value)
+    if kind.unit == "ratio":
+        return percent(value.value)
+    if kind.direction in ("none", "equal"):
+        return f"{value.value:,.0f}"
+    return f"{value.value:.2f}" if kind.unit == "tokens" else number(value.value)
+
+
+def span(value: Value | None) -> str | None:
+    """The interval, formatted like its value; None where there is none."""
+    if value is None or value.value is None or value.ci_low is None or value.ci_high is None:
+        return None
+    low, high = (f"{bound:.2f}" for bound in (value.ci_low, value.ci_high))
+    return f"{low} … {high}"
+
+
+def reason(value: Value | None) -> str | None:
+    """Why a figure may not be quoted; None where it may, or was never there."""
+    return value.reason_code.replace("_", " ") if value is not None and value.reason_code else None
+
+
+def of(result: CellResult, name: str) -> str:
+    return figure(result.values.get(name))

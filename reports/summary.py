@@ -1,0 +1,96 @@
+"""What every report says first: the state, the reason in one sentence, and the command that repeats the run."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+
+from specgate.core import Cell, Run, State, Verdict
+from specgate.errors import ExitCode
+from specgate.verdict import overall
+
+MARKS = {
+    State.PASS: "✓",
+    State.IMPROVED: "✓",
+    State.FAIL: "✗",
+    State.INCONCLUSIVE: "?",
+    State.INVALID: "!",
+    State.SKIPPED: "–",
+    State.ENV_REJECTED: "!",
+}
+_BAD_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """`state` is a value of `State`, or BACKEND_ERROR where the engine failed; `advice` is what to do next."""
+
+    state: str
+    code: ExitCode
+    reason: str
+    advice: str | None
+
+
+def headline(run: Run) -> Headline:
+    state, code = overall(run)
+    if run.failures:
+        point, why = next(iter(run.failures.items()))
+        first, _, rest = why.partition("\n")
+        where = "the run" if point == "run" else point
+        return Headline(code.name, code, f"{where} was cut short: {first}", rest.strip() or None)
+    culprit = worst(run)
+    if culprit is None:
+        return Headline(state.value, code, _all_green(run), _advisory(run))
+    return Headline(state.value, code, f"{about(culprit)}: {culprit.message}", culprit.next_step)
+
+
+def worst(run: Run) -> Verdict | None:
+    """The first required verdict of the worst state that is not green."""
+    required = [v for v in run.verdicts if v.required]
+    return next((v for state in _BAD_FIRST for v in required if v.state is state), None)
+
+
+def about(verdict: Verdict) -> str:
+    return f"{verdict.rule} on {short(verdict.cell)}" if verdict.cell else verdict.rule
+
+
+def short(cell_key: str) -> str:
+    """`scenario/backend/c1024/b1/spec-3` without the back end, which a run has only one of."""
+    scenario, _, rest = cell_key.partition("/")
+    return f"{scenario} {rest.partition('/')[2].replace('/', ' ')}"
+
+
+def label(cell: Cell) -> str:
+    """As `short`, of a cell: every report names cells alike."""
+    return short(cell.key)
+
+
+def tally(run: Run, *, required: bool) -> str:
+    """`5 PASS, 1 FAIL` over the required or the advisory verdicts; empty where there are none."""
+    states = Counter(v.state for v in run.verdicts if v.required is required)
+    return ", ".join(f"{states[state]} {state.value}" for state in State if states[state])
+
+
+def _all_green(run: Run) -> str:
+    green = sum(v.required and v.state in (State.PASS, State.IMPROVED) for v in run.verdicts)
+    return f"All {green} required verdicts are green." if green else "No required gate judged a cell of this run."
+
+
+def _advisory(run: Run) -> str | None:
+    wanting = next((v for s in _BAD_FIRST for v in run.verdicts if v.state is s), None)
+    return f"Advisory: {about(wanting)}: {wanting.message}" if wanting else None
+
+
+def reproduction(run: Run) -> str:
+    """The command line that made the run, quoted for a POSIX shell."""
+    return shlex.join(run.argv)
+
+
+def duration(run: Run) -> str | None:
+    """`4 min 30 s`; None while the run has no end."""
+    if run.ended is None:
+        return None
+    seconds = round((datetime.fromisoformat(run.ended) - datetime.fromisoformat(run.started)).total_seconds())
+    return f"{seconds // 60} min {seconds % 60} s" if seconds >= 60 else f"{seconds} s"

@@ -1,0 +1,182 @@
+"""What the page shows in rows: pure functions from a run to texts. Markup is the template's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from specgate.core import CellResult, Comparison, Point, Policy, Run, State, Value, Verdict
+from specgate.metrics import metric
+from specgate.reports import figures
+from specgate.reports.summary import label, short
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One cell of a table: its text, and a second, quieter line."""
+
+    text: str
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`texts` leading columns are words and flush left; the others are figures and flush right."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Entry]]
+    texts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The cells of one point."""
+
+    title: str
+    rows: Sequence[Sequence[Entry]]
+
+
+def title(point: Point) -> str:
+    return f"{point.scenario} · {point.context:,} tokens · batch {point.batch}"
+
+
+# ── cells ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+CELL_HEAD = (
+    *("role", "acceptance length", "drafts accepted", "tok/s", "ms/token", "ms/step"),
+    *("speed-up", "tokens", "blocks"),
+)
+
+
+def cell_groups(run: Run) -> list[Group]:
+    points = dict.fromkeys(r.cell.point for r in run.cells)
+    return [Group(title(p), [cell_row(run, r) for r in run.cells if r.cell.point == p]) for p in points]
+
+
+def cell_row(run: Run, result: CellResult) -> list[Entry]:
+    comparison = run.comparison(result.cell.key)
+    values = result.values
+    return [
+        Entry(result.cell.role.name, result.reason),
+        _entry(values.get("acceptance_length")),
+        _entry(values.get("draft_acceptance_rate")),
+        *(_entry(values.get(name)) for name in ("output_tok_s", "tpot_ms", "step_ms")),
+        _entry(comparison.speedup if comparison else None),
+        tokens_entry(comparison),
+        Entry(str(result.blocks)),
+    ]
+
+
+def _entry(value: Value | None) -> Entry:
+    return Entry(figures.figure(value), figures.reason(value) or figures.span(value))
+
+
+def tokens_entry(comparison: Comparison | None) -> Entry:
+    if comparison is None:
+        return Entry(figures.NONE)
+    check = comparison.tokens
+    ties = len(check.divergences) - len(check.mismatches)
+    note = f"{check.compared_tokens:,} compared"
+    if check.mismatches:
+        return Entry(f"{len(check.mismatches)} differ", note)
+    return Entry(f"{ties} near ties" if ties else "all equal", note)
+
+
+# ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Rows: cells; columns: rules; entries: numbers of verdicts in `Run.verdicts`, None where a rule is silent."""
+
+    rules: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[int | None]]]
+
+
+def matrix(run: Run, policy: Policy) -> Matrix:
+    at = {(v.rule, v.cell): i for i, v in enumerate(run.verdicts)}
+    rules = [r.id for r in policy.rules if any(v.rule == r.id and v.cell for v in run.verdicts)]
+    cells = [r.cell for r in run.cells]
+    return Matrix(rules, [(label(c), [at.get((rule, c.key)) for rule in rules]) for c in cells])
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict with its number in `Run.verdicts`, the name of its cell, and its evidence in one line."""
+
+    number: int
+    verdict: Verdict
+    where: str
+    evidence: str
+
+
+def judgements(run: Run, *, green: bool) -> list[Judgement]:
+    return [
+        Judgement(i, v, short(v.cell) if v.cell else "no cell", evidence(v))
+        for i, v in enumerate(run.verdicts)
+        if (v.state in (State.PASS, State.IMPROVED)) is green
+    ]
+
+
+def evidence(verdict: Verdict) -> str:
+    def text(value: float | int | str | None) -> str:
+        return figures.NONE if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    return " · ".join(f"{name} {text(value)}" for name, value in verdict.evidence.items())
+
+
+# ── tokens and loops ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+SHOWN_DIVERGENCES = 50
+
+
+def divergences(run: Run) -> Table:
+    rows = [
+        [
+            label(c.cell),
+            "near tie" if d.near_tie else "mismatch",
+            *(str(n) for n in (d.prompt_set, d.round, d.slot, d.position, d.expected, d.got)),
+            "unknown" if d.margin is None else f"{d.margin:.3g}",
+        ]
+        for c in run.comparisons
+        for d in sorted(c.tokens.divergences, key=lambda d: d.near_tie)
+    ]
+    head = ("cell", "kind", "prompt set", "round", "slot", "position", "baseline", "spec", "top-2 margin")
+    return Table(head, rows[:SHOWN_DIVERGENCES], texts=2)
+
+
+def loops(run: Run) -> Table:
+    found = [(r, r.values.get("repeated_8gram_share")) for r in run.cells]
+    rows = [[label(r.cell), figures.figure(v), str(v.n)] for r, v in found if v is not None]
+    return Table(("cell", "repeated 8-grams", "texts"), rows)
+
+
+# ── everything ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def all_figures(run: Run, point: Point) -> Table:
+    """Every value of a point's cells, a column per role."""
+    results = [r for r in run.cells if r.cell.point == point]
+    names = list(dict.fromkeys(name for r in results for name in r.values))
+    rows = [[name, metric(name).unit, *(figures.of(r, name) for r in results)] for name in names]
+    return Table(("metric", "unit", *(r.cell.role.name for r in results)), rows, texts=2)
+
+
+def flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """`{"host": {"cpu": "x"}}` → `("host.cpu", "x")`, in the order of the mapping."""
+    for key, value in facts.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{name}.")
+        elif isinstance(value, list | tuple) and value and all(isinstance(item, Mapping) for item in value):
+            for i, item in enumerate(value):
+                yield from flat(item, f"{name}[{i}].")
+        else:
+            yield name, _plain(value)
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return "unknown"
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
