@@ -6,7 +6,6 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from specgate.core import Policy, Run, State, Verdict
@@ -38,9 +37,6 @@ class ConsoleReport:
 
     def render(self, run: Run, policy: Policy) -> str:
         return "\n".join(self.lines(run))
-
-    def write(self, run: Run, policy: Policy, folder: Path) -> None:
-        """The console is not a file."""
 
 
 def closing_lines(run: Run) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from specgate.core import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
 from specgate.metrics import metric
@@ -190,11 +189,6 @@ class CsvReport:
 
     def render(self, run: Run, policy: Policy) -> str:
         return table(self.rows(run), self.columns)
-
-    def write(self, run: Run, policy: Policy, folder: Path) -> Path:
-        path = folder / self.filename
-        path.write_text(self.render(run, policy), encoding="utf-8", newline="\n")
-        return path
 
 
 METRICS = CsvReport("metrics_csv", "metrics.csv", metric_rows, METRIC_COLUMNS)

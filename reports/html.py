@@ -40,11 +40,6 @@ class HtmlReport:
         )
         return environment.get_template("report.html").render(context(run, policy)) + "\n"
 
-    def write(self, run: Run, policy: Policy, folder: Path) -> Path:
-        path = folder / self.filename
-        path.write_text(self.render(run, policy), encoding="utf-8", newline="\n")
-        return path
-
 
 def context(run: Run, policy: Policy) -> dict[str, object]:
     """Everything the template shows, by name."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
@@ -104,11 +103,12 @@ class Gate(Protocol):
 
 @runtime_checkable
 class Report(Protocol):
-    """A renderer. Pure: the same run gives the same bytes."""
+    """A renderer. Pure: the same run gives the same text, which the harness writes to `filename` of the run folder.
+
+    Without a file name, a report is for the terminal.
+    """
 
     name: str
     filename: str | None
 
     def render(self, run: Run, policy: Policy) -> str: ...
-
-    def write(self, run: Run, policy: Policy, folder: Path) -> Path | None: ...

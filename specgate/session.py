@@ -75,7 +75,7 @@ def carry_out(request: Request) -> ExitCode:
     if stopped is not None:
         code = stopped.exit_code if isinstance(stopped, SpecgateError) else ExitCode.INTERRUPTED
     click.echo(f"run folder {folder.path}")
-    click.echo(f"verdict {state.value} (exit {int(code)})")
+    click.echo(f"verdict {'not reached' if stopped is not None else state.value} (exit {int(code)})")
     return code
 
 
@@ -238,7 +238,7 @@ def write(run: Run, config: Config, folder: RunFolder) -> None:
     for name in plugins.registered("specgate.reports"):
         report = plugins.report(name)
         if report.filename:
-            report.write(run, config.policy, folder.path)
+            folder.write_text(report.filename, report.render(run, config.policy))
     folder.write_run(run, {"eagle_speculation": speculation})
     folder.write_manifest()
 

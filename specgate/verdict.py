@@ -23,4 +23,4 @@ def overall(run: Run) -> tuple[State, ExitCode]:
     state, code = next(((s, c) for s, c in _WORST_FIRST if s in states), (State.PASS, ExitCode.PASS))
     if not states:
         state, code = State.INCONCLUSIVE, ExitCode.INCONCLUSIVE
-    return (state, ExitCode.BACKEND_ERROR) if run.failures else (state, code)
+    return (State.INVALID, ExitCode.BACKEND_ERROR) if run.failures else (state, code)

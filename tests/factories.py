@@ -144,7 +144,7 @@ def margins_of(blocks: Sequence[Block], margin: float) -> list[Margin]:
     from specgate.comparison import find_divergences
 
     return [
-        Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, 10.0, 10.0 - margin)
+        Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, margin, 0.0)
         for cell, d, _ in find_divergences(blocks)
     ]
 

@@ -7,8 +7,6 @@ target's own next token; *commit*. The baseline is the same loop with K = 0.
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -22,6 +20,7 @@ from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.draft import draft_forward, draft_token, project_features
 from specgate.backends.reference.facts import engine_facts
 from specgate.backends.reference.ops import accept, target_argmax
+from specgate.backends.reference.recorder import Recorder
 from specgate.backends.reference.state import Pending, Slots, StopRule, commit
 from specgate.backends.reference.target import RopeTable, target_forward, target_logits
 from specgate.backends.reference.weights import pack_draft, pack_target
@@ -29,28 +28,6 @@ from specgate.core import Budget, EngineFacts, Role
 from specgate.errors import BackendError
 
 PREFILL_CHUNK = 1024
-
-
-class Phases:
-    """Adds up host time per phase of the loop; a CUDA device is synchronised so that the time belongs to the phase."""
-
-    def __init__(self, device: str) -> None:
-        self._cuda = device.startswith("cuda")
-        self.total: Counter[str] = Counter()
-        self.mark()
-
-    def now(self) -> int:
-        if self._cuda:
-            torch.cuda.synchronize()
-        return time.perf_counter_ns()
-
-    def mark(self) -> None:
-        self._last = self.now()
-
-    def add(self, phase: str) -> None:
-        now = self.now()
-        self.total[phase] += now - self._last
-        self._last = now
 
 
 class ReferenceEngine:
@@ -93,7 +70,7 @@ class ReferenceEngine:
         fit.
         """
         self._check_fit(prompts, draft)
-        phases = Phases(self.device)
+        recorder = Recorder(self.device)
         self.prompts = [torch.tensor(list(p), dtype=torch.long, device=self.device) for p in prompts]
         last = [self._prefill_slot(i, p, draft) for i, p in enumerate(self.prompts)]
         streams, features = zip(*last, strict=True)
@@ -103,8 +80,8 @@ class ReferenceEngine:
         if draft:
             one = torch.ones_like(self.length)
             self.pending = Pending(torch.cat(features), self.first_token[:, None], one, self.length - 1)
-        phases.add("prefill")
-        return phases.total["prefill"]
+        recorder.phase("prefill")
+        return recorder.elapsed_ns
 
     def _check_fit(self, prompts: Sequence[Sequence[int]], draft: bool) -> None:
         if draft and self.draft is None:
@@ -145,62 +122,38 @@ class ReferenceEngine:
     @torch.inference_mode()
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
         """Rewind to the prompts and decode greedily until every slot has finished or `budget.steps` have run."""
-        k = role.k
-        if not self.prompts:
-            raise BackendError("decode before prefill")
-        if k and self.pending is None:
-            raise BackendError(f"{role} asked for, but the prefill was made without the draft")
-        capacity = budget.longest(k) + 1
-        if int(self.length.max()) + capacity + k + 1 > self.max_positions:
-            raise BackendError(
-                f"{role}: prompts of {int(self.length.max())} + {capacity + k + 1} exceed {self.max_positions}"
-            )
-        slots = Slots.begin(self.length, self.first_token, capacity)
-        rule = StopRule.make(
-            self.target.geometry.eos_token_ids,
-            stop_token_ids,
-            budget.new_tokens or capacity,
-            budget.ignore_eos,
-            self.device,
-        )
-        slots.finish = torch.where(slots.emitted >= rule.limit, 3, rule.reason_of(slots.root))
+        k, capacity = role.k, budget.longest(role.k) + 1
+        self._check_room(role, capacity)
+        limit = budget.new_tokens or capacity
+        eos = self.target.geometry.eos_token_ids
+        rule = StopRule.make(eos, stop_token_ids, limit, budget.ignore_eos, self.device)
+        slots = Slots.begin(self.length, self.first_token, capacity, rule)
         pending = self.pending
-        accepted_rows: list[tuple[int, ...]] = []
-        drafted_rows: list[tuple[int, ...]] = []
-        step_ns: list[int] = []
-        phases = Phases(self.device)
-        began = phases.now()
-        while slots.active.any() and (budget.steps is None or len(step_ns) < budget.steps):
-            step_began = phases.now()
-            phases.mark()
-            active = slots.active
+        recorder = Recorder(self.device, k)
+        while slots.active.any() and recorder.steps != budget.steps:
+            active, start = slots.active, slots.length
             drafts = self._draft_chain(pending, k) if k and pending else slots.root.new_empty(len(slots.root), 0)
-            phases.add("draft")
+            recorder.phase("draft")
             targets, features = self._verify(slots, drafts)
-            phases.add("verify")
+            recorder.phase("verify")
             accepted = accept(drafts, targets)
-            phases.add("accept")
-            start = slots.length.clone()
+            recorder.phase("accept")
             commit(slots, targets, accepted, rule)
             if features is not None:
                 pending = Pending(features, targets, accepted + 1, start)
-            accepted_rows.append(tuple(torch.where(active, accepted, -1).tolist()))
-            drafted_rows.append(tuple(torch.where(active, k, -1).tolist()))
-            phases.add("commit")
-            step_ns.append(phases.now() - step_began)
-        elapsed = phases.now() - began
-        lengths = slots.emitted.tolist()
-        return Decoded(
-            elapsed_ns=elapsed,
-            step_ns=tuple(step_ns),
-            tokens=tuple(tuple(row[:n]) for row, n in zip(slots.out.tolist(), lengths, strict=True)),
-            accepted=tuple(accepted_rows),
-            drafted=tuple(drafted_rows),
-            truncated=tuple(slots.truncated.tolist()),
-            finish=slots.finish_reasons(),
-            counters=speculation_counters(accepted_rows, slots.finish_reasons(), k) if k else {},
-            phase_ns=dict(phases.total),
-        )
+            recorder.step(active, accepted)
+        return recorder.decoded(slots)
+
+    def _check_room(self, role: Role, capacity: int) -> None:
+        if not self.prompts:
+            raise BackendError("decode before prefill")
+        if role.speculative and self.pending is None:
+            raise BackendError(f"{role} asked for, but the prefill was made without the draft")
+        longest = max(map(len, self.prompts))
+        if longest + capacity + role.k + 1 > self.max_positions:
+            raise BackendError(
+                f"{role}: a prompt of {longest} and {capacity + role.k + 1} more exceed {self.max_positions} positions"
+            )
 
     def _draft_chain(self, pending: Pending, k: int) -> Tensor:
         """K draft tokens [B, K]: one extend over the accepted rows, then K − 1 recurrent steps on the draft's own
@@ -263,17 +216,3 @@ class ReferenceEngine:
     def _draft_geometry(self) -> DraftGeometry:
         assert self.draft is not None
         return self.draft.geometry
-
-
-def speculation_counters(accepted: Sequence[Sequence[int]], finish: Sequence[str], k: int) -> dict[str, int]:
-    """Rewound draft tokens and steps, and why slots left multi-token mode (this engine leaves it at true ends only)."""
-    rows = [a for step in accepted for a in step if a >= 0]
-    ended = Counter(finish)
-    return {
-        "rewound_tokens": sum(k - a for a in rows),
-        "rewind_steps": sum(a < k for a in rows),
-        "disabled_multitoken_eos": ended["eos"],
-        "disabled_multitoken_stop": ended["stop"],
-        "disabled_multitoken_length": ended["length"],
-        "disabled_multitoken_other": 0,
-    }

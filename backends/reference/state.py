@@ -43,15 +43,21 @@ class Slots:
     finish: Tensor
 
     @classmethod
-    def begin(cls, length: Tensor, first_token: Tensor, capacity: int) -> Slots:
+    def begin(cls, length: Tensor, first_token: Tensor, capacity: int, rule: StopRule) -> Slots:
+        """Slots that hold their prompt and have emitted the prefill token, which may be the last already."""
         out = torch.zeros(len(first_token), capacity, dtype=torch.long, device=first_token.device)
         out[:, 0] = first_token
         zeros = torch.zeros_like(length)
-        return cls(length.clone(), first_token.clone(), out, zeros + 1, zeros.clone(), zeros.clone())
+        finish = torch.full_like(length, 3) if rule.limit <= 1 else rule.reason_of(first_token)
+        return cls(length.clone(), first_token.clone(), out, zeros + 1, zeros.clone(), finish)
 
     @property
     def active(self) -> Tensor:
         return self.finish == RUNNING
+
+    def tokens(self) -> tuple[tuple[int, ...], ...]:
+        """What each slot has emitted, the prefill token first."""
+        return tuple(tuple(row[:n]) for row, n in zip(self.out.tolist(), self.emitted.tolist(), strict=True))
 
     def finish_reasons(self) -> tuple[str, ...]:
         return tuple(REASONS.get(code, Finish.STEPS).value for code in self.finish.tolist())
@@ -97,7 +103,7 @@ def commit(slots: Slots, tokens: Tensor, accepted: Tensor, rule: StopRule) -> Te
     slot, row = keep.nonzero(as_tuple=True)
     slots.out[slot, slots.emitted[slot] + row] = tokens[slot, row]
     slots.emitted += count
-    slots.length += count
+    slots.length = slots.length + count
     slots.truncated += verified - count
     last = tokens.gather(1, (count - 1).clamp(min=0)[:, None]).squeeze(1)
     slots.root = torch.where(count > 0, last, slots.root)

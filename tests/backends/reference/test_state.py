@@ -43,8 +43,8 @@ slot_cases = st.integers(0, 4).flatmap(
 def test_a_slot_ends_at_eos_stop_or_limit_inside_an_accepted_run(case: tuple[list[tuple[list[int], int]], int]) -> None:
     cycles, limit = case
     batch = len(cycles)
-    slots = Slots.begin(torch.full((batch,), 10), torch.zeros(batch, dtype=torch.long), capacity=16)
     rule = StopRule.make([EOS], [STOP], limit, ignore=False, device="cpu")
+    slots = Slots.begin(torch.full((batch,), 10), torch.zeros(batch, dtype=torch.long), 16, rule)
     count = commit(slots, torch.tensor([t for t, _ in cycles]), torch.tensor([a for _, a in cycles]), rule)
     reasons = slots.finish_reasons()
     for i, (tokens, accepted) in enumerate(cycles):
@@ -58,8 +58,8 @@ def test_a_slot_ends_at_eos_stop_or_limit_inside_an_accepted_run(case: tuple[lis
 
 
 def test_a_finished_slot_is_left_alone() -> None:
-    slots = Slots.begin(torch.tensor([5, 5]), torch.tensor([0, 0]), capacity=8)
     rule = StopRule.make([EOS], [], 8, ignore=False, device="cpu")
+    slots = Slots.begin(torch.tensor([5, 5]), torch.tensor([0, 0]), 8, rule)
     commit(slots, torch.tensor([[EOS, 1], [1, 2]]), torch.tensor([1, 1]), rule)
     before = slots.out[0].tolist(), int(slots.length[0])
     commit(slots, torch.tensor([[1, 1], [2, 2]]), torch.tensor([1, 1]), rule)
@@ -68,8 +68,16 @@ def test_a_finished_slot_is_left_alone() -> None:
 
 
 def test_ignored_eos_ends_nothing() -> None:
-    slots = Slots.begin(torch.tensor([5]), torch.tensor([0]), capacity=8)
     rule = StopRule.make([EOS], [STOP], 8, ignore=True, device="cpu")
+    slots = Slots.begin(torch.tensor([5]), torch.tensor([0]), 8, rule)
     commit(slots, torch.tensor([[EOS, STOP, 1]]), torch.tensor([2]), rule)
     assert slots.finish_reasons() == ("steps",)
     assert int(slots.emitted[0]) == 4
+
+
+def test_a_prefill_token_can_end_a_slot() -> None:
+    first = torch.tensor([EOS, STOP, 1])
+    rule = StopRule.make([EOS], [STOP], 8, ignore=False, device="cpu")
+    assert Slots.begin(torch.full((3,), 5), first, 8, rule).finish_reasons() == ("eos", "stop", "steps")
+    one = StopRule.make([EOS], [STOP], 1, ignore=False, device="cpu")
+    assert Slots.begin(torch.full((3,), 5), first, 8, one).finish_reasons() == ("length",) * 3

@@ -1,0 +1,81 @@
+"""What a decode stretch writes down as it goes: time per step and phase, accept counts per step and slot."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specgate.api import Decoded
+from specgate.backends.reference.state import Slots
+from specgate.core import Finish
+
+
+class Recorder:
+    """Host clock; on a CUDA device every phase ends with a synchronisation, so that its time is its own."""
+
+    def __init__(self, device: str, k: int = 0) -> None:
+        self._cuda, self._k = device.startswith("cuda"), k
+        self._steps: list[int] = []
+        self._accepted: list[tuple[int, ...]] = []
+        self._drafted: list[tuple[int, ...]] = []
+        self._phases: Counter[str] = Counter()
+        self._began = self._mark = self._step_mark = self._now()
+
+    def _now(self) -> int:
+        if self._cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter_ns()
+
+    @property
+    def steps(self) -> int:
+        return len(self._steps)
+
+    @property
+    def elapsed_ns(self) -> int:
+        return self._mark - self._began
+
+    def phase(self, name: str) -> None:
+        """The time since the last phase ended belongs to `name`."""
+        now = self._now()
+        self._phases[name] += now - self._mark
+        self._mark = now
+
+    def step(self, active: Tensor, accepted: Tensor) -> None:
+        """A step has ended: `accepted` [B] drafts of the slots that were `active` [B] when it began."""
+        self._accepted.append(tuple(torch.where(active, accepted, -1).tolist()))
+        self._drafted.append(tuple(torch.where(active, self._k, -1).tolist()))
+        self.phase("commit")
+        self._steps.append(self._mark - self._step_mark)
+        self._step_mark = self._mark
+
+    def decoded(self, slots: Slots) -> Decoded:
+        finish = slots.finish_reasons()
+        return Decoded(
+            elapsed_ns=self.elapsed_ns,
+            step_ns=tuple(self._steps),
+            tokens=slots.tokens(),
+            accepted=tuple(self._accepted),
+            drafted=tuple(self._drafted),
+            truncated=tuple(slots.truncated.tolist()),
+            finish=finish,
+            counters=speculation_counters(self._accepted, finish, self._k) if self._k else {},
+            phase_ns=dict(self._phases),
+        )
+
+
+def speculation_counters(accepted: Sequence[Sequence[int]], finish: Sequence[str], k: int) -> dict[str, int]:
+    """Rewound draft tokens and steps, and why slots left multi-token mode (this engine leaves it at true ends only)."""
+    rows = [a for step in accepted for a in step if a >= 0]
+    ended = Counter(finish)
+    return {
+        "rewound_tokens": sum(k - a for a in rows),
+        "rewind_steps": sum(a < k for a in rows),
+        "disabled_multitoken_eos": ended[Finish.EOS],
+        "disabled_multitoken_stop": ended[Finish.STOP],
+        "disabled_multitoken_length": ended[Finish.LENGTH],
+        "disabled_multitoken_other": 0,
+    }

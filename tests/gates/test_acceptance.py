@@ -1,0 +1,55 @@
+"""The acceptance length of the measured prompts against a floor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specgate.core import Rule, Run, State, Verdict
+from specgate.gates.acceptance import GATE
+from tests.factories import blocks_of, plan_of, run_of
+
+
+def verdict(run: Run, floor: float) -> Verdict:
+    (found,) = GATE.judge(Rule("acceptance", "acceptance", True, params={"min": floor}), run)
+    return found
+
+
+def run(accept: tuple[int, ...] = (2,)) -> Run:
+    plan = plan_of()
+    return run_of(plan, blocks_of(plan, accept=accept))
+
+
+def test_a_length_at_the_floor_passes() -> None:
+    found = verdict(run(), 3.0)
+    assert (found.state, found.evidence["acceptance_length"], found.evidence["prompts"]) == (State.PASS, 3.0, 4)
+
+
+def test_a_length_below_the_floor_fails_and_says_how_much_is_missing() -> None:
+    found = verdict(run(), 3.4)
+    assert (found.state, found.reason_code) == (State.FAIL, "below_min")
+    assert "3.4" in (found.next_step or "") and "0.40" in (found.next_step or "")
+
+
+def test_the_interval_over_prompts_is_evidence_not_judgement() -> None:
+    plan = plan_of()
+    varied = blocks_of(plan, accept=(3, 0, 3, 2, 3))
+    found = verdict(run_of(plan, [*varied]), 2.9)
+    low, high = found.evidence["ci_low"], found.evidence["ci_high"]
+    assert isinstance(low, float) and isinstance(high, float) and low <= high
+    assert found.state is State.PASS
+
+
+def test_without_a_drafted_step_it_cannot_be_judged() -> None:
+    plan = plan_of()
+    silent = blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12))
+    found = verdict(run_of(plan, silent), 1.0)
+    assert (found.state, found.reason_code) == (State.INVALID, "no_drafts")
+
+
+@pytest.mark.parametrize("floor", [1.0, 4.0])
+def test_forced_acceptance_satisfies_no_floor(floor: float) -> None:
+    forced = run()
+    found = verdict(replace(forced, pair=replace(forced.pair, acceptance="forced")), floor)
+    assert (found.state, found.reason_code) == (State.INVALID, "forced_acceptance")

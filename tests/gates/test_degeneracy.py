@@ -1,0 +1,41 @@
+"""Loops in the text are measured and held to a ceiling."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specgate.core import Block, Rule, Run, State, Verdict
+from specgate.gates.degeneracy import GATE
+from tests.factories import blocks_of, plan_of, run_of
+
+
+def verdicts(run: Run, ceiling: float) -> list[Verdict]:
+    return list(GATE.judge(Rule("loops", "degeneracy", True, params={"max_repeated_share": ceiling}), run))
+
+
+def looped(block: Block) -> Block:
+    """Spec blocks that say the same token again and again: of n − 7 8-grams one is new."""
+    return replace(block, tokens=tuple((5,) * len(t) for t in block.tokens)) if block.role.speculative else block
+
+
+def test_text_without_repeats_passes() -> None:
+    plan = plan_of()
+    assert {v.state for v in verdicts(run_of(plan, blocks_of(plan)), 0.5)} == {State.PASS}
+
+
+def test_text_that_loops_fails_and_warns_about_its_acceptance() -> None:
+    plan = plan_of()
+    baseline, spec = verdicts(run_of(plan, blocks_of(plan, change=looped)), 0.5)
+    assert baseline.state is State.PASS
+    assert (spec.state, spec.reason_code) == (State.FAIL, "above_max")
+    assert spec.evidence["repeated_8gram_share"] == pytest.approx(27 / 28)
+    assert "acceptance" in (spec.next_step or "")
+
+
+def test_a_share_at_the_ceiling_passes() -> None:
+    plan = plan_of()
+    share = run_of(plan, blocks_of(plan, change=looped)).cells[1].values["repeated_8gram_share"].value
+    assert share is not None
+    assert verdicts(run_of(plan, blocks_of(plan, change=looped)), share)[1].state is State.PASS

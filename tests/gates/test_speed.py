@@ -1,0 +1,71 @@
+"""An interval decides: above the floor, below it, or neither."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from specgate.core import Rule, Run, State, Verdict
+from specgate.gates.speed import GATE
+from tests.factories import blocks_of, corrupt, plan_of, run_of, scenario
+
+
+def verdict(run: Run, floor: float) -> Verdict:
+    (found,) = GATE.judge(Rule("speed", "speed", True, params={"min": floor}), run)
+    return found
+
+
+def run(jitter: float = 0.02, prompt_sets: int = 4, rounds: int = 2) -> Run:
+    """Cycles of 14 ms that emit 34 tokens in 12 steps, against steps of 10 ms: twice as fast, give or take `jitter`."""
+    plan = plan_of(scenario(prompt_sets=prompt_sets, rounds=rounds))
+    return run_of(plan, blocks_of(plan, jitter=jitter))
+
+
+def test_an_interval_above_the_floor_passes() -> None:
+    found = verdict(run(), 1.5)
+    assert (found.state, found.evidence["pairs"]) == (State.PASS, 8)
+
+
+def test_an_interval_below_the_floor_fails_and_says_what_would_do() -> None:
+    found = verdict(run(), 2.5)
+    assert (found.state, found.reason_code) == (State.FAIL, "below_min")
+    speedup = found.evidence["speedup_vs_ar_ratio"]
+    assert isinstance(speedup, float)
+    assert f"{2.5 / speedup:.2f} times as fast" in (found.next_step or "")
+
+
+def test_a_floor_inside_the_interval_is_not_decided_and_the_pairs_still_needed_are_named() -> None:
+    found = verdict(run(jitter=0.15), 2.0)
+    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "margin_not_excluded")
+    needed = re.search(r"about (\d+) more pairs", found.next_step or "")
+    assert needed and int(needed[1]) > 0
+
+
+def test_a_floor_at_the_mean_asks_for_no_number_of_pairs() -> None:
+    measured = run(jitter=0.1)
+    middle = measured.comparisons[0].speedup.value
+    assert middle is not None
+    found = verdict(measured, middle)
+    assert found.state is State.INCONCLUSIVE
+    assert "too close" in (found.next_step or "")
+
+
+def test_two_pairs_cannot_tell() -> None:
+    found = verdict(run(prompt_sets=2, rounds=1), 1.0)
+    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "few_pairs")
+
+
+def test_withheld_speed_is_invalid_with_the_reason_it_is_withheld_for() -> None:
+    plan = plan_of()
+    found = verdict(run_of(plan, blocks_of(plan, change=corrupt)), 1.0)
+    assert (found.state, found.reason_code) == (State.INVALID, "token_mismatch")
+
+
+def test_blocks_that_emit_nothing_leave_no_pair_to_judge() -> None:
+    plan = plan_of()
+    empty = blocks_of(
+        plan,
+        steps=1,
+        change=lambda b: replace(b, accepted=(), drafted=(), step_ns=(), tokens=((b.tokens[0][0],),)),
+    )
+    assert verdict(run_of(plan, empty), 1.0).state is State.INVALID
