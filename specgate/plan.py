@@ -111,10 +111,10 @@ class CostModel:
         return self.prefill_kilo_token * point.batch * point.context / 1024
 
 
-# The demo pair under the torch reference engine: float32 on two CPU cores, bfloat16 on one data-centre GPU (eager
-# kernels, so a step costs its launches whatever the number of rows).
+# The demo pair under the torch reference engine: float32 on two CPU cores (fitted to measured steps of 1 to 16 rows),
+# bfloat16 on one data-centre GPU (eager kernels, so a step costs its launches whatever the number of rows; a guess).
 COST = {
-    "cpu": CostModel(open=10, prefill_kilo_token=2.0, step=0.042, row=0.015, kilo_cached=0.003, draft=0.008),
+    "cpu": CostModel(open=6, prefill_kilo_token=2.0, step=0.022, row=0.0042, kilo_cached=0.001, draft=0.002),
     "gpu": CostModel(open=20, prefill_kilo_token=0.05, step=0.015, row=0.0, kilo_cached=0.00005, draft=0.001),
 }
 

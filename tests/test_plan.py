@@ -153,10 +153,12 @@ def test_the_default_micro_scenarios_of_a_cpu_are_estimated_below_four_minutes()
 
 
 def test_the_cpu_model_agrees_with_the_step_times_it_was_made_from() -> None:
-    point = Point("s", "reference", 1024, 1)
-    assert COST["cpu"].step_s(Role(0), point) == pytest.approx(0.060, rel=0.05)
-    assert COST["cpu"].step_s(Role(3), point) == pytest.approx(0.130, rel=0.05)
-    assert COST["cpu"].prefill_s(point) == pytest.approx(2.0)
+    single, batch = Point("s", "reference", 1024, 1), Point("s", "reference", 512, 4)
+    assert COST["cpu"].step_s(Role(0), single) == pytest.approx(0.027, rel=0.15)
+    assert COST["cpu"].step_s(Role(3), single) == pytest.approx(0.040, rel=0.25)
+    assert COST["cpu"].step_s(Role(0), batch) == pytest.approx(0.039, rel=0.15)
+    assert COST["cpu"].step_s(Role(3), batch) == pytest.approx(0.093, rel=0.15)
+    assert COST["cpu"].prefill_s(single) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("size", ["cpu", "gpu"])

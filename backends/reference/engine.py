@@ -124,7 +124,7 @@ class ReferenceEngine:
         """Rewind to the prompts and decode greedily until every slot has finished or `budget.steps` have run."""
         k, capacity = role.k, budget.longest(role.k) + 1
         self._check_room(role, capacity)
-        limit = budget.new_tokens or capacity
+        limit = budget.new_tokens or capacity + 1  # a budget of steps never ends a slot for its length
         eos = self.target.geometry.eos_token_ids
         rule = StopRule.make(eos, stop_token_ids, limit, budget.ignore_eos, self.device)
         slots = Slots.begin(self.length, self.first_token, capacity, rule)

@@ -127,6 +127,7 @@ def test_a_step_budget_runs_that_many_steps(folders: tuple[Path, Path]) -> None:
     decoded = engine.decode(Role(2), Budget(steps=6), ())
     assert len(decoded.step_ns) == len(decoded.accepted) == 6
     assert all(1 + 6 <= len(t) <= 1 + 6 * 3 for t in decoded.tokens)
+    assert set(decoded.finish) == set(engine.decode(BASELINE, Budget(steps=6), ()).finish) == {"steps"}
 
 
 class Eagle3ByHand:

@@ -1,0 +1,221 @@
+"""The page: the verdict first, nothing fetched, nothing unescaped, the same bytes for the same run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+
+import pytest
+
+from specgate.core import Role, Rule, Run
+from specgate.reports.html import ARTIFACTS, REPORT
+from specgate.reports.points import floors
+from tests.factories import (
+    POLICY,
+    blocks_of,
+    corrupt,
+    judged,
+    margins_of,
+    plan_of,
+    policy_of,
+    run_of,
+    scenario,
+)
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """The page as a browser reads it: texts in order, tags, attributes; fails on unbalanced tags."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(markup)
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-1:]}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and "style" not in self.open:
+            self.texts.append(data.strip())
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@cache
+def sample(**options: bool) -> Run:
+    plan = plan_of(
+        scenario("cpu-one", spec=(2, 3), batch=(2,)), scenario("cpu-two", context=(128,), spec=(3,), prompt_sets=2)
+    )
+    blocks = blocks_of(plan, change=lambda b: corrupt(b) if options.get("broken") else b)
+    margins = margins_of(blocks, 1e-4) if options.get("near_tie") else ()
+    return judged(run_of(plan, blocks, margins=margins), POLICY)
+
+
+@cache
+def rendered() -> str:
+    return REPORT.render(sample(), POLICY)
+
+
+def page(run: Run) -> Page:
+    return Page(rendered() if run is sample() else REPORT.render(run, POLICY))
+
+
+def test_the_verdict_its_reason_and_the_command_come_before_everything_else() -> None:
+    shown = page(sample(broken=True)).text
+    body = shown[shown.index("specgate micro · demo pair") :]
+    order = [
+        body.index(part)
+        for part in ("real acceptance", "INVALID", "sequences leave the baseline", "specgate micro --scenario", "Cells")
+    ]
+    assert order == sorted(order)
+    assert "Exit code 6" in body
+
+
+def test_every_cell_and_every_verdict_is_there() -> None:
+    run = sample(broken=True)
+    shown = page(run).text
+    assert all(v.message in shown for v in run.verdicts)
+    assert all(v.next_step in shown for v in run.verdicts if v.next_step)
+    assert "cpu-one · 64 tokens · batch 2" in shown and "cpu-two · 128 tokens · batch 1" in shown
+
+
+def test_every_link_within_the_page_has_its_target() -> None:
+    found = page(sample())
+    ids = [a["id"] for _, a in found.tags if "id" in a]
+    assert [i for i, n in Counter(ids).items() if n > 1] == []
+    targets = {a["href"][1:] for _, a in found.tags if (a.get("href") or "").startswith("#") and a["href"]}
+    assert targets <= set(ids)
+
+
+def test_nothing_is_fetched_and_nothing_runs() -> None:
+    found = page(sample())
+    assert not {tag for tag, _ in found.tags} & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
+    links = {a["href"] for a in found.all("a") if not (a["href"] or "").startswith("#")}
+    assert links == set(ARTIFACTS)
+    markup = rendered()
+    assert not re.search(r"""(?:src|href)=["'](?:https?:)?//|url\((?!#)|@import""", markup)
+    policies = [a["content"] for a in found.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+def test_every_picture_has_its_figures_in_words_and_in_a_table() -> None:
+    markup = rendered()
+    pictures = re.findall(r"<figure.*?</figure>", markup, re.DOTALL)
+    assert len(pictures) == 8
+    for picture in pictures:
+        assert re.search(r'<svg [^>]*role="img" aria-label="[^"]{30,}"', picture)
+        assert "<details>" in picture and "<table" in picture
+
+
+def test_acceptance_by_position_is_described_by_its_figures() -> None:
+    run = sample()
+    spec3 = run.cells[2].acceptance
+    assert spec3 is not None
+    words = ", ".join(f"position {i} {share:.0%}" for i, share in enumerate(spec3.acceptance_at_pos, 1))
+    assert f"spec-3: {words}" in REPORT.render(run, POLICY)
+
+
+def test_pictures_take_their_colours_from_the_page() -> None:
+    svgs = re.findall(r"<svg.*?</svg>", rendered(), re.DOTALL)
+    assert not re.findall(r"#[0-9a-f]{6}\b", "".join(svgs))
+    assert "var(--role-3)" in "".join(svgs) and "prefers-color-scheme: dark" in rendered()
+
+
+def test_the_same_run_gives_the_same_page() -> None:
+    assert REPORT.render(sample(), POLICY) == rendered()
+
+
+def test_a_users_matplotlib_settings_change_nothing() -> None:
+    import matplotlib
+
+    before = rendered()
+    with matplotlib.rc_context({"font.size": 30, "axes.grid": True, "svg.fonttype": "path"}):
+        assert REPORT.render(sample(), POLICY) == before
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+HOSTILE = "</svg><script>alert(1)</script>\"'&"
+
+
+def test_hostile_text_is_shown_and_never_obeyed() -> None:
+    plan = plan_of(scenario(HOSTILE, spec=(3,)))
+    run = judged(run_of(plan, blocks_of(plan)), POLICY)
+    run = replace(
+        run,
+        argv=("specgate", HOSTILE),
+        environment={HOSTILE: HOSTILE},
+        failures={HOSTILE: HOSTILE},
+        warnings=(HOSTILE,),
+        verdicts=tuple(
+            replace(v, message=HOSTILE, next_step=HOSTILE, evidence={HOSTILE: HOSTILE}) for v in run.verdicts
+        ),
+    )
+    markup = REPORT.render(run, POLICY)
+    assert "<script" not in markup
+    assert page(run).text.count(HOSTILE) > 5
+
+
+def test_what_has_no_data_is_left_out_with_a_line_that_says_why() -> None:
+    plan = plan_of(scenario(spec=(3,)))
+    run = run_of(plan, (), failures={plan.points[0].key: "the engine process was killed by signal 9\ntry less"})
+    shown = page(run)
+    assert not shown.all("svg")
+    assert shown.text.count("Left out: ") >= 4
+    assert "BACKEND ERROR" in shown.text and "killed by signal 9" in shown.text
+    assert "no block was measured" in shown.text
+
+
+def test_withheld_times_are_neither_drawn_nor_listed() -> None:
+    plan = plan_of(scenario(spec=(3,)))
+    run = judged(run_of(plan, blocks_of(plan, change=corrupt)), POLICY)
+    markup = REPORT.render(run, POLICY)
+    assert "no pair of blocks whose speed may be quoted" in markup
+    assert "spec-3 ms/token" not in markup
+    assert "token mismatch" in markup
+
+
+def test_divergences_are_listed_with_place_and_margin() -> None:
+    shown = page(sample(broken=True, near_tie=True)).text
+    assert "near tie" in shown and "0.0001" in shown
+    assert "no sequence leaves it" in page(sample()).text
+
+
+@pytest.mark.parametrize(("acceptance", "marked"), [("real", False), ("planted", True), ("forced", True)])
+def test_acceptance_that_is_not_real_is_marked(acceptance: str, marked: bool) -> None:
+    run = sample()
+    shown = page(replace(run, pair=replace(run.pair, acceptance=acceptance)))  # type: ignore[arg-type]  # parametrised
+    assert f"{acceptance} acceptance" in shown.text
+    assert any("unreal" in (a.get("class") or "") for a in shown.all("span")) is marked
+
+
+def test_the_policys_floor_is_drawn_only_where_a_rule_asks_for_one() -> None:
+    rules = (
+        Rule("a", "speed", True, scenario="cpu-*", role="spec-3", params={"min": 1.3}),
+        Rule("b", "acceptance", True, params={"min": 2.0}),
+    )
+    policy = policy_of(*rules)
+    point = plan_of(scenario("cpu-one")).points[0]
+    assert floors(policy, point) == {Role(3): 1.3}
+    assert floors(policy, plan_of(scenario("gpu-one")).points[0]) == {}
