@@ -40,8 +40,8 @@ _UNWANTED = re.compile(
     r"<metadata>.*?</metadata>\s*|<defs>\s*<style.*?</style>\s*</defs>\s*|font-family: [^;]*; ", re.DOTALL
 )
 _ROLES = 9
-_WIDTH = 5.6
-"""Inches; the page scales it to its column."""
+_WIDTH, _HEIGHT = 5.6, 2.7
+"""Inches; the page scales them to its column."""
 
 
 def colour(role: Role) -> str:
@@ -140,9 +140,10 @@ def speedups(key: str, comparisons: Sequence[Comparison], floors: Mapping[Role, 
         axes.grid(axis="y", visible=False)
         axes.grid(axis="x", color=_GRID, linewidth=0.7)
         axes.margins(x=0.08)
+        _ratio_axis(axes)
 
     words = "; ".join(f"{c.cell.role}: {c.speedup.value:.2f} over {len(c.log_ratios)} pairs" for c in comparisons)
-    height = max(2.0, 1.1 + 0.5 * len(comparisons))
+    height = max(_HEIGHT, 1.1 + 0.5 * len(comparisons))
     return _svg(f"{key}-speedups", _described("Speed-up of every pair of blocks", words), draw, height)
 
 
@@ -173,7 +174,7 @@ def _described(title: str, words: str) -> str:
 # ── drawing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _svg(name: str, description: str, draw: Callable[[Any], None], height: float = 2.7) -> str:
+def _svg(name: str, description: str, draw: Callable[[Any], None], height: float = _HEIGHT) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -213,6 +214,16 @@ def _whole_ticks(axes: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _ratio_axis(axes: Any) -> None:
+    """Logarithmic, since the mean and its interval are of logarithms; labelled as plain numbers."""
+    from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(ScalarFormatter())
 
 
 def _legend(axes: Any, entries: int) -> None:

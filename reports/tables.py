@@ -111,11 +111,12 @@ class Judgement:
     evidence: str
 
 
-def judgements(run: Run, *, green: bool) -> list[Judgement]:
+def judgements(run: Run, *, quiet: bool) -> list[Judgement]:
+    """The verdicts that ask for nothing (green or skipped), or those that do."""
     return [
         Judgement(i, v, short(v.cell) if v.cell else "no cell", evidence(v))
         for i, v in enumerate(run.verdicts)
-        if (v.state in (State.PASS, State.IMPROVED)) is green
+        if (v.state in (State.PASS, State.IMPROVED, State.SKIPPED)) is quiet
     ]
 
 

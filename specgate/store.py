@@ -13,10 +13,11 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -50,6 +51,8 @@ class Config:
         plain = json.dumps(to_plain(Config, self), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(plain.encode()).hexdigest()
 
+
+_HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)")
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
@@ -121,7 +124,10 @@ class RunFolder:
             raise InvalidResult(f"{file}: not readable as YAML: {error}") from error
         if not isinstance(data, dict) or data.pop("schema", None) != "specgate.config/v1":
             raise InvalidResult(f"{file}: schema is not specgate.config/v1: written by another version of specgate")
-        return from_plain(Config, data, file)
+        config = from_plain(Config, data, file)
+        pair = config.pair
+        draft = pair.draft.expanduser() if pair.draft else None
+        return replace(config, pair=replace(pair, target=pair.target.expanduser(), draft=draft))
 
     def write_json(self, name: str, data: object) -> None:
         self.write_text(name, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
@@ -192,11 +198,14 @@ class RunFolder:
         self.write_text("MANIFEST.sha256", "".join(lines))
 
     def write_text(self, name: str, text: str) -> None:
-        """Atomically: a reader sees the old file or the new one, never half of it."""
+        """Atomically: a reader sees the old file or the new one, never half of it.
+
+        Runs are shared, so the home folder is written `~`.
+        """
         file = self.path / name
         temporary = file.with_name(file.name + ".tmp")
         with _disk(file):
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(_HOME.sub("~", text), encoding="utf-8")
             temporary.replace(file)
 
 

@@ -100,6 +100,14 @@ def test_the_resolved_config_reads_back_equal(tmp_path: Path) -> None:
     assert folder.read_config().digest == CONFIG.digest
 
 
+def test_the_home_folder_is_written_as_a_tilde_and_found_again(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    pair = PairRef("mine", Path.home() / "models" / "t", Path.home() / "models" / "d")
+    folder.write_config(replace(CONFIG, pair=pair))
+    assert str(Path.home()) not in (folder.path / "config.resolved.yaml").read_text()
+    assert folder.read_config().pair == pair
+
+
 def test_the_digest_changes_with_any_number_of_the_config() -> None:
     other = replace(CONFIG, scenarios={"one": replace(SCENARIO, budget=Budget(steps=5))})
     assert other.digest != CONFIG.digest
