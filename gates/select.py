@@ -34,13 +34,8 @@ def nothing_selected(rule: Rule) -> Verdict:
 
 
 def unmeasured(rule: Rule, result: CellResult, run: Run) -> Verdict:
-    """A cell that was planned and not measured can pass nothing."""
-    why = run.failures.get(result.cell.point.key) or run.failures.get("run") or result.reason or "no block was measured"
-    return verdict(
-        rule,
-        result.cell.key,
-        State.INVALID,
-        "not_measured",
-        f"not measured: {why.splitlines()[0]}",
-        next_step="continue the run with --resume once the cause is mended",
-    )
+    """A cell that was planned and has no figures can pass nothing."""
+    cause = run.failures.get(result.cell.point.key) or run.failures.get("run")
+    why = (cause or result.reason or "no block was measured").splitlines()[0]
+    next_step = "continue the run with --resume once the cause is mended" if cause else None
+    return verdict(rule, result.cell.key, State.INVALID, "not_measured", f"no figures: {why}", next_step=next_step)

@@ -106,7 +106,7 @@ def block_series(key: str, results: Sequence[CellResult]) -> str:
             axes.plot(at, ms, "o", color=colour(result.cell.role), label=result.cell.role.name, zorder=3)
         for linked in rounds.values():
             linked.sort()
-            axes.plot([x for x, _ in linked], [y for _, y in linked], color=_GRID, linewidth=1.1, zorder=1)
+            axes.plot([x for x, _ in linked], [y for _, y in linked], color=_MUTED, alpha=0.45, linewidth=1, zorder=1)
         axes.set(xlabel="round, in running order", ylabel="ms per token", ylim=(0, None))
         _whole_ticks(axes)
         _legend(axes, len(results) if len(results) > 1 else 2)
@@ -217,13 +217,14 @@ def _whole_ticks(axes: Any) -> None:
 
 
 def _ratio_axis(axes: Any) -> None:
-    """Logarithmic, since the mean and its interval are of logarithms; labelled as plain numbers."""
-    from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
+    """Logarithmic, since the mean and its interval are of logarithms; labelled as plain numbers, 1 among them."""
+    from matplotlib.ticker import MaxNLocator
 
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(ScalarFormatter())
+    low, high = axes.get_xlim()
+    ticks = {1.0, *(float(t) for t in MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(low, high) if low < t < high)}
+    axes.set_xticks(sorted(ticks), [f"{t:g}" for t in sorted(ticks)])
+    axes.set_xticks([], minor=True)
 
 
 def _legend(axes: Any, entries: int) -> None:

@@ -73,7 +73,7 @@ def _entry(value: Value | None) -> Entry:
 
 
 def tokens_entry(comparison: Comparison | None) -> Entry:
-    if comparison is None:
+    if comparison is None or not comparison.tokens.compared_tokens:
         return Entry(figures.NONE)
     check = comparison.tokens
     ties = len(check.divergences) - len(check.mismatches)

@@ -306,9 +306,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One figure: `value` is `None` together with a `reason_code` where it may not be quoted. Units:
-    `metrics.METRICS`.
-    """
+    """One figure. `reason_code` says why there is no value, or no interval around it. Units: `metrics.METRICS`."""
 
     metric: str
     value: float | None

@@ -24,13 +24,15 @@ def measure(
     """Every cell of `plan`, and every spec cell against its baseline; warm-up blocks are left out.
 
     `blocks` must come from whole rounds. A divergence whose recorded top-2 margin is below `near_tie_margin` (logits)
-    is a near tie. Raises InvalidResult where a block contradicts itself.
+    is a near tie. A cell with a block that contradicts itself has failed: none of its figures may be quoted.
     """
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in blocks:
         if not block.warmup:
-            check_block(block)
             of[block.cell].append(block)
+    broken = {cell: why for cell, found in of.items() if (why := contradiction(found))}
+    for cell in broken:
+        of[cell] = []
     by_point = {point: [b for cell, found in of.items() if cell.point == point for b in found] for point in plan.points}
     comparisons = tuple(
         compare(plan, cell, by_point[cell.point], margins, near_tie_margin)
@@ -38,8 +40,27 @@ def measure(
         if cell.role.speculative
     )
     unlike = {c.cell for c in comparisons if c.tokens.mismatches}
-    cells = tuple(reduce_cell(plan, cell, of[cell], withhold=cell in unlike) for cell in plan.cells)
+    cells = tuple(
+        failed(cell, broken.get(cell)) if not of[cell] else reduce_cell(plan, cell, of[cell], withhold=cell in unlike)
+        for cell in plan.cells
+    )
     return cells, comparisons
+
+
+def contradiction(blocks: Sequence[Block]) -> str | None:
+    """The first sentence in which the blocks of a cell contradict themselves."""
+    try:
+        for block in blocks:
+            check_block(block)
+        if blocks[0].role.speculative:
+            pooled_acceptance(blocks)
+    except InvalidResult as error:
+        return str(error)
+    return None
+
+
+def failed(cell: Cell, why: str | None) -> CellResult:
+    return CellResult(cell, "failed", why or "no block was measured", 0, None, {}, ())
 
 
 def check_block(block: Block) -> None:
@@ -70,8 +91,6 @@ def check_block(block: Block) -> None:
 
 def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bool) -> CellResult:
     planned = sum(not r.warmup for r in plan.rounds_of(cell.point))
-    if not blocks:
-        return CellResult(cell, "failed", "no block was measured", 0, None, {}, ())
     acceptance = pooled_acceptance(blocks) if cell.role.speculative else None
     whole = plan.scenarios[cell.point.scenario].kind == "full"
     values = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 
 from specgate.api import Decoded, Engine, OpenRequest
 from specgate.comparison import find_divergences
@@ -19,7 +18,7 @@ from specgate.errors import BackendError
 from specgate.plan import positions_needed
 from specgate.store import Config, RunFolder
 from specgate.worker import EngineWorker
-from specgate.workload import Prompts, build_prompts
+from specgate.workload import Prompts
 
 Progress = Callable[[Block, int, int], None]
 
@@ -29,25 +28,25 @@ class Outcome:
     """What the loop leaves beside the journal."""
 
     engines: dict[str, EngineFacts]
-    prompts: dict[str, Mapping[str, object]]
     failures: dict[str, str]
 
 
 class Runner:
     """Runs a plan into a run folder; rounds that the journal already holds are not run again."""
 
-    def __init__(self, plan: Plan, config: Config, folder: RunFolder, progress: Progress) -> None:
-        self.plan, self.config, self.folder, self.progress = plan, config, folder, progress
+    def __init__(
+        self, plan: Plan, prompts: Mapping[str, Prompts], config: Config, folder: RunFolder, progress: Progress
+    ) -> None:
+        self.plan, self.prompts, self.config = plan, prompts, config
+        self.folder, self.progress = folder, progress
         self.blocks = folder.blocks()
         self.session = max((b.session for b in self.blocks), default=-1)
         self.total = sum(len(r.order) for r in plan.rounds)
         self.finished = len(whole_rounds(plan, self.blocks))
-        self.outcome = Outcome({}, {}, {})
+        self.outcome = Outcome({}, {})
 
     def run(self) -> Outcome:
-        """Run what is missing. A failed point is recorded and the next one gets a fresh engine; other errors
-        propagate.
-        """
+        """Run what is missing. A failed point is recorded, the next one gets a fresh engine; other errors propagate."""
         todo = [p for p in self.plan.points if not all(map(self._done, self.plan.rounds_of(p)))]
         for _, points in groupby(todo, key=self._engine_key):
             self._run_points(list(points))
@@ -95,14 +94,9 @@ class Runner:
 
     def _run_point(self, point: Point, engine: EngineWorker) -> None:
         scenario = self.plan.scenarios[point.scenario]
-        prompts = build_prompts(scenario, point.context, point.batch, self._tokenizer(), engine.facts().vocab)
-        self.outcome.prompts[point.key] = prompts.describe()
+        prompts = self.prompts[point.key]
         for _, rounds in groupby(self.plan.rounds_of(point), key=lambda r: (r.warmup, r.prompt_set)):
             self._run_prompt_set(scenario, point, list(rounds), prompts, engine)
-
-    def _tokenizer(self) -> Path | None:
-        file = self.config.pair.target / "tokenizer.json"
-        return file if file.is_file() else None
 
     def _run_prompt_set(
         self, scenario: Scenario, point: Point, rounds: Sequence[Round], prompts: Prompts, engine: Engine

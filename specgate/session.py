@@ -17,7 +17,7 @@ from specgate import __version__, machine, plugins
 from specgate.core import Plan, Policy, Run, Verdict
 from specgate.errors import EnvironmentRefused, ExitCode, SpecgateError, UsageError
 from specgate.measurement import eagle_speculation, measure
-from specgate.pairs.demo import position_limit, resolve_pair
+from specgate.pairs.demo import resolve_pair, target_limits
 from specgate.plan import build_plan, check_limits
 from specgate.policy import find_policy
 from specgate.progress import progress
@@ -25,6 +25,7 @@ from specgate.runner import Outcome, Runner, whole_rounds
 from specgate.scenario import override, select
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
+from specgate.workload import Prompts, build_prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +49,33 @@ class Request:
     resume: Path | None = None
 
 
+FIXED_BY_A_RUN = (
+    "backend",
+    "scenarios",
+    "only",
+    "policy",
+    "target",
+    "draft",
+    "warmup_runs",
+    "measurement_runs",
+    "perf_mode",
+    "options",
+)
+
+
 def carry_out(request: Request) -> ExitCode:
     """Measure and judge; print the run folder and the verdict last.
 
     Whatever goes wrong after the first block, what was measured stays in the run folder and is judged as it is.
     """
-    folder, config, run = resume(request) if request.resume else begin(request)
-    click.echo(f"run folder {folder.path}")
+    config = read_back(request) if request.resume else resolve(request)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
+    prompts = fitting_prompts(plan, config)
+    folder, run = resume(request, config) if request.resume else begin(request, config, prompts)
+    click.echo(f"run folder {folder.path}")
     stopped: SpecgateError | KeyboardInterrupt | None = None
     with progress(request.plain) as report:
-        runner = Runner(plan, config, folder, report)
+        runner = Runner(plan, prompts, config, folder, report)
         try:
             runner.run()
         except (SpecgateError, KeyboardInterrupt) as error:
@@ -82,11 +99,23 @@ def carry_out(request: Request) -> ExitCode:
 # ── before the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def begin(request: Request) -> tuple[RunFolder, Config, Run]:
-    """Resolve everything, check that it fits, and write it down before anything is measured."""
-    config = resolve(request)
-    plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    check_limits(plan, {name: position_limit(config.pair, s.rope) for name, s in config.scenarios.items()})
+def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
+    """Point key → its prompts; all of them before anything is measured, so that what cannot run is refused at once.
+
+    Raises UsageError where a context is longer than the pair allows or a text source has too few prompts.
+    """
+    limits = {name: target_limits(config.pair, s.rope) for name, s in config.scenarios.items()}
+    check_limits(plan, {name: positions for name, (positions, _) in limits.items()})
+    file = config.pair.target / "tokenizer.json"
+    tokenizer = file if file.is_file() else None
+    return {
+        p.key: build_prompts(config.scenarios[p.scenario], p.context, p.batch, tokenizer, limits[p.scenario][1])
+        for p in plan.points
+    }
+
+
+def begin(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
+    """Write everything down before anything is measured."""
     environment = machine.environment()
     tree = machine.source_tree_sha256()
     folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
@@ -103,7 +132,7 @@ def begin(request: Request) -> tuple[RunFolder, Config, Run]:
         scenarios=config.scenarios,
         pair=config.pair,
         engines={},
-        prompts={},
+        prompts={key: p.describe() for key, p in prompts.items()},
         cells=(),
         comparisons=(),
         failures={},
@@ -111,7 +140,7 @@ def begin(request: Request) -> tuple[RunFolder, Config, Run]:
     folder.write_config(config)
     folder.write_json("env.json", environment)
     folder.write_run(run)
-    return folder, config, run
+    return folder, run
 
 
 def resolve(request: Request) -> Config:
@@ -146,23 +175,30 @@ def resolve(request: Request) -> Config:
     )
 
 
-def resume(request: Request) -> tuple[RunFolder, Config, Run]:
-    """An unfinished run, on the ground it was started on: the same command, source tree and checkpoints."""
+def read_back(request: Request) -> Config:
+    """The config of the run that is to go on. Raises UsageError for options that the run has fixed."""
+    assert request.resume is not None
+    if given := [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]:
+        options = ", ".join("--" + name.removesuffix("s").replace("_", "-") for name in given)
+        raise UsageError(f"--resume with {options}", hint="the run's own config.resolved.yaml says what it measures")
+    config = RunFolder.open(request.resume).read_config()
+    if config.kind != request.kind:
+        hint = f"continue it with specgate {config.kind} --resume"
+        raise UsageError(f"{request.resume} is a {config.kind} run", hint=hint)
+    return config
+
+
+def resume(request: Request, config: Config) -> tuple[RunFolder, Run]:
+    """An unfinished run, on the ground it was started on: blocks of two versions must not be paired."""
     assert request.resume is not None
     folder = RunFolder.open(request.resume)
-    config, run = folder.read_config(), folder.read_run()
-    if config.kind != request.kind:
-        raise UsageError(
-            f"{folder.path} is a {config.kind} run", hint=f"continue it with specgate {config.kind} --resume"
-        )
-    tree = machine.source_tree_sha256()
-    before = run.fingerprint["source_tree_sha256"]
-    if before != tree:
-        raise UsageError(
-            f"{folder.path}: source_tree_sha256: {before}: specgate has changed since ({tree})",
-            hint="start a new run: blocks of two versions must not be paired",
-        )
-    return folder, config, run
+    run = folder.read_run()
+    now_is = {"source_tree_sha256": machine.source_tree_sha256(), "config_sha256": config.digest}
+    for key, value in now_is.items():
+        if run.fingerprint[key] != value:
+            message = f"{folder.path}: {key}: {run.fingerprint[key]}: it is {value} now"
+            raise UsageError(message, hint="start a new run: blocks of two versions must not be paired")
+    return folder, run
 
 
 # ── after the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -199,7 +235,6 @@ def conclude(
             "device": facts.device if facts else None,
         },
         engines=engines,
-        prompts={**run.prompts, **outcome.prompts},
         cells=cells,
         comparisons=comparisons,
         failures={**old_failures, **outcome.failures, **cut_short},

@@ -119,6 +119,17 @@ def test_a_wrong_token_is_invalid_and_its_speed_is_withheld(cli: Cli) -> None:
     assert cell["values"]["output_tok_s"]["value"] is None
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("no_drafts=true", "speculation was silently off"), ("lost_tokens=1", "steps + accepted - truncated")],
+)
+def test_counters_that_cannot_be_right_are_invalid_and_still_reported(cli: Cli, fault: str, said: str) -> None:
+    done = cli.micro("--backend", "fake", "-o", fault)
+    assert done.returncode == 6
+    assert said in done.stdout
+    assert said in (cli.newest() / "report.html").read_text()
+
+
 def test_a_near_tie_within_the_policys_margin_passes_and_is_listed(cli: Cli) -> None:
     cli.write("policy.yaml", POLICY.replace("MIN", "1.0").replace("near_tie_margin: 0.0", "near_tie_margin: 0.01"))
     done = cli.micro("--backend", "fake", "-o", "wrong_token_at=5", "-o", "margin=0.005")
@@ -241,7 +252,7 @@ def test_a_bad_draft_is_explained_without_a_traceback(
         (("-o", "device=tpu"), 2, "auto, cpu, cuda"),
         (("--out", "/proc/nowhere"), 4, "/proc/nowhere"),
         (("--nonsense",), 2, "nonsense"),
-        (("--resume", "runs"), 2, "not a run folder"),
+        (("--resume", "runs"), 2, "--resume with --scenario, --policy, --target, --draft"),
     ],
 )
 def test_a_bad_command_line_says_what_would_be_right(
@@ -271,6 +282,12 @@ def test_a_bad_scenario_is_refused_before_anything_is_measured(
     assert done.returncode == 2
     assert all(word in done.stderr for word in said), done.stderr
     assert not (cli.folder / "runs").exists()
+
+
+def test_resuming_what_is_no_run_is_refused(cli: Cli) -> None:
+    done = cli.run("micro", "--resume", cli.folder, pair=False)
+    assert done.returncode == 2
+    assert "not a run folder" in done.stderr
 
 
 def test_resuming_on_changed_source_is_refused(cli: Cli) -> None:

@@ -48,7 +48,7 @@ def test_the_seed_policy_holds_the_required_numbers() -> None:
 def test_records_and_tokens_are_required_everywhere(name: str) -> None:
     rules = {r.gate: r for r in find_policy(name, GATES).rules}
     assert rules["validity"] == Rule("records-valid", "validity", True)
-    assert (rules["tokens"].required, rules["tokens"].scenario, rules["tokens"].role) == (True, "*", "spec-*")
+    assert (rules["tokens"].required, rules["tokens"].scenario, rules["tokens"].role) == (True, "*", "*")
 
 
 def test_on_a_cpu_acceptance_is_required_and_speed_only_advises() -> None:

