@@ -50,17 +50,21 @@ def colour(role: Role) -> str:
 
 
 def acceptance_by_position(key: str, results: Sequence[CellResult]) -> str:
-    """Share of steps whose draft i was accepted, over i, a line per role."""
+    """Share of steps whose draft i was accepted, over i, a line per role; dashed, given that draft i − 1 was."""
 
     def draw(axes: Any) -> None:
         longest = max(r.cell.role.k for r in results)
         for result in results:
             shares = [s for s in positions(result) if s is not None]
-            at = range(1, len(shares) + 1)
-            axes.plot(at, shares, "o-", color=colour(result.cell.role), label=result.cell.role.name, clip_on=False)
+            given = [s for s in conditional(result) if s is not None]
+            at, tint = range(1, len(shares) + 1), colour(result.cell.role)
+            axes.plot(at[: len(given)], given, "--", color=tint, linewidth=1.1, alpha=0.8)
+            axes.plot(at, shares, "o-", color=tint, label=result.cell.role.name, clip_on=False)
             for i, share in zip(at, shares, strict=True):
                 if result is results[-1]:
-                    axes.annotate(f"{share:.0%}", (i, share), (0, 6), textcoords="offset points", ha="center")
+                    # Below the line, where the dashed one never is, but not on the axis.
+                    place = (0, -13) if share > 0.15 else (0, 6)
+                    axes.annotate(f"{share:.0%}", (i, share), place, textcoords="offset points", ha="center")
         axes.set(xlabel="draft position", ylabel="accepted", xlim=(0.7, longest + 0.3), ylim=(0, 1.06))
         axes.set_xticks(range(1, longest + 1))
         _percents(axes)
@@ -154,6 +158,10 @@ def positions(result: CellResult) -> tuple[float | None, ...]:
     return result.acceptance.acceptance_at_pos if result.acceptance else ()
 
 
+def conditional(result: CellResult) -> tuple[float | None, ...]:
+    return result.acceptance.cond_acceptance_at_pos if result.acceptance else ()
+
+
 def histogram(result: CellResult) -> list[float]:
     """Shares of steps; empty where no step had a draft."""
     record = result.acceptance
@@ -164,7 +172,11 @@ def _position_words(results: Sequence[CellResult]) -> str:
     def of(result: CellResult) -> Iterator[str]:
         return (f"position {i} {s:.0%}" for i, s in enumerate(positions(result), 1) if s is not None)
 
-    return "; ".join(f"{r.cell.role}: {', '.join(of(r))}" for r in results)
+    def given(result: CellResult) -> Iterator[str]:
+        return (f"{s:.0%}" for s in conditional(result) if s is not None)
+
+    said = ((r.cell.role, ", ".join(of(r)), ", ".join(given(r))) for r in results)
+    return "; ".join(f"{role}: {shares}; given the draft before: {chances}" for role, shares, chances in said)
 
 
 def _described(title: str, words: str) -> str:

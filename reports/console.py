@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
-from specgate.core import Policy, Run, State, Verdict
+from specgate.core import Policy, Run, State, Value, Verdict
 from specgate.reports import figures, summary
-from specgate.reports.tables import Entry, cell_row, title, tokens_entry
+from specgate.reports.tables import CELL_HEAD, Entry, Group, cell_groups, tokens_entry
 
 WIDTH = 80
 _STYLES = {
@@ -22,9 +21,9 @@ _STYLES = {
     State.ENV_REJECTED: "bold magenta",
     State.SKIPPED: "dim",
 }
-_COLUMNS = (0, 1, 3, 4, 6, 7)
-"""Of `cell_row`: role, acceptance length, tok/s, ms/token, speed-up, tokens."""
-_HEAD = ("role", "AL", "tok/s", "ms/token", "speed-up", "tokens")
+_COLUMNS = {"role": 8, "acceptance length": 11, "tok/s": 8, "speed-up": 11, "tokens": 12, "repeats": 7}
+"""Of `CELL_HEAD`, with the least width at which an interval and a reason do not break in two."""
+_SHORT = {"acceptance length": "AL"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +58,12 @@ def plain_lines(run: Run) -> Iterator[str]:
             f"{figures.of(result, 'tpot_ms')} ms/token",
         ]
         if comparison is not None:
-            tokens = tokens_entry(comparison)
             parts += [
-                f"acceptance length {figures.of(result, 'acceptance_length')}",
-                f"speed-up {figures.figure(comparison.speedup)}",
-                f"tokens {tokens.text} ({tokens.note})",
+                _in_words("acceptance length", result.values.get("acceptance_length")),
+                _in_words("speed-up", comparison.speedup),
+                _noted("tokens", tokens_entry(comparison)),
             ]
+        parts.append(_in_words("repeats", result.values.get("repeated_8gram_share")))
         yield ", ".join(parts)
     for verdict in run.verdicts:
         kind = "" if verdict.required else " (advisory)"
@@ -72,6 +71,14 @@ def plain_lines(run: Run) -> Iterator[str]:
         if verdict.next_step:
             yield f"  next: {verdict.next_step}"
     yield from closing_lines(run)
+
+
+def _in_words(name: str, value: Value | None) -> str:
+    return _noted(name, Entry(figures.figure(value), figures.reason(value) or figures.span(value)))
+
+
+def _noted(name: str, entry: Entry) -> str:
+    return f"{name} {entry.text}" + (f" ({entry.note})" if entry.note else "")
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -82,8 +89,8 @@ def rich_lines(run: Run) -> Iterator[str]:
     from rich.text import Text
 
     console = Console(file=io.StringIO(), width=WIDTH, force_terminal=True, color_system="standard")
-    for point in dict.fromkeys(r.cell.point for r in run.cells):
-        console.print(_cells(title(point), [cell_row(run, r) for r in run.cells if r.cell.point == point]))
+    for group in cell_groups(run):
+        console.print(_cells(group))
     if run.verdicts:
         console.print(_verdicts(run.verdicts))
     for n, line in enumerate(closing_lines(run)):
@@ -93,16 +100,26 @@ def rich_lines(run: Run) -> Iterator[str]:
     yield from file.getvalue().rstrip("\n").split("\n")
 
 
-def _cells(name: str, rows: Sequence[Sequence[Entry]]) -> Any:
+def _cells(group: Group) -> Any:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(name), title_justify="left", box=SIMPLE_HEAD, expand=True)
-    for i, head in enumerate(_HEAD):
-        table.add_column(head, justify="right" if i else "left")
-    for row in rows:
-        table.add_row(*(_two_lines(row[i]) for i in _COLUMNS))
+    reasons = [f"{row[0].text}: {row[0].note}" for row in group.rows if row[0].note]
+    table = Table(
+        title=Text(group.title),
+        title_justify="left",
+        caption=Text("\n".join(reasons)) if reasons else None,
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        expand=True,
+    )
+    for head, width in _COLUMNS.items():
+        table.add_column(_SHORT.get(head, head), justify="left" if head == "role" else "right", min_width=width)
+    for row in group.rows:
+        entries = {**dict(zip(CELL_HEAD, row, strict=True)), "role": Entry(row[0].text)}
+        table.add_row(*(_two_lines(entries[head]) for head in _COLUMNS))
     return table
 
 
@@ -113,26 +130,35 @@ def _two_lines(entry: Entry) -> Any:
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Any:
-    """What is not green one by one; what is, a line per rule."""
+    """What a rule says of several cells in the same words is one row; green cells are counted, the others named."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, expand=True)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("gate and cell", ratio=2)
-    table.add_column("because", ratio=3)
-    for _, same in groupby(verdicts, key=lambda v: (v.rule, v.reason_code) if v.state is State.PASS else id(v)):
-        first, *others = same
+    table.add_column("gate and cells", ratio=6)
+    table.add_column("because", ratio=7)
+    for same in _alike(verdicts):
+        first = same[0]
         state = first.state.value if first.required else f"({first.state.value})"
-        cell = summary.short(first.cell) if first.cell and not others else ""
-        because = f"{len(others) + 1} cells: {first.reason_code.replace('_', ' ')}" if others else first.message
+        counted = first.state is State.PASS and len(same) > 1
+        cells = [] if counted else [summary.short(v.cell) for v in same if v.cell]
+        because = f"{len(same)} cells: {first.reason_code.replace('_', ' ')}" if counted else first.message
         table.add_row(
             Text(state, style=_STYLES[first.state]),
-            Text.assemble(first.rule, *([("\n" + cell, "dim")] if cell else [])),
+            Text.assemble(first.rule, *(("\n" + cell, "dim") for cell in cells)),
             Text.assemble(because, *([("\nnext: " + first.next_step, "dim")] if first.next_step else [])),
         )
     return table
+
+
+def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    groups: dict[tuple[str | None, ...], list[Verdict]] = {}
+    for v in verdicts:
+        words = (v.reason_code,) if v.state is State.PASS else (v.message, v.next_step)
+        groups.setdefault((v.rule, v.state, *words), []).append(v)
+    return list(groups.values())
 
 
 REPORT = ConsoleReport("console", rich_lines)

@@ -26,7 +26,6 @@ class Picture:
 @dataclass(frozen=True, slots=True)
 class Section:
     title: str
-    question: str
     pictures: Sequence[Picture]
     figures: Table
 
@@ -42,7 +41,7 @@ def sections(run: Run, policy: Policy) -> Iterator[Section]:
             speedups(f"p{n}", [c for c in comparisons if c.speedup.value is not None], floors(policy, point)),
             series(f"p{n}", quotable(results, comparisons)),
         ]
-        yield Section(title(point), run.scenarios[point.scenario].question, pictures, all_figures(run, point))
+        yield Section(title(point), pictures, all_figures(run, point))
 
 
 def positions(key: str, results: Sequence[CellResult]) -> Picture:
@@ -51,17 +50,18 @@ def positions(key: str, results: Sequence[CellResult]) -> Picture:
         return Picture(name, "Left out: no step of this point had a draft.")
     deepest = max(r.cell.role.k for r in results)
     table = Table(
-        ("role", *(f"draft {i}" for i in range(1, deepest + 1)), "acceptance length"),
+        ("role", "share of", *(f"draft {i}" for i in range(1, deepest + 1))),
         [
-            [
-                r.cell.role.name,
-                *_padded([percent(s) for s in charts.positions(r)], deepest),
-                f"{r.acceptance.acceptance_length:.3f}" if r.acceptance else NONE,
-            ]
+            [r.cell.role.name, of, *_padded([percent(s) for s in shares], deepest)]
             for r in results
+            for of, shares in (
+                ("all cycles", charts.positions(r)),
+                ("cycles that accepted the draft before", charts.conditional(r)),
+            )
         ],
+        texts=2,
     )
-    caption = "Share of cycles in which the draft at a position was accepted, with every draft before it."
+    caption = "Solid: share of cycles in which the draft was accepted; dashed: of those that accepted the draft before."
     return Picture(name, caption, charts.acceptance_by_position(key, results), table)
 
 

@@ -31,9 +31,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The cells of one point."""
+    """The cells of one point, under what was asked of it."""
 
     title: str
+    question: str
     rows: Sequence[Sequence[Entry]]
 
 
@@ -45,13 +46,16 @@ def title(point: Point) -> str:
 
 CELL_HEAD = (
     *("role", "acceptance length", "drafts accepted", "tok/s", "ms/token", "ms/step"),
-    *("speed-up", "tokens", "blocks"),
+    *("speed-up", "tokens", "repeats", "blocks"),
 )
 
 
 def cell_groups(run: Run) -> list[Group]:
     points = dict.fromkeys(r.cell.point for r in run.cells)
-    return [Group(title(p), [cell_row(run, r) for r in run.cells if r.cell.point == p]) for p in points]
+    return [
+        Group(title(p), run.scenarios[p.scenario].question, [cell_row(run, r) for r in run.cells if r.cell.point == p])
+        for p in points
+    ]
 
 
 def cell_row(run: Run, result: CellResult) -> list[Entry]:
@@ -64,6 +68,7 @@ def cell_row(run: Run, result: CellResult) -> list[Entry]:
         *(_entry(values.get(name)) for name in ("output_tok_s", "tpot_ms", "step_ms")),
         _entry(comparison.speedup if comparison else None),
         tokens_entry(comparison),
+        _entry(values.get("repeated_8gram_share")),
         Entry(str(result.blocks)),
     ]
 

@@ -48,7 +48,7 @@ def test_plan_prints_points_rounds_pairs_and_minutes_without_running_anything() 
     header, *rows, total = result.output.splitlines()
     assert header.split("\t") == ["scenario", "context", "batch", "roles", "rounds", "pairs", "blocks", "min"]
     assert [row.split("\t")[:-1] for row in rows] == [
-        ["cpu-1k-single", "1024", "1", "baseline spec-3", "16+1", "16", "34"],
+        ["cpu-1k-single", "1024", "1", "baseline spec-3", "24+1", "24", "50"],
         ["cpu-512-batch4", "512", "4", "baseline spec-3", "8+1", "8", "18"],
     ]
     assert total.startswith("2 points on fake, about ")
