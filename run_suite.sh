@@ -83,13 +83,11 @@ arguments() {
 
 measure() {
     local extras=torch args=()
+    arguments >/dev/null # so that a bad variable stops us before anything is installed
     if has_gpu; then extras=cuda13; fi
     setup "$extras"
-    if [ -z "${MODEL_PATH:-}" ]; then
-        say "fetching the demo pair and the prompt texts (once)"
-        "$VENV/bin/specgate" pairs fetch
-    fi
-    arguments >/dev/null
+    say "fetching what the demo pair and the prompts are made of (once)"
+    "$VENV/bin/specgate" pairs fetch ${MODEL_PATH:+--texts}
     mapfile -d '' -t args < <(arguments)
     say "specgate $command ${args[*]} $*"
     exec "$VENV/bin/specgate" "$command" "${args[@]}" "$@"

