@@ -27,7 +27,7 @@ def test_no_line_is_wider_than_the_terminal(broken: bool) -> None:
 @pytest.mark.parametrize("report", [REPORT, PLAIN])
 def test_the_verdict_comes_after_the_tables_with_its_reason(report: object) -> None:
     shown = ANSI.sub("", (REPORT if report is REPORT else PLAIN).render(sample(broken=True), POLICY))
-    tail = " ".join(shown[shown.rindex("INVALID:") :].split())
+    tail = " ".join(shown[shown.rindex("\nINVALID:") :].split())
     assert tail.startswith("INVALID: tokens-equal on demo-64 c64 b2 spec-2: 8 sequences leave the baseline")
     assert tail.endswith("acceptance is real (pair demo)")
 
@@ -52,4 +52,49 @@ def test_green_verdicts_of_one_rule_share_a_line_but_near_ties_are_told_apart() 
 def test_withheld_speed_says_why() -> None:
     shown = " ".join(ANSI.sub("", REPORT.render(sample(broken=True), POLICY)).split())
     assert "token" in shown and "mismatch" in shown
-    assert "speed-up –" in PLAIN.render(sample(broken=True), POLICY)
+    assert "speed-up – (token mismatch)" in PLAIN.render(sample(broken=True), POLICY)
+
+
+def test_a_cell_shows_its_intervals_and_its_share_of_repeats() -> None:
+    run = sample()
+    length = run.cells[2].values["acceptance_length"]
+    assert length.ci_low is not None and length.ci_high is not None
+    for report in (REPORT, PLAIN):
+        shown = ANSI.sub("", report.render(run, POLICY))
+        assert f"{length.ci_low:.2f} … {length.ci_high:.2f}" in shown
+        assert shown.count("0.0 %") == len(run.cells)
+
+
+def dead() -> Run:
+    """Nothing measured: the engine fell over."""
+    plan = plan_of(scenario(spec=(2, 3)))
+    return judged(run_of(plan, (), failures={plan.points[0].key: "killed by signal 9\ntry less"}), POLICY)
+
+
+def test_cells_that_fail_for_one_reason_share_a_row_and_are_all_named() -> None:
+    run = dead()
+    table = ANSI.sub("", REPORT.render(run, POLICY))
+    rows = [line for line in table.splitlines() if " records-valid " in line]
+    assert len(rows) == 1
+    block = table[table.index(" records-valid ") : table.index(" tokens-equal ")]
+    assert [role for role in ("baseline", "spec-2", "spec-3") if f"demo-64 c64 b1 {role}" in block] == [
+        "baseline",
+        "spec-2",
+        "spec-3",
+    ]
+
+
+def test_a_run_without_a_block_is_told_in_words() -> None:
+    for report in (REPORT, PLAIN):
+        shown = ANSI.sub("", report.render(dead(), POLICY))
+        assert "BACKEND_ERROR: demo-64/fake/c64/b1 was cut short: killed by signal 9" in " ".join(shown.split())
+        assert "None" not in shown
+        assert "try less" in shown
+
+
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    colour = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert colour.search(REPORT.render(sample(), POLICY))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colour.search(REPORT.render(sample(), POLICY))

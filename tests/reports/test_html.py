@@ -134,7 +134,28 @@ def test_acceptance_by_position_is_described_by_its_figures() -> None:
     spec3 = run.cells[2].acceptance
     assert spec3 is not None
     words = ", ".join(f"position {i} {share:.0%}" for i, share in enumerate(spec3.acceptance_at_pos, 1))
-    assert f"spec-3: {words}" in REPORT.render(run, POLICY)
+    given = ", ".join(f"{share:.0%}" for share in spec3.cond_acceptance_at_pos if share is not None)
+    assert f"spec-3: {words}; given the draft before: {given}" in rendered()
+
+
+def test_the_question_of_a_scenario_stands_above_its_cells() -> None:
+    shown = page(sample()).text
+    assert shown.index("batch 2 Does it?") < shown.index("spec-2") < shown.index("Gates")
+
+
+def test_a_warning_is_not_called_a_failure() -> None:
+    run = replace(sample(), warnings=("the draft's head is small",))
+    assert "Warnings the draft's head is small" in page(run).text
+    assert "What went wrong" in page(replace(run, failures={"run": "disk full"})).text
+
+
+def test_a_run_without_its_baseline_shows_acceptance_and_no_speed_up() -> None:
+    plan = plan_of(scenario(spec=(3,)))
+    run = judged(run_of(plan, [b for b in blocks_of(plan) if b.role.speculative]), POLICY)
+    shown = page(run)
+    assert len(shown.all("svg")) == 3
+    assert "no pair of blocks whose speed may be quoted" in shown.text
+    assert "no pairs" in shown.text and "2.83" in shown.text
 
 
 def test_pictures_take_their_colours_from_the_page() -> None:
