@@ -1,4 +1,4 @@
-"""`specgate pairs`: list and fetch what the demo pair and the prompts are made of."""
+"""`specgate pairs`: list and fetch what the demo pair and the prompts are made of; training is in `cli_train`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from pathlib import Path
 
 import click
 
+from specgate.pairs.cli_train import acceptance, train_draft
+
 
 @click.group()
 def pairs() -> None:
     """List, fetch, train target/draft pairs."""
+
+
+pairs.add_command(train_draft)
+pairs.add_command(acceptance)
 
 
 @pairs.command("list")

@@ -1,0 +1,70 @@
+"""What a draft is trained on, by name: the standard library, installed packages, pinned wheels, folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from specgate.errors import UsageError
+from specgate.pairs.assets import TEXTS
+from specgate.pairs.corpus import (
+    TEXT_FILES,
+    Corpus,
+    Pool,
+    documents,
+    installed_corpus,
+    matching,
+    stdlib_corpus,
+    wheel_corpus,
+)
+from specgate.pairs.fetch import require
+
+
+@dataclass(frozen=True, slots=True)
+class TextCorpus:
+    """A corpus and its `share` of the training chunks, in relation to the other corpora's."""
+
+    corpus: Corpus
+    share: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.corpus.name} {self.corpus.version}".strip()
+
+
+def parse_corpus(text: str) -> TextCorpus:
+    """`NAME` or `NAME=SHARE`: `python` (the standard library), a pinned or installed package, or a folder's path.
+
+    Raises UsageError for a share that is no positive number and for a name that is none of these.
+    """
+    name, equals, share = text.partition("=")
+    try:
+        value = float(share) if equals else 1.0
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise UsageError(f"--corpus {text}: share = {share!r}", hint="a positive number is needed, e.g. django=2")
+    return TextCorpus(find_corpus(name), value)
+
+
+def find_corpus(name: str) -> Corpus:
+    if name == "python":
+        return stdlib_corpus()
+    for asset in TEXTS:
+        if name == asset.package:
+            return wheel_corpus(asset.package, asset.version, require(asset), asset.files)
+    if Path(name).is_dir():
+        return folder_corpus(Path(name))
+    return installed_corpus(name)
+
+
+def folder_corpus(folder: Path) -> Corpus:
+    """The text files below `folder`; the corpus has the folder's name."""
+    found = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
+    return Corpus(folder.resolve().name, "", matching(found, TEXT_FILES), lambda path: (folder / path).read_bytes())
+
+
+def texts(corpus: TextCorpus, pool: Pool) -> Iterator[str]:
+    """The documents of one pool."""
+    return (document.text for document in documents(corpus.corpus, pool))
