@@ -20,23 +20,26 @@ say() { printf '\n== %s\n' "$*"; }
 
 has_gpu() { command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q GPU; }
 
-# Whether installing the packages named would bring CUDA libraries along (asks the resolver, downloads nothing).
-pulls_cuda() {
-    "$VENV/bin/python" -m pip install --quiet --dry-run --ignore-installed --report - "$@" 2>/dev/null |
+# "cuda" where installing the packages named would bring CUDA libraries along, else "plain" (asks the resolver only).
+flavour() {
+    "$VENV/bin/python" -m pip install --quiet --dry-run --ignore-installed --report - "$@" |
         "$VENV/bin/python" -c '
 import json, sys
 names = [item["metadata"]["name"].lower() for item in json.load(sys.stdin)["install"]]
-sys.exit(0 if any(n.startswith(("nvidia-cu", "nvidia-nccl", "cuda-toolkit", "triton")) for n in names) else 1)'
+cuda = any(n.startswith(("nvidia-cu", "nvidia-nccl", "cuda-toolkit", "triton")) for n in names)
+print("cuda" if cuda else "plain")'
 }
 
 install_torch() {
-    local range
+    local range kind
     range=$("$VENV/bin/python" -c '
 import tomllib
 print(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["torch"][0])')
     if "$VENV/bin/python" -c 'import torch' 2>/dev/null; then
         return
-    elif has_gpu || ! pulls_cuda "$range"; then
+    fi
+    kind=$(flavour "$range")
+    if has_gpu || [ "$kind" = plain ]; then
         "$VENV/bin/python" -m pip install --quiet "$range"
     else
         # uv knows where torch's CPU builds are kept; pip would have to be told an index.
@@ -97,9 +100,13 @@ tests() {
     setup torch,dev
     say "fetching the demo pair (tests on it are skipped without it)"
     "$VENV/bin/specgate" pairs fetch || true
-    say "ruff";   "$VENV/bin/ruff" check . && "$VENV/bin/ruff" format --check .
-    say "mypy";   "$VENV/bin/mypy"
-    say "pytest"; "$VENV/bin/python" -m pytest "$@"
+    say "ruff"
+    "$VENV/bin/ruff" check .
+    "$VENV/bin/ruff" format --check .
+    say "mypy"
+    "$VENV/bin/mypy"
+    say "pytest"
+    "$VENV/bin/python" -m pytest "$@"
 }
 
 case "$command" in

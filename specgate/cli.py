@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import traceback
 
@@ -44,19 +46,27 @@ def backends() -> None:
 
 def main() -> None:
     """Run the command line and map every way it can end to a code of `ExitCode`."""
-    debug = "--debug" in sys.argv
+    arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    debug = len(arguments) < len(sys.argv[1:])
+    for name in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.default_int_handler)  # a cancelled job saves what it has, as after Ctrl-C
     try:
-        code = cli.main(standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else ExitCode.PASS)
+        # Not `cli.main`, which ends with 1, our FAIL, where the reader of a pipe has gone.
+        with cli.make_context("specgate", arguments) as context:
+            cli.invoke(context)
+        sys.stdout.flush()
     except SpecgateError as error:
         _fail(str(error), error.exit_code, debug)
-    except click.exceptions.Abort:
-        _fail("interrupted", ExitCode.INTERRUPTED, debug)
-    except KeyboardInterrupt:
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except (click.exceptions.Abort, KeyboardInterrupt):
         _fail("interrupted", ExitCode.INTERRUPTED, debug)
     except click.ClickException as error:
         error.show()
         sys.exit(ExitCode.USAGE)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's last flush does not fail as well
+        sys.exit(ExitCode.BROKEN_PIPE)
     except Exception as error:
         hint = "" if debug else "\n  run again with --debug for the traceback"
         _fail(f"internal error: {type(error).__name__}: {error}{hint}", ExitCode.INTERNAL, debug)

@@ -63,7 +63,7 @@ def full(**options: Any) -> None:
 def _measure(kind: Literal["micro", "full"], options: dict[str, Any]) -> None:
     from specgate.session import Request, carry_out
 
-    plain = options.pop("plain") or not sys.stdout.isatty()
+    plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
     options.pop("debug")
     options["options"] = dict(_key_value(o) for o in options["options"])
     sys.exit(carry_out(Request(kind=kind, argv=tuple(sys.argv[1:]), plain=plain, **options)))

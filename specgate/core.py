@@ -249,6 +249,8 @@ class EngineFacts:
     capture_rule: str | None
     has_draft: bool
     details: Mapping[str, str | int | float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    """What a reader of the result must know of this engine or checkpoint."""
 
 
 class Finish(StrEnum):

@@ -31,6 +31,7 @@ class ExitCode(IntEnum):
     BACKEND_ERROR = 7
     INTERNAL = 70
     INTERRUPTED = 130
+    BROKEN_PIPE = 141
 
 
 class SpecgateError(Exception):

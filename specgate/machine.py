@@ -60,7 +60,8 @@ def _source_files(root: Path) -> list[Path]:
 
 
 def has_cuda_gpu() -> bool:
-    return bool(gpus())
+    """Whether a GPU is there and CUDA programs are allowed to see it."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and bool(gpus())
 
 
 def gpus() -> list[dict[str, object]]:
@@ -141,5 +142,7 @@ def _git() -> dict[str, object]:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
+    if git("ls-files", "--error-unmatch", "specgate/__init__.py") is None:
+        return {"commit": None, "dirty": None}  # installed: the repository around it, if any, is somebody else's
     status = git("status", "--porcelain", "--untracked-files=no")
     return {"commit": git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}

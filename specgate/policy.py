@@ -6,6 +6,7 @@ parameters. What a gate takes is asked of the gate and passed in, so that a plug
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -45,7 +46,7 @@ def load_policy(path: Path, gates: GateParams) -> Policy:
     form = parse(PolicyForm, document)
     if problems := list(_problems(form, gates)):
         raise refusal(document, problems)
-    return Policy(path.stem, tuple(_rule(r) for r in form.rules), path)
+    return Policy(path.stem, tuple(_rule(r, gates[r.gate]) for r in form.rules), path)
 
 
 def find_policy(name_or_path: str, gates: GateParams) -> Policy:
@@ -58,8 +59,9 @@ def find_policy(name_or_path: str, gates: GateParams) -> Policy:
     return load_policy(path, gates)
 
 
-def _rule(form: RuleForm) -> Rule:
-    return Rule(form.id, form.gate, form.required, form.scenario, form.role, dict(form.model_extra or {}))
+def _rule(form: RuleForm, params: Mapping[str, type]) -> Rule:
+    values = {key: params[key](value) for key, value in (form.model_extra or {}).items()}
+    return Rule(form.id, form.gate, form.required, form.scenario, form.role, values)
 
 
 def _problems(form: PolicyForm, gates: GateParams) -> Iterator[Problem]:
@@ -71,9 +73,12 @@ def _problems(form: PolicyForm, gates: GateParams) -> Iterator[Problem]:
         if rule.gate not in gates:
             yield Problem(("rules", i, "gate"), f"no such gate; {nearest(rule.gate, gates)}")
             continue
-        for key, value in (rule.model_extra or {}).items():
-            if why := _param_problem(key, value, rule.gate, gates[rule.gate]):
-                yield Problem(("rules", i, key), why)
+        given, params = rule.model_extra or {}, gates[rule.gate]
+        found = ((key, _param_problem(key, value, rule.gate, params)) for key, value in given.items())
+        wrong = [Problem(("rules", i, key), why) for key, why in found if why]
+        yield from wrong
+        if not wrong and (missing := [key for key in params if key not in given]):
+            yield Problem(("rules", i, "gate"), f"{rule.gate} needs {', '.join(missing)}")
 
 
 def _param_problem(key: str, value: object, gate: str, params: Mapping[str, type]) -> str | None:
@@ -82,4 +87,6 @@ def _param_problem(key: str, value: object, gate: str, params: Mapping[str, type
     accepts = (int, float) if params[key] is float else params[key]
     if not isinstance(value, accepts) or (isinstance(value, bool) and params[key] is not bool):
         return f"{gate} takes a {params[key].__name__} here"
+    if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
+        return f"{gate} takes a finite number, 0 or more, here"
     return None

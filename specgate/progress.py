@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -15,7 +15,12 @@ from specgate.runner import Progress
 def progress(plain: bool) -> Iterator[Progress]:
     """A callback that is given every finished block, with the blocks done and planned."""
     if plain:
-        yield lambda block, done, planned: click.echo(block_line(block, done, planned))
+
+        def tell(block: Block, done: int, planned: int) -> None:
+            with suppress(BrokenPipeError):  # a reader that has gone must not end the measurement
+                click.echo(block_line(block, done, planned))
+
+        yield tell
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar

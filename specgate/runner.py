@@ -7,14 +7,26 @@ judged here; progress is reported between blocks only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from specgate.api import Decoded, Engine, OpenRequest
 from specgate.comparison import find_divergences
-from specgate.core import Block, EngineFacts, Finish, Margin, Plan, Point, Role, Round, Scenario
-from specgate.errors import BackendError
+from specgate.core import (
+    Block,
+    Cell,
+    Divergence,
+    EngineFacts,
+    Finish,
+    Margin,
+    Plan,
+    Point,
+    Role,
+    Round,
+    Scenario,
+)
+from specgate.errors import BackendError, UsageError
 from specgate.plan import positions_needed
 from specgate.store import Config, RunFolder
 from specgate.worker import EngineWorker
@@ -23,34 +35,33 @@ from specgate.workload import Prompts
 Progress = Callable[[Block, int, int], None]
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What the loop leaves beside the journal."""
-
-    engines: dict[str, EngineFacts]
-    failures: dict[str, str]
-
-
 class Runner:
-    """Runs a plan into a run folder; rounds that the journal already holds are not run again."""
+    """Runs a plan into a run folder; rounds that the journal already holds are not run again.
+
+    Afterwards `engines` and `failures` say, by point key, what measured a point and why it is missing or incomplete.
+    """
 
     def __init__(
         self, plan: Plan, prompts: Mapping[str, Prompts], config: Config, folder: RunFolder, progress: Progress
     ) -> None:
         self.plan, self.prompts, self.config = plan, prompts, config
         self.folder, self.progress = folder, progress
-        self.blocks = folder.blocks()
+        self.blocks, self.margins = folder.blocks(), folder.margins()
+        self.engines = folder.engines()
         self.session = max((b.session for b in self.blocks), default=-1)
-        self.total = sum(len(r.order) for r in plan.rounds)
-        self.finished = len(whole_rounds(plan, self.blocks))
-        self.outcome = Outcome({}, {})
+        self.failures: dict[str, str] = {}
+        self.todo = [p for p in plan.points if self._unfinished(p)]
+        self.finished = 0
+        self.total = sum(len(r.order) for p in self.todo for r in plan.rounds_of(p) if r.warmup or not self._done(r))
 
-    def run(self) -> Outcome:
+    def run(self) -> None:
         """Run what is missing. A failed point is recorded, the next one gets a fresh engine; other errors propagate."""
-        todo = [p for p in self.plan.points if not all(map(self._done, self.plan.rounds_of(p)))]
-        for _, points in groupby(todo, key=self._engine_key):
+        for _, points in groupby(self.todo, key=self._engine_key):
             self._run_points(list(points))
-        return self.outcome
+
+    def _unfinished(self, point: Point) -> bool:
+        measured = [r for r in self.plan.rounds_of(point) if not r.warmup]
+        return not all(map(self._done, measured)) or any(True for _ in self._unexplained(point))
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         """Points with equal keys share one engine process."""
@@ -65,7 +76,7 @@ class Runner:
                     worker = worker or self._open(points)
                     self._run_point(point, worker)
                 except BackendError as error:
-                    self.outcome.failures[point.key] = str(error)
+                    self.failures[point.key] = str(error)
                     if worker is not None:
                         worker.close()
                     worker = None
@@ -88,9 +99,23 @@ class Runner:
         self.session += 1
         log = self.folder.log(f"worker-{self.session}.log")
         worker = EngineWorker(points[0].backend, request, max(s.timeout_s for s in scenarios), log)
-        for point in points:
-            self.outcome.engines[point.key] = worker.facts()
+        try:
+            for point in points:
+                self._register(point, worker.facts())
+        except BaseException:
+            worker.close()
+            raise
         return worker
+
+    def _register(self, point: Point, facts: EngineFacts) -> None:
+        """Raises UsageError where blocks of this point were measured on something else."""
+        before = self.engines.setdefault(point.key, facts)
+        for key in ("target_sha256", "draft_sha256", "device", "dtype", "capture_rule"):
+            old, new = getattr(before, key), getattr(facts, key)
+            if old != new:
+                hint = "start a new run: blocks of two engines must not be paired"
+                raise UsageError(f"{self.folder.path}: {point.key}: {key}: it was {old}, it is {new} now", hint=hint)
+        self.folder.append_engine(point.key, facts)
 
     def _run_point(self, point: Point, engine: EngineWorker) -> None:
         scenario = self.plan.scenarios[point.scenario]
@@ -101,11 +126,12 @@ class Runner:
     def _run_prompt_set(
         self, scenario: Scenario, point: Point, rounds: Sequence[Round], prompts: Prompts, engine: Engine
     ) -> None:
-        todo = [r for r in rounds if not self._done(r)]
-        if not todo:
+        # A new process is cold: its warm-up rounds run again, whatever an earlier one has run.
+        warmup, prompt_set = rounds[0].warmup, rounds[0].prompt_set
+        todo = [r for r in rounds if r.warmup or not self._done(r)]
+        if not todo and not any(True for _ in self._unexplained(point, prompt_set)):
             return
-        sets = prompts.warmup if todo[0].warmup else prompts.measured
-        ids = sets[todo[0].prompt_set].token_ids
+        ids = (prompts.warmup if warmup else prompts.measured)[prompt_set].token_ids
         shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
         for round_ in todo:
             for slot, role in enumerate(round_.order):
@@ -113,8 +139,8 @@ class Runner:
                 prefill_ns = engine.prefill(ids, draft=role.speculative) if own else shared_ns
                 decoded = engine.decode(role, scenario.budget, ())
                 self._record(make_block(round_, slot, role, self.session, prefill_ns, decoded))
-        if not todo[0].warmup:
-            self._explain(point, todo[0].prompt_set, engine)
+        if not warmup:
+            self._explain(point, prompt_set, engine)
 
     def _record(self, block: Block) -> None:
         self.folder.append(block)
@@ -126,13 +152,20 @@ class Runner:
         return whole_session(self.blocks, round_) is not None
 
     def _explain(self, point: Point, prompt_set: int, engine: Engine) -> None:
-        """Ask the engine for the top-2 margin wherever a spec block left the baseline, while the prompts are still
-        cached.
-        """
-        blocks = [b for b in self.blocks if b.point == point and b.prompt_set == prompt_set and not b.warmup]
-        for cell, d, baseline in find_divergences(blocks):
+        """Ask for the top-2 margin wherever a spec block left the baseline, while the prompts are still cached."""
+        for cell, d, baseline in list(self._unexplained(point, prompt_set)):
             top1, top2 = engine.top2(d.slot, baseline.tokens[d.slot][: d.position])
-            self.folder.append_margin(Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, top1, top2))
+            margin = Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, top1, top2)
+            self.folder.append_margin(margin)
+            self.margins.append(margin)
+
+    def _unexplained(self, point: Point, prompt_set: int | None = None) -> Iterator[tuple[Cell, Divergence, Block]]:
+        """Divergences in whole rounds of `point` whose margin is not known yet."""
+        known = {(m.cell, m.prompt_set, m.round, m.slot, m.position) for m in self.margins}
+        mine = [b for b in self.blocks if b.point == point and not b.warmup and prompt_set in (None, b.prompt_set)]
+        for cell, d, baseline in find_divergences(whole_rounds(self.plan, mine)):
+            if (cell.key, d.prompt_set, d.round, d.slot, d.position) not in known:
+                yield cell, d, baseline
 
 
 def whole_session(blocks: Sequence[Block], round_: Round) -> int | None:

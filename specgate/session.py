@@ -21,7 +21,7 @@ from specgate.pairs.demo import resolve_pair, target_limits
 from specgate.plan import build_plan, check_limits
 from specgate.policy import find_policy
 from specgate.progress import progress
-from specgate.runner import Outcome, Runner, whole_rounds
+from specgate.runner import Runner, whole_rounds
 from specgate.scenario import override, select
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
@@ -71,29 +71,42 @@ def carry_out(request: Request) -> ExitCode:
     config = read_back(request) if request.resume else resolve(request)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     prompts = fitting_prompts(plan, config)
-    folder, run = resume(request, config) if request.resume else begin(request, config, prompts)
+    folder, run = resume(request, config, prompts) if request.resume else begin(request, config, prompts)
     click.echo(f"run folder {folder.path}")
-    stopped: SpecgateError | KeyboardInterrupt | None = None
-    with progress(request.plain) as report:
+    stopped: Stopped = None
+    with folder.lock(), progress(request.plain) as report:
         runner = Runner(plan, prompts, config, folder, report)
         try:
             runner.run()
         except (SpecgateError, KeyboardInterrupt) as error:
             stopped = error
-    run = judge(conclude(run, plan, config, folder, runner.outcome, stopped), config.policy)
+    run = judge(conclude(run, plan, config, folder, runner, stopped), config.policy)
     try:
-        write(run, config, folder)
+        write(run, plan, config, folder, ending(run, stopped))
     except EnvironmentRefused as error:
         stopped = stopped or error
     click.echo(plugins.report("plain" if request.plain else "console").render(run, config.policy))
-    if stopped is not None:
-        click.echo(f"error: {stopped or 'interrupted'}", err=True)
-    state, code = overall(run)
-    if stopped is not None:
-        code = stopped.exit_code if isinstance(stopped, SpecgateError) else ExitCode.INTERRUPTED
+    for why in dict.fromkeys((*runner.failures.values(), *([sentence(stopped)] if stopped is not None else []))):
+        click.echo(f"error: {why}", err=True)
+    verdict, code = ending(run, stopped)
     click.echo(f"run folder {folder.path}")
-    click.echo(f"verdict {'not reached' if stopped is not None else state.value} (exit {int(code)})")
+    click.echo(f"verdict {verdict} (exit {int(code)})")
     return code
+
+
+Stopped = SpecgateError | KeyboardInterrupt | None
+
+
+def ending(run: Run, stopped: Stopped) -> tuple[str, ExitCode]:
+    """The word and the exit code that a run ends with; a run that was stopped has reached no verdict."""
+    if stopped is not None:
+        return "not reached", stopped.exit_code if isinstance(stopped, SpecgateError) else ExitCode.INTERRUPTED
+    state, code = overall(run)
+    return code.name if code is ExitCode.BACKEND_ERROR else state.value, code
+
+
+def sentence(stopped: SpecgateError | KeyboardInterrupt) -> str:
+    return str(stopped) or "interrupted"
 
 
 # ── before the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,15 +201,17 @@ def read_back(request: Request) -> Config:
     return config
 
 
-def resume(request: Request, config: Config) -> tuple[RunFolder, Run]:
+def resume(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
     """An unfinished run, on the ground it was started on: blocks of two versions must not be paired."""
     assert request.resume is not None
     folder = RunFolder.open(request.resume)
     run = folder.read_run()
+    before = {**run.fingerprint, **{key: about["sha256"] for key, about in run.prompts.items()}}
     now_is = {"source_tree_sha256": machine.source_tree_sha256(), "config_sha256": config.digest}
+    now_is |= {key: p.sha256 for key, p in prompts.items()}
     for key, value in now_is.items():
-        if run.fingerprint[key] != value:
-            message = f"{folder.path}: {key}: {run.fingerprint[key]}: it is {value} now"
+        if before[key] != value:
+            message = f"{folder.path}: {key}: {before[key]}: it is {value} now"
             raise UsageError(message, hint="start a new run: blocks of two versions must not be paired")
     return folder, run
 
@@ -209,17 +224,16 @@ def conclude(
     plan: Plan,
     config: Config,
     folder: RunFolder,
-    outcome: Outcome,
-    stopped: SpecgateError | KeyboardInterrupt | None,
+    runner: Runner,
+    stopped: Stopped,
 ) -> Run:
     """The journal, reduced: cells, comparisons, and what is missing."""
     blocks = whole_rounds(plan, folder.blocks())
     cells, comparisons = measure(plan, blocks, folder.margins(), near_tie_margin(config.policy))
-    engines = {**run.engines, **outcome.engines}
-    facts = next(iter(engines.values()), None)
+    facts = next(iter(runner.engines.values()), None)
     incomplete = {c.cell.point.key for c in cells if c.status != "ok"}
     old_failures = {k: v for k, v in run.failures.items() if k in incomplete}
-    cut_short = {"run": str(stopped) or "interrupted"} if stopped is not None else {}
+    cut_short = {"run": sentence(stopped)} if stopped is not None else {}
     if isinstance(stopped, KeyboardInterrupt):
         status: Literal["interrupted", "partial", "complete"] = "interrupted"
     else:
@@ -234,10 +248,11 @@ def conclude(
             "draft_sha256": facts.draft_sha256 if facts else None,
             "device": facts.device if facts else None,
         },
-        engines=engines,
+        engines=runner.engines,
         cells=cells,
         comparisons=comparisons,
-        failures={**old_failures, **outcome.failures, **cut_short},
+        failures={**old_failures, **runner.failures, **cut_short},
+        warnings=tuple(dict.fromkeys(w for facts in runner.engines.values() for w in facts.warnings)),
     )
 
 
@@ -254,10 +269,10 @@ def judge(run: Run, policy: Policy) -> Run:
     return replace(run, verdicts=tuple(verdicts))
 
 
-def write(run: Run, config: Config, folder: RunFolder) -> None:
+def write(run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[str, ExitCode]) -> None:
     """Reports first, run.json last: a `complete` run.json means that everything else is there."""
-    state, code = overall(run)
-    blocks = folder.blocks()
+    verdict, code = end
+    blocks = whole_rounds(plan, folder.blocks())
     speculation = {c.cell.key: block for c in run.cells if (block := eagle_speculation(c, blocks)) is not None}
     folder.write_json(
         "gates.json",
@@ -265,7 +280,7 @@ def write(run: Run, config: Config, folder: RunFolder) -> None:
             "schema": "specgate.gates/v1",
             "run": run.id,
             "policy": to_plain(Policy, config.policy),
-            "verdict": state.value,
+            "verdict": verdict,
             "exit_code": int(code),
             "verdicts": [to_plain(Verdict, v) for v in run.verdicts],
         },

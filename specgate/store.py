@@ -1,7 +1,7 @@
 """The run folder: written as the run goes, finished atomically, readable again.
 
 config.resolved.yaml  env.json       before the first block
-samples/blocks.jsonl                 one line per block, flushed as it ends; margins.jsonl beside it
+samples/blocks.jsonl                 one line per block, flushed as it ends; margins.jsonl, engines.jsonl beside it
 run.json                             `status: running` from the start, replaced at the end
 gates.json  metrics.csv  summary.csv  report.html  MANIFEST.sha256      at the end
 logs/                                what the engine processes printed
@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
+from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from specgate.core import Block, Margin, PairRef, Policy, Run, Scenario
+from specgate.core import Block, EngineFacts, Margin, PairRef, Policy, Run, Scenario
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 
 SCHEMA = "specgate.result/v1"
@@ -47,12 +48,18 @@ class Config:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of canonical JSON: sorted keys, defaults resolved."""
+        """SHA-256 of canonical JSON: sorted keys, defaults resolved, the home folder as it is written."""
         plain = json.dumps(to_plain(Config, self), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(plain.encode()).hexdigest()
+        return hashlib.sha256(without_home(plain).encode()).hexdigest()
 
 
-_HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)")
+_HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.home() != Path("/") else None
+
+
+def without_home(text: str) -> str:
+    """`text` with the home folder written `~`: runs are shared."""
+    return _HOME.sub("~", text) if _HOME else text
+
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
@@ -107,6 +114,19 @@ class RunFolder:
     def id(self) -> str:
         return self.path.name
 
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Only one process may write into a run. Raises EnvironmentRefused while another one does."""
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise EnvironmentRefused(f"{self.path}: another specgate is writing this run", hint="wait for it") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
     def log(self, name: str) -> Path:
         return self.path / "logs" / name
 
@@ -139,6 +159,17 @@ class RunFolder:
 
     def append_margin(self, margin: Margin) -> None:
         self._append("margins.jsonl", to_plain(Margin, margin))
+
+    def append_engine(self, point: str, facts: EngineFacts) -> None:
+        self._append("engines.jsonl", {"point": point, "facts": to_plain(EngineFacts, facts)})
+
+    def engines(self) -> dict[str, EngineFacts]:
+        """Point key → the engine that measured it first."""
+        found: dict[str, EngineFacts] = {}
+        for line in self._lines("engines.jsonl"):
+            assert isinstance(line, dict)
+            found.setdefault(line["point"], from_plain(EngineFacts, line["facts"], self.path))
+        return found
 
     def blocks(self) -> list[Block]:
         return [from_plain(Block, line, self.path) for line in self._lines("blocks.jsonl")]
@@ -191,21 +222,18 @@ class RunFolder:
         return from_plain(Run, {k: v for k, v in data.items() if k in Run.__dataclass_fields__}, file)
 
     def write_manifest(self) -> None:
-        files = sorted(p for p in self.path.rglob("*") if p.is_file() and p.name != "MANIFEST.sha256")
+        files = sorted(p for p in self.path.rglob("*") if p.is_file() and p.name not in ("MANIFEST.sha256", ".lock"))
         lines = [
             f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(self.path).as_posix()}\n" for p in files
         ]
         self.write_text("MANIFEST.sha256", "".join(lines))
 
     def write_text(self, name: str, text: str) -> None:
-        """Atomically: a reader sees the old file or the new one, never half of it.
-
-        Runs are shared, so the home folder is written `~`.
-        """
+        """Atomically: a reader sees the old file or the new one, never half of it."""
         file = self.path / name
         temporary = file.with_name(file.name + ".tmp")
         with _disk(file):
-            temporary.write_text(_HOME.sub("~", text), encoding="utf-8")
+            temporary.write_text(without_home(text), encoding="utf-8")
             temporary.replace(file)
 
 

@@ -115,7 +115,8 @@ def _log_tail(log: Path) -> str | None:
 
 def _serve(conn: Connection, backend: str, request: OpenRequest, log: Path) -> None:
     """The child's life: open the engine, then answer calls until None or the parent's end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it closes us after saving
+    for name in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it closes us after saving
     _redirect_output(log)
     try:
         engine = plugins.backend(backend).open(request)
@@ -141,8 +142,8 @@ def _serve(conn: Connection, backend: str, request: OpenRequest, log: Path) -> N
 
 def _redirect_output(log: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(descriptor, sys.stdout.fileno())
-    os.dup2(descriptor, sys.stderr.fileno())
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
 
 
 def _portable(error: BaseException, method: str) -> SpecgateError:

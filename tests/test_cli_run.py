@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.eagle3.tiny import write_random_pair
+from specgate.store import RunFolder
 
 ROOT = Path(__file__).parent.parent
 SCENARIO = """\
@@ -288,6 +289,59 @@ def test_resuming_what_is_no_run_is_refused(cli: Cli) -> None:
     done = cli.run("micro", "--resume", cli.folder, pair=False)
     assert done.returncode == 2
     assert "not a run folder" in done.stderr
+
+
+def test_resuming_on_other_weights_is_refused(cli: Cli, tmp_path: Path) -> None:
+    shutil.copytree(cli.draft, tmp_path / "draft")
+    cli.draft = tmp_path / "draft"
+    done = cli.micro("--measurement-runs", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    journal = cli.newest() / "samples" / "blocks.jsonl"
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:7]))
+    other, _ = write_random_pair(tmp_path / "other", seed=9)
+    shutil.copy(other.parent / "draft" / "model.safetensors", cli.draft)
+    done = cli.run("micro", "--resume", cli.newest(), pair=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "draft_sha256: it was" in done.stderr
+
+
+def test_a_run_that_is_being_written_is_left_alone(cli: Cli) -> None:
+    cli.micro("--backend", "fake", "-o", "die_after_blocks=20")
+    run = cli.newest()
+    with RunFolder(run).lock():
+        done = cli.run("micro", "--resume", run, pair=False)
+    assert done.returncode == 4
+    assert "another specgate is writing" in done.stderr
+
+
+def test_a_cancelled_job_saves_what_it_has(cli: Cli) -> None:
+    command = [sys.executable, "-m", "specgate", "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
+    command += [
+        "--backend",
+        "fake",
+        "-o",
+        "hang_after_blocks=7",
+        "--target",
+        str(cli.target),
+        "--draft",
+        str(cli.draft),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=cli.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("[7/"):
+                break
+        process.send_signal(signal.SIGTERM)
+        process.stdout.read()
+    assert process.returncode == 130
+    assert json.loads((cli.newest() / "gates.json").read_text())["exit_code"] == 130
+
+
+def test_a_reader_that_has_gone_is_no_fail(cli: Cli) -> None:
+    command = f"{sys.executable} -m specgate scenarios list --plain | true; exit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run(["bash", "-c", command], cwd=cli.folder, env=environment).returncode in (0, 141)
 
 
 def test_resuming_on_changed_source_is_refused(cli: Cli) -> None:

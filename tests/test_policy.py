@@ -86,7 +86,10 @@ def test_a_good_file_becomes_a_policy(tmp_path: Path) -> None:
         ("id: b, gate: other, required: true, looks: 2.5", "rules[1].looks: 2.5: other takes a int here"),
         ("id: b, gate: speed, required: 1", "rules[1].required: 1: input should be a valid boolean"),
         ("id: b, gate: speed", "rules[1].required: this key is required"),
-        ("id: a, gate: speed, required: true", "rules[1].id: 'a': rule 1 of this file has this id already"),
+        ("id: a, gate: speed, required: true, min: 1.0", "rules[1].id: 'a': rule 1 of this file has this id already"),
+        ("id: b, gate: speed, required: true", "rules[1].gate: 'speed': speed needs min"),
+        ("id: b, gate: speed, required: true, min: .nan", "speed takes a finite number, 0 or more, here"),
+        ("id: b, gate: tokens, required: true, near_tie_margin: -1", "tokens takes a finite number, 0 or more, here"),
         ("id: '', gate: speed, required: true", "rules[1].id: '': string should have at least 1 character"),
     ],
 )  # fmt: skip

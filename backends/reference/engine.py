@@ -74,7 +74,7 @@ class ReferenceEngine:
         self.prompts = [torch.tensor(list(p), dtype=torch.long, device=self.device) for p in prompts]
         last = [self._prefill_slot(i, p, draft) for i, p in enumerate(self.prompts)]
         streams, features = zip(*last, strict=True)
-        self.first_token = target_argmax(target_logits(self.tw, self.target.geometry, torch.cat(streams)))[:, 0]
+        self.first_token = self._greedy(torch.cat(streams))[:, 0]
         self.length = torch.tensor([len(p) for p in self.prompts], device=self.device)
         self.pending = None
         if draft:
@@ -138,9 +138,10 @@ class ReferenceEngine:
             recorder.phase("verify")
             accepted = accept(drafts, targets)
             recorder.phase("accept")
-            commit(slots, targets, accepted, rule)
+            emitted = commit(slots, targets, accepted, rule)
             if features is not None:
-                pending = Pending(features, targets, accepted + 1, start)
+                # A slot that has finished stays where it is: its rows run on beside the others and mean nothing.
+                pending = Pending(features, targets, emitted.clamp(min=1), start)
             recorder.step(active, accepted)
         return recorder.decoded(slots)
 
@@ -175,6 +176,7 @@ class ReferenceEngine:
         """
         rows = torch.arange(pending.tokens.shape[1], device=self.device)
         hidden = project_features(self.dw, self._draft_geometry, pending.features)
+        self._check_finite(hidden, "the draft's hidden states")
         stream = self._draft_step(pending.tokens, hidden, pending.start[:, None] + rows)
         return stream[torch.arange(len(stream), device=self.device), pending.count - 1]
 
@@ -190,7 +192,21 @@ class ReferenceEngine:
         boundaries = self.draft.capture.boundaries if drafts.shape[1] and self.draft else ()
         geometry = self.target.geometry
         stream, features = target_forward(self.tw, geometry, self.table, cache, tokens, positions, boundaries)
-        return target_argmax(target_logits(self.tw, geometry, stream)), features
+        return self._greedy(stream), features
+
+    def _greedy(self, stream: Tensor) -> Tensor:
+        """The target's token of each row."""
+        logits = target_logits(self.tw, self.target.geometry, stream)
+        self._check_finite(logits, "the target's logits")
+        return target_argmax(logits)
+
+    def _check_finite(self, x: Tensor, what: str) -> None:
+        """NaN equals nothing: an argmax over it would give token 0 in every role, and all would look well."""
+        if not torch.isfinite(x).all():
+            raise BackendError(
+                f"{what} are not finite in {self.dtype}",
+                hint="the checkpoint holds NaN or infinity, or overflows in this dtype: try float32",
+            )
 
     # ── forensics ────────────────────────────────────────────────────────────────────────────────────────────────────
 

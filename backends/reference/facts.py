@@ -21,7 +21,6 @@ def engine_facts(
     }
     if draft is not None:
         details |= draft_details(draft.geometry)
-        details |= {f"draft warning {i}": text for i, text in enumerate(draft.warnings, 1)}
     return EngineFacts(
         backend="reference",
         device=torch.cuda.get_device_name() if device == "cuda" else device,
@@ -34,6 +33,7 @@ def engine_facts(
         capture_rule=draft.capture.rule if draft else None,
         has_draft=draft is not None,
         details=details,
+        warnings=draft.warnings if draft else (),
     )
 
 

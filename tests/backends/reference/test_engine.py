@@ -235,6 +235,30 @@ def test_every_draft_and_accept_count_equals_a_cacheless_eagle3(
         assert seen == by_hand.cycles(prompt, 3, 10)
 
 
+def test_a_slot_that_finished_early_stays_within_its_cache(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    k, new_tokens, length = 5, 16, 8
+    monkeypatch.setattr("specgate.backends.reference.engine.accept", lambda drafts, targets: torch.tensor([k, 0]))
+    monkeypatch.setattr("specgate.backends.reference.cache.KEY_BLOCK", 1)
+    engine = open_engine(folders, batch=2, positions=length + new_tokens + k + 2)
+    engine.prefill([PROMPTS[0][:length], PROMPTS[2][:length]], draft=True)
+    assert engine.decode(Role(k), Budget(new_tokens=new_tokens), ()).finish == ("length", "length")
+
+
+@pytest.mark.parametrize(("which", "tensor"), [(0, "model.norm.weight"), (1, "fc.weight")], ids=["target", "draft"])
+def test_a_checkpoint_of_nan_is_refused(tmp_path: Path, which: int, tensor: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folders = write_random_pair(tmp_path, seed=1)
+    file = folders[which] / "model.safetensors"
+    save_file({k: t * float("nan") if k == tensor else t for k, t in load_file(file).items()}, file)
+    engine = open_engine(folders)
+    with pytest.raises(BackendError, match="not finite"):
+        engine.prefill(PROMPTS, draft=True)
+        engine.decode(Role(2), Budget(steps=2), ())
+
+
 def test_top2_are_the_two_largest_logits_of_transformers(folders: tuple[Path, Path]) -> None:
     from transformers import AutoModelForCausalLM
 
