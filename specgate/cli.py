@@ -22,7 +22,7 @@ def cli() -> None:
     """Measure speculative decoding, and judge it.
 
     Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 4 environment refused, 5 order refused, 6 invalid, 7 back-end
-    error, 70 internal error.
+    error, 70 internal error, 130 interrupted, 141 the reader of the output has gone.
     """
 
 
@@ -33,7 +33,7 @@ cli.add_command(scenarios)
 cli.add_command(pairs)
 
 
-@cli.command()
+@cli.command(short_help="List the engines, and whether they run here.")
 def backends() -> None:
     """List the engines that can be measured, and whether they run here."""
     from specgate import plugins

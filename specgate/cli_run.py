@@ -43,7 +43,7 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command()
+@click.command(short_help="Measure a fixed number of engine steps per block.")
 @_run_options
 def micro(**options: Any) -> None:
     """Measure a fixed number of engine steps per block: the gates that must be green first.

@@ -41,7 +41,7 @@ def list_scenarios(plain: bool) -> None:
     click.echo("* runs only when named")
 
 
-@scenarios.command()
+@scenarios.command(short_help="Print one, with what it extends filled in.")
 @click.argument("name")
 def show(name: str) -> None:
     """Print scenario NAME (or a file) with everything it extends filled in."""
@@ -50,7 +50,7 @@ def show(name: str) -> None:
     click.echo(dump(find(name)), nl=False)
 
 
-@scenarios.command()
+@scenarios.command(short_help="Check scenario files.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def validate(files: tuple[str, ...]) -> None:
     """Check scenario files and report every problem of each; exit code 2 where there is one."""
@@ -67,7 +67,7 @@ def validate(files: tuple[str, ...]) -> None:
         raise UsageError("\n".join(problems))
 
 
-@click.command()
+@click.command(short_help="Dry run: what would be measured, and how long.")
 @click.option("--backend", metavar="NAME", help="Engine that would run (default: the best one usable here).")
 @click.option("--scenario", "names", multiple=True, metavar="FILE|NAME", help="Scenario to plan; may be repeated.")
 @click.option("--only", metavar="GLOB", help="Of those, only scenarios whose name matches.")

@@ -55,28 +55,31 @@ def room_needed(scenario: Scenario) -> int:
     return max(scenario.budget.longest(role.k) + role.k + 2 for role in scenario.roles)
 
 
-def check_limits(plan: Plan, limits: Mapping[str, int]) -> None:
-    """Refuse points that need more positions than their scenario's pair allows.
+def check_limits(plan: Plan, limits: Mapping[str, int], pair: str) -> None:
+    """Refuse points that need more positions than the measured `pair` (its name) allows.
 
     `limits`: scenario name → positions of the pair under that scenario's RoPE scaling. Raises UsageError that lists
     every such point with the numbers and what would be right.
     """
     too_long = [p for p in plan.points if positions_needed(plan.scenarios[p.scenario], p) > limits[p.scenario]]
     if too_long:
-        lines = [_too_long(plan.scenarios[p.scenario], p, limits[p.scenario]) for p in too_long]
+        lines = [_too_long(plan.scenarios[p.scenario], p, limits[p.scenario], pair) for p in too_long]
         raise UsageError("context longer than the pair allows\n  " + "\n  ".join(lines))
 
 
-def _too_long(scenario: Scenario, point: Point, limit: int) -> str:
+def _too_long(scenario: Scenario, point: Point, limit: int, pair: str) -> str:
     need, room = positions_needed(scenario, point), room_needed(scenario)
     remedies = []
     if limit > room:
         remedies.append(f"a context ≤ {limit - room}")
     current = float((scenario.rope or {}).get("factor", 1.0))
-    remedies.append(f"rope: {{rope_type: yarn, factor: {math.ceil(need * current / limit)}}}")
+    factor = math.ceil(need * current / limit)
+    remedies.append(
+        f"{{rope_type: yarn, factor: {factor}}} as a scenario's rope, or as rope_scaling in config.json of --target"
+    )
     return (
         f"{scenario.source_file or scenario.name}: grid.context: {point.context}: with {room} positions for the answer "
-        f"it needs {need}, and pair {scenario.pair!r} has {limit}; right would be {' or '.join(remedies)}"
+        f"it needs {need}, and pair {pair!r} has {limit}; right would be {' or '.join(remedies)}"
     )
 
 

@@ -118,7 +118,7 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     Raises UsageError where a context is longer than the pair allows or a text source has too few prompts.
     """
     limits = {name: target_limits(config.pair, s.rope) for name, s in config.scenarios.items()}
-    check_limits(plan, {name: positions for name, (positions, _) in limits.items()})
+    check_limits(plan, {name: positions for name, (positions, _) in limits.items()}, config.pair.name)
     file = config.pair.target / "tokenizer.json"
     tokenizer = file if file.is_file() else None
     return {

@@ -107,7 +107,7 @@ def demo_limits(plan: Plan, trained: int = 8192) -> dict[str, int]:
 
 def test_every_shipped_scenario_fits_the_demo_pair() -> None:
     plan = build_plan(shipped(), "fake")
-    check_limits(plan, demo_limits(plan))
+    check_limits(plan, demo_limits(plan), "demo")
 
 
 def test_room_is_the_longest_block_of_any_role_and_one_verify_pass() -> None:
@@ -120,10 +120,10 @@ def test_room_is_the_longest_block_of_any_role_and_one_verify_pass() -> None:
 def test_a_point_is_refused_exactly_where_it_does_not_fit(context: int, limit: int) -> None:
     plan = build_plan([scenario_of(context=(context,))], "fake")
     if positions_needed(plan.scenarios["s"], plan.points[0]) <= limit:
-        check_limits(plan, {"s": limit})
+        check_limits(plan, {"s": limit}, "demo")
         return
     with pytest.raises(UsageError, match=f"grid.context: {context}: "):
-        check_limits(plan, {"s": limit})
+        check_limits(plan, {"s": limit}, "demo")
 
 
 def test_a_refusal_lists_every_long_point_and_remedies_that_work() -> None:
@@ -131,17 +131,17 @@ def test_a_refusal_lists_every_long_point_and_remedies_that_work() -> None:
     fine = find("cpu-1k-single")
     plan = build_plan([too_long, fine], "fake")
     with pytest.raises(UsageError) as caught:
-        check_limits(plan, demo_limits(plan))
+        check_limits(plan, demo_limits(plan), "demo")
     message = str(caught.value)
     assert "32768: with 2053 positions for the answer it needs 34821, and pair 'demo' has 16384" in message
-    assert "a context ≤ 14331 or rope: {rope_type: yarn, factor: 5}" in message
+    assert "a context ≤ 14331 or {rope_type: yarn, factor: 5} as a scenario" in message
     assert "cpu-1k-single" not in message
     right = [
         replace(too_long, rope={"rope_type": "yarn", "factor": 5.0}),
         replace(too_long, name="t", grid=Grid((14331,), (1,), (3,))),
     ]
     plan = build_plan(right, "fake")
-    check_limits(plan, demo_limits(plan))
+    check_limits(plan, demo_limits(plan), "demo")
 
 
 # ── estimate ─────────────────────────────────────────────────────────────────────────────────────────────────────────

