@@ -65,6 +65,7 @@ class FakeEngine:
             capture_rule=None,
             has_draft=True,
             details={key: str(value) for key, value in asdict(self.script).items()},
+            acceptance="scripted",
             warnings=("the fake back end measures nothing: tokens, acceptance and clock are scripted",),
         )
 

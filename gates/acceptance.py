@@ -27,7 +27,7 @@ class Acceptance:
 
     def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
         key, floor = result.cell.key, float(rule.params["min"])
-        if run.pair.acceptance == "forced":
+        if run.acceptance == "forced":
             message = "acceptance was forced by the engine, not measured"
             return verdict(rule, key, State.INVALID, "forced_acceptance", message)
         value = result.values.get("acceptance_length")

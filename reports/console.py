@@ -43,7 +43,7 @@ def closing_lines(run: Run) -> Iterator[str]:
     yield f"{head.state}: {head.reason}"
     if head.advice:
         yield head.advice
-    yield f"acceptance is {run.pair.acceptance} (pair {run.pair.name})"
+    yield f"acceptance is {run.acceptance} (pair {run.pair.name})"
 
 
 # ── plain ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -140,7 +140,7 @@ def summary_rows(run: Run) -> Iterator[Row]:
             **identity(run, result.cell),
             "status": result.status,
             "blocks": result.blocks,
-            "acceptance_source": run.pair.acceptance if result.cell.role.speculative else None,
+            "acceptance_source": run.acceptance if result.cell.role.speculative else None,
             "acceptance_ci_low": length.ci_low if length else None,
             "acceptance_ci_high": length.ci_high if length else None,
             **{name: result.values[name].value for name in _FIGURES if name in result.values},

@@ -17,6 +17,7 @@ from specgate.acceptance import AcceptanceRecord
 
 __all__ = [
     "AcceptanceRecord",
+    "AcceptanceSource",
     "Block",
     "Budget",
     "Cell",
@@ -79,19 +80,25 @@ class Role:
 BASELINE = Role(0)
 
 
+AcceptanceSource = Literal["real", "planted", "forced", "scripted"]
+"""Where acceptance comes from, printed beside every figure: a trained pair, analytic weights, an engine's simulation
+knob, or an engine that decodes nothing at all.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class PairRef:
     """A target checkpoint and a draft checkpoint.
 
-    `acceptance` says where acceptance comes from and is printed beside every figure: `real` (a trained pair),
-    `planted` (analytic weights) or `forced` (an engine's simulation knob). `rope` overrides the target's RoPE scaling
-    (Hugging Face keys, e.g. ``{"rope_type": "yarn", "factor": 4.0}``); `None` obeys the checkpoint.
+    `acceptance` holds for an engine that decodes with the pair as it is; one that does not says so itself. `rope`
+    overrides the target's RoPE scaling (Hugging Face keys, e.g. ``{"rope_type": "yarn", "factor": 4.0}``); `None` obeys
+    the checkpoint.
     """
 
     name: str
     target: Path
     draft: Path | None
-    acceptance: Literal["real", "planted", "forced"] = "real"
+    acceptance: AcceptanceSource = "real"
     rope: Mapping[str, float | str] | None = None
 
 
@@ -249,6 +256,8 @@ class EngineFacts:
     capture_rule: str | None
     has_draft: bool
     details: Mapping[str, str | int | float] = field(default_factory=dict)
+    acceptance: AcceptanceSource | None = None
+    """Set where it is not the pair's."""
     warnings: tuple[str, ...] = ()
     """What a reader of the result must know of this engine or checkpoint."""
 
@@ -464,6 +473,11 @@ class Run:
     """point key → the sentence that says why its blocks are missing or incomplete."""
     verdicts: tuple[Verdict, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def acceptance(self) -> AcceptanceSource:
+        """The engines' where one of them says so, else the pair's. The engines of a run are of one back end."""
+        return next((f.acceptance for f in self.engines.values() if f.acceptance), self.pair.acceptance)
 
     def result(self, cell_key: str) -> CellResult | None:
         return next((c for c in self.cells if c.cell.key == cell_key), None)

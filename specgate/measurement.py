@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from specgate.acceptance import AcceptanceRecord
 from specgate.comparison import compare, first_difference, speed
@@ -130,7 +131,7 @@ def speed_values(blocks: Sequence[Block], whole: bool) -> Iterator[Value]:
     yield median("step_ms", lambda b: statistics.median(b.step_ns) / 1e6)
     for phase in PHASES:
         if all(phase in b.phase_ns for b in live):
-            yield median(f"{phase}_ms", lambda b, phase=phase: b.phase_ns[phase] / len(b.step_ns) / 1e6)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            yield median(f"{phase}_ms", partial(ms_per_step, phase))
     if whole:
         yield median("ttft_ms", lambda b: b.prefill_ns / 1e6)
         yield median("e2e_ms", lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6)
@@ -138,6 +139,10 @@ def speed_values(blocks: Sequence[Block], whole: bool) -> Iterator[Value]:
     yield median(
         "prefill_tok_s", lambda b: point.context * len(b.tokens) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0
     )
+
+
+def ms_per_step(phase: str, block: Block) -> float:
+    return block.phase_ns[phase] / len(block.step_ns) / 1e6
 
 
 def ms_per_token(block: Block) -> float:

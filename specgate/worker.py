@@ -11,6 +11,7 @@ import multiprocessing as mp
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
@@ -118,6 +119,7 @@ def _serve(conn: Connection, backend: str, request: OpenRequest, log: Path) -> N
     for name in (signal.SIGINT, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it closes us after saving
     _redirect_output(log)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         engine = plugins.backend(backend).open(request)
         conn.send((False, engine.facts()))
@@ -138,6 +140,14 @@ def _serve(conn: Connection, backend: str, request: OpenRequest, log: Path) -> N
         except BaseException as error:
             answer = (True, _portable(error, method))
         conn.send(answer)
+
+
+def _end_with_parent() -> None:
+    """A parent killed with -9 cannot close us, and an engine that hangs in a call never reads the pipe again."""
+    parent = mp.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _redirect_output(log: Path) -> None:

@@ -63,6 +63,21 @@ class Cli:
     def micro(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return self.run("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *arguments)
 
+    def signalled_after_seven_blocks(self, signal_: signal.Signals) -> int:
+        """Send a signal to a run whose engine hangs in its eighth block; return the exit status."""
+        command = [sys.executable, "-m", "specgate", "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
+        command += ["--backend", "fake", "-o", "hang_after_blocks=7"]
+        command += ["--target", str(self.target), "--draft", str(self.draft)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("[7/"):
+                    break
+            process.send_signal(signal_)
+            process.stdout.read()
+        return process.returncode
+
     def newest(self) -> Path:
         return max((self.folder / "runs").iterdir())
 
@@ -155,50 +170,14 @@ def test_a_killed_engine_keeps_finished_blocks_and_resume_completes_the_run(cli:
 
 
 def test_killing_the_command_itself_loses_no_finished_block(cli: Cli) -> None:
-    command = [sys.executable, "-m", "specgate", "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
-    command += [
-        "--backend",
-        "fake",
-        "-o",
-        "hang_after_blocks=7",
-        "--target",
-        str(cli.target),
-        "--draft",
-        str(cli.draft),
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=cli.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("[7/"):
-                break
-        process.send_signal(signal.SIGKILL)
+    assert cli.signalled_after_seven_blocks(signal.SIGKILL) == -signal.SIGKILL
     run = cli.newest()
     assert (run / "samples" / "blocks.jsonl").read_text().count("\n") == 7
     assert json.loads((run / "run.json").read_text())["status"] == "running"
 
 
 def test_an_interrupt_is_saved_and_marked(cli: Cli) -> None:
-    command = [sys.executable, "-m", "specgate", "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
-    command += [
-        "--backend",
-        "fake",
-        "-o",
-        "hang_after_blocks=7",
-        "--target",
-        str(cli.target),
-        "--draft",
-        str(cli.draft),
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=cli.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("[7/"):
-                break
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-    assert process.returncode == 130
+    assert cli.signalled_after_seven_blocks(signal.SIGINT) == 130
     assert json.loads((cli.newest() / "run.json").read_text())["status"] == "interrupted"
 
 
@@ -315,26 +294,7 @@ def test_a_run_that_is_being_written_is_left_alone(cli: Cli) -> None:
 
 
 def test_a_cancelled_job_saves_what_it_has(cli: Cli) -> None:
-    command = [sys.executable, "-m", "specgate", "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
-    command += [
-        "--backend",
-        "fake",
-        "-o",
-        "hang_after_blocks=7",
-        "--target",
-        str(cli.target),
-        "--draft",
-        str(cli.draft),
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=cli.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("[7/"):
-                break
-        process.send_signal(signal.SIGTERM)
-        process.stdout.read()
-    assert process.returncode == 130
+    assert cli.signalled_after_seven_blocks(signal.SIGTERM) == 130
     assert json.loads((cli.newest() / "gates.json").read_text())["exit_code"] == 130
 
 

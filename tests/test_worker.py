@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,3 +74,35 @@ def test_closing_ends_the_process_even_if_it_died_before(tmp_path: Path) -> None
     with pytest.raises(ProcessLookupError):
         os.kill(worker_gone, 0)
     assert threading.active_count() == before
+
+
+HANGS = """
+import sys
+from pathlib import Path
+from specgate.api import OpenRequest
+from specgate.core import BASELINE, Budget, PairRef
+from specgate.worker import EngineWorker
+
+folder = Path(sys.argv[1])
+pair = PairRef("fake", folder, folder)
+request = OpenRequest(pair, "float32", 1, 64, 3, False, {"hang_after_blocks": "0"})
+worker = EngineWorker("fake", request, 60, folder / "log")
+worker.prefill([[1, 2]], draft=False)
+print(worker.pid, flush=True)
+worker.decode(BASELINE, Budget(new_tokens=9), ())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a process that is not a child: Linux only")
+def test_an_engine_does_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    root = Path(__file__).parent.parent
+    command = [sys.executable, "-c", HANGS, str(tmp_path)]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        engine = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    try:
+        ended, _, _ = select.select([engine], [], [], 30)
+    finally:
+        os.close(engine)
+    assert ended

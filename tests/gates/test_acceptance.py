@@ -51,5 +51,7 @@ def test_without_a_drafted_step_it_cannot_be_judged() -> None:
 @pytest.mark.parametrize("floor", [1.0, 4.0])
 def test_forced_acceptance_satisfies_no_floor(floor: float) -> None:
     forced = run()
-    found = verdict(replace(forced, pair=replace(forced.pair, acceptance="forced")), floor)
-    assert (found.state, found.reason_code) == (State.INVALID, "forced_acceptance")
+    by_pair = replace(forced, pair=replace(forced.pair, acceptance="forced"))
+    by_engine = replace(forced, engines={k: replace(f, acceptance="forced") for k, f in forced.engines.items()})
+    for found in (verdict(by_pair, floor), verdict(by_engine, floor)):
+        assert (found.state, found.reason_code) == (State.INVALID, "forced_acceptance")

@@ -223,7 +223,9 @@ def test_divergences_are_listed_with_place_and_margin() -> None:
     assert "no sequence leaves it" in page(sample()).text
 
 
-@pytest.mark.parametrize(("acceptance", "marked"), [("real", False), ("planted", True), ("forced", True)])
+@pytest.mark.parametrize(
+    ("acceptance", "marked"), [("real", False), ("planted", True), ("forced", True), ("scripted", True)]
+)
 def test_acceptance_that_is_not_real_is_marked(acceptance: str, marked: bool) -> None:
     run = sample()
     shown = page(replace(run, pair=replace(run.pair, acceptance=acceptance)))  # type: ignore[arg-type]  # parametrised
