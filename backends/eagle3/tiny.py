@@ -6,15 +6,15 @@ The weights know nothing: acceptance is near zero. What the pair exercises is lo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.capture import capture_keys
 from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
+from specgate.backends.eagle3.hf_write import draft_config, target_config, write_checkpoint
 from specgate.backends.eagle3.pair import draft_tensors, target_tensors
 
 BOS, EOS = "<|begin|>", "<|end|>"
@@ -82,7 +82,7 @@ def write_random_pair(
 
 def write_target(folder: Path, g: TargetGeometry, generator: torch.Generator) -> None:
     tensors = {name: random_tensor(want.shape, generator) for name, want in target_tensors(g).items()}
-    write_folder(folder, target_config(g), tensors)
+    write_checkpoint(folder, target_config(g, "float32"), tensors)
     write_tokenizer(folder)
 
 
@@ -91,64 +91,13 @@ def write_draft(folder: Path, g: DraftGeometry, boundaries: Sequence[int], gener
     ids = torch.randperm(g.vocab, generator=generator)[: g.draft_vocab].sort().values
     tensors["d2t"] = ids - torch.arange(g.draft_vocab)
     tensors["t2d"] = torch.zeros(g.vocab, dtype=torch.bool).index_fill(0, ids, True)
-    write_folder(folder, draft_config(g, boundaries), tensors)
+    write_checkpoint(folder, draft_config(g, boundaries, "float32"), tensors)
 
 
 def random_tensor(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Norm weights around 1, matrices around 0."""
     noise = torch.randn(shape, generator=generator)
     return 1 + 0.1 * noise if len(shape) == 1 else WEIGHT_STD * noise
-
-
-def layer_config(g: TargetGeometry | DraftGeometry) -> dict[str, object]:
-    return {
-        "model_type": "llama",
-        "hidden_size": g.hidden,
-        "intermediate_size": g.intermediate,
-        "num_attention_heads": g.heads,
-        "num_key_value_heads": g.kv_heads,
-        "head_dim": g.head_dim,
-        "hidden_act": "silu",
-        "vocab_size": g.vocab,
-        "rms_norm_eps": g.rms_eps,
-        "rope_theta": g.rope.base,
-        "max_position_embeddings": g.max_positions,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "dtype": "float32",
-    }
-
-
-def target_config(g: TargetGeometry) -> dict[str, object]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        **layer_config(g),
-        "num_hidden_layers": g.layers,
-        "tie_word_embeddings": g.tied_embeddings,
-        "bos_token_id": g.bos_token_id,
-        "eos_token_id": list(g.eos_token_ids),
-    }
-
-
-def draft_config(g: DraftGeometry, boundaries: Sequence[int]) -> dict[str, object]:
-    windowed = {"sliding_window": g.window, "layer_types": ["sliding_attention"]} if g.window else {}
-    return {
-        "architectures": ["LlamaForCausalLMEagle3"],
-        **layer_config(g),
-        "num_hidden_layers": 1,
-        "tie_word_embeddings": False,
-        "draft_vocab_size": g.draft_vocab,
-        **windowed,
-        **capture_keys(boundaries),
-    }
-
-
-def write_folder(folder: Path, config: Mapping[str, object], tensors: Mapping[str, Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_file(dict(tensors), folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def write_tokenizer(folder: Path) -> None:

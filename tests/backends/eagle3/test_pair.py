@@ -275,7 +275,7 @@ def test_a_draft_of_fewer_positions_warns_unless_it_has_a_window(pair: tuple[Pat
     edit_config(pair[1], max_position_embeddings=1024)
     (warning,) = draft_of(pair).warnings
     assert "1024 positions, the target for 4096" in warning
-    edit_config(pair[1], sliding_window=64, use_sliding_window=True)
+    edit_config(pair[1], sliding_window=64, use_sliding_window=True, layer_types=["sliding_attention"])
     assert draft_of(pair).warnings == ()
 
 
