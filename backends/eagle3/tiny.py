@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.backends.eagle3.hf_write import draft_config, target_config, write_checkpoint
-from specgate.backends.eagle3.pair import draft_tensors, target_tensors
+from specgate.backends.eagle3.layout import draft_tensors, target_tensors
 
 BOS, EOS = "<|begin|>", "<|end|>"
 BYTES: Final = 256
