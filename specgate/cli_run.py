@@ -18,6 +18,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--only", metavar="GLOB", help="Of those, only scenarios whose name matches."),
     click.option("--policy", metavar="FILE|NAME", help="Gates and their numbers (default: cpu or seed, by machine)."),
+    click.option("--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder of `pairs plant`."),
     click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder)."),
     click.option(
         "--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder)."

@@ -14,10 +14,10 @@ from typing import Literal
 import click
 
 from specgate import __version__, machine, plugins
-from specgate.core import Plan, Policy, Run, Verdict
+from specgate.core import PairRef, Plan, Policy, Run, Scenario, Verdict
 from specgate.errors import EnvironmentRefused, ExitCode, SpecgateError, UsageError
 from specgate.measurement import eagle_speculation, measure
-from specgate.pairs.demo import resolve_pair, target_limits
+from specgate.pairs.resolve import resolve_pair, target_limits
 from specgate.plan import build_plan, check_limits
 from specgate.policy import find_policy
 from specgate.progress import progress
@@ -25,7 +25,7 @@ from specgate.runner import Runner, whole_rounds
 from specgate.scenario import override, select
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
-from specgate.workload import Prompts, build_prompts
+from specgate.workload import RANDOM, Prompts, build_prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Request:
     scenarios: Sequence[str] = ()
     only: str | None = None
     policy: str | None = None
+    pair: str | None = None
     target: Path | None = None
     draft: Path | None = None
     warmup_runs: int | None = None
@@ -54,6 +55,7 @@ FIXED_BY_A_RUN = (
     "scenarios",
     "only",
     "policy",
+    "pair",
     "target",
     "draft",
     "warmup_runs",
@@ -172,20 +174,33 @@ def resolve(request: Request) -> Config:
         )
         for scenario in select(request.scenarios, request.only, request.kind, size)
     ]
-    if request.target is not None:
+    pair = chosen_pair(request, chosen)
+    if request.target is not None or request.pair is not None:
         # A scenario's RoPE scaling stretches the pair it names; another target brings its own.
         chosen = [replace(s, rope=None) for s in chosen]
-    names = {s.pair for s in chosen}
-    if len(names) > 1:
-        raise UsageError(f"scenarios of several pairs in one run: {', '.join(sorted(names))}", hint="run them apart")
+    if pair.acceptance == "planted":
+        # No text means anything to a planted pair, and it has no tokenizer.
+        chosen = [replace(s, workload=replace(s.workload, source=RANDOM)) for s in chosen]
     return Config(
         kind=request.kind,
         backend=backend.name,
-        pair=resolve_pair(names.pop(), request.target, request.draft),
+        pair=pair,
         policy=find_policy(request.policy or ("seed" if size == "gpu" else "cpu"), gates),
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )
+
+
+def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:
+    """The command line's pair, else the scenarios'. Raises UsageError where they name several, or it names two."""
+    if request.pair is not None:
+        if request.target is not None or request.draft is not None:
+            raise UsageError("--pair together with --target or --draft", hint="name the pair in one way")
+        return resolve_pair(request.pair, None, None)
+    names = {s.pair for s in scenarios}
+    if len(names) > 1 and request.target is None:
+        raise UsageError(f"scenarios of several pairs in one run: {', '.join(sorted(names))}", hint="run them apart")
+    return resolve_pair(names.pop(), request.target, request.draft)
 
 
 def read_back(request: Request) -> Config:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -46,6 +46,19 @@ class Wanted:
     dtype: str | None = None
 
 
+class TensorSource(Protocol):
+    """Named tensors of one checkpoint: read from files, or made."""
+
+    folder: Path
+    entries: dict[str, Entry]
+
+    def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
+        """The tensor in its own dtype, on `device`."""
+
+    def sha256(self, *configs: Path) -> str:
+        """Of all content, hexadecimal; `configs` are part of it."""
+
+
 class TensorFiles:
     """The tensors of one checkpoint folder, read on demand. Raises CheckpointError for missing and damaged files."""
 
@@ -60,16 +73,16 @@ class TensorFiles:
                     raise CheckpointError(f"{file}: tensor {name} is also in {self.entries[name].file.name}")
                 self.entries[name] = entry
 
-    def read(self, name: str) -> Tensor:
-        """The tensor as stored, on the CPU, memory-mapped where the format allows it."""
+    def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
+        """The tensor as stored; on the CPU it is memory-mapped where the format allows it."""
         file = self.entries[name].file
         if file in self._pickled:
-            return self._pickled[file][name]
+            return self._pickled[file][name].to(device)
         from safetensors import safe_open
 
         with safe_open(file, framework="pt") as source:
             tensor: Tensor = source.get_tensor(name)
-        return tensor
+        return tensor.to(device)
 
     def sha256(self, *configs: Path) -> str:
         """SHA-256 over name and content of `configs` and of every weight file, hexadecimal."""

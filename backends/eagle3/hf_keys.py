@@ -7,9 +7,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from specgate.errors import CheckpointError
+
+PLANTED: Final = "planted"
+"""The section of a planted pair's configs that says how its weights are made. Other engines ignore it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.capture import Capture
-from specgate.backends.eagle3.checkpoint import TensorFiles, check_tensors
+from specgate.backends.eagle3.checkpoint import TensorFiles, TensorSource, check_tensors
 from specgate.backends.eagle3.d2t import check_d2t
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.backends.eagle3.hf_draft import TRAINED_FOR, canonical, draft_geometry
 from specgate.backends.eagle3.hf_keys import Keys, read_config, read_json
 from specgate.backends.eagle3.hf_target import target_geometry, with_generation_eos
 from specgate.backends.eagle3.layout import draft_tensors, target_tensors
+from specgate.backends.eagle3.memory import require_room
+from specgate.backends.eagle3.planted.recipe import from_seed
+from specgate.backends.eagle3.planted.source import planted_draft, planted_target
 from specgate.errors import CheckpointError
 
 RECOMPUTED: Final = r"(.+\.)?rotary_emb\.inv_freq"
@@ -54,7 +57,8 @@ def load_target(
 ) -> TargetCheckpoint:
     """Load a Llama-family target; `rope` (Hugging Face keys) replaces its scaling, base and original length staying.
 
-    Raises CheckpointError, which names file, key or tensor, value, and what would be right.
+    Raises CheckpointError, which names file, key or tensor, value, and what would be right; EnvironmentRefused
+    where the weights do not fit into memory.
     """
     config = read_config(folder)
     geometry = target_geometry(config, rope)
@@ -62,13 +66,14 @@ def load_target(
     if (generation := folder / "generation_config.json").is_file():
         geometry = with_generation_eos(geometry, read_json(generation))
         hashed.append(generation)
-    files = TensorFiles(folder)
+    files = target_source(config, geometry)
     wanted = target_tensors(geometry)
     other = f"{RECOMPUTED}|lm_head.weight" if geometry.tied_embeddings else RECOMPUTED
     check_tensors(files.entries, wanted, other, folder)
     if geometry.tied_embeddings and "lm_head.weight" in files.entries:
         refuse_untied(files, config)
-    tensors = {name: files.read(name).to(device=device, dtype=dtype) for name in wanted}
+    require_room(wanted, dtype, device, str(folder))
+    tensors = {name: files.read(name, device).to(dtype) for name in wanted}
     return TargetCheckpoint(geometry, tensors, files.sha256(*hashed), config.file)
 
 
@@ -86,28 +91,34 @@ def load_draft(
     Raises CheckpointError, which names file, key or tensor, value, and what would be right.
     """
     config = read_config(folder)
-    files = TensorFiles(folder)
+    files: TensorSource = planted_draft(config, target) if from_seed(config) else TensorFiles(folder)
     source = canonical_names(files)
     geometry, capture = draft_geometry(config, target, source, capture_override)
     wanted = draft_tensors(geometry, "d2t" in source, "t2d" in source)
     check_tensors({name: files.entries[source[name]] for name in source}, wanted, RECOMPUTED, folder)
-    read = {name: files.read(source[name]) for name in wanted}
-    d2t, t2d = read.pop("d2t", None), read.pop("t2d", None)
+    d2t, t2d = (files.read(source[name]) if name in wanted else None for name in ("d2t", "t2d"))
     warnings = position_warnings(geometry, target) + target_warnings(config, target_sha256)
     if d2t is not None:
         warnings += check_d2t(d2t, t2d, target.vocab, str(folder))
         d2t = d2t.to(device)
-    tensors = {name: tensor.to(device=device, dtype=dtype) for name, tensor in read.items()}
+    weights = {name: want for name, want in wanted.items() if name not in ("d2t", "t2d")}
+    require_room(weights, dtype, device, str(folder))
+    tensors = {name: files.read(source[name], device).to(dtype) for name in weights}
     return DraftCheckpoint(geometry, tensors, d2t, capture, files.sha256(config.file), warnings)
 
 
-def refuse_untied(files: TensorFiles, config: Keys) -> None:
+def target_source(config: Keys, geometry: TargetGeometry) -> TensorSource:
+    """Where the tensors of the target of `config` come from: its folder's files, or a seed."""
+    return planted_target(config, geometry) if from_seed(config) else TensorFiles(config.file.parent)
+
+
+def refuse_untied(files: TensorSource, config: Keys) -> None:
     """A tied checkpoint may repeat its embedding as `lm_head.weight`, but not hold another matrix there."""
     if not torch.equal(files.read("lm_head.weight"), files.read("model.embed_tokens.weight")):
         raise config.wrong("tie_word_embeddings", "lm_head.weight differs from the embedding: false would be right")
 
 
-def canonical_names(files: TensorFiles) -> dict[str, str]:
+def canonical_names(files: TensorSource) -> dict[str, str]:
     """Canonical name → name in the files."""
     source: dict[str, str] = {}
     for name in files.entries:

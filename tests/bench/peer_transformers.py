@@ -18,7 +18,7 @@ import torch
 from specgate.backends.eagle3.pair import load_draft, load_target
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import BASELINE, Budget, Role
-from specgate.pairs.demo import resolve_pair
+from specgate.pairs.resolve import resolve_pair
 from specgate.scenario import find
 from specgate.workload import build_prompts
 

@@ -1,0 +1,27 @@
+"""Filling a matrix row block by row block, so that making a tensor takes little more memory than the tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor
+
+RowMaker = Callable[[Tensor], Tensor]
+"""Row indices, int64 [n] → float32 [n, width]."""
+
+BLOCK: Final = 1 << 20
+GPU_BLOCK: Final = 1 << 24
+"""Elements made at once: a few blocks fit in a CPU's cache; a GPU wants launches that fill it."""
+
+
+def bfloat16_matrix(shape: tuple[int, int], make: RowMaker, device: torch.device) -> Tensor:
+    """A bfloat16 matrix [shape] of the rows that `make` gives, each element rounded once, to nearest even."""
+    height, width = shape
+    matrix = torch.empty(shape, dtype=torch.bfloat16, device=device)
+    step = max(1, (BLOCK if device.type == "cpu" else GPU_BLOCK) // width)
+    for start in range(0, height, step):
+        stop = min(start + step, height)
+        matrix[start:stop] = make(torch.arange(start, stop, device=device))
+    return matrix

@@ -1,0 +1,70 @@
+"""Which pair is meant: the demo pair, a planted pair that ships with specgate, or folders on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from specgate.backends.eagle3.hf_keys import PLANTED, read_config
+from specgate.backends.eagle3.hf_target import target_geometry
+from specgate.core import AcceptanceSource, PairRef
+from specgate.errors import UsageError
+from specgate.pairs.demo import DEMO, demo_pair, demo_target
+
+SHIPPED: Final = Path(__file__).resolve().parent / "planted"
+"""Planted pairs by name: configs and calibrations; the weights are made when they are loaded."""
+
+
+def resolve_pair(pair: str | None, target: Path | None, draft: Path | None) -> PairRef:
+    """The pair that a scenario (`pair`: a name) or the command line (`pair`: a name, or a folder with `target` and
+    `draft` in it; or `target` and `draft`: folders, which win) asks for.
+
+    A draft alone is taken for the demo target. Raises UsageError for an unknown name or folder, EnvironmentRefused
+    where the demo target has not been fetched.
+    """
+    if target is not None:
+        if draft is None:
+            raise UsageError(f"--target {target}: no draft given", hint="give its EAGLE-3 draft too: --draft DIR")
+        return of_folders(target.name, checkpoint("--target", target), checkpoint("--draft", draft))
+    if draft is not None:
+        return of_folders(f"{DEMO}+{draft.name}", demo_target(), checkpoint("--draft", draft))
+    if pair is None or pair == DEMO:
+        return demo_pair()
+    folder = SHIPPED / pair if pair in shipped_names() else Path(pair)
+    if not (folder / "target").is_dir() or not (folder / "draft").is_dir():
+        known = ", ".join((DEMO, *shipped_names()))
+        raise UsageError(
+            f"pair {pair!r} is not known, and no folder that holds a target and a draft", hint=f"known: {known}"
+        )
+    return of_folders(
+        folder.resolve().name, checkpoint("pair", folder / "target"), checkpoint("pair", folder / "draft")
+    )
+
+
+def shipped_names() -> tuple[str, ...]:
+    return tuple(sorted(file.parent.parent.name for file in SHIPPED.glob("*/target/config.json")))
+
+
+def of_folders(name: str, target: Path, draft: Path) -> PairRef:
+    planted = PLANTED in read_config(draft)
+    source: AcceptanceSource = "planted" if planted else "real"
+    return PairRef(name, target, draft, source)
+
+
+def checkpoint(option: str, folder: Path) -> Path:
+    """`folder`, absolute, once it has been seen to hold a Hugging Face checkpoint."""
+    if not folder.is_dir():
+        raise UsageError(f"{option} {folder}: no such folder", hint="it must be a Hugging Face folder with config.json")
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"{option} {folder}: holds no config.json", hint="it must be a Hugging Face folder")
+    return folder.resolve()
+
+
+def target_limits(pair: PairRef, rope: Mapping[str, float | str] | None) -> tuple[int, int]:
+    """(positions that the target allows under the RoPE override `rope`, its vocabulary).
+
+    Raises CheckpointError for a bad config.
+    """
+    geometry = target_geometry(read_config(pair.target), rope)
+    return geometry.max_positions, geometry.vocab
