@@ -14,6 +14,7 @@ from specgate.api import OpenRequest
 from specgate.backends.reference import draft, engine
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.open import open_engine
+from specgate.backends.reference.target import target_forward
 from specgate.core import Budget, PairRef, Role
 from specgate.pairs.plant.check import Load
 from tests.pairs.plant.conftest import CONTEXT
@@ -85,7 +86,7 @@ def test_features_of_another_slot_halve_what_is_accepted(
     pair_b: PairRef, late: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every slot is given the feature of the slot `late` before it, across chunks and cycles."""
-    forward = engine.target_forward
+    forward = target_forward
     seen = torch.zeros(4, CONTEXT + 200, 3 * 512)
     planes: list[Tensor] = []
 

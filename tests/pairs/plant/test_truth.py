@@ -22,7 +22,7 @@ def orbit_of(name: str, draft_error: float = 0.0) -> Orbit:
 
 def literal_cycles(orbit: Orbit, text: Sequence[int], root: int, k: int) -> list[int]:
     """Draft a whole chain on its own tokens, then compare: how an engine does it."""
-    accepts = []
+    accepts = list[int]()
     while True:
         chain = list(text[: root + 1])
         for _ in range(k):

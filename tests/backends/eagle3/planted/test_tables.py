@@ -40,7 +40,7 @@ def test_every_token_has_a_class_and_draft_tokens_their_own(name: str) -> None:
     t = tables(recipe(name, 3, 100), 1000)
     assert (t.ids.diff() > 0).all() and int(t.ids[-1]) < 1000
     assert (t.class_of[t.ids] == torch.arange(100)).all() and (t.row_of[t.ids] == torch.arange(100)).all()
-    assert int((t.row_of < 0).sum()) == 900 and len(t.class_of.unique()) == 100
+    assert int((t.row_of < 0).sum()) == 900 and len(set(t.class_of.tolist())) == 100
 
 
 @pytest.mark.parametrize(("share", "wrong"), [(0.0, 0), (0.15, 15), (0.3, 30)])
