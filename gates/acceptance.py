@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from specgate.core import CellResult, Rule, Run, State, Verdict
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+
+NOT_THE_PAIRS: Final = {
+    "forced": ("forced_acceptance", "acceptance was forced by the engine, not measured"),
+    "stand-in": ("stand_in_drafter", "the drafts were a stand-in's, not the pair's"),
+}
 
 
 class Acceptance:
@@ -27,9 +33,9 @@ class Acceptance:
 
     def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
         key, floor = result.cell.key, float(rule.params["min"])
-        if run.acceptance == "forced":
-            message = "acceptance was forced by the engine, not measured"
-            return verdict(rule, key, State.INVALID, "forced_acceptance", message)
+        if run.acceptance in NOT_THE_PAIRS:
+            code, message = NOT_THE_PAIRS[run.acceptance]
+            return verdict(rule, key, State.INVALID, code, message)
         value = result.values.get("acceptance_length")
         if value is None or value.value is None:
             message = "no step had a draft: there is no acceptance length"

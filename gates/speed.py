@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from specgate.core import Comparison, Rule, Run, State, Verdict
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
@@ -25,7 +26,9 @@ class Speed:
             if result.status == "failed" or comparison is None:
                 yield unmeasured(rule, result, run)
             else:
-                yield self.judge_pairs(rule, comparison)
+                found = self.judge_pairs(rule, comparison)
+                forced = "; acceptance was forced" if run.acceptance == "forced" else ""
+                yield replace(found, message=found.message + forced)
 
     def judge_pairs(self, rule: Rule, comparison: Comparison) -> Verdict:
         key, floor, value = comparison.cell.key, float(rule.params["min"]), comparison.speedup

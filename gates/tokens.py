@@ -25,6 +25,10 @@ class Tokens:
             if result.status == "failed":
                 yield unmeasured(rule, result, run)
                 continue
+            if result.cell.role.speculative and run.acceptance == "forced":
+                message = "acceptance was forced: the tokens are wrong by design"
+                yield verdict(rule, result.cell.key, State.INVALID, "forced_acceptance", message)
+                continue
             yield self.judge_repeats(rule, result) or self.judge_equality(rule, result, run.comparison(result.cell.key))
 
     def judge_repeats(self, rule: Rule, result: CellResult) -> Verdict | None:

@@ -12,6 +12,7 @@ import click
 from specgate import __version__
 from specgate.cli_run import full, micro
 from specgate.cli_scenarios import plan, scenarios
+from specgate.cli_tape import tape
 from specgate.errors import ExitCode, SpecgateError
 from specgate.pairs.cli import pairs
 
@@ -30,6 +31,7 @@ cli.add_command(micro)
 cli.add_command(full)
 cli.add_command(plan)
 cli.add_command(scenarios)
+cli.add_command(tape)
 cli.add_command(pairs)
 
 

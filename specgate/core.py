@@ -80,9 +80,10 @@ class Role:
 BASELINE = Role(0)
 
 
-AcceptanceSource = Literal["real", "planted", "forced", "scripted"]
-"""Where acceptance comes from, printed beside every figure: a trained pair, analytic weights, an engine's simulation
-knob, or an engine that decodes nothing at all.
+AcceptanceSource = Literal["real", "planted", "stand-in", "forced", "scripted"]
+"""Where acceptance comes from, printed beside every figure: a trained pair, analytic weights, a drafter in the
+place of the pair's (its drafts are verified, so its tokens are right), an engine's simulation knob (they are
+wrong), or an engine that decodes nothing at all.
 """
 
 

@@ -20,12 +20,13 @@ PHASES = ("draft", "verify", "accept", "commit")
 
 
 def measure(
-    plan: Plan, blocks: Sequence[Block], margins: Sequence[Margin], near_tie_margin: float
+    plan: Plan, blocks: Sequence[Block], margins: Sequence[Margin], near_tie_margin: float, *, forced: bool = False
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of `plan`, and every spec cell against its baseline; warm-up blocks are left out.
 
     `blocks` must come from whole rounds. A divergence whose recorded top-2 margin is below `near_tie_margin` (logits)
-    is a near tie. A cell with a block that contradicts itself has failed: none of its figures may be quoted.
+    is a near tie; where acceptance was `forced`, tokens are not compared. A cell with a block that contradicts
+    itself has failed: none of its figures may be quoted.
     """
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in blocks:
@@ -36,7 +37,7 @@ def measure(
         of[cell] = []
     by_point = {point: [b for cell, found in of.items() if cell.point == point for b in found] for point in plan.points}
     comparisons = tuple(
-        compare(plan, cell, by_point[cell.point], margins, near_tie_margin)
+        compare(plan, cell, by_point[cell.point], margins, near_tie_margin, forced)
         for cell in plan.cells
         if cell.role.speculative
     )

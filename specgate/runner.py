@@ -160,7 +160,9 @@ class Runner:
             self.margins.append(margin)
 
     def _unexplained(self, point: Point, prompt_set: int | None = None) -> Iterator[tuple[Cell, Divergence, Block]]:
-        """Divergences in whole rounds of `point` whose margin is not known yet."""
+        """Divergences in whole rounds of `point` whose margin is not known yet. Forced acceptance explains them all."""
+        if (facts := self.engines.get(point.key)) is not None and facts.acceptance == "forced":
+            return
         known = {(m.cell, m.prompt_set, m.round, m.slot, m.position) for m in self.margins}
         mine = [b for b in self.blocks if b.point == point and not b.warmup and prompt_set in (None, b.prompt_set)]
         for cell, d, baseline in find_divergences(whole_rounds(self.plan, mine)):

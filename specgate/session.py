@@ -244,7 +244,9 @@ def conclude(
 ) -> Run:
     """The journal, reduced: cells, comparisons, and what is missing."""
     blocks = whole_rounds(plan, folder.blocks())
-    cells, comparisons = measure(plan, blocks, folder.margins(), near_tie_margin(config.policy))
+    forced = any(facts.acceptance == "forced" for facts in runner.engines.values())
+    margin = near_tie_margin(config.policy)
+    cells, comparisons = measure(plan, blocks, folder.margins(), margin, forced=forced)
     facts = next(iter(runner.engines.values()), None)
     incomplete = {c.cell.point.key for c in cells if c.status != "ok"}
     old_failures = {k: v for k, v in run.failures.items() if k in incomplete}

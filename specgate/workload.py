@@ -6,7 +6,6 @@ at the next document. Which documents come first depends on source and seed alon
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from specgate.core import Scenario
 from specgate.errors import UsageError
+from specgate.tape import sha256_of_ids
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -239,14 +239,3 @@ def random_prompts(seed: str, context: int, vocab: int) -> Iterator[Prompt]:
     generator = random.Random(seed)
     while True:
         yield Prompt(tuple(generator.choices(range(vocab), k=context)), ())
-
-
-# ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def sha256_of_ids(prompts: Sequence[Sequence[int]]) -> str:
-    """SHA-256 of the ids in decimal, a comma between ids, a newline after each prompt."""
-    digest = hashlib.sha256()
-    for ids in prompts:
-        digest.update((",".join(map(str, ids)) + "\n").encode())
-    return digest.hexdigest()

@@ -1,8 +1,7 @@
 """The reference engine: prefill once, then rewind and decode as often as asked, with or without a draft.
 
-A cycle reads like the paper: *extend* the draft over what was accepted, with real target features; *draft* a chain of K
-tokens from its own hidden state; *verify* them in one target pass; *accept* the longest agreeing prefix plus the
-target's own next token; *commit*. The baseline is the same loop with K = 0.
+A cycle reads like the paper: *draft* a chain of K tokens; *verify* them in one target pass; *accept* the longest
+agreeing prefix plus the target's own next token; *commit*. The baseline is the same loop with K = 0.
 """
 
 from __future__ import annotations
@@ -13,17 +12,19 @@ import torch
 from torch import Tensor
 
 from specgate.api import Decoded
-from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec
+from specgate.backends.eagle3.geometry import RopeSpec
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.rope import cos_sin_table
 from specgate.backends.reference.cache import KVCache
-from specgate.backends.reference.draft import draft_forward, draft_token, project_features
+from specgate.backends.reference.drafters import Drafter, StandIn, stand_in
+from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.facts import engine_facts
 from specgate.backends.reference.ops import accept, target_argmax
+from specgate.backends.reference.playback import Playback, as_accepted
 from specgate.backends.reference.recorder import Recorder
-from specgate.backends.reference.state import Pending, Slots, StopRule, commit
+from specgate.backends.reference.state import Slots, StopRule, commit
 from specgate.backends.reference.target import RopeTable, target_forward, target_logits
-from specgate.backends.reference.weights import pack_draft, pack_target
+from specgate.backends.reference.weights import pack_target
 from specgate.core import Budget, EngineFacts, Role
 from specgate.errors import BackendError
 
@@ -31,36 +32,51 @@ PREFILL_CHUNK = 1024
 
 
 class ReferenceEngine:
-    """EAGLE-3 over plain torch. `max_positions` must cover the longest prompt, what a block adds, and K + 1 drafts."""
+    """EAGLE-3 over plain torch. `max_positions` must cover the longest prompt, what a block adds, and K + 1 drafts.
+
+    `drafts` is the pair's draft, a stand-in for it, or None; `playback` forces accept counts.
+    """
 
     def __init__(
         self,
         target: TargetCheckpoint,
-        draft: DraftCheckpoint | None,
+        drafts: DraftCheckpoint | StandIn | None,
         *,
         max_batch: int,
         max_positions: int,
         device: str,
+        playback: Playback | None = None,
     ) -> None:
         self.device = device
-        self.target, self.draft = target, draft
+        self.target, self.drafts, self.playback = target, drafts, playback
         self.tw = pack_target(target)
         self.dtype = self.tw.embed.dtype
         self.max_batch, self.max_positions = max_batch, max_positions
         self.table = self._rope_table(target.geometry.rope)
         t = target.geometry
         self.cache = KVCache.allocate(t.layers, max_batch, t.kv_heads, max_positions, t.head_dim, self.dtype, device)
-        if draft is not None:
-            d = draft.geometry
-            self.dw = pack_draft(draft, self.tw)
-            self.draft_table = self._rope_table(d.rope)
-            self.draft_cache = KVCache.allocate(1, max_batch, d.kv_heads, max_positions, d.head_dim, self.dtype, device)
+        self.drafter = self._drafter(drafts)
         self.prompts: list[Tensor] = []
-        self.pending: Pending | None = None
+        self.drafting = False
 
     def _rope_table(self, spec: RopeSpec) -> RopeTable:
         cos, sin = cos_sin_table(spec, self.max_positions, self.device)
         return cos.to(self.dtype), sin.to(self.dtype)
+
+    def _drafter(self, drafts: DraftCheckpoint | StandIn | None) -> Drafter | None:
+        if drafts is None:
+            return None
+        if not isinstance(drafts, DraftCheckpoint):
+            return stand_in(drafts, self.target.geometry.vocab, self.device, self._step)
+        return EagleDrafter(
+            drafts,
+            self.tw,
+            self._rope_table(drafts.geometry.rope),
+            max_batch=self.max_batch,
+            max_positions=self.max_positions,
+            device=self.device,
+            check_finite=self._check_finite,
+        )
 
     # ── prefill ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -71,20 +87,21 @@ class ReferenceEngine:
         """
         self._check_fit(prompts, draft)
         recorder = Recorder(self.device)
+        self.drafting = draft
         self.prompts = [torch.tensor(list(p), dtype=torch.long, device=self.device) for p in prompts]
-        last = [self._prefill_slot(i, p, draft) for i, p in enumerate(self.prompts)]
+        last = [self._prefill_slot(i, p) for i, p in enumerate(self.prompts)]
         streams, features = zip(*last, strict=True)
         self.first_token = self._greedy(torch.cat(streams))[:, 0]
         self.length = torch.tensor([len(p) for p in self.prompts], device=self.device)
-        self.pending = None
-        if draft:
-            one = torch.ones_like(self.length)
-            self.pending = Pending(torch.cat(features), self.first_token[:, None], one, self.length - 1)
+        if draft and self.drafter:
+            self.drafter.prefilled(features, self.first_token, self.length)
+        if self.playback:
+            self.playback.prefilled(prompts)
         recorder.phase("prefill")
         return recorder.elapsed_ns
 
     def _check_fit(self, prompts: Sequence[Sequence[int]], draft: bool) -> None:
-        if draft and self.draft is None:
+        if draft and self.drafter is None:
             raise BackendError("prefill with a draft, but the engine was opened without one")
         if not 0 < len(prompts) <= self.max_batch:
             raise BackendError(f"{len(prompts)} prompts for an engine of {self.max_batch} slots")
@@ -94,28 +111,18 @@ class ReferenceEngine:
                 f"prompt lengths {shortest}..{longest} outside 1..{self.max_positions - 1} cached positions"
             )
 
-    def _prefill_slot(self, slot: int, prompt: Tensor, draft: bool) -> tuple[Tensor, Tensor | None]:
+    def _prefill_slot(self, slot: int, prompt: Tensor) -> tuple[Tensor, Tensor | None]:
         """Run one prompt; return the last row's stream [1, 1, H] and captured features [1, 1, n·H]."""
-        cache = self.cache.slots(slot, slot + 1)
-        boundaries = self.draft.capture.boundaries if draft and self.draft else ()
+        cache, drafter = self.cache.slots(slot, slot + 1), self.drafter if self.drafting else None
+        boundaries = drafter.boundaries if drafter else ()
         for start in range(0, len(prompt), PREFILL_CHUNK):
             tokens = prompt[None, start : start + PREFILL_CHUNK]
             positions = torch.arange(start, start + tokens.shape[1], device=self.device)[None]
             geometry = self.target.geometry
             stream, features = target_forward(self.tw, geometry, self.table, cache, tokens, positions, boundaries)
-            if features is not None:
-                following = prompt[None, start + 1 : start + 1 + tokens.shape[1]]
-                self._prefill_draft(slot, following, features, positions)
+            if drafter:
+                drafter.prefill(slot, prompt[None, start + 1 : start + 1 + tokens.shape[1]], features, positions)
         return stream[:, -1:], None if features is None else features[:, -1:]
-
-    def _prefill_draft(self, slot: int, following: Tensor, features: Tensor, positions: Tensor) -> None:
-        """Extend the draft over prompt slots whose next token is known: all but the prompt's last."""
-        rows = following.shape[1]
-        if rows == 0:
-            return
-        hidden = project_features(self.dw, self._draft_geometry, features[:, :rows])
-        cache = self.draft_cache.slots(slot, slot + 1)
-        draft_forward(self.dw, self._draft_geometry, self.draft_table, cache, following, hidden, positions[:, :rows])
 
     # ── decode ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -128,27 +135,31 @@ class ReferenceEngine:
         eos = self.target.geometry.eos_token_ids
         rule = StopRule.make(eos, stop_token_ids, limit, budget.ignore_eos, self.device)
         slots = Slots.begin(self.length, self.first_token, capacity, rule)
-        pending = self.pending
+        drafter = self.drafter if k else None
+        if drafter:
+            drafter.rewind()
         recorder = Recorder(self.device, k)
         while slots.active.any() and recorder.steps != budget.steps:
             active, start = slots.active, slots.length
-            drafts = self._draft_chain(pending, k) if k and pending else slots.root.new_empty(len(slots.root), 0)
+            drafts = drafter.chain(slots, k) if drafter else slots.root.new_empty(len(slots.root), 0)
             recorder.phase("draft")
-            targets, features = self._verify(slots, drafts)
+            tokens, features = self._verify(slots, drafts, drafter.boundaries if drafter else ())
             recorder.phase("verify")
-            accepted = accept(drafts, targets)
+            accepted = accept(drafts, tokens)
+            if self.playback and k:
+                accepted = self.playback.accepted(k, recorder.steps, len(drafts), self.device)
+                tokens = as_accepted(drafts, tokens, accepted)
             recorder.phase("accept")
-            emitted = commit(slots, targets, accepted, rule)
-            if features is not None:
-                # A slot that has finished stays where it is: its rows run on beside the others and mean nothing.
-                pending = Pending(features, targets, emitted.clamp(min=1), start)
+            emitted = commit(slots, tokens, accepted, rule)
+            if drafter:
+                drafter.verified(features, tokens, emitted, start)
             recorder.step(active, accepted)
         return recorder.decoded(slots)
 
     def _check_room(self, role: Role, capacity: int) -> None:
         if not self.prompts:
             raise BackendError("decode before prefill")
-        if role.speculative and self.pending is None:
+        if role.speculative and not self.drafting:
             raise BackendError(f"{role} asked for, but the prefill was made without the draft")
         longest = max(map(len, self.prompts))
         if longest + capacity + role.k + 1 > self.max_positions:
@@ -156,41 +167,17 @@ class ReferenceEngine:
                 f"{role}: a prompt of {longest} and {capacity + role.k + 1} more exceed {self.max_positions} positions"
             )
 
-    def _draft_chain(self, pending: Pending, k: int) -> Tensor:
-        """K draft tokens [B, K]: one extend over the accepted rows, then K − 1 recurrent steps on the draft's own
-        hidden.
-        """
-        stream = self._extend(pending)
-        token, hidden = draft_token(self.dw, self._draft_geometry, stream)
-        tokens, position = [token], pending.start + pending.count
-        for _ in range(k - 1):
-            stream = self._draft_step(token[:, None], hidden[:, None], position[:, None])[:, 0]
-            token, hidden = draft_token(self.dw, self._draft_geometry, stream)
-            tokens.append(token)
-            position = position + 1
-        return torch.stack(tokens, dim=1)
-
-    def _extend(self, pending: Pending) -> Tensor:
-        """Rewrite the draft's cache from real target features; return the stream of each slot's last valid row [B,
-        Hd].
-        """
-        rows = torch.arange(pending.tokens.shape[1], device=self.device)
-        hidden = project_features(self.dw, self._draft_geometry, pending.features)
-        self._check_finite(hidden, "the draft's hidden states")
-        stream = self._draft_step(pending.tokens, hidden, pending.start[:, None] + rows)
-        return stream[torch.arange(len(stream), device=self.device), pending.count - 1]
-
-    def _draft_step(self, tokens: Tensor, hidden: Tensor, positions: Tensor) -> Tensor:
-        cache = self.draft_cache.slots(0, len(tokens))
-        return draft_forward(self.dw, self._draft_geometry, self.draft_table, cache, tokens, hidden, positions)
-
-    def _verify(self, slots: Slots, drafts: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _verify(self, slots: Slots, drafts: Tensor, boundaries: Sequence[int]) -> tuple[Tensor, Tensor | None]:
         """The target's greedy token after the root and after every draft [B, K + 1], and the features of those rows."""
         tokens = torch.cat((slots.root[:, None], drafts), dim=1)
         positions = slots.length[:, None] + torch.arange(tokens.shape[1], device=self.device)
-        cache = self.cache.slots(0, len(tokens))
-        boundaries = self.draft.capture.boundaries if drafts.shape[1] and self.draft else ()
-        geometry = self.target.geometry
+        return self._run(tokens.clamp(min=0), positions, boundaries)
+
+    def _step(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        return self._run(tokens, positions, ())[0]
+
+    def _run(self, tokens: Tensor, positions: Tensor, boundaries: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+        cache, geometry = self.cache.slots(0, len(tokens)), self.target.geometry
         stream, features = target_forward(self.tw, geometry, self.table, cache, tokens, positions, boundaries)
         return self._greedy(stream), features
 
@@ -223,12 +210,9 @@ class ReferenceEngine:
         return first, second
 
     def facts(self) -> EngineFacts:
-        return engine_facts(self.target, self.draft, self.dtype, self.device)
+        return engine_facts(
+            self.target, self.drafts, self.dtype, self.device, self.playback.tape if self.playback else None
+        )
 
     def close(self) -> None:
         """Nothing to release before the process ends."""
-
-    @property
-    def _draft_geometry(self) -> DraftGeometry:
-        assert self.draft is not None
-        return self.draft.geometry

@@ -6,12 +6,19 @@ import torch
 
 from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.reference.drafters import StandIn
 from specgate.core import EngineFacts
+from specgate.tape import Tape
 
 
 def engine_facts(
-    target: TargetCheckpoint, draft: DraftCheckpoint | None, dtype: torch.dtype, device: str
+    target: TargetCheckpoint,
+    drafts: DraftCheckpoint | StandIn | None,
+    dtype: torch.dtype,
+    device: str,
+    tape: Tape | None,
 ) -> EngineFacts:
+    """`tape`: where accept counts come from, if they are forced."""
     geometry = target.geometry
     details: dict[str, str | int | float] = {
         "torch": torch.__version__,
@@ -19,8 +26,13 @@ def engine_facts(
         "target layers x hidden": f"{geometry.layers} x {geometry.hidden}",
         "target rope": describe_rope(geometry.rope),
     }
+    draft = drafts if isinstance(drafts, DraftCheckpoint) else None
     if draft is not None:
         details |= draft_details(draft.geometry)
+    elif drafts is not None:
+        details["drafter"] = str(drafts)
+    if tape is not None:
+        details["tape of"] = tape.origin.get("run", "a run that it does not name")
     return EngineFacts(
         backend="reference",
         device=torch.cuda.get_device_name() if device == "cuda" else device,
@@ -31,8 +43,9 @@ def engine_facts(
         target_sha256=target.sha256,
         draft_sha256=draft.sha256 if draft else None,
         capture_rule=draft.capture.rule if draft else None,
-        has_draft=draft is not None,
+        has_draft=drafts is not None,
         details=details,
+        acceptance="forced" if tape else None if draft or drafts is None else "stand-in",
         warnings=draft.warnings if draft else (),
     )
 

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from specgate.api import OpenRequest
 from specgate.backends.eagle3.capture import parse_boundaries
-from specgate.backends.eagle3.pair import load_draft, load_target
+from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from specgate.backends.eagle3.spec_config import SpecConfig, check
+from specgate.backends.reference.drafters import STAND_INS, StandIn
 from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.playback import Playback
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.tape import Tape
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+OPTIONS = ("device", "capture", "drafter", "tape")
+OWN = "eagle3"
+"""The drafter that is no stand-in: the pair's own draft."""
+
+
 def open_engine(request: OpenRequest) -> ReferenceEngine:
-    """Load `request.pair`. Options: `device` (auto, cpu, cuda), `capture` (boundaries such as 2,18,34).
+    """Load `request.pair`.
+
+    Options: `device` (auto, cpu, cuda), `capture` (boundaries such as 2,18,34), `drafter` (eagle3, none, random,
+    oracle), `tape` (a file of accept counts to replay).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair,
-    BackendError for a missing draft.
+    EnvironmentRefused where it does not fit into memory, BackendError for a missing draft.
     """
-    options = dict(request.options)
-    device = pick_device(options.pop("device", "auto"))
-    capture = parse_boundaries(text) if (text := options.pop("capture", None)) else None
-    if options:
-        raise UsageError(f"option {', '.join(options)}: not known", hint="the reference engine knows: device, capture")
+    options = request.options
+    if unknown := [name for name in options if name not in OPTIONS]:
+        hint = f"the reference engine knows: {', '.join(OPTIONS)}"
+        raise UsageError(f"option {', '.join(unknown)}: not known", hint=hint)
+    device = pick_device(options.get("device", "auto"))
+    instead = pick_drafter(options.get("drafter", OWN))
+    playback = Playback(Tape.load(Path(options["tape"]))) if "tape" in options else None
     if request.max_k:
         check(SpecConfig.chain(request.max_k), f"spec-{request.max_k}")
-        if request.pair.draft is None:
+        if request.pair.draft is None and instead is None:
             raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
     dtype = DTYPES[request.dtype]
     target = load_target(request.pair.target, dtype, device, request.pair.rope)
@@ -37,13 +52,36 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
             f"{request.max_positions} positions",
             hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
         )
-    draft = None
-    if request.max_k and request.pair.draft is not None:
-        draft = load_draft(request.pair.draft, target.geometry, dtype, device, capture, target.sha256)
-        check(SpecConfig.chain(request.max_k), str(request.pair.draft), draft=draft.geometry)
+    drafts: DraftCheckpoint | StandIn | None = None
+    if request.max_k:
+        drafts = instead or own_draft(request, target, dtype, device)
     return ReferenceEngine(
-        target, draft, max_batch=request.max_batch, max_positions=request.max_positions, device=device
+        target,
+        drafts,
+        max_batch=request.max_batch,
+        max_positions=request.max_positions,
+        device=device,
+        playback=playback,
     )
+
+
+def own_draft(request: OpenRequest, target: TargetCheckpoint, dtype: torch.dtype, device: str) -> DraftCheckpoint:
+    folder = request.pair.draft
+    assert folder is not None
+    capture = parse_boundaries(text) if (text := request.options.get("capture")) else None
+    draft = load_draft(folder, target.geometry, dtype, device, capture, target.sha256)
+    check(SpecConfig.chain(request.max_k), str(folder), draft=draft.geometry)
+    return draft
+
+
+def pick_drafter(asked: str) -> StandIn | None:
+    """The stand-in of that name; None for the pair's own draft."""
+    for name in STAND_INS:
+        if asked == name:
+            return name
+    if asked != OWN:
+        raise UsageError(f"option drafter = {asked!r}", hint=f"known: {', '.join((OWN, *STAND_INS))}")
+    return None
 
 
 def pick_device(asked: str) -> str:

@@ -12,7 +12,7 @@ from specgate.acceptance import AcceptanceRecord
 from specgate.backends.eagle3.pair import load_draft, load_target
 from specgate.backends.eagle3.tiny import write_random_pair
 from specgate.backends.reference.engine import ReferenceEngine
-from specgate.backends.reference.state import Pending
+from specgate.backends.reference.state import Slots
 from specgate.backends.reference.target import target_forward, target_logits
 from specgate.core import BASELINE, Budget, Role
 from specgate.errors import BackendError
@@ -219,14 +219,15 @@ def test_every_draft_and_accept_count_equals_a_cacheless_eagle3(
     by_hand = Eagle3ByHand(folders)
     engine = open_engine(folders)
     drafted: list[list[list[int]]] = []
-    chain = engine._draft_chain
+    assert engine.drafter is not None
+    chain = engine.drafter.chain
 
-    def recorded(pending: Pending, k: int) -> Tensor:
-        tokens = chain(pending, k)
+    def recorded(slots: Slots, k: int) -> Tensor:
+        tokens = chain(slots, k)
         drafted.append(tokens.tolist())
         return tokens
 
-    monkeypatch.setattr(engine, "_draft_chain", recorded)
+    monkeypatch.setattr(engine.drafter, "chain", recorded)
     engine.prefill(PROMPTS, draft=True)
     decoded = engine.decode(Role(3), Budget(steps=10), ())
     assert sum(a for row in decoded.accepted for a in row) > 0

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from specgate.acceptance import AcceptanceRecord
 from specgate.api import OpenRequest
-from specgate.backends.reference import draft, engine
+from specgate.backends.reference import eagle, engine
+from specgate.backends.reference.draft import project_features
+from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.open import open_engine
 from specgate.backends.reference.target import target_forward
@@ -40,14 +42,11 @@ def length(
 
 def with_features(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
     """Change every feature row between the target and the draft."""
-    project = draft.project_features
 
     def changed(weights: Any, geometry: Any, features: Tensor) -> Tensor:
-        return project(weights, geometry, change(features))
+        return project_features(weights, geometry, change(features))
 
-    for module in (draft, engine):
-        if hasattr(module, "project_features"):
-            monkeypatch.setattr(module, "project_features", changed)
+    monkeypatch.setattr(eagle, "project_features", changed)
 
 
 def chunks(order: Sequence[int]) -> Change:
@@ -110,7 +109,8 @@ def test_old_slots_of_the_drafts_own_cache_matter(pair_b: PairRef, damage: str) 
 
         def damaged(prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
             elapsed = prefill(prompts, draft=draft)
-            for plane in (*opened.draft_cache.k, *opened.draft_cache.v):
+            assert isinstance(opened.drafter, EagleDrafter)
+            for plane in (*opened.drafter.cache.k, *opened.drafter.cache.v):
                 plane.copy_(plane.roll(1, dims=0) if damage != "zero" else torch.zeros_like(plane))
             return elapsed
 

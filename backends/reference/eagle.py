@@ -1,0 +1,86 @@
+"""The pair's own drafter: extend over accepted rows with real target features, then run on its own hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.pair import DraftCheckpoint
+from specgate.backends.reference.cache import KVCache
+from specgate.backends.reference.draft import draft_forward, draft_token, project_features
+from specgate.backends.reference.state import Pending, Slots
+from specgate.backends.reference.target import RopeTable
+from specgate.backends.reference.weights import TargetWeights, pack_draft
+
+
+class EagleDrafter:
+    """An EAGLE-3 draft with its cache; `check_finite` is told every stream that the drafts hang on."""
+
+    def __init__(
+        self,
+        draft: DraftCheckpoint,
+        target: TargetWeights,
+        table: RopeTable,
+        *,
+        max_batch: int,
+        max_positions: int,
+        device: str,
+        check_finite: Callable[[Tensor, str], None],
+    ) -> None:
+        self.geometry = draft.geometry
+        self.boundaries: Sequence[int] = draft.capture.boundaries
+        self.weights, self.table, self.device = pack_draft(draft, target), table, device
+        g, dtype = draft.geometry, target.embed.dtype
+        self.cache = KVCache.allocate(1, max_batch, g.kv_heads, max_positions, g.head_dim, dtype, device)
+        self.check_finite = check_finite
+        self.start: Pending | None = None
+        self.pending: Pending | None = None
+
+    def prefill(self, slot: int, following: Tensor, features: Tensor | None, positions: Tensor) -> None:
+        """Extend the draft over prompt slots whose next token is known: all but the prompt's last."""
+        rows = following.shape[1]
+        if rows == 0:
+            return
+        assert features is not None
+        hidden = project_features(self.weights, self.geometry, features[:, :rows])
+        cache = self.cache.slots(slot, slot + 1)
+        draft_forward(self.weights, self.geometry, self.table, cache, following, hidden, positions[:, :rows])
+
+    def prefilled(self, features: Sequence[Tensor | None], first_token: Tensor, length: Tensor) -> None:
+        rows = torch.cat([f for f in features if f is not None])
+        self.start = Pending(rows, first_token[:, None], torch.ones_like(length), length - 1)
+
+    def rewind(self) -> None:
+        self.pending = self.start
+
+    def chain(self, slots: Slots, k: int) -> Tensor:
+        """One extend over the accepted rows, then k − 1 recurrent steps on the draft's own hidden."""
+        assert self.pending is not None
+        stream = self._extend(self.pending)
+        token, hidden = draft_token(self.weights, self.geometry, stream)
+        tokens, position = [token], self.pending.start + self.pending.count
+        for _ in range(k - 1):
+            stream = self._step(token[:, None], hidden[:, None], position[:, None])[:, 0]
+            token, hidden = draft_token(self.weights, self.geometry, stream)
+            tokens.append(token)
+            position = position + 1
+        return torch.stack(tokens, dim=1)
+
+    def verified(self, features: Tensor | None, tokens: Tensor, emitted: Tensor, start: Tensor) -> None:
+        assert features is not None
+        # A slot that has finished stays where it is: its rows run on beside the others and mean nothing.
+        self.pending = Pending(features, tokens, emitted.clamp(min=1), start)
+
+    def _extend(self, pending: Pending) -> Tensor:
+        """Rewrite the cache from real target features; return the stream of each slot's last valid row [B, Hd]."""
+        rows = torch.arange(pending.tokens.shape[1], device=self.device)
+        hidden = project_features(self.weights, self.geometry, pending.features)
+        self.check_finite(hidden, "the draft's hidden states")
+        stream = self._step(pending.tokens, hidden, pending.start[:, None] + rows)
+        return stream[torch.arange(len(stream), device=self.device), pending.count - 1]
+
+    def _step(self, tokens: Tensor, hidden: Tensor, positions: Tensor) -> Tensor:
+        cache = self.cache.slots(0, len(tokens))
+        return draft_forward(self.weights, self.geometry, self.table, cache, tokens, hidden, positions)

@@ -1,0 +1,30 @@
+"""`specgate tape`: record the accept counts of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Record a run's accept counts, to replay them elsewhere.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--point", metavar="KEY", help="Which point, where the run has several.")
+def tape(run: Path, file: Path, point: str | None) -> None:
+    """Write the accept counts of the run folder RUN to FILE.
+
+    `--option tape=FILE` replays them in another run: drafts and verify passes cost what they cost, but cycles
+    accept what the tape says. The tokens are then wrong, so such a run is labelled `acceptance: forced` and
+    satisfies no gate on acceptance or tokens; only its speed means something.
+    """
+    from specgate.acceptance import AcceptanceRecord
+    from specgate.recording import tape_of
+
+    recorded = tape_of(run, point)
+    recorded.save(file)
+    click.echo(f"tape {file}: {len(recorded.prompts)} prompt sets of {recorded.origin['point']}")
+    for k, sets in recorded.specs.items():
+        rows = [[count] for slots in sets for counts in slots for count in counts]
+        record = AcceptanceRecord.from_steps(k, rows, [[k]] * len(rows), 0, 0)
+        click.echo(f"  spec-{k}: acceptance length {record.acceptance_length:.3f} over {record.steps} cycles")

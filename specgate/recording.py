@@ -1,0 +1,68 @@
+"""The tape of a run: what its journal says of accept counts, one block per prompt set and role."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specgate.core import Block, Plan, Point, Role
+from specgate.errors import InvalidResult, UsageError
+from specgate.plan import build_plan
+from specgate.runner import whole_rounds
+from specgate.store import RunFolder
+from specgate.tape import Slots, Tape
+
+
+def tape_of(path: Path, point_key: str | None) -> Tape:
+    """The tape of one point of the run folder `path`, from its whole rounds; the run need not be complete.
+
+    Raises UsageError for a point that is not meant or has no spec blocks, InvalidResult where blocks of the same
+    prompts accepted different counts.
+    """
+    folder = RunFolder.open(path)
+    config, run = folder.read_config(), folder.read_run()
+    plan = build_plan(tuple(config.scenarios.values()), config.backend)
+    point = pick_point(plan, point_key, path)
+    blocks = [
+        b for b in whole_rounds(plan, folder.blocks()) if b.point == point and not b.warmup and b.role.speculative
+    ]
+    if not blocks:
+        raise UsageError(f"{path}: no whole round of {point.key} has a spec block", hint="finish the run: --resume")
+    sets = sorted({b.prompt_set for b in blocks})
+    roles = sorted({b.role for b in blocks})
+    specs = {role.k: tuple(counts(blocks, role, prompt_set) for prompt_set in sets) for role in roles}
+    hashes = run.prompts[point.key]["set_sha256"]
+    assert isinstance(hashes, list)
+    origin = {
+        "run": run.id,
+        "point": point.key,
+        "pair": run.pair.name,
+        "acceptance": run.acceptance,
+        "target_sha256": run.fingerprint.get("target_sha256") or "",
+        "draft_sha256": run.fingerprint.get("draft_sha256") or "",
+    }
+    return Tape(origin, tuple(str(hashes[i]) for i in sets), specs)
+
+
+def pick_point(plan: Plan, key: str | None, path: Path) -> Point:
+    points = {point.key: point for point in plan.points}
+    if key is None and len(points) == 1:
+        return next(iter(points.values()))
+    if key not in points:
+        said = "has several points" if key is None else f"has no point {key!r}"
+        raise UsageError(f"{path}: {said}", hint=f"--point is one of: {', '.join(points)}")
+    return points[key]
+
+
+def counts(blocks: list[Block], role: Role, prompt_set: int) -> Slots:
+    """Accept counts per slot and cycle; greedy blocks of the same prompts agree."""
+    same = [b for b in blocks if b.role == role and b.prompt_set == prompt_set]
+    found = {by_slot(block) for block in same}
+    if len(found) > 1:
+        raise InvalidResult(f"{same[0].cell.key}: blocks of prompt set {prompt_set} accepted different counts")
+    if not found:
+        raise UsageError(f"prompt set {prompt_set} has no block of {role}", hint="finish the run: --resume")
+    return found.pop()
+
+
+def by_slot(block: Block) -> Slots:
+    return tuple(tuple(row[slot] for row in block.accepted if row[slot] >= 0) for slot in range(len(block.tokens)))
