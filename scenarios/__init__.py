@@ -15,5 +15,7 @@ machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), e
 | `single` | full | gpu | 8K | 1 | 2–5 | natural ends |
 | `batch` | full | gpu | 8K | 4, 8 | 2–5 | more requests at once |
 | `large-context` | full | gpu | 16K, 32K | 1 | 2–5 | longer prompts |
+| `micro-8b-16k-b4`, `micro-8b-32k-single` | micro | gpu | 16K, 32K | 4, 1 | 3 | 8B size, planted (not by default) |
+| `full-8b-16k-b4`, `full-8b-32k-single` | full | gpu | 16K, 32K | 4, 1 | 3 | whole requests of it (not by default) |
 | `stress` | full | gpu | 32K + 5, 64K | 1 | 2–5 | odd and very long prompts |
 """

@@ -267,3 +267,13 @@ def test_the_speculation_block_counts_what_the_blocks_hold_and_a_baseline_has_no
     assert found["mean_acceptance_length"] == pytest.approx(1 + sum(counts) / len(counts))
     assert found["multi_token_step_share"] == pytest.approx(sum(a >= 2 for a in counts) / len(counts))
     assert found["rewound_tokens"] == sum(3 - a for a in counts)
+
+
+def test_wrong_tokens_withhold_no_speed_where_acceptance_was_forced() -> None:
+    plan = plan_of()
+    blocks = blocks_of(plan, change=corrupt)
+    _, (withheld,) = measure(plan, blocks, [], 0.0)
+    cells, (forced,) = measure(plan, blocks, [], 0.0, forced=True)
+    assert withheld.speedup.value is None and forced.speedup.value is not None
+    assert forced.tokens.compared_tokens == 0 and forced.tokens.divergences == ()
+    assert cells[1].values["output_tok_s"].value is not None

@@ -1,12 +1,16 @@
 """Policy files: the numbers that ship, and what is refused."""
 
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from specgate.core import Policy, Rule
 from specgate.errors import UsageError
+from specgate.pairs.plant.check import predictions
+from specgate.pairs.resolve import resolve_pair
 from specgate.policy import find_policy, load_policy
+from specgate.scenario import shipped
 
 GATES: dict[str, dict[str, type]] = {
     "validity": {},
@@ -28,6 +32,17 @@ def refused(path: Path) -> str:
     with pytest.raises(UsageError) as caught:
         load_policy(path, GATES)
     return str(caught.value)
+
+
+def test_the_planted_policy_asks_for_most_of_the_acceptance_that_its_pairs_have() -> None:
+    floors = {
+        r.scenario: float(r.params["min"]) for r in find_policy("planted-8b", GATES).rules if r.gate == "acceptance"
+    }
+    for pattern, floor in floors.items():
+        pairs = {scenario.pair for scenario in shipped() if fnmatch(scenario.name, pattern)}
+        assert len(pairs) == 1
+        said = predictions(resolve_pair(pairs.pop(), None, None))[3]
+        assert 0.94 * said <= floor <= 0.96 * said
 
 
 def test_the_seed_policy_holds_the_required_numbers() -> None:

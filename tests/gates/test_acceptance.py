@@ -55,3 +55,16 @@ def test_forced_acceptance_satisfies_no_floor(floor: float) -> None:
     by_engine = replace(forced, engines={k: replace(f, acceptance="forced") for k, f in forced.engines.items()})
     for found in (verdict(by_pair, floor), verdict(by_engine, floor)):
         assert (found.state, found.reason_code) == (State.INVALID, "forced_acceptance")
+
+
+@pytest.mark.parametrize("floor", [1.0, 4.0])
+def test_a_stand_ins_acceptance_satisfies_no_floor(floor: float) -> None:
+    measured = run()
+    by_engine = replace(measured, engines={k: replace(f, acceptance="stand-in") for k, f in measured.engines.items()})
+    found = verdict(by_engine, floor)
+    assert (found.state, found.reason_code) == (State.INVALID, "stand_in_drafter")
+
+
+def test_planted_acceptance_is_measured_and_counts() -> None:
+    measured = run()
+    assert verdict(replace(measured, pair=replace(measured.pair, acceptance="planted")), 1.0).state is State.PASS

@@ -69,3 +69,10 @@ def test_blocks_that_emit_nothing_leave_no_pair_to_judge() -> None:
         change=lambda b: replace(b, accepted=(), drafted=(), step_ns=(), tokens=((b.tokens[0][0],),)),
     )
     assert verdict(run_of(plan, empty), 1.0).state is State.INVALID
+
+
+def test_the_speed_of_a_forced_run_is_judged_and_says_that_it_was_forced() -> None:
+    measured = run()
+    forced = replace(measured, engines={k: replace(f, acceptance="forced") for k, f in measured.engines.items()})
+    found = verdict(forced, 1.5)
+    assert found.state is State.PASS and found.message.endswith("acceptance was forced")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from specgate.core import Rule, Run, State, Verdict
 from specgate.gates.tokens import GATE
 from tests.factories import blocks_of, corrupt, margins_of, plan_of, run_of
@@ -53,3 +55,13 @@ def test_without_a_pair_to_compare_it_cannot_pass() -> None:
     plan = plan_of()
     found = verdict(run_of(plan, [b for b in blocks_of(plan) if b.role.speculative]))
     assert (found.state, found.reason_code) == (State.INVALID, "nothing_compared")
+
+
+def test_tokens_of_a_forced_run_pass_in_no_way_and_its_baseline_still_does() -> None:
+    plan = plan_of()
+    run = run_of(plan, blocks_of(plan))
+    forced = replace(run, engines={k: replace(f, acceptance="forced") for k, f in run.engines.items()})
+    found = verdict(forced)
+    assert (found.state, found.reason_code) == (State.INVALID, "forced_acceptance")
+    (baseline,) = GATE.judge(replace(RULE, role="baseline"), forced)
+    assert baseline.state is State.PASS

@@ -224,7 +224,8 @@ def test_divergences_are_listed_with_place_and_margin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("acceptance", "marked"), [("real", False), ("planted", True), ("forced", True), ("scripted", True)]
+    ("acceptance", "marked"),
+    [("real", False), ("planted", True), ("stand-in", True), ("forced", True), ("scripted", True)],
 )
 def test_acceptance_that_is_not_real_is_marked(acceptance: str, marked: bool) -> None:
     run = sample()

@@ -1,0 +1,61 @@
+"""Measuring a planted pair by its folder: random prompts, and the label that it is planted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specgate.backends.eagle3.hf_keys import read_config
+from specgate.backends.eagle3.pair import target_source
+from specgate.pairs.plant.geometries import tiny
+from specgate.pairs.plant.write import write_draft, write_target
+from specgate.store import RunFolder
+from tests.backends.eagle3.planted.recipes import RECIPE_A
+from tests.test_cli_run import Cli, cli, pair
+
+__all__ = ["cli", "pair"]
+
+TEXT_SCENARIO = """\
+# Does a scenario of text prompts run with a pair that knows no text?
+schema: specgate.scenario/v1
+extends: base/cpu
+kind: micro
+family: single
+grid: {context: [96], batch: [1], spec: [3]}
+workload: {prompt_sets: 8}
+budget: {steps: 12}
+rope: {rope_type: yarn, factor: 4.0}
+"""
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    shape, folder = tiny(), tmp_path / "planted-tiny"
+    write_target(folder / "target", shape.target, RECIPE_A, {}, written=False)
+    sha256 = target_source(read_config(folder / "target"), shape.target).sha256(folder / "target" / "config.json")
+    write_draft(folder / "draft", shape, RECIPE_A, {}, False, sha256)
+    return folder
+
+
+def test_a_planted_pair_is_measured_on_random_prompts_and_labelled(cli: Cli, planted: Path) -> None:
+    cli.write("text.yaml", TEXT_SCENARIO)
+    done = cli.run("micro", "--scenario", "text.yaml", "--policy", "policy.yaml", "--pair", planted, pair=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "acceptance is planted (pair planted-tiny)" in done.stdout
+    run = RunFolder.open(cli.newest()).read_run()
+    (scenario,) = run.scenarios.values()
+    assert (scenario.workload.source, scenario.rope) == ("random", None)
+    length = run.cells[1].values["acceptance_length"].value
+    assert length is not None and length > 2.3
+    assert run.warnings == ()
+
+
+def test_a_pair_named_in_two_ways_is_refused(cli: Cli, planted: Path) -> None:
+    done = cli.micro("--pair", planted)
+    assert done.returncode == 2 and "--pair together with --target or --draft" in done.stderr
+
+
+def test_a_pair_that_is_neither_name_nor_folder_is_refused(cli: Cli) -> None:
+    done = cli.run("micro", "--scenario", "tiny.yaml", "--pair", "nowhere", pair=False)
+    assert done.returncode == 2 and "pair 'nowhere' is not known" in done.stderr and "known: demo" in done.stderr
