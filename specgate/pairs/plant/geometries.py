@@ -24,13 +24,17 @@ class PairGeometry:
 
 
 def tiny() -> PairGeometry:
-    """Seconds on a CPU, half a minute to calibrate; the sizes are this project's own, large enough for recipe B (eight heads, a width of 512)."""
+    """Seconds on a CPU, half a minute to calibrate; the sizes are this project's own, large enough for recipe B
+    (eight heads, a width of 512).
+    """
     target = dense(6, 512, 1024, heads=8, kv_heads=4, head_dim=64, vocab=2048, positions=8192)
     return PairGeometry(target, draft_of(target, 512), (1, 3, 5), context=256, written=True)
 
 
 def medium() -> PairGeometry:
-    """Some minutes to calibrate on a CPU; the sizes are this project's own: 1024 wide, between `tiny` and a real model."""
+    """Some minutes to calibrate on a CPU; the sizes are this project's own: 1024 wide, between `tiny` and a real
+    model.
+    """
     target = dense(8, 1024, 4096, heads=16, kv_heads=4, head_dim=64, vocab=8192, positions=8192)
     return PairGeometry(target, draft_of(target, 2048), (2, 4, 5), context=1024, written=True)
 
