@@ -54,7 +54,8 @@ class DraftGeometry:
 
     `window` limits the draft's attention to the last so many positions (the query's own included). `norm_output`
     feeds the post-norm stream back; `norm_before_residual` adds the normed feature instead of the raw one;
-    `fc_norm` norms each captured stream on its own before `fc`, `norm_before_fc` their concatenation.
+    `fc_norm` norms each captured stream on its own before `fc`, `norm_before_fc` their concatenation. The defaults are
+    the layout of the EAGLE authors.
     """
 
     hidden: int
@@ -69,10 +70,10 @@ class DraftGeometry:
     rms_eps: float
     rope: RopeSpec
     max_positions: int
-    window: int | None
-    own_embedding: bool
-    own_lm_head: bool
-    fc_norm: bool
-    norm_before_fc: bool
-    norm_output: bool
-    norm_before_residual: bool
+    window: int | None = None
+    own_embedding: bool = False
+    own_lm_head: bool = True
+    fc_norm: bool = False
+    norm_before_fc: bool = False
+    norm_output: bool = False
+    norm_before_residual: bool = False

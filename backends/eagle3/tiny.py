@@ -67,12 +67,6 @@ def write_random_pair(
         rope=rope,
         max_positions=positions,
         window=window,
-        own_embedding=False,
-        own_lm_head=True,
-        fc_norm=False,
-        norm_before_fc=False,
-        norm_output=False,
-        norm_before_residual=False,
     )
     generator = torch.Generator().manual_seed(seed)
     write_target(folder / "target", target, generator)

@@ -162,11 +162,4 @@ def draft_of(target: TargetGeometry, draft_vocab: int, intermediate: int | None 
         rms_eps=target.rms_eps,
         rope=target.rope,
         max_positions=target.max_positions,
-        window=None,
-        own_embedding=False,
-        own_lm_head=True,
-        fc_norm=False,
-        norm_before_fc=False,
-        norm_output=False,
-        norm_before_residual=False,
     )

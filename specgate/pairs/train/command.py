@@ -119,12 +119,6 @@ def draft_geometry(target: TargetGeometry, recipe: Recipe, features: int) -> Dra
         rope=RopeSpec("default", DRAFT_ROPE_BASE, target.head_dim),
         max_positions=target.max_positions * (POSITIONS_PER_TARGET_POSITION if recipe.window else 1),
         window=recipe.window,
-        own_embedding=False,
-        own_lm_head=True,
-        fc_norm=False,
-        norm_before_fc=False,
-        norm_output=False,
-        norm_before_residual=False,
     )
 
 

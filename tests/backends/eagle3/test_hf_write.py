@@ -29,13 +29,6 @@ DRAFT = DraftGeometry(
     rms_eps=1e-6,
     rope=ROPES[0],
     max_positions=2048,
-    window=None,
-    own_embedding=False,
-    own_lm_head=True,
-    fc_norm=False,
-    norm_before_fc=False,
-    norm_output=False,
-    norm_before_residual=False,
 )
 
 
