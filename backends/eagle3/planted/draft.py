@@ -37,6 +37,8 @@ class PlantedDraft:
     def __init__(self, recipe: Recipe, geometry: DraftGeometry, tables: Tables, device: torch.device) -> None:
         self.recipe, self.geometry, self.device = recipe, geometry, device
         self.tables = tables.to(device)
+        self.answers_for = self.tables.answer.argsort()
+        """Draft row → the row that the target was planted to say where the draft says this one."""
         copying = geometry.kv_heads - (recipe.maps - 1)
         self.copied = math.sqrt(copying * geometry.head_dim / geometry.hidden)
         """Root mean square of the copied embedding QᵀQ·n(e); recipe B keeps one group of heads for its register."""
@@ -82,7 +84,7 @@ class PlantedDraft:
 
     def head_rows(self, rows: Tensor) -> Tensor:
         """R · S of the row that each row answers for; float32 [n, H]."""
-        planted = self.tables.answer.argsort()[rows]
+        planted = self.answers_for[rows]
         made = signal_rows(self.recipe, self.tables, planted, self.geometry.hidden)
         if self.register:
             self.register.wire_head(made, self.tables.sign[planted])

@@ -1,10 +1,10 @@
 """The target's tensors.
 
 Per layer, zero-mean uniform matrices whose scale keeps scores peaky and the branches together r = 2.5 times as large as
-the embedding; so the output depends on the context and the share of the embedding in the last hidden state does not
-drift with its length. The embedding of a token is mostly its class's direction F; the LM head's row of a draft
-token leans towards F of the
-class before it. How far it leans (λ, `Recipe.signal`) is the one dial of acceptance, and touches no other tensor.
+the embedding; so the output depends on the context, and the share of the embedding in the last hidden state does not
+drift with its length. The embedding of a token is mostly its class's direction F; the LM head's row of a draft token
+leans towards F of the class before it. How far it leans (λ, `Recipe.signal`) is the one dial of acceptance, and touches
+no other tensor.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ TEXTS: Final = 8
 WALK: Final = 512
 """Each round reads the last `WALK` states of `TEXTS` texts."""
 REFINEMENTS: Final = 3
-"""Rounds on the pair's own texts, each after other prompts; the last two count: a share of 0.8 is then known to ±
-0.5 points.
+"""Rounds on the pair's own texts, each after other prompts. The last two count: a share of 0.8 is then known to about
+half a point.
 """
 OWN_TEXT_SPEC: Final = 2
 """Chain length with which own texts are decoded; they are the same texts with any."""
