@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import psutil
 import torch
@@ -12,15 +13,29 @@ from specgate.backends.eagle3.checkpoint import Wanted
 from specgate.errors import EnvironmentRefused
 
 
-def require_room(wanted: Mapping[str, Wanted], dtype: torch.dtype, device: torch.device | str, what: str) -> None:
-    """Raise EnvironmentRefused, with numbers, where the tensors `wanted` need more than `device` has free."""
-    needed, free = weight_bytes(wanted, dtype), free_bytes(torch.device(device))
-    if needed > free:
+def require_room(
+    wanted: Mapping[str, Wanted], dtype: torch.dtype, device: torch.device | str, what: str, more: int = 0
+) -> None:
+    """Raise EnvironmentRefused, with numbers, where the tensors `wanted` and `more` bytes exceed what `device` has
+    free.
+    """
+    weights, free = weight_bytes(wanted, dtype), free_bytes(torch.device(device))
+    if weights + more > free:
         name = str(dtype).removeprefix("torch.")
+        beside = f" and {more / 1e9:.2f} GB beside them" if more else ""
         raise EnvironmentRefused(
-            f"{what}: {needed / 1e9:.2f} GB of weights in {name}, but {device} has {free / 1e9:.2f} GB free",
+            f"{what}: {weights / 1e9:.2f} GB of weights in {name}{beside}, but {device} has {free / 1e9:.2f} GB free",
             hint="a smaller geometry, a narrower dtype, or a device with more memory is needed",
         )
+
+
+@contextmanager
+def refusing_overflow(what: str) -> Iterator[None]:
+    """Turn torch's error for exhausted GPU memory into EnvironmentRefused; it already names the numbers."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise EnvironmentRefused(f"{what}: {str(error).splitlines()[0]}", hint="ask for a shorter context") from error
 
 
 def weight_bytes(wanted: Mapping[str, Wanted], dtype: torch.dtype) -> int:

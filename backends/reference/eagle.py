@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,13 +10,14 @@ from torch import Tensor
 from specgate.backends.eagle3.pair import DraftCheckpoint
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.draft import draft_forward, draft_token, project_features
+from specgate.backends.reference.ops import check_finite
 from specgate.backends.reference.state import Pending, Slots
 from specgate.backends.reference.target import RopeTable
 from specgate.backends.reference.weights import TargetWeights, pack_draft
 
 
 class EagleDrafter:
-    """An EAGLE-3 draft with its cache; `check_finite` is told every stream that the drafts hang on."""
+    """An EAGLE-3 draft with its cache."""
 
     def __init__(
         self,
@@ -27,14 +28,12 @@ class EagleDrafter:
         max_batch: int,
         max_positions: int,
         device: str,
-        check_finite: Callable[[Tensor, str], None],
     ) -> None:
         self.geometry = draft.geometry
         self.boundaries: Sequence[int] = draft.capture.boundaries
         self.weights, self.table, self.device = pack_draft(draft, target), table, device
         g, dtype = draft.geometry, target.embed.dtype
         self.cache = KVCache.allocate(1, max_batch, g.kv_heads, max_positions, g.head_dim, dtype, device)
-        self.check_finite = check_finite
         self.start: Pending | None = None
         self.pending: Pending | None = None
 
@@ -77,7 +76,7 @@ class EagleDrafter:
         """Rewrite the cache from real target features; return the stream of each slot's last valid row [B, Hd]."""
         rows = torch.arange(pending.tokens.shape[1], device=self.device)
         hidden = project_features(self.weights, self.geometry, pending.features)
-        self.check_finite(hidden, "the draft's hidden states")
+        check_finite(hidden, "the draft's hidden states")
         stream = self._step(pending.tokens, hidden, pending.start[:, None] + rows)
         return stream[torch.arange(len(stream), device=self.device), pending.count - 1]
 

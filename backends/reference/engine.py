@@ -19,7 +19,7 @@ from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.drafters import Drafter, StandIn, stand_in
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.facts import engine_facts
-from specgate.backends.reference.ops import accept, target_argmax
+from specgate.backends.reference.ops import accept, check_finite, target_argmax
 from specgate.backends.reference.playback import Playback, as_accepted
 from specgate.backends.reference.recorder import Recorder
 from specgate.backends.reference.state import Slots, StopRule, commit
@@ -75,7 +75,6 @@ class ReferenceEngine:
             max_batch=self.max_batch,
             max_positions=self.max_positions,
             device=self.device,
-            check_finite=self._check_finite,
         )
 
     # ── prefill ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -184,16 +183,8 @@ class ReferenceEngine:
     def _greedy(self, stream: Tensor) -> Tensor:
         """The target's token of each row."""
         logits = target_logits(self.tw, self.target.geometry, stream)
-        self._check_finite(logits, "the target's logits")
+        check_finite(logits, "the target's logits")
         return target_argmax(logits)
-
-    def _check_finite(self, x: Tensor, what: str) -> None:
-        """NaN equals nothing: an argmax over it would give token 0 in every role, and all would look well."""
-        if not torch.isfinite(x).all():
-            raise BackendError(
-                f"{what} are not finite in {self.dtype}",
-                hint="the checkpoint holds NaN or infinity, or overflows in this dtype: try float32",
-            )
 
     # ── forensics ────────────────────────────────────────────────────────────────────────────────────────────────────
 

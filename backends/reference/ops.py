@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specgate.errors import BackendError
+
 # On a CPU, decode steps go through products and attention of exactly this many rows, the last ones padded. Two reasons.
 # (1) MKL reads a weight matrix at half the speed for one row as for four, and `linear` is slower still for 2 to 16.
 # (2) A row's result then cannot depend on how many rows share the step, so every spec-N emits the baseline's tokens bit
@@ -110,3 +112,14 @@ def draft_argmax(logits: Tensor, target_ids: Tensor) -> Tensor:
 def accept(drafts: Tensor, targets: Tensor) -> Tensor:
     """Length of the longest prefix of `drafts` [B, K] that equals `targets` [B, K + 1], per slot [B]."""
     return (drafts == targets[:, :-1]).long().cumprod(dim=1).sum(dim=1)
+
+
+def check_finite(x: Tensor, what: str) -> None:
+    """Raise BackendError for NaN and infinity. NaN equals nothing: an argmax over it would give token 0 in every role,
+    and all would look well.
+    """
+    if not torch.isfinite(x).all():
+        raise BackendError(
+            f"{what} are not finite in {x.dtype}",
+            hint="the checkpoint holds NaN or infinity, or overflows in this dtype: try float32",
+        )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from specgate.pairs.plant.check import Measured
 
 DEVICE = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 DTYPE = click.option(
@@ -50,6 +54,7 @@ def plant(
     The folder OUT gets `target` and `draft`, for --pair OUT or --target/--draft. Small geometries are written as
     safetensors; large ones hold configs only, and their weights are made, always the same, when they are loaded.
     """
+    from specgate.backends.eagle3.memory import refusing_overflow
     from specgate.backends.reference.open import pick_device
     from specgate.pairs.plant.command import Wish
     from specgate.pairs.plant.command import plant as run
@@ -66,7 +71,8 @@ def plant(
         dtype=dtype_for(dtype, place),
         written=written,
     )
-    measured = run(wish, out, place, click.echo)
+    with refusing_overflow(f"geometry {geometry}"):
+        measured = run(wish, out, place, click.echo)
     click.echo(f"asked {length:g}, measured {measured.acceptance_length:.3f} over {measured.cycles} cycles")
     click.echo(f"pair: {out}")
 
@@ -94,6 +100,7 @@ def check(
     `planted` is the share of tokens that were the planted ones, `faithful` the share of drafts that were what the
     tokens themselves imply; `loop` the shortest period that a text ran into.
     """
+    from specgate.backends.eagle3.memory import refusing_overflow
     from specgate.backends.reference.open import pick_device
     from specgate.pairs.plant.check import Load, predictions
     from specgate.pairs.plant.check import check as run
@@ -104,13 +111,17 @@ def check(
     expected = predictions(found)
     click.echo(f"pair {found.name}, {kind} on {place}: {prompts} prompts, {steps} cycles each")
     click.echo("context  spec  predicted  measured  difference  planted  faithful  loop")
-    for context in contexts:
-        for m in run(found, specs, Load(context, prompts, steps), kind, place):
-            said = expected.get(m.k)
-            ahead = f"{said:9.3f}" if said else " " * 8 + "–"
-            off = f"{m.acceptance_length / said - 1:+10.1%}" if said else " " * 9 + "–"
-            loop = m.shortest_period or "none"
-            click.echo(
-                f"{m.context:>7}  {m.k:>4}  {ahead}  {m.acceptance_length:8.3f}  {off}  {m.planted_share:7.3f}  "
-                f"{m.faithful_share:8.4f}  {loop:>4}"
-            )
+    with refusing_overflow(f"pair {found.name}"):
+        for context in contexts:
+            for m in run(found, specs, Load(context, prompts, steps), kind, place):
+                click.echo(row(m, expected.get(m.k)))
+
+
+def row(m: Measured, said: float | None) -> str:
+    """`said`: the predicted acceptance length."""
+    ahead = f"{said:9.3f}" if said else f"{'–':>9}"
+    off = f"{m.acceptance_length / said - 1:+10.1%}" if said else f"{'–':>10}"
+    return (
+        f"{m.context:>7}  {m.k:>4}  {ahead}  {m.acceptance_length:8.3f}  {off}  {m.planted_share:7.3f}  "
+        f"{m.faithful_share:8.4f}  {m.shortest_period or 'none':>4}"
+    )

@@ -20,6 +20,7 @@ from torch import Tensor
 from specgate.backends.eagle3.capture import Capture
 from specgate.backends.eagle3.geometry import TargetGeometry
 from specgate.backends.eagle3.layout import draft_tensors, target_tensors
+from specgate.backends.eagle3.memory import weight_bytes
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.planted.draft import PlantedDraft
 from specgate.backends.eagle3.planted.recipe import DEPTH, Recipe
@@ -120,6 +121,13 @@ def own_texts(
     engine.prefill(prompts, draft=True)
     decoded = engine.decode(Role(OWN_TEXT_SPEC), Budget(new_tokens=WALK), ())
     return [[*prompt, *tokens] for prompt, tokens in zip(prompts, decoded.tokens, strict=True)]
+
+
+def calibration_bytes(shape: PairGeometry, context: int, dtype: torch.dtype) -> int:
+    """What calibrating needs beside the target's weights: the draft's, and the caches of all texts at once."""
+    positions = TEXTS * (context + WALK)
+    caches = sum(2 * n * g.kv_heads * g.head_dim for n, g in ((shape.target.layers, shape.target), (1, shape.draft)))
+    return weight_bytes(draft_tensors(shape.draft, False, False), dtype) + positions * caches * dtype.itemsize
 
 
 def made_target(recipe: Recipe, shape: PairGeometry, dtype: torch.dtype, device: str) -> TargetCheckpoint:

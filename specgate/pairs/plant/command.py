@@ -15,7 +15,7 @@ from specgate.backends.eagle3.planted.recipe import DEPTH, Recipe
 from specgate.backends.reference.open import DTYPES
 from specgate.core import PairRef
 from specgate.errors import UsageError
-from specgate.pairs.plant.calibrate import STRONGEST, TEXTS, WALK, OutOfReach, calibrate
+from specgate.pairs.plant.calibrate import STRONGEST, TEXTS, WALK, OutOfReach, calibrate, calibration_bytes
 from specgate.pairs.plant.check import Load, Measured, check
 from specgate.pairs.plant.geometries import PairGeometry, geometry_of
 from specgate.pairs.plant.law import acceptance_length, share_for
@@ -50,13 +50,15 @@ def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> M
     context = wish.context or shape.context
     written = shape.written if wish.written is None else wish.written
     refuse_nonsense(wish, shape, context, out)
-    require_room(target_tensors(shape.target), DTYPES[wish.dtype], device, f"geometry {wish.geometry}")
+    dtype = DTYPES[wish.dtype]
+    beside = calibration_bytes(shape, context, dtype)
+    require_room(target_tensors(shape.target), dtype, device, f"geometry {wish.geometry}", beside)
 
     share = share_for(wish.length, wish.spec) / (1 - wish.draft_error)
     start = Recipe(wish.recipe, wish.seed, shape.draft.draft_vocab, 1.0, shape.boundaries, wish.draft_error)
     say(f"calibrating on {TEXTS} texts of {context} + {WALK} tokens")
     try:
-        found = calibrate(start, shape, share, context, DTYPES[wish.dtype], device)
+        found = calibrate(start, shape, share, context, dtype, device)
     except OutOfReach as error:
         raise out_of_reach(wish, share, error.reachable) from None
     recipe = found.recipe
