@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -295,3 +297,16 @@ def test_a_chunked_prefill_gives_the_tokens_of_a_whole_one(
     engine.prefill(PROMPTS, draft=True)
     chunked = engine.decode(Role(3), Budget(new_tokens=16), ())
     assert (chunked.tokens, chunked.accepted) == (whole.tokens, whole.accepted)
+
+
+def test_an_engine_that_is_dropped_gives_its_memory_back_at_once(folders: tuple[Path, Path]) -> None:
+    """Without waiting for the garbage collector: two models of 64 GB do not fit side by side."""
+    gc.collect()
+    gc.disable()
+    try:
+        engine = open_engine(folders)
+        weights = weakref.ref(engine.tw.embed)
+        del engine
+        assert weights() is None
+    finally:
+        gc.enable()
