@@ -19,7 +19,13 @@ class Degeneracy:
         if not results:
             yield nothing_selected(rule)
         for result in results:
-            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result)
+            if result.status == "failed":
+                yield unmeasured(rule, result, run)
+            elif result.cell.role.speculative and run.acceptance == "forced":
+                message = "acceptance was forced: the text is wrong by design"
+                yield verdict(rule, result.cell.key, State.SKIPPED, "forced_acceptance", message)
+            else:
+                yield self.judge_cell(rule, result)
 
     def judge_cell(self, rule: Rule, result: CellResult) -> Verdict:
         key, ceiling = result.cell.key, float(rule.params["max_repeated_share"])

@@ -26,9 +26,7 @@ class Speed:
             if result.status == "failed" or comparison is None:
                 yield unmeasured(rule, result, run)
             else:
-                found = self.judge_pairs(rule, comparison)
-                forced = "; acceptance was forced" if run.acceptance == "forced" else ""
-                yield replace(found, message=found.message + forced)
+                yield with_source(self.judge_pairs(rule, comparison), run)
 
     def judge_pairs(self, rule: Rule, comparison: Comparison) -> Verdict:
         key, floor, value = comparison.cell.key, float(rule.params["min"]), comparison.speedup
@@ -55,6 +53,13 @@ class Speed:
         return verdict(
             rule, key, State.INCONCLUSIVE, "margin_not_excluded", f"{span}: {floor:g}x lies inside", evidence, step
         )
+
+
+def with_source(found: Verdict, run: Run) -> Verdict:
+    """A speed that hangs on an acceptance which is no trained pair's says so."""
+    forced = "; acceptance was forced" if run.acceptance == "forced" else ""
+    evidence = found.evidence if run.acceptance == "real" else {**found.evidence, "acceptance": run.acceptance}
+    return replace(found, message=found.message + forced, evidence=evidence)
 
 
 def more_pairs(comparison: Comparison, floor: float) -> str:

@@ -50,6 +50,7 @@ def closing_lines(run: Run) -> Iterator[str]:
 
 
 def plain_lines(run: Run) -> Iterator[str]:
+    length = f"{summary.acceptance_label(run) or 'acceptance'} length"
     for result in run.cells:
         comparison = run.comparison(result.cell.key)
         parts = [
@@ -59,9 +60,9 @@ def plain_lines(run: Run) -> Iterator[str]:
         ]
         if comparison is not None:
             parts += [
-                _in_words("acceptance length", result.values.get("acceptance_length")),
+                _in_words(length, result.values.get("acceptance_length")),
                 _in_words("speed-up", comparison.speedup),
-                _noted("tokens", tokens_entry(comparison)),
+                _noted("tokens", tokens_entry(run, comparison)),
             ]
         parts.append(_in_words("repeats", result.values.get("repeated_8gram_share")))
         yield ", ".join(parts)

@@ -21,7 +21,7 @@ _IDENTITY = ("run_id", "kind", "scenario", "backend", "role", "context_len", "ba
 METRIC_COLUMNS = (
     *("schema", *_IDENTITY, "pair", "slot", "block"),
     *("metric", "stat", "value", "unit", "direction", "n", "ci_low", "ci_high"),
-    *("baseline", "ratio", "margin", "verdict", "reason_code"),
+    *("baseline", "ratio", "margin", "verdict", "reason_code", "acceptance_source"),
 )
 _FIGURES = (
     *("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s", "output_tok_s_per_user"),
@@ -88,6 +88,7 @@ def identity(run: Run, cell: Cell) -> Row:
         "context_len": point.context,
         "batch": point.batch,
         "k": cell.role.k,
+        "acceptance_source": run.acceptance if cell.role.speculative else None,
     }
 
 
@@ -140,7 +141,6 @@ def summary_rows(run: Run) -> Iterator[Row]:
             **identity(run, result.cell),
             "status": result.status,
             "blocks": result.blocks,
-            "acceptance_source": run.acceptance if result.cell.role.speculative else None,
             "acceptance_ci_low": length.ci_low if length else None,
             "acceptance_ci_high": length.ci_high if length else None,
             **{name: result.values[name].value for name in _FIGURES if name in result.values},

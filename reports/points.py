@@ -41,7 +41,7 @@ def sections(run: Run, policy: Policy) -> Iterator[Section]:
             speedups(f"p{n}", [c for c in comparisons if c.speedup.value is not None], floors(policy, point)),
             series(f"p{n}", quotable(results, comparisons)),
         ]
-        yield Section(title(point), pictures, all_figures(run, point))
+        yield Section(title(run, point), pictures, all_figures(run, point))
 
 
 def positions(key: str, results: Sequence[CellResult]) -> Picture:

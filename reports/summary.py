@@ -67,6 +67,11 @@ def label(cell: Cell) -> str:
     return short(cell.key)
 
 
+def acceptance_label(run: Run) -> str | None:
+    """What stands beside figures whose acceptance is not a trained pair's: `forced acceptance`."""
+    return None if run.acceptance == "real" else f"{run.acceptance} acceptance"
+
+
 def tally(run: Run, *, required: bool) -> str:
     """`5 PASS, 1 FAIL` over the required or the advisory verdicts; empty where there are none."""
     states = Counter(v.state for v in run.verdicts if v.required is required)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from specgate.core import CellResult, Comparison, Point, Policy, Run, State, Value, Verdict
 from specgate.metrics import metric
 from specgate.reports import figures
-from specgate.reports.summary import label, short
+from specgate.reports.summary import acceptance_label, label, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,10 @@ class Group:
     rows: Sequence[Sequence[Entry]]
 
 
-def title(point: Point) -> str:
-    return f"{point.scenario} · {point.context:,} tokens · batch {point.batch}"
+def title(run: Run, point: Point) -> str:
+    """Scenario, context and batch, and where acceptance comes from if not from a trained pair."""
+    parts = (point.scenario, f"{point.context:,} tokens", f"batch {point.batch}", acceptance_label(run))
+    return " · ".join(part for part in parts if part)
 
 
 # ── cells ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -53,7 +55,11 @@ CELL_HEAD = (
 def cell_groups(run: Run) -> list[Group]:
     points = dict.fromkeys(r.cell.point for r in run.cells)
     return [
-        Group(title(p), run.scenarios[p.scenario].question, [cell_row(run, r) for r in run.cells if r.cell.point == p])
+        Group(
+            title(run, p),
+            run.scenarios[p.scenario].question,
+            [cell_row(run, r) for r in run.cells if r.cell.point == p],
+        )
         for p in points
     ]
 
@@ -67,7 +73,7 @@ def cell_row(run: Run, result: CellResult) -> list[Entry]:
         _entry(values.get("draft_acceptance_rate")),
         *(_entry(values.get(name)) for name in ("output_tok_s", "tpot_ms", "step_ms")),
         _entry(comparison.speedup if comparison else None),
-        tokens_entry(comparison),
+        tokens_entry(run, comparison),
         _entry(values.get("repeated_8gram_share")),
         Entry(str(result.blocks)),
     ]
@@ -77,7 +83,9 @@ def _entry(value: Value | None) -> Entry:
     return Entry(figures.figure(value), figures.reason(value) or figures.span(value))
 
 
-def tokens_entry(comparison: Comparison | None) -> Entry:
+def tokens_entry(run: Run, comparison: Comparison | None) -> Entry:
+    if comparison is not None and run.acceptance == "forced":
+        return Entry(figures.NONE, "forced")
     if comparison is None or not comparison.tokens.compared_tokens:
         return Entry(figures.NONE)
     check = comparison.tokens

@@ -261,6 +261,8 @@ class EngineFacts:
     """Set where it is not the pair's."""
     warnings: tuple[str, ...] = ()
     """What a reader of the result must know of this engine or checkpoint."""
+    tape_sha256: str | None = None
+    """Of the accept counts that are replayed, where acceptance is forced by a tape."""
 
 
 class Finish(StrEnum):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specgate.core import Block, Plan, Point, Role
+from specgate.core import Block, EngineFacts, Plan, Point, Role, Run
 from specgate.errors import InvalidResult, UsageError
+from specgate.measurement import check_block
 from specgate.plan import build_plan
 from specgate.runner import whole_rounds
 from specgate.store import RunFolder
@@ -15,32 +16,43 @@ from specgate.tape import Slots, Tape
 def tape_of(path: Path, point_key: str | None) -> Tape:
     """The tape of one point of the run folder `path`, from its whole rounds; the run need not be complete.
 
-    Raises UsageError for a point that is not meant or has no spec blocks, InvalidResult where blocks of the same
-    prompts accepted different counts.
+    Raises UsageError for a point that is not meant or has no spec blocks, InvalidResult where a block contradicts
+    itself or blocks of the same prompts accepted different counts, EnvironmentRefused while the run is being written.
     """
     folder = RunFolder.open(path)
-    config, run = folder.read_config(), folder.read_run()
+    # Reading cuts a torn last line off the journal: never under a run that is writing it.
+    with folder.lock():
+        config, run, engines, journal = folder.read_config(), folder.read_run(), folder.engines(), folder.blocks()
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     point = pick_point(plan, point_key, path)
-    blocks = [
-        b for b in whole_rounds(plan, folder.blocks()) if b.point == point and not b.warmup and b.role.speculative
-    ]
+    blocks = [b for b in whole_rounds(plan, journal) if b.point == point and not b.warmup and b.role.speculative]
     if not blocks:
         raise UsageError(f"{path}: no whole round of {point.key} has a spec block", hint="finish the run: --resume")
+    for block in blocks:
+        check_block(block)
     sets = sorted({b.prompt_set for b in blocks})
     roles = sorted({b.role for b in blocks})
     specs = {role.k: tuple(counts(blocks, role, prompt_set) for prompt_set in sets) for role in roles}
-    hashes = run.prompts[point.key]["set_sha256"]
-    assert isinstance(hashes, list)
-    origin = {
+    hashes = run.prompts[point.key].get("set_sha256")
+    if not isinstance(hashes, list):
+        raise UsageError(f"{folder.path / 'run.json'}: prompts.{point.key} has no set_sha256", hint="run it anew")
+    return Tape(origin(run, point, engines[point.key]), tuple(str(hashes[i]) for i in sets), specs)
+
+
+def origin(run: Run, point: Point, engine: EngineFacts) -> dict[str, str]:
+    """Where a tape comes from. The journal names the engine of a run that has not ended, its run.json does not."""
+    return {
         "run": run.id,
         "point": point.key,
         "pair": run.pair.name,
-        "acceptance": run.acceptance,
-        "target_sha256": run.fingerprint.get("target_sha256") or "",
-        "draft_sha256": run.fingerprint.get("draft_sha256") or "",
+        "acceptance": engine.acceptance or run.pair.acceptance,
+        "target_sha256": engine.target_sha256,
+        "draft_sha256": engine.draft_sha256 or "",
+        "device": engine.device,
+        "dtype": engine.dtype,
+        "source_tree_sha256": run.fingerprint.get("source_tree_sha256") or "",
+        "config_sha256": run.fingerprint.get("config_sha256") or "",
     }
-    return Tape(origin, tuple(str(hashes[i]) for i in sets), specs)
 
 
 def pick_point(plan: Plan, key: str | None, path: Path) -> Point:
@@ -58,7 +70,10 @@ def counts(blocks: list[Block], role: Role, prompt_set: int) -> Slots:
     same = [b for b in blocks if b.role == role and b.prompt_set == prompt_set]
     found = {by_slot(block) for block in same}
     if len(found) > 1:
-        raise InvalidResult(f"{same[0].cell.key}: blocks of prompt set {prompt_set} accepted different counts")
+        raise InvalidResult(
+            f"{same[0].cell.key}: blocks of prompt set {prompt_set} accepted different counts",
+            hint="a tape needs an engine that repeats itself",
+        )
     if not found:
         raise UsageError(f"prompt set {prompt_set} has no block of {role}", hint="finish the run: --resume")
     return found.pop()

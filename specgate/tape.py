@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from specgate.errors import UsageError
+from specgate.errors import EnvironmentRefused, UsageError
 
 SCHEMA: Final = "specgate.tape/v1"
 
@@ -38,59 +39,84 @@ class Tape:
         return turn % len(self.prompts)
 
     def accepted(self, k: int, prompt_set: int, slot: int, cycle: int) -> int:
-        """The count to replay; a tape that is narrower or shorter than the run begins anew."""
+        """The count to replay; a tape that is narrower or shorter than the run begins anew.
+
+        A slot that had ended before its first cycle was recorded without a count: it accepts nothing.
+        """
         slots = self.specs[k][prompt_set]
         counts = slots[slot % len(slots)]
-        return counts[cycle % len(counts)]
+        return counts[cycle % len(counts)] if counts else 0
 
-    def save(self, file: Path) -> None:
+    @property
+    def text(self) -> str:
+        """What a tape file holds."""
         content = {
             "schema": SCHEMA,
             "origin": dict(self.origin),
             "prompts_sha256": list(self.prompts),
             "accepted": {f"spec-{k}": sets for k, sets in self.specs.items()},
         }
-        file.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        return json.dumps(content) + "\n"
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def save(self, file: Path) -> None:
+        """Raises EnvironmentRefused where `file` cannot be written."""
+        try:
+            file.write_text(self.text, encoding="utf-8")
+        except OSError as error:
+            raise EnvironmentRefused(f"{file}: cannot be written: {error.strerror}", hint="name another file") from None
 
     @classmethod
     def load(cls, file: Path) -> Tape:
         """Raises UsageError with file, key, value and what would be right."""
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{file}: not readable as a tape ({error})", hint=MADE_BY) from error
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             said = content.get("schema") if isinstance(content, dict) else None
-            raise UsageError(f"{file}: schema = {said!r}", hint=f"{SCHEMA} is needed: {MADE_BY}")
+            raise wrong(file, "schema", said, f"{SCHEMA} is needed: {MADE_BY}")
+        if unknown := [key for key in content if key not in KEYS]:
+            raise wrong(file, unknown[0], content[unknown[0]], f"no such key; known: {', '.join(KEYS)}")
         prompts = content.get("prompts_sha256")
         if not is_list_of(prompts, str) or not prompts:
-            raise UsageError(f"{file}: prompts_sha256", hint="a list of the recorded prompt sets' hashes is needed")
+            raise wrong(file, "prompts_sha256", prompts, "a list of the recorded prompt sets' hashes is needed")
         recorded = content.get("accepted")
         if not isinstance(recorded, dict) or not recorded:
-            raise UsageError(f"{file}: accepted", hint="an object of accept counts by role is needed")
+            raise wrong(file, "accepted", recorded, "an object of accept counts by role is needed")
         specs = dict(checked(file, role, sets, len(prompts)) for role, sets in recorded.items())
-        origin = content.get("origin", {})
-        if not isinstance(origin, dict):
-            raise UsageError(f"{file}: origin = {origin!r}", hint="an object is needed")
-        return cls({str(k): str(v) for k, v in origin.items()}, tuple(prompts), specs)
+        origin = content.get("origin")
+        if not isinstance(origin, dict) or not is_list_of(list(origin.values()), str):
+            raise wrong(file, "origin", origin, "an object of texts is needed")
+        return cls(origin, tuple(prompts), specs)
 
 
+KEYS: Final = ("schema", "origin", "prompts_sha256", "accepted")
 MADE_BY: Final = "specgate tape RUN FILE writes one"
+
+
+def wrong(file: Path, key: str, value: object, right: str) -> UsageError:
+    shown = repr(value)
+    return UsageError(f"{file}: {key} = {shown if len(shown) <= 60 else shown[:57] + '…'}", hint=right)
 
 
 def checked(file: Path, role: str, sets: object, count: int) -> tuple[int, tuple[Slots, ...]]:
     """(K, sets) of one role, every count seen to lie between 0 and K."""
-    digits = role.removeprefix("spec-")
-    if not role.startswith("spec-") or not digits.isdecimal() or int(digits) < 1:
-        raise UsageError(f"{file}: accepted.{role}", hint="roles are named spec-1, spec-2, …")
-    k = int(digits)
+    # Written plainly, so that no two keys mean one K.
+    if not re.fullmatch("spec-[1-9][0-9]{0,3}", role):
+        raise wrong(file, f"accepted.{role}", sets, "roles are named spec-1, spec-2, …")
+    k = int(role.removeprefix("spec-"))
     if not isinstance(sets, list) or len(sets) != count:
-        raise UsageError(f"{file}: accepted.{role}", hint=f"one entry per prompt set is needed: {count}")
+        raise wrong(file, f"accepted.{role}", sets, f"one entry per prompt set is needed: {count}")
     for i, slots in enumerate(sets):
-        if not is_list_of(slots, list) or not slots or not all(is_list_of(c, int) and c for c in slots):
-            raise UsageError(f"{file}: accepted.{role}[{i}]", hint="lists of accept counts by slot are needed")
-        if wrong := [c for counts in slots for c in counts if not 0 <= c <= k]:
-            raise UsageError(f"{file}: accepted.{role}[{i}] holds {wrong[0]}", hint=f"0 to {k} drafts can be accepted")
+        if not is_list_of(slots, list) or not slots or not all(is_list_of(c, int) for c in slots):
+            raise wrong(file, f"accepted.{role}[{i}]", slots, "lists of accept counts by slot are needed")
+        for slot, counts in enumerate(slots):
+            if beyond := [c for c in counts if not 0 <= c <= k]:
+                raise wrong(file, f"accepted.{role}[{i}][{slot}]", beyond[0], f"0 to {k} drafts can be accepted")
     return k, tuple(tuple(tuple(counts) for counts in slots) for slots in sets)
 
 

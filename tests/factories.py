@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specgate.core import (
+    AcceptanceSource,
     Block,
     Budget,
     EngineFacts,
@@ -186,6 +187,11 @@ def run_of(
         failures={},
     )
     return replace(made, **changes)
+
+
+def with_acceptance(run: Run, source: AcceptanceSource) -> Run:
+    """The same run, measured by an engine that says where acceptance comes from."""
+    return replace(run, engines={key: replace(facts, acceptance=source) for key, facts in run.engines.items()})
 
 
 def judged(run: Run, policy: Policy) -> Run:

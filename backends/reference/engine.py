@@ -85,6 +85,8 @@ class ReferenceEngine:
         fit.
         """
         self._check_fit(prompts, draft)
+        if self.playback:
+            self.playback.meet(prompts)
         recorder = Recorder(self.device)
         self.drafting = draft
         self.prompts = [torch.tensor(list(p), dtype=torch.long, device=self.device) for p in prompts]
@@ -94,8 +96,6 @@ class ReferenceEngine:
         self.length = torch.tensor([len(p) for p in self.prompts], device=self.device)
         if draft and self.drafter:
             self.drafter.prefilled(features, self.first_token, self.length)
-        if self.playback:
-            self.playback.prefilled(prompts)
         recorder.phase("prefill")
         return recorder.elapsed_ns
 
@@ -137,6 +137,9 @@ class ReferenceEngine:
         drafter = self.drafter if k else None
         if drafter:
             drafter.rewind()
+        forced = None
+        if self.playback and k:
+            forced = self.playback.accepted(k, budget.longest(0), len(self.prompts), self.device)
         recorder = Recorder(self.device, k)
         while slots.active.any() and recorder.steps != budget.steps:
             active, start = slots.active, slots.length
@@ -145,8 +148,8 @@ class ReferenceEngine:
             tokens, features = self._verify(slots, drafts, drafter.boundaries if drafter else ())
             recorder.phase("verify")
             accepted = accept(drafts, tokens)
-            if self.playback and k:
-                accepted = self.playback.accepted(k, recorder.steps, len(drafts), self.device)
+            if forced is not None:
+                accepted = forced[recorder.steps]
                 tokens = as_accepted(drafts, tokens, accepted)
             recorder.phase("accept")
             emitted = commit(slots, tokens, accepted, rule)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec
@@ -29,8 +31,8 @@ def engine_facts(
     draft = drafts if isinstance(drafts, DraftCheckpoint) else None
     if draft is not None:
         details |= draft_details(draft.geometry)
-    elif drafts is not None:
-        details["drafter"] = str(drafts)
+    elif isinstance(drafts, str):
+        details["drafter"] = drafts
     if tape is not None:
         details["tape of"] = tape.origin.get("run", "a run that it does not name")
     return EngineFacts(
@@ -45,9 +47,18 @@ def engine_facts(
         capture_rule=draft.capture.rule if draft else None,
         has_draft=drafts is not None,
         details=details,
-        acceptance="forced" if tape else None if draft or drafts is None else "stand-in",
-        warnings=draft.warnings if draft else (),
+        acceptance="forced" if tape else "stand-in" if isinstance(drafts, str) else None,
+        tape_sha256=tape.sha256 if tape else None,
+        warnings=(*(draft.warnings if draft else ()), *not_the_pairs(drafts, tape)),
     )
+
+
+def not_the_pairs(drafts: DraftCheckpoint | StandIn | None, tape: Tape | None) -> Iterator[str]:
+    """What a reader must know where acceptance is not the pair's."""
+    if isinstance(drafts, str):
+        yield f"drafter {drafts} stands in for the pair's draft: acceptance says nothing of the pair"
+    if tape is not None:
+        yield "acceptance is forced by a tape: the tokens of spec blocks are wrong by design, only speed means anything"
 
 
 def draft_details(geometry: DraftGeometry) -> dict[str, str | int | float]:

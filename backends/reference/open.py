@@ -17,8 +17,6 @@ from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.tape import Tape
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
 OPTIONS = ("device", "capture", "drafter", "tape")
 OWN = "eagle3"
 """The drafter that is no stand-in: the pair's own draft."""
@@ -39,11 +37,18 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
         raise UsageError(f"option {', '.join(unknown)}: not known", hint=hint)
     device = pick_device(options.get("device", "auto"))
     instead = pick_drafter(options.get("drafter", OWN))
-    playback = Playback(Tape.load(Path(options["tape"]))) if "tape" in options else None
+    playback = Playback(Tape.load(Path(options["tape"]).expanduser())) if "tape" in options else None
+    if instead and "capture" in options:
+        raise UsageError(
+            f"option capture with drafter = {instead}: it looks at no stream", hint="leave one of them out"
+        )
     if request.max_k:
         check(SpecConfig.chain(request.max_k), f"spec-{request.max_k}")
         if request.pair.draft is None and instead is None:
-            raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
+            raise BackendError(
+                f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for",
+                hint=f"a stand-in needs none: option drafter = {', '.join(STAND_INS)}",
+            )
     dtype = DTYPES[request.dtype]
     target = load_target(request.pair.target, dtype, device, request.pair.rope)
     if request.max_positions > target.geometry.max_positions:

@@ -21,18 +21,21 @@ class Playback:
         self.turns: dict[str, int] = {}
         self.playing = 0
 
-    def prefilled(self, prompts: Sequence[Sequence[int]]) -> None:
+    def meet(self, prompts: Sequence[Sequence[int]]) -> None:
         """The prompts of the blocks that follow."""
         name = sha256_of_ids(prompts)
         self.playing = self.tape.index_of(name, self.turns.setdefault(name, len(self.turns)))
 
-    def accepted(self, k: int, step: int, batch: int, device: str) -> Tensor:
-        """Accept counts [batch] of one cycle. Raises BackendError where the tape has no chain of `k`."""
+    def accepted(self, k: int, cycles: int, batch: int, device: str) -> Tensor:
+        """Accept counts [cycles, batch], at once, so that looking them up costs no cycle anything.
+
+        Raises BackendError where the tape has no chain of `k`.
+        """
         if k not in self.tape.specs:
             recorded = ", ".join(f"spec-{n}" for n in self.tape.specs)
             raise BackendError(f"spec-{k} asked for, but the tape has {recorded}", hint="record a run with that role")
-        counts = [self.tape.accepted(k, self.playing, slot, step) for slot in range(batch)]
-        return torch.tensor(counts, device=device)
+        rows = [[self.tape.accepted(k, self.playing, slot, cycle) for slot in range(batch)] for cycle in range(cycles)]
+        return torch.tensor(rows, device=device)
 
 
 def as_accepted(drafts: Tensor, targets: Tensor, accepted: Tensor) -> Tensor:

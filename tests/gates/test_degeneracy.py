@@ -8,7 +8,7 @@ import pytest
 
 from specgate.core import Block, Rule, Run, State, Verdict
 from specgate.gates.degeneracy import GATE
-from tests.factories import blocks_of, plan_of, run_of
+from tests.factories import blocks_of, plan_of, run_of, with_acceptance
 
 
 def verdicts(run: Run, ceiling: float) -> list[Verdict]:
@@ -39,3 +39,9 @@ def test_a_share_at_the_ceiling_passes() -> None:
     share = run_of(plan, blocks_of(plan, change=looped)).cells[1].values["repeated_8gram_share"].value
     assert share is not None
     assert verdicts(run_of(plan, blocks_of(plan, change=looped)), share)[1].state is State.PASS
+
+
+def test_the_text_of_forced_cycles_is_not_judged_and_the_baselines_is() -> None:
+    plan = plan_of()
+    baseline, spec = verdicts(with_acceptance(run_of(plan, blocks_of(plan, change=looped)), "forced"), 0.5)
+    assert (baseline.state, spec.state, spec.reason_code) == (State.PASS, State.SKIPPED, "forced_acceptance")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from specgate.core import Rule, Run, State, Verdict
 from specgate.gates.speed import GATE
-from tests.factories import blocks_of, corrupt, plan_of, run_of, scenario
+from tests.factories import blocks_of, corrupt, plan_of, run_of, scenario, with_acceptance
 
 
 def verdict(run: Run, floor: float) -> Verdict:
@@ -72,7 +72,10 @@ def test_blocks_that_emit_nothing_leave_no_pair_to_judge() -> None:
 
 
 def test_the_speed_of_a_forced_run_is_judged_and_says_that_it_was_forced() -> None:
-    measured = run()
-    forced = replace(measured, engines={k: replace(f, acceptance="forced") for k, f in measured.engines.items()})
-    found = verdict(forced, 1.5)
+    found = verdict(with_acceptance(run(), "forced"), 1.5)
     assert found.state is State.PASS and found.message.endswith("acceptance was forced")
+
+
+def test_a_speed_that_hangs_on_other_than_real_acceptance_has_that_in_its_evidence() -> None:
+    assert "acceptance" not in verdict(run(), 1.5).evidence
+    assert verdict(with_acceptance(run(), "stand-in"), 1.5).evidence["acceptance"] == "stand-in"

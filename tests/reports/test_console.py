@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from specgate.core import Run
-from specgate.reports.console import PLAIN, REPORT, WIDTH
-from tests.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario
+from specgate.core import AcceptanceSource, Run
+from specgate.reports.console import PLAIN, REPORT, WIDTH, ConsoleReport
+from tests.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario, with_acceptance
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -98,3 +98,17 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert colour.search(REPORT.render(sample(), POLICY))
     monkeypatch.setenv("NO_COLOR", "1")
     assert not colour.search(REPORT.render(sample(), POLICY))
+
+
+@pytest.mark.parametrize("source", ["planted", "stand-in", "forced", "scripted"])
+@pytest.mark.parametrize("report", [REPORT, PLAIN])
+def test_acceptance_that_is_not_real_is_named_at_its_figures(report: ConsoleReport, source: AcceptanceSource) -> None:
+    real, other = sample(), with_acceptance(sample(), source)
+    assert f"{source} acceptance" in ANSI.sub("", report.render(other, POLICY)).partition("records-valid")[0]
+    assert "real acceptance" not in ANSI.sub("", report.render(real, POLICY))
+    assert max(map(len, ANSI.sub("", REPORT.render(other, POLICY)).splitlines())) <= WIDTH
+
+
+def test_tokens_of_a_forced_run_are_not_said_to_be_equal() -> None:
+    shown = PLAIN.render(with_acceptance(sample(), "forced"), POLICY)
+    assert "tokens – (forced)" in shown and "all equal" not in shown

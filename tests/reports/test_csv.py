@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from specgate.core import Run
 from specgate.metrics import metric
 from specgate.reports.csv import METRICS, SUMMARY, CsvReport, inert
-from tests.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario
+from tests.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario, with_acceptance
 
 COLUMNS = (
     "schema,run_id,kind,scenario,backend,role,context_len,batch,k,pair,slot,block,metric,stat,value,unit,direction,n,"
-    "ci_low,ci_high,baseline,ratio,margin,verdict,reason_code"
+    "ci_low,ci_high,baseline,ratio,margin,verdict,reason_code,acceptance_source"
 )
 
 
@@ -108,3 +108,10 @@ def test_the_same_run_gives_the_same_text_with_unix_newlines(report: CsvReport) 
     text = report.render(sample(), POLICY)
     assert text == report.render(sample(), POLICY)
     assert "\r" not in text and text.endswith("\n")
+
+
+@pytest.mark.parametrize("report", [METRICS, SUMMARY])
+def test_every_row_of_a_spec_cell_says_where_acceptance_comes_from(report: CsvReport) -> None:
+    rows = list(csv.DictReader(io.StringIO(report.render(with_acceptance(sample(), "forced"), POLICY))))
+    found = {(row["role"], row["acceptance_source"]) for row in rows}
+    assert found == {("baseline", ""), ("spec-2", "forced"), ("spec-3", "forced")}

@@ -23,6 +23,7 @@ from tests.factories import (
     policy_of,
     run_of,
     scenario,
+    with_acceptance,
 )
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -243,3 +244,10 @@ def test_the_policys_floor_is_drawn_only_where_a_rule_asks_for_one() -> None:
     point = plan_of(scenario("cpu-one")).points[0]
     assert floors(policy, point) == {Role(3): 1.3}
     assert floors(policy, plan_of(scenario("gpu-one")).points[0]) == {}
+
+
+def test_the_figures_of_a_forced_run_stand_under_that_word_and_its_tokens_are_left_out() -> None:
+    run = with_acceptance(run_of(plan_of(), ()), "forced")
+    shown = page(run).text
+    assert shown.count("demo-64 · 64 tokens · batch 1 · forced acceptance") == 2
+    assert "Left out: acceptance was forced" in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,14 @@ def test_a_stand_in_needs_no_draft_and_is_named_for_what_it_is(pair: PairRef) ->
     assert (facts.acceptance, facts.has_draft, facts.draft_sha256) == ("stand-in", True, None)
     assert facts.details["drafter"] == "oracle"
     assert opened(pair).facts().acceptance is None
-    with pytest.raises(BackendError, match="has no draft, but spec-5"):
+    assert facts.warnings == ("drafter oracle stands in for the pair's draft: acceptance says nothing of the pair",)
+    with pytest.raises(BackendError, match=r"has no draft, but spec-5.*\n.*drafter = none, random, oracle"):
         opened(alone)
+
+
+def test_streams_for_a_stand_in_are_refused_because_it_looks_at_none(pair: PairRef) -> None:
+    with pytest.raises(UsageError, match="capture with drafter = oracle"):
+        opened(pair, drafter="oracle", capture="1,2,3")
 
 
 def test_an_unknown_drafter_is_refused_with_the_known_ones(pair: PairRef) -> None:
@@ -121,8 +128,27 @@ def test_forced_cycles_say_the_drafts_and_then_the_targets_token(pair: PairRef, 
 
 
 def test_an_engine_with_a_tape_says_so(pair: PairRef, tmp_path: Path) -> None:
-    facts = opened(pair, tape=taped(tmp_path)).facts()
-    assert facts.acceptance == "forced" and facts.details["tape of"] == "r1"
+    facts = opened(pair, tape=taped(tmp_path), drafter="oracle").facts()
+    assert (facts.acceptance, facts.details["tape of"]) == ("forced", "r1")
+    assert facts.tape_sha256 == hashlib.sha256((tmp_path / "tape.json").read_bytes()).hexdigest()
+    assert any("tokens of spec blocks are wrong by design" in warning for warning in facts.warnings)
+    assert opened(pair).facts().tape_sha256 is None
+
+
+def test_a_tape_below_the_home_folder_is_found_as_a_run_folder_writes_it(
+    pair: PairRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taped(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert opened(pair, tape="~/tape.json").facts().acceptance == "forced"
+
+
+def test_a_forced_block_ends_at_its_limit_with_records_that_add_up(pair: PairRef, tmp_path: Path) -> None:
+    engine = opened(pair, tape=taped(tmp_path, sha256_of_ids(PROMPTS)), drafter="random")
+    decoded = engine.decode(Role(3), Budget(new_tokens=11), ())
+    assert [len(tokens) for tokens in decoded.tokens] == [11, 11, 11]
+    assert set(decoded.finish) == {"length"} and sum(decoded.truncated) > 0
+    length(decoded, 3)
 
 
 def test_a_role_that_the_tape_lacks_is_refused(pair: PairRef, tmp_path: Path) -> None:

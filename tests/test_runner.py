@@ -1,0 +1,27 @@
+"""What a resumed run may be measured on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specgate.errors import UsageError
+from specgate.runner import Runner
+from specgate.store import Config, RunFolder
+from tests.factories import POLICY, plan_of, run_of
+
+
+@pytest.mark.parametrize("key", ["target_sha256", "draft_sha256", "device", "dtype", "capture_rule", "tape_sha256"])
+def test_a_point_is_measured_on_one_engine_with_one_tape(tmp_path: Path, key: str) -> None:
+    plan = plan_of()
+    run, (point,) = run_of(plan, ()), plan.points
+    folder = RunFolder.create(tmp_path, "micro", "demo", "0" * 64)
+    folder.append_engine(point.key, run.engines[point.key])
+    config = Config("micro", "fake", run.pair, POLICY, run.scenarios)
+    runner = Runner(plan, {}, config, folder, lambda block, done, total: None)
+    runner._register(point, run.engines[point.key])
+    other = replace(run.engines[point.key], **{key: "another"})  # type: ignore[arg-type]  # each of them is a text
+    with pytest.raises(UsageError, match=f"{key}: it was .*, it is another now"):
+        runner._register(point, other)
