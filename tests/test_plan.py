@@ -1,6 +1,6 @@
 """The order of blocks, the limits of a pair, and the estimate."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from specgate.core import Budget, Grid, Plan, Point, Role, Scenario, Schedule, Workload
 from specgate.errors import UsageError
+from specgate.pairs.resolve import resolve_pair, shipped_names, target_limits
 from specgate.plan import COST, build_plan, check_limits, estimate_seconds, positions_needed
 from specgate.scenario import find, select, shipped
 
@@ -105,9 +106,18 @@ def demo_limits(plan: Plan, trained: int = 8192) -> dict[str, int]:
     return {name: int(trained * float((s.rope or {"factor": 1})["factor"])) for name, s in plan.scenarios.items()}
 
 
-def test_every_shipped_scenario_fits_the_demo_pair() -> None:
-    plan = build_plan(shipped(), "fake")
-    check_limits(plan, demo_limits(plan), "demo")
+def test_every_shipped_scenario_fits_its_pair() -> None:
+    by_pair: dict[str, list[Scenario]] = defaultdict(list)
+    for scenario in shipped():
+        by_pair[scenario.pair].append(scenario)
+    assert set(by_pair) == {"demo", *shipped_names()}
+    for pair, scenarios in by_pair.items():
+        plan = build_plan(scenarios, "fake")
+        limits = demo_limits(plan)
+        if pair != "demo":
+            folders = resolve_pair(pair, None, None)
+            limits = {s.name: target_limits(folders, s.rope)[0] for s in scenarios}
+        check_limits(plan, limits, pair)
 
 
 def test_room_is_the_longest_block_of_any_role_and_one_verify_pass() -> None:

@@ -58,7 +58,8 @@ def test_own_text_is_what_the_engine_generates(tmp_path: Path) -> None:
     prompts = torch.randint(300, (3, 11), generator=torch.Generator().manual_seed(0))
     text = target.continue_greedily(prompts, 12, rope_rows_upto(checkpoint.geometry.rope, 23, "cpu"))
 
-    engine = ReferenceEngine(checkpoint, None, max_batch=3, max_positions=64, device="cpu")
+    again, _ = tiny_pair(tmp_path)
+    engine = ReferenceEngine(again, None, max_batch=3, max_positions=64, device="cpu")
     engine.prefill(prompts.tolist(), draft=False)
     decoded = engine.decode(BASELINE, Budget(new_tokens=12), ())
     assert torch.equal(text[:, :11], prompts)

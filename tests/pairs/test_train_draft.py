@@ -80,6 +80,8 @@ def test_reported_acceptance_is_what_the_engine_counts(trained: tuple[Path, Path
     weights = pack_draft(draft, frozen.weights)
     row = acceptance_at(frozen, weights, draft.geometry, prompts, 30, 4, target_rows, draft_rows)
 
+    target = load_target(trained[0], torch.float32, "cpu")
+    draft = load_draft(trained[1], target.geometry, torch.float32, "cpu")
     engine = ReferenceEngine(target, draft, max_batch=6, max_positions=100, device="cpu")
     engine.prefill(prompts.tolist(), draft=True)
     for record in row.records:
