@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,11 +111,23 @@ def check(
     found, kind = resolve_pair(pair, None, None), dtype_for(dtype, place)
     expected = predictions(found)
     click.echo(f"pair {found.name}, {kind} on {place}: {prompts} prompts, {steps} cycles each")
+    click.echo(fingerprint(place))
     click.echo("context  spec  predicted  measured  difference  planted  faithful  loop")
     with refusing_overflow(f"pair {found.name}"):
         for context in contexts:
             for m in run(found, specs, Load(context, prompts, steps), kind, place):
                 click.echo(row(m, expected.get(m.k)))
+
+
+def fingerprint(device: str) -> str:
+    """What measured, on what, when."""
+    import torch
+
+    from specgate import __version__, machine
+
+    where = torch.cuda.get_device_name() if device == "cuda" else machine.cpu_model() or "CPU"
+    tree, day = machine.source_tree_sha256()[:8], datetime.now(UTC).date()
+    return f"specgate {__version__} (source tree {tree}), torch {torch.__version__}, {where}, {day}"
 
 
 def row(m: Measured, said: float | None) -> str:
