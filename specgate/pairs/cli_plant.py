@@ -112,7 +112,7 @@ def check(
     expected = predictions(found)
     click.echo(f"pair {found.name}, {kind} on {place}: {prompts} prompts, {steps} cycles each")
     click.echo(fingerprint(place))
-    click.echo("context  spec  predicted  measured  difference  planted  faithful  loop")
+    click.echo("context  spec  predicted  measured  difference  planted  faithful  loop  repeats")
     with refusing_overflow(f"pair {found.name}"):
         for context in contexts:
             for m in run(found, specs, Load(context, prompts, steps), kind, place):
@@ -136,5 +136,5 @@ def row(m: Measured, said: float | None) -> str:
     off = f"{m.acceptance_length / said - 1:+10.1%}" if said else f"{'–':>10}"
     return (
         f"{m.context:>7}  {m.k:>4}  {ahead}  {m.acceptance_length:8.3f}  {off}  {m.planted_share:7.3f}  "
-        f"{m.faithful_share:8.4f}  {m.shortest_period or 'none':>4}"
+        f"{m.faithful_share:8.4f}  {m.shortest_period or 'none':>4}  {m.repeated_share:7.1%}"
     )
