@@ -103,7 +103,9 @@ def test_features_of_another_slot_halve_what_is_accepted(
 
 
 @pytest.mark.parametrize("damage", ["zero", "another request's"])
-def test_old_slots_of_the_drafts_own_cache_matter(pair_b: PairRef, damage: str) -> None:
+def test_old_slots_of_the_drafts_own_cache_matter(
+    pair_b: PairRef, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def prepare(opened: ReferenceEngine) -> None:
         prefill = opened.prefill
 
@@ -114,7 +116,7 @@ def test_old_slots_of_the_drafts_own_cache_matter(pair_b: PairRef, damage: str) 
                 plane.copy_(plane.roll(1, dims=0) if damage != "zero" else torch.zeros_like(plane))
             return elapsed
 
-        opened.prefill = damaged  # type: ignore[method-assign]
+        monkeypatch.setattr(opened, "prefill", damaged)
 
     # 67 tokens on, the head that looks back has left the damaged prompt behind.
     assert length(pair_b, prepare=prepare) < length(pair_b) - 0.3
