@@ -129,8 +129,8 @@ def test_what_an_unfinished_run_has_measured_can_be_recorded_with_where_it_comes
 def test_a_slot_that_ended_early_is_recorded_up_to_its_end_and_can_be_loaded(tmp_path: Path) -> None:
     def ended(block: Block) -> Block:
         """Slot 0 ends at its prefill token."""
-        cut = {name: tuple((-1, row[1]) for row in getattr(block, name)) for name in ("accepted", "drafted")}
-        return replace(block, **cut, tokens=(block.tokens[0][:1], block.tokens[1]))  # type: ignore[arg-type]  # by name
+        accepted, drafted = (tuple((-1, row[1]) for row in rows) for rows in (block.accepted, block.drafted))
+        return replace(block, accepted=accepted, drafted=drafted, tokens=(block.tokens[0][:1], block.tokens[1]))
 
     tape = tape_of(journal(tmp_path, ended), None)
     assert tape.specs[3][0] == ((), (1, 2, 0, 3, 2, 3) * 2)
