@@ -15,6 +15,7 @@ from specgate.api import Decoded
 from specgate.backends.eagle3.geometry import RopeSpec
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.rope import cos_sin_table
+from specgate.backends.eagle3.weights import pack_target
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.drafters import Drafter, StandIn, stand_in
 from specgate.backends.reference.eagle import EagleDrafter
@@ -24,7 +25,6 @@ from specgate.backends.reference.playback import Playback, as_accepted
 from specgate.backends.reference.recorder import Recorder
 from specgate.backends.reference.state import Slots, StopRule, commit
 from specgate.backends.reference.target import RopeTable, target_forward, target_logits
-from specgate.backends.reference.weights import pack_target
 from specgate.core import Budget, EngineFacts, Role
 from specgate.errors import BackendError
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec
+from specgate.backends.eagle3.describe import describe_rope, draft_details
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.reference.drafters import StandIn
 from specgate.core import EngineFacts
@@ -59,16 +59,3 @@ def not_the_pairs(drafts: DraftCheckpoint | StandIn | None, tape: Tape | None) -
         yield f"drafter {drafts} stands in for the pair's draft: acceptance says nothing of the pair"
     if tape is not None:
         yield "acceptance is forced by a tape: the tokens of spec blocks are wrong by design, only speed means anything"
-
-
-def draft_details(geometry: DraftGeometry) -> dict[str, str | int | float]:
-    return {
-        "draft vocabulary": geometry.draft_vocab,
-        "draft window": geometry.window or "none",
-        "draft rope": describe_rope(geometry.rope),
-    }
-
-
-def describe_rope(spec: RopeSpec) -> str:
-    scaled = "" if spec.kind == "default" else f", {spec.kind} x{spec.factor:g}"
-    return f"base {spec.base:g}{scaled}"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from specgate.api import Decoded
+from specgate.backends.eagle3.counters import speculation_counters
 from specgate.backends.reference.state import Slots
-from specgate.core import Finish
 
 
 class Recorder:
@@ -65,17 +64,3 @@ class Recorder:
             counters=speculation_counters(self._accepted, finish, self._k) if self._k else {},
             phase_ns=dict(self._phases),
         )
-
-
-def speculation_counters(accepted: Sequence[Sequence[int]], finish: Sequence[str], k: int) -> dict[str, int]:
-    """Rewound draft tokens and steps, and why slots left multi-token mode (this engine leaves it at true ends only)."""
-    rows = [a for step in accepted for a in step if a >= 0]
-    ended = Counter(finish)
-    return {
-        "rewound_tokens": sum(k - a for a in rows),
-        "rewind_steps": sum(a < k for a in rows),
-        "disabled_multitoken_eos": ended[Finish.EOS],
-        "disabled_multitoken_stop": ended[Finish.STOP],
-        "disabled_multitoken_length": ended[Finish.LENGTH],
-        "disabled_multitoken_other": 0,
-    }

@@ -8,8 +8,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from specgate.backends.eagle3.weights import pack_target
 from specgate.backends.reference.engine import ReferenceEngine
-from specgate.backends.reference.weights import pack_target
 from specgate.core import BASELINE, Budget
 from specgate.errors import UsageError
 from specgate.pairs.corpus import pool_of

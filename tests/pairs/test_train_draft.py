@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from specgate.backends.eagle3.pair import load_draft, load_target
 from specgate.backends.eagle3.tiny import write_random_pair
+from specgate.backends.eagle3.weights import pack_draft, pack_target
 from specgate.backends.reference.engine import ReferenceEngine
-from specgate.backends.reference.weights import pack_draft, pack_target
 from specgate.core import Budget, Role
 from specgate.errors import UsageError
 from specgate.pairs.cli import pairs

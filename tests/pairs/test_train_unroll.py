@@ -13,10 +13,10 @@ from torch import Tensor
 
 from specgate.backends.eagle3.geometry import DraftGeometry
 from specgate.backends.eagle3.rope import cos_sin_table
+from specgate.backends.eagle3.weights import DraftWeights, pack_draft, pack_target
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.draft import draft_forward, project_features
 from specgate.backends.reference.ops import matmul_rows, rms_norm
-from specgate.backends.reference.weights import DraftWeights, pack_draft, pack_target
 from specgate.pairs.train.target import rope_rows_upto
 from specgate.pairs.train.unroll import blocks, grouped_blocks, ungrouped, unroll
 from tests.pairs.tiny_drafts import tiny_pair

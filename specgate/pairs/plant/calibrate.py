@@ -27,11 +27,11 @@ from specgate.backends.eagle3.planted.recipe import DEPTH, Recipe
 from specgate.backends.eagle3.planted.tables import Tables, tables
 from specgate.backends.eagle3.planted.target import PlantedTarget
 from specgate.backends.eagle3.rope import cos_sin_table
+from specgate.backends.eagle3.weights import pack_target
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.ops import rms_norm
 from specgate.backends.reference.target import target_forward
-from specgate.backends.reference.weights import pack_target
 from specgate.core import Budget, Role
 from specgate.pairs.plant.geometries import PairGeometry
 from specgate.pairs.plant.orbit import Orbit

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from specgate.backends.eagle3.pair import load_draft, load_target
-from specgate.backends.reference.weights import pack_draft, pack_target
+from specgate.backends.eagle3.weights import pack_draft, pack_target
 from specgate.errors import UsageError
 from specgate.pairs.train.data import token_stream
 from specgate.pairs.train.evaluate import AcceptanceRow, acceptance_at, merged, spread_prompts

@@ -14,8 +14,8 @@ from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeo
 from specgate.backends.eagle3.hf_keys import read_config
 from specgate.backends.eagle3.hf_target import target_geometry
 from specgate.backends.eagle3.pair import load_draft, load_target
+from specgate.backends.eagle3.weights import pack_target
 from specgate.backends.reference.target import RopeTable
-from specgate.backends.reference.weights import pack_target
 from specgate.errors import UsageError
 from specgate.pairs.train.data import Corpora, Source, mixed_batches, token_stream
 from specgate.pairs.train.draft import TrainableDraft, channel_spread

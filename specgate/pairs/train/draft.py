@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.geometry import DraftGeometry
 from specgate.backends.eagle3.pair import DraftCheckpoint
-from specgate.backends.reference.weights import DraftWeights, TargetWeights, pack_layer
+from specgate.backends.eagle3.weights import DraftWeights, TargetWeights, pack_layer
 from specgate.errors import UsageError
 
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from specgate.acceptance import AcceptanceRecord
 from specgate.backends.eagle3.geometry import DraftGeometry
+from specgate.backends.eagle3.weights import DraftWeights
 from specgate.backends.reference.ops import draft_argmax
 from specgate.backends.reference.target import RopeTable
-from specgate.backends.reference.weights import DraftWeights
 from specgate.pairs.train.own import repeated_share
 from specgate.pairs.train.target import FrozenTarget
 from specgate.pairs.train.unroll import unroll

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from specgate.backends.eagle3.geometry import RopeSpec, TargetGeometry
 from specgate.backends.eagle3.rope import cos_sin_table
+from specgate.backends.eagle3.weights import LayerWeights, TargetWeights
 from specgate.backends.reference.ops import attention, feature_capture, matmul_rows, rms_norm, target_argmax
 from specgate.backends.reference.target import RopeTable, mlp, target_logits
-from specgate.backends.reference.weights import LayerWeights, TargetWeights
 from specgate.pairs.train.unroll import split_and_rotate
 
 WholeSequenceLayer = Callable[[LayerWeights, TargetGeometry, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]

@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specgate.backends.eagle3.geometry import DraftGeometry
+from specgate.backends.eagle3.weights import DraftWeights
 from specgate.backends.reference.draft import draft_input, project_features
 from specgate.backends.reference.ops import matmul_rows, rms_norm, rope
 from specgate.backends.reference.target import RopeTable, mlp
-from specgate.backends.reference.weights import DraftWeights
 
 
 def chain_step(
