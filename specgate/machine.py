@@ -82,6 +82,19 @@ def gpus() -> list[dict[str, object]]:
         pynvml.nvmlShutdown()
 
 
+def compute_capability() -> tuple[int, int] | None:
+    """(major, minor) of the GPU that CUDA programs see first; None where there is none or it cannot be told.
+
+    NVML counts GPUs in PCI order, as CUDA does among equal ones or under CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
+    first, *_ = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
+    for index, gpu in enumerate(gpus()):
+        if first.strip() == str(index) or (first.startswith("GPU-") and str(gpu["uuid"]).startswith(first)):
+            major, _, minor = str(gpu["compute_capability"] or "").partition(".")
+            return (int(major), int(minor)) if minor else None
+    return None
+
+
 def _gpu(nvml: object, handle: object) -> dict[str, object]:
     def probe(name: str, *args: object) -> object:
         try:
@@ -90,9 +103,11 @@ def _gpu(nvml: object, handle: object) -> dict[str, object]:
             return None
 
     memory = probe("nvmlDeviceGetMemoryInfo")
+    capability = probe("nvmlDeviceGetCudaComputeCapability")
     return {
         "name": probe("nvmlDeviceGetName"),
         "uuid": probe("nvmlDeviceGetUUID"),
+        "compute_capability": f"{capability[0]}.{capability[1]}" if isinstance(capability, tuple) else None,
         "memory_bytes": getattr(memory, "total", None),
         "sm_clock_mhz": probe("nvmlDeviceGetClockInfo", 1),
         "max_sm_clock_mhz": probe("nvmlDeviceGetMaxClockInfo", 1),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,3 +36,76 @@ def test_the_source_hash_changes_with_any_source_file(tmp_path: Path, monkeypatc
         after = machine.source_tree_sha256()
         assert after != before
         before = after
+
+
+class NVMLError(Exception):
+    """What the driver's library raises for a question that a GPU does not answer."""
+
+
+def nvml(capabilities: dict[str, tuple[int, int] | None]) -> SimpleNamespace:
+    """A driver with these GPUs, by UUID; None: it does not know. All else it refuses to say."""
+    uuids = list(capabilities)
+
+    def unknown(*_: object) -> object:
+        raise NVMLError
+
+    def capability(handle: int) -> tuple[int, int]:
+        found = capabilities[uuids[handle]]
+        if found is None:
+            raise NVMLError
+        return found
+
+    unsaid = ("Name", "MemoryInfo", "ClockInfo", "MaxClockInfo", "EnforcedPowerLimit", "Temperature")
+    return SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: "570.1",
+        nvmlDeviceGetCount=lambda: len(uuids),
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda handle: uuids[handle],
+        nvmlDeviceGetCudaComputeCapability=capability,
+        nvmlDeviceGetCurrentClocksEventReasons=unknown,
+        **{f"nvmlDeviceGet{name}": unknown for name in unsaid},
+    )
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [
+        (None, (7, 5)),
+        ("1", (9, 0)),
+        ("1,0", (9, 0)),
+        ("GPU-b", (9, 0)),
+        ("2", None),
+        ("3", None),
+        ("", None),
+        ("-1", None),
+        ("MIG-b1", None),
+    ],
+)
+def test_the_compute_capability_is_the_first_visible_gpus(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, found: tuple[int, int] | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-a1": (7, 5), "GPU-b1": (9, 0), "GPU-c1": None}))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.compute_capability() == found
+
+
+def test_a_gpu_is_recorded_with_its_compute_capability_or_that_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-a1": (12, 1), "GPU-c1": None}))
+    assert [(g["uuid"], g["compute_capability"], g["driver"]) for g in machine.gpus()] == [
+        ("GPU-a1", "12.1", "570.1"),
+        ("GPU-c1", None, "570.1"),
+    ]
+
+
+def test_a_machine_without_a_driver_has_no_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_driver() -> None:
+        raise NVMLError
+
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(NVMLError=NVMLError, nvmlInit=no_driver))
+    assert machine.gpus() == []
+    assert machine.compute_capability() is None
