@@ -61,13 +61,19 @@ class FakeEngine:
             max_positions=self.script.max_positions,
             eos_token_ids=(EOS,),
             target_sha256=_digest("target", self.script.vocab),
-            draft_sha256=_digest("draft", *self.script.accept),
+            draft_sha256=None if self.script.draft_error else _digest("draft", *self.script.accept),
             capture_rule=None,
-            has_draft=True,
+            has_draft=not self.script.draft_error,
             details={key: str(value) for key, value in asdict(self.script).items()},
             acceptance="scripted",
             warnings=("the fake back end measures nothing: tokens, acceptance and clock are scripted",),
+            draft_error=self.script.draft_error,
         )
+
+    @property
+    def draft_usable(self) -> bool:
+        dead_from = self.script.draft_dies_after_blocks
+        return not self.script.draft_error and (dead_from is None or self.blocks < dead_from)
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
         longest = max(map(len, prompts), default=0)
@@ -89,8 +95,9 @@ class FakeEngine:
         stretch = Stretch(self, role, budget, () if budget.ignore_eos else stop_token_ids)
         while stretch.running:
             stretch.step()
+        done = stretch.result()
         self.blocks += 1
-        return stretch.result()
+        return done
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
         best = 10.0 + _hash(self.seeds[slot], len(continuation)) % 8
@@ -156,7 +163,7 @@ class Stretch:
 
     @property
     def k(self) -> int:
-        return 0 if self.engine.script.no_drafts else self.role.k
+        return self.role.k if self.engine.draft_usable and not self.engine.script.no_drafts else 0
 
     def step(self) -> None:
         """Accept what the script says, emit it with the bonus token, cut at EOS, stop token or limit."""
@@ -211,13 +218,16 @@ class Stretch:
 
     def _counters(self, finish: Sequence[str]) -> dict[str, int]:
         rewound = [self.k - a for row in self.accepted for a in row if a >= 0]
+        undrafted = len(rewound) if self.k == 0 else 0
+        usable = self.engine.draft_usable
         return {
             "rewound_tokens": sum(rewound),
             "rewind_steps": sum(r > 0 for r in rewound),
             "disabled_multitoken_eos": finish.count("eos"),
             "disabled_multitoken_stop": finish.count("stop"),
             "disabled_multitoken_length": finish.count("length"),
-            "disabled_multitoken_other": len(rewound) if self.k == 0 else 0,
+            "disabled_multitoken_other": undrafted if usable else 0,
+            "disabled_draft_error": 0 if usable else undrafted,
         }
 
 

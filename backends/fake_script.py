@@ -35,6 +35,10 @@ class Script:
     """Spec roles emit another token at this index of slot 0 (≥ 1)."""
     no_drafts: bool = False
     """Spec roles silently decode without drafting."""
+    draft_error: str | None = None
+    """The draft cannot be used, for this reason: spec roles decode plainly and say so."""
+    draft_dies_after_blocks: int | None = None
+    """The draft becomes unusable after so many blocks, warm-up blocks among them."""
     lost_tokens: int = 0
     """Reported as truncated though they were not: breaks the identity of emitted tokens."""
     fail_open: str | None = None
@@ -67,6 +71,7 @@ _READ: dict[str, tuple[str, Callable[[str], object]]] = {
     "margin": ("a number", float),
     "slowdown": ("a number", float),
     "no_drafts": ("true or false", _boolean),
+    "draft_error": ("a text", str),
     "fail_open": ("a text", str),
 }
 

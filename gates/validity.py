@@ -1,4 +1,4 @@
-"""May this cell be judged at all? Every planned block is there, and the acceptance record adds up."""
+"""May this cell be judged at all? The draft was used, every planned block is there, the acceptance record adds up."""
 
 from __future__ import annotations
 
@@ -18,10 +18,21 @@ class Validity:
         if not results:
             yield nothing_selected(rule)
         for result in results:
-            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result)
+            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
-    def judge_cell(self, rule: Rule, result: CellResult) -> Verdict:
+    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
         key = result.cell.key
+        if trouble := run.draft_trouble(result):
+            plain = result.values.get("disabled_draft_error")
+            return verdict(
+                rule,
+                key,
+                State.INVALID,
+                "draft_unusable",
+                f"the draft could not be used: {trouble}",
+                {"disabled_draft_error": plain.value if plain else None},
+                "mend the draft (the engine's log has the details), then start a new run",
+            )
         if result.status != "ok":
             message = result.reason or "incomplete"
             return verdict(

@@ -53,8 +53,9 @@ def plain_lines(run: Run) -> Iterator[str]:
     length = f"{summary.acceptance_label(run) or 'acceptance'} length"
     for result in run.cells:
         comparison = run.comparison(result.cell.key)
+        note = summary.cell_note(run, result)
         parts = [
-            f"cell {summary.label(result.cell)}: {result.status}",
+            f"cell {summary.label(result.cell)}: {result.status}" + (f" ({note})" if note else ""),
             f"{figures.of(result, 'output_tok_s')} tok/s",
             f"{figures.of(result, 'tpot_ms')} ms/token",
         ]

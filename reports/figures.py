@@ -8,6 +8,8 @@ from specgate.core import CellResult, Value
 from specgate.metrics import metric
 
 NONE = "–"
+COUNTED = ("steps", "blocks", "slots")
+"""Units of what is counted: whole numbers are written as such, means of them are not."""
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -35,7 +37,7 @@ def figure(value: Value | None) -> str:
         return ratio(value.value)
     if kind.unit == "ratio":
         return percent(value.value)
-    if kind.direction in ("none", "equal"):
+    if kind.unit in COUNTED and value.value.is_integer():
         return f"{value.value:,.0f}"
     return f"{value.value:.2f}" if kind.unit == "tokens" else number(value.value)
 

@@ -82,7 +82,8 @@ def grounds(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
     """What the result rests on, in folded lists: title, rows. Points with the same engine share one list."""
     engines: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for key, engine in run.engines.items():
-        engines.setdefault(tuple(tables.flat(asdict(engine))), []).append(summary.short(key))
+        stated = {name: value for name, value in asdict(engine).items() if value is not None}
+        engines.setdefault(tuple(tables.flat(stated)), []).append(summary.short(key))
     return [
         ("Fingerprint", list(tables.flat(run.fingerprint))),
         *((f"Engine of {', '.join(names)}", list(rows)) for rows, names in engines.items()),

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from specgate.core import Cell, Run, State, Verdict
+from specgate.core import Cell, CellResult, Run, State, Verdict
 from specgate.errors import ExitCode
 from specgate.verdict import overall
 
@@ -70,6 +70,13 @@ def label(cell: Cell) -> str:
 def acceptance_label(run: Run) -> str | None:
     """What stands beside figures whose acceptance is not a trained pair's: `forced acceptance`."""
     return None if run.acceptance == "real" else f"{run.acceptance} acceptance"
+
+
+def cell_note(run: Run, result: CellResult) -> str | None:
+    """What stands beside the name of a cell that may not be taken as it is: blocks are missing, or drafts."""
+    trouble = run.draft_trouble(result)
+    said = (result.reason, f"draft unusable: {trouble}" if trouble else None)
+    return "; ".join(text for text in said if text) or None
 
 
 def tally(run: Run, *, required: bool) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from specgate.core import CellResult, Comparison, Point, Policy, Run, State, Value, Verdict
 from specgate.metrics import metric
 from specgate.reports import figures
-from specgate.reports.summary import acceptance_label, label, short
+from specgate.reports.summary import acceptance_label, cell_note, label, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def cell_row(run: Run, result: CellResult) -> list[Entry]:
     comparison = run.comparison(result.cell.key)
     values = result.values
     return [
-        Entry(result.cell.role.name, result.reason),
+        Entry(result.cell.role.name, cell_note(run, result)),
         _entry(values.get("acceptance_length")),
         _entry(values.get("draft_acceptance_rate")),
         *(_entry(values.get(name)) for name in ("output_tok_s", "tpot_ms", "step_ms")),

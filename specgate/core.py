@@ -263,6 +263,8 @@ class EngineFacts:
     """What a reader of the result must know of this engine or checkpoint."""
     tape_sha256: str | None = None
     """Of the accept counts that are replayed, where acceptance is forced by a tape."""
+    draft_error: str | None = None
+    """Why the draft could not be used, where the engine decodes spec roles plainly instead. It then has no draft."""
 
 
 class Finish(StrEnum):
@@ -283,8 +285,9 @@ class Block:
     step, `elapsed_ns` the whole decode stretch, `prefill_ns` the prefill that belongs to this block (full runs:
     always its own; micro runs: the prefill that the prompt set shares). `session` counts worker processes, so that
     a resumed run never pairs blocks of two processes. `truncated[slot]` counts accepted-and-verified tokens cut at
-    EOS, a stop token or the limit. `counters` holds `disabled_*` reasons, `rewound_tokens` and `rewind_steps`;
-    `phase_ns` splits the decode stretch.
+    EOS, a stop token or the limit. `counters` holds `disabled_*` reasons, `rewound_tokens` and `rewind_steps`, of
+    the reasons `disabled_draft_error`: request-steps that had no draft because it could not be used. `phase_ns`
+    splits the decode stretch.
     """
 
     point: Point
@@ -481,6 +484,18 @@ class Run:
     def acceptance(self) -> AcceptanceSource:
         """The engines' where one of them says so, else the pair's. The engines of a run are of one back end."""
         return next((f.acceptance for f in self.engines.values() if f.acceptance), self.pair.acceptance)
+
+    def draft_trouble(self, result: CellResult) -> str | None:
+        """In one line, why steps of a spec cell had no draft, where it could not be used; None where it could."""
+        if not result.cell.role.speculative:
+            return None
+        engine = self.engines.get(result.cell.point.key)
+        if engine is not None and engine.draft_error:
+            return engine.draft_error.splitlines()[0]
+        plain = result.values.get("disabled_draft_error")
+        if plain is None or not plain.value:
+            return None
+        return f"{plain.value:.0f} of {plain.n} request-steps decoded plainly"
 
     def result(self, cell_key: str) -> CellResult | None:
         return next((c for c in self.cells if c.cell.key == cell_key), None)

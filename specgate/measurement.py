@@ -69,7 +69,7 @@ def check_block(block: Block) -> None:
     """Raise InvalidResult where a block contradicts itself, with the place and the equation that fails.
 
     Per step and slot: 0 ≤ accepted ≤ drafted ≤ k, or both −1 (slot finished). Per slot: emitted = Σ over its steps of
-    (accepted + 1) − truncated, the prefill token apart.
+    (accepted + 1) − truncated, the prefill token apart. Steps that are counted as `disabled_draft_error` had no draft.
     """
     where = f"{block.cell.key} set {block.prompt_set} round {block.round}"
     batch, k = len(block.tokens), block.role.k
@@ -89,6 +89,10 @@ def check_block(block: Block) -> None:
                 f"{where} slot {slot}: emitted {len(tokens) - 1}, but steps + accepted - truncated = "
                 f"{len(accepted)} + {sum(accepted)} - {block.truncated[slot]}"
             )
+    if not 0 <= draft_errors(block) <= undrafted(block):
+        raise InvalidResult(
+            f"{where}: disabled_draft_error = {draft_errors(block)}, but {undrafted(block)} request-steps had no draft"
+        )
 
 
 def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bool) -> CellResult:
@@ -96,7 +100,13 @@ def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bo
     acceptance = pooled_acceptance(blocks) if cell.role.speculative else None
     whole = plan.scenarios[cell.point.scenario].kind == "full"
     values = {
-        v.metric: v for v in (*speed_values(blocks, whole), *acceptance_values(blocks, acceptance), *texts(blocks))
+        v.metric: v
+        for v in (
+            *speed_values(blocks, whole),
+            *active_values(blocks),
+            *acceptance_values(blocks, acceptance),
+            *texts(blocks),
+        )
     }
     if withhold:
         values |= {
@@ -151,11 +161,23 @@ def ms_per_token(block: Block) -> float:
     return block.elapsed_ns / 1e6 * len(block.tokens) / block.emitted
 
 
+def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
+    """How many slots were at work, and what one of them gained by a step."""
+    counts = active_counts(blocks)
+    if not counts:
+        return
+    request_steps = sum(counts)
+    yield Value("emitted_per_step", sum(b.emitted for b in blocks) / request_steps, "tok_weighted", request_steps)
+    yield Value("active_count_min", float(min(counts)), "min", len(counts))
+    yield Value("active_count_avg", statistics.fmean(counts), "mean", len(counts))
+    yield Value("active_count_max", float(max(counts)), "max", len(counts))
+
+
 def acceptance_values(blocks: Sequence[Block], record: AcceptanceRecord | None) -> Iterator[Value]:
-    steps = sum(a >= 0 for b in blocks for row in b.accepted for a in row)
-    if steps:
-        yield Value("emitted_per_step", sum(b.emitted for b in blocks) / steps, "tok_weighted", steps)
-    if record is None or record.acceptance_length is None:
+    if record is None:
+        return
+    yield Value("disabled_draft_error", float(sum(map(draft_errors, blocks))), "count", sum(active_counts(blocks)))
+    if record.acceptance_length is None:
         return
     # One cluster per prompt, not per block: rounds repeat the same greedy text and are no new evidence.
     clusters: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -186,6 +208,20 @@ def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:
     return ([a for a in row if a >= 0] for b in blocks for row in b.accepted if max(row, default=-1) >= 0)
 
 
+def active_counts(blocks: Sequence[Block]) -> list[int]:
+    """Slots that a step worked on, for every step that worked on one."""
+    return [len(row) for row in active_rows(blocks)]
+
+
+def undrafted(block: Block) -> int:
+    """Request-steps that decoded without a draft: all of a baseline block's."""
+    return sum(d == 0 for row in block.drafted for d in row)
+
+
+def draft_errors(block: Block) -> int:
+    return block.counters.get("disabled_draft_error", 0)
+
+
 def pooled_acceptance(blocks: Sequence[Block]) -> AcceptanceRecord:
     """The record of all blocks of a spec cell, its identities checked where a step had a draft."""
     total, *others = map(record_of, blocks)
@@ -198,8 +234,7 @@ def pooled_acceptance(blocks: Sequence[Block]) -> AcceptanceRecord:
 
 def record_of(block: Block) -> AcceptanceRecord:
     """The request-steps with drafts; one without emits a single token, which nothing can truncate."""
-    undrafted = sum(d == 0 for row in block.drafted for d in row)
-    emitted, truncated = block.emitted - undrafted, sum(block.truncated)
+    emitted, truncated = block.emitted - undrafted(block), sum(block.truncated)
     return AcceptanceRecord.from_steps(block.role.k, block.accepted, block.drafted, emitted, truncated)
 
 
@@ -226,11 +261,13 @@ def eagle_speculation(result: CellResult, blocks: Sequence[Block]) -> dict[str, 
     record = result.acceptance
     if record is None:
         return None
+    mine = [b for b in blocks if b.cell == result.cell and not b.warmup]
     counters: dict[str, int] = defaultdict(int)
-    for block in blocks:
-        if block.cell == result.cell and not block.warmup:
-            for name, count in block.counters.items():
-                counters[name] += count
+    for block in mine:
+        for name, count in block.counters.items():
+            counters[name] += count
+    active = active_counts(mine)
+    effective = result.values.get("emitted_per_step")
     return {
         "enabled": True,
         "num_drafts": record.steps,
@@ -239,5 +276,11 @@ def eagle_speculation(result: CellResult, blocks: Sequence[Block]) -> dict[str, 
         "mean_acceptance_rate": record.draft_acceptance_rate,
         "mean_acceptance_length": record.acceptance_length,
         "multi_token_step_share": record.multi_token_share,
+        "active_count": {
+            "min": min(active, default=None),
+            "avg": statistics.fmean(active) if active else None,
+            "max": max(active, default=None),
+        },
+        "effective_accept_per_active_slot": effective.value if effective else None,
         **dict(sorted(counters.items())),
     }

@@ -35,7 +35,11 @@ _METRICS = (
         "acceptance_length", "tokens", "higher", "1 + accepted / steps with drafts; bonus included, prefill excluded"
     ),
     Metric("draft_acceptance_rate", "ratio", "higher", "accepted / drafted tokens"),
-    Metric("emitted_per_step", "tokens", "higher", "tokens really emitted per request-step"),
+    Metric("emitted_per_step", "tokens", "higher", "tokens really emitted per active slot and step"),
+    Metric("active_count_min", "slots", "none", "fewest slots active in a step; steps without one are not counted"),
+    Metric("active_count_avg", "slots", "none", "mean over steps of the slots active in a step"),
+    Metric("active_count_max", "slots", "none", "most slots active in a step"),
+    Metric("disabled_draft_error", "steps", "equal", "request-steps without a draft because it could not be used"),
     Metric("wasted_verify_ratio", "ratio", "lower", "verified tokens that were not emitted / verified tokens"),
     Metric(
         "raggedness_ratio", "ratio", "lower", "mean over steps of 1 − mean(accepted + 1) / max(accepted + 1) over slots"

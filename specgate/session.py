@@ -5,7 +5,7 @@ Request ─► Config, Plan ─► Runner (journal) ─► measurement ─► ga
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Literal
 import click
 
 from specgate import __version__, machine, plugins
-from specgate.core import PairRef, Plan, Policy, Run, Scenario, Verdict
+from specgate.core import EngineFacts, PairRef, Plan, Policy, Run, Scenario, Verdict
 from specgate.errors import EnvironmentRefused, ExitCode, SpecgateError, UsageError
 from specgate.measurement import eagle_speculation, measure
 from specgate.pairs.resolve import resolve_pair, target_limits
@@ -269,8 +269,14 @@ def conclude(
         cells=cells,
         comparisons=comparisons,
         failures={**old_failures, **runner.failures, **cut_short},
-        warnings=tuple(dict.fromkeys(w for facts in runner.engines.values() for w in facts.warnings)),
+        warnings=tuple(dict.fromkeys(w for facts in runner.engines.values() for w in warnings_of(facts))),
     )
+
+
+def warnings_of(facts: EngineFacts) -> Iterator[str]:
+    yield from facts.warnings
+    if facts.draft_error:
+        yield f"spec roles decoded plainly, since the draft could not be used: {facts.draft_error}"
 
 
 def near_tie_margin(policy: Policy) -> float:

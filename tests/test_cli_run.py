@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -144,6 +145,34 @@ def test_counters_that_cannot_be_right_are_invalid_and_still_reported(cli: Cli, 
     assert done.returncode == 6
     assert said in done.stdout
     assert said in (cli.newest() / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("draft_error=fc.weight is missing", "fc.weight is missing"),
+        ("draft_dies_after_blocks=20", "of 96 request-steps decoded plainly"),
+    ],
+)
+def test_a_draft_that_could_not_be_used_is_invalid_and_marked_in_every_report(cli: Cli, fault: str, said: str) -> None:
+    done = cli.micro("--backend", "fake", "-o", fault)
+    assert done.returncode == 6, done.stdout + done.stderr
+    run = cli.newest()
+    verdicts = json.loads((run / "gates.json").read_text())["verdicts"]
+    found = {(v["cell"].rpartition("/")[2], v["reason_code"]) for v in verdicts if v["rule"] == "records"}
+    assert found == {("baseline", "complete"), ("spec-2", "draft_unusable"), ("spec-3", "draft_unusable")}
+    record = RunFolder(run).read_run()
+    assert [bool(record.draft_trouble(r)) for r in record.cells] == [False, True, True]
+    assert record.status == "complete"
+    assert any(said in warning for warning in record.warnings) is fault.startswith("draft_error")
+    marked = [line for line in done.stdout.splitlines() if "draft unusable: " in line and said in line]
+    assert [" spec-2: ok (" in line or " spec-3: ok (" in line for line in marked] == [True, True]
+    assert (run / "report.html").read_text().count("draft unusable: ") == 2
+    rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
+    plain = {
+        r["role"]: (float(r["value"]) > 0, r["reason_code"]) for r in rows if r["metric"] == "disabled_draft_error"
+    }
+    assert plain == dict.fromkeys(("spec-2", "spec-3"), (True, "draft_unusable"))
 
 
 def test_a_near_tie_within_the_policys_margin_passes_and_is_listed(cli: Cli) -> None:

@@ -149,6 +149,59 @@ def test_speculation_that_never_drafts_has_no_acceptance_length() -> None:
     assert "acceptance_length" not in result.values
 
 
+def test_steps_that_lost_their_draft_are_counted_and_cannot_be_more_than_had_none() -> None:
+    plan = plan_of(scenario(spec=(3,)))
+
+    def lost(steps: int) -> Callable[[Block], Block]:
+        counters = {"disabled_draft_error": steps}
+        return lambda b: replace(b, drafted=((0,),) * 12, counters=counters) if b.role.speculative else b
+
+    baseline, spec = run_of(plan, blocks_of(plan, accept=(0,), change=lost(12))).cells
+    value = spec.values["disabled_draft_error"]
+    assert (value.value, value.n) == (8 * 12, 8 * 12)
+    assert "disabled_draft_error" not in baseline.values
+    for steps in (13, -1):
+        result = run_of(plan, blocks_of(plan, accept=(0,), change=lost(steps))).cells[1]
+        assert result.status == "failed"
+        assert f"disabled_draft_error = {steps}, but 12 request-steps had no draft" in (result.reason or "")
+
+
+# ── active slots ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def ending_at(made: Block, ends: list[int]) -> Block:
+    """The block with slot s finished after `ends[s]` steps: its later entries are −1, its later tokens gone."""
+
+    def cut(rows: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(v if i < end else -1 for v, end in zip(r, ends, strict=True)) for i, r in enumerate(rows))
+
+    accepted = cut(made.accepted)
+    emitted = [sum(row[s] + 1 for row in accepted) for s in range(len(ends))]
+    tokens = tuple(row[: 1 + n] for row, n in zip(made.tokens, emitted, strict=True))
+    return replace(made, accepted=accepted, drafted=cut(made.drafted), tokens=tokens)
+
+
+@settings(max_examples=40)
+@given(patterns, st.lists(st.integers(0, 12), min_size=3, max_size=3))
+def test_active_slots_are_those_that_a_step_worked_on(accept: list[int], ends: list[int]) -> None:
+    plan = plan_of(scenario(batch=(3,), prompt_sets=2, rounds=1))
+    blocks = blocks_of(plan, accept=accept, change=lambda b: ending_at(b, ends) if b.role.speculative else b)
+    spec = run_of(plan, blocks).cells[1]
+    found = eagle_speculation(spec, blocks)
+    per_step = [sum(end > step for end in ends) for step in range(max(ends))] * 2
+    assert found is not None
+    if not per_step:
+        assert found["active_count"] == {"min": None, "avg": None, "max": None}
+        assert found["effective_accept_per_active_slot"] is None
+        assert "active_count_avg" not in spec.values
+        return
+    shares = {"min": min(per_step), "avg": pytest.approx(sum(per_step) / len(per_step)), "max": max(per_step)}
+    assert found["active_count"] == shares
+    assert {name: spec.values[f"active_count_{name}"].value for name in shares} == shares
+    emitted = sum(b.emitted for b in measured(blocks, "spec-3"))
+    assert found["effective_accept_per_active_slot"] == pytest.approx(emitted / sum(per_step))
+
+
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

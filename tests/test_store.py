@@ -29,6 +29,7 @@ from specgate.core import (
 )
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.store import Config, RunFolder
+from tests.factories import plan_of, run_of
 
 POINT = Point("one", "fake", 64, 2)
 SCENARIO = Scenario(
@@ -135,6 +136,19 @@ def test_margins_read_back_equal(tmp_path: Path) -> None:
     margin = Margin("one/fake/c64/b2/spec-3", 0, 1, 0, 17, 12.5, 12.4999)
     folder.append_margin(margin)
     assert folder.margins() == [margin]
+
+
+def test_engine_facts_read_back_equal_and_those_of_an_older_journal_have_no_draft_error(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    (facts,) = run_of(plan_of(), ()).engines.values()
+    torn = replace(facts, draft_sha256=None, has_draft=False, draft_error="fc.weight is missing")
+    for point, stated in (("new", torn), ("old", facts)):
+        folder.append_engine(point, stated)
+    file = folder.path / "samples" / "engines.jsonl"
+    new, old = map(json.loads, file.read_text().splitlines())
+    del old["facts"]["draft_error"]
+    file.write_text(json.dumps(new) + "\n" + json.dumps(old) + "\n")
+    assert folder.engines() == {"new": torn, "old": facts}
 
 
 def test_a_damaged_line_is_named_with_its_number(tmp_path: Path) -> None:

@@ -164,6 +164,24 @@ def test_silently_missing_drafts_show_in_the_counters() -> None:
     assert block.counters["disabled_multitoken_other"] == 12
 
 
+def test_a_draft_that_cannot_be_used_is_stated_and_its_steps_are_counted() -> None:
+    sound, torn = opened().facts(), opened(draft_error="torn head").facts()
+    assert (sound.draft_error, sound.has_draft) == (None, True) and sound.draft_sha256
+    assert (torn.draft_error, torn.has_draft, torn.draft_sha256) == ("torn head", False, None)
+    block = decoded(Role(3), Budget(steps=4), draft_error="torn head")
+    assert block.tokens == decoded(BASELINE, Budget(steps=4)).tokens
+    assert {d for row in block.drafted for d in row} == {0}
+    assert (block.counters["disabled_draft_error"], block.counters["disabled_multitoken_other"]) == (12, 0)
+
+
+def test_a_draft_can_die_between_two_blocks() -> None:
+    engine = opened(draft_dies_after_blocks="1")
+    engine.prefill(PROMPTS, draft=True)
+    before, after = (engine.decode(Role(3), Budget(steps=4), ()) for _ in range(2))
+    assert [{d for row in b.drafted for d in row} for b in (before, after)] == [{3}, {0}]
+    assert [b.counters["disabled_draft_error"] for b in (before, after)] == [0, 12]
+
+
 def test_lost_tokens_break_the_identity_of_emitted_tokens() -> None:
     block = decoded(Role(3), Budget(steps=4), lost_tokens="1")
     with pytest.raises(InvalidResult, match="emitted"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specgate.core import CellResult, Rule, Run, State, Verdict
+from specgate.core import Block, CellResult, Rule, Run, State, Verdict
 from specgate.gates.validity import GATE
-from tests.factories import blocks_of, plan_of, run_of
+from tests.factories import block, blocks_of, plan_of, run_of
 
 RULE = Rule("records", "validity", True)
 
@@ -49,3 +49,41 @@ def test_a_stored_record_that_breaks_an_identity_is_invalid_with_the_equation() 
     found = verdicts(replace(run, cells=tuple(map(forge, run.cells))))[1]
     assert (found.state, found.reason_code) == (State.INVALID, "counter_identity")
     assert "steps + accepted - truncated" in found.message
+
+
+def test_a_draft_that_could_not_be_used_is_named_at_spec_cells_and_leaves_the_baseline_alone() -> None:
+    plan = plan_of()
+    run = run_of(plan, blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12)))
+    error = "draft/model.safetensors: fc.weight is missing\n  a whole checkpoint"
+    engines = {key: replace(facts, draft_error=error, has_draft=False) for key, facts in run.engines.items()}
+    baseline, spec = verdicts(replace(run, engines=engines))
+    assert baseline.state is State.PASS
+    assert (spec.state, spec.reason_code) == (State.INVALID, "draft_unusable")
+    assert spec.message == "the draft could not be used: draft/model.safetensors: fc.weight is missing"
+    assert "start a new run" in (spec.next_step or "")
+
+
+def test_a_draft_that_broke_in_the_middle_makes_the_cell_invalid_although_other_steps_had_drafts() -> None:
+    plan = plan_of()
+
+    def broken(b: Block) -> Block:
+        """The last round of spec blocks decodes plainly, and says why."""
+        if not b.role.speculative or b.warmup or (b.prompt_set, b.round) != (3, 1):
+            return b
+        plain = block(plan.rounds[-1], b.role, accept=(0,), drafted=((0,),) * 12)
+        return replace(plain, counters={"disabled_draft_error": 12})
+
+    spec = verdicts(run_of(plan, blocks_of(plan, change=broken)))[1]
+    assert (spec.state, spec.reason_code) == (State.INVALID, "draft_unusable")
+    assert "12 of 96 request-steps decoded plainly" in spec.message
+    assert spec.evidence["disabled_draft_error"] == 12
+
+
+def test_a_result_that_was_stored_before_such_steps_were_counted_is_judged_as_it_was() -> None:
+    plan = plan_of()
+    run = run_of(plan, blocks_of(plan))
+
+    def old(result: CellResult) -> CellResult:
+        return replace(result, values={m: v for m, v in result.values.items() if m != "disabled_draft_error"})
+
+    assert [v.state for v in verdicts(replace(run, cells=tuple(map(old, run.cells))))] == [State.PASS, State.PASS]

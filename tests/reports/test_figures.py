@@ -37,6 +37,8 @@ def test_what_is_not_a_number_is_a_dash(value: float) -> None:
         (Value("draft_acceptance_rate", 0.5781), "57.8 %"),
         (Value("speedup_vs_ar_ratio", 1.634), "1.63×"),
         (Value("accept_hist[2]", 1200.0), "1,200"),
+        (Value("active_count_max", 8.0), "8"),
+        (Value("active_count_avg", 3.456), "3.46"),
         (Value("tpot_ms", 12.345), "12.3"),
         (Value("tpot_ms", None, reason_code="token_mismatch"), NONE),
         (None, NONE),
