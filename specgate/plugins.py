@@ -20,6 +20,7 @@ from specgate.errors import EnvironmentRefused, UsageError
 GROUPS = ("specgate.backends", "specgate.gates", "specgate.reports")
 
 _BUILT_IN: tuple[tuple[str, str, str], ...] = (
+    ("specgate.backends", "cupy", "specgate.backends.cupy_eagle3.backend:BACKEND"),
     ("specgate.backends", "reference", "specgate.backends.reference.backend:BACKEND"),
     ("specgate.backends", "fake", "specgate.backends.fake:BACKEND"),
     ("specgate.gates", "validity", "specgate.gates.validity:GATE"),

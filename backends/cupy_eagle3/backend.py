@@ -1,0 +1,38 @@
+"""The door through which the harness reaches the built-in engine."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from specgate import machine
+from specgate.api import Availability, Engine, OpenRequest
+
+OLDEST = (8, 0)
+"""Compute capability: bfloat16 tensor cores."""
+
+
+class CupyBackend:
+    """The default where a CUDA GPU, CuPy and torch are present."""
+
+    name = "cupy"
+    description = "EAGLE-3 on one NVIDIA GPU: CUDA kernels of its own, whole cycles in graphs, bit-exact speculation"
+
+    def available(self) -> Availability:
+        missing = [name for name in ("cupy", "torch") if find_spec(name) is None]
+        if missing:
+            return Availability(False, f"{' and '.join(missing)} not installed (pip install 'specgate[cuda13]')")
+        if not machine.has_cuda_gpu():
+            return Availability(False, "no CUDA GPU, or no NVIDIA driver")
+        capability = machine.compute_capability()
+        if capability is not None and capability < OLDEST:
+            found, needed = (f"{major}.{minor}" for major, minor in (capability, OLDEST))
+            return Availability(False, f"the GPU has compute capability {found}, but {needed} is needed (sm_80)")
+        return Availability(True, "a CUDA GPU is present", rank=20)
+
+    def open(self, request: OpenRequest) -> Engine:
+        from specgate.backends.cupy_eagle3.open import open_engine
+
+        return open_engine(request)
+
+
+BACKEND = CupyBackend()

@@ -1,0 +1,41 @@
+"""One engine step: reserve, draft, verify, accept, commit. The baseline's is the same with K = 0, nothing drafted."""
+
+from __future__ import annotations
+
+from specgate.backends.cupy_eagle3.buffers import Buffers
+from specgate.backends.cupy_eagle3.chain import Chain
+from specgate.backends.cupy_eagle3.kernels.commit import Commit
+from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
+from specgate.backends.cupy_eagle3.model import Draft, Target
+from specgate.backends.cupy_eagle3.nvtx import mark
+from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.verify import Verify
+
+
+class Cycle:
+    """The launches of a step of spec-`k` over `slots` slots, in stream order; no allocation, no read, no wait."""
+
+    def __init__(self, target: Target, draft: Draft | None, sizes: Sizes, slots: int, k: int) -> None:
+        if k and draft is None:
+            raise ValueError(f"spec-{k} without a draft")
+        self.slots, self.k = slots, k
+        self.reserve = KVReserve(sizes.slots, k + 1, sizes.positions, sizes.max_blocks, sizes.blocks)
+        self.chain = Chain(draft, sizes, slots, k) if draft and k else None
+        self.verify = Verify(target, sizes, slots, k + 1, draft.boundaries if draft and k else ())
+        self.commit = Commit(sizes.slots, sizes.max_rows, sizes.positions, sizes.max_blocks)
+
+    @property
+    def name(self) -> str:
+        return f"EAGLE_CYCLE_SPEC_{self.k}" if self.k else "BASE_DECODE_STEP"
+
+    def __call__(self, b: Buffers) -> None:
+        rows = b.slots.rows(self.slots, self.k + 1)
+        with mark("EAGLE_TREE_MASKS"):
+            self.reserve(b.kv, b.slots)
+        if self.chain:
+            self.chain(b)
+        self.verify(b, rows)
+        with mark("EAGLE_ACCEPT"):
+            self.verify.accept(b.target.choices, b.slots, rows)
+        with mark("EAGLE_TAIL_COMMIT"):
+            self.commit(b.kv, b.slots)

@@ -1,0 +1,201 @@
+"""The built-in engine: prefill once, then rewind and decode as often as asked, every step a replayed graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from specgate.api import Decoded
+from specgate.backends.cupy_eagle3.buffers import Buffers
+from specgate.backends.cupy_eagle3.cycle import Cycle
+from specgate.backends.cupy_eagle3.graph import Graph, GraphGeometry
+from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.slots import Fault
+from specgate.backends.cupy_eagle3.model import Draft, Target
+from specgate.backends.cupy_eagle3.prompted import Prompted, fill, first_tokens
+from specgate.backends.cupy_eagle3.prompts import lay_out
+from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.stream import Stream
+from specgate.backends.cupy_eagle3.stretch import StopRule, read, run
+from specgate.backends.eagle3.memory import refusing_overflow
+from specgate.core import Budget, EngineFacts, Role
+from specgate.errors import BackendError
+
+FAULTS: Mapping[Fault, str] = {
+    Fault.TARGET_NOT_FINITE: "the target's logits are not finite: the checkpoint holds NaN or infinity, or overflows",
+    Fault.DRAFT_NOT_FINITE: "the draft's logits are not finite: the checkpoint holds NaN or infinity, or overflows",
+    Fault.KV_INTEGRITY: "a step was about to write a cache block that is not its slot's",
+    Fault.KV_EXHAUSTED: "the cache ran out of blocks or positions in the middle of a stretch",
+}
+
+
+class CupyEngine:
+    """EAGLE-3 on one GPU. With `plain_on_draft_error`, spec roles decode plainly, and say so, once the draft has proved
+    unusable; without, the stretch ends with BackendError.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        draft: Draft | None,
+        sizes: Sizes,
+        buffers: Buffers,
+        facts: EngineFacts,
+        *,
+        graphs: bool = True,
+        plain_on_draft_error: bool = False,
+    ) -> None:
+        self.target, self.draft, self.sizes, self.b, self._facts = target, draft, sizes, buffers, facts
+        self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
+        self.draft_error = facts.draft_error
+        self.stream = Stream()
+        self.cycles: dict[tuple[int, int], Cycle] = {}
+        self.graphs: dict[GraphGeometry, Graph] = {}
+        self.prompted: Prompted | None = None
+
+    # ── prefill ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @torch.inference_mode()
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        """Fill the caches prompt by prompt; return nanoseconds. Raises BackendError where a prompt does not fit."""
+        self._check_fit(prompts, draft)
+        self.prompted = None
+        verify = self._cycle(0, len(prompts)).verify
+        with self.stream.current(), refusing_overflow("prefill"):
+            self.stream.wait()
+            began = time.perf_counter_ns()
+            layout = lay_out(prompts, self.sizes)
+            last = fill(self.target, self.draft if draft else None, self.b, prompts, layout)
+            self.b.kv.copy_(layout.kv)
+            first, fault = first_tokens(verify, self.b, last)
+            elapsed = time.perf_counter_ns() - began
+        check(fault)
+        features = [row.features for row in last if row.features is not None]
+        self.prompted = Prompted(
+            prompts=tuple(map(tuple, prompts)),
+            layout=layout,
+            first=first,
+            kv=KVBlocks(*(t.clone() for t in self.b.kv.tensors())),
+            features=torch.stack(features) if features else None,
+        )
+        return elapsed
+
+    def _check_fit(self, prompts: Sequence[Sequence[int]], draft: bool) -> None:
+        if draft and self.draft is None and self.draft_error is None:
+            raise BackendError("prefill with a draft, but the engine was opened without one")
+        if not 0 < len(prompts) <= self.sizes.slots:
+            raise BackendError(f"{len(prompts)} prompts for an engine of {self.sizes.slots} slots")
+        longest, shortest = max(map(len, prompts)), min(map(len, prompts))
+        if shortest < 1 or longest >= self.sizes.positions:
+            raise BackendError(
+                f"prompt lengths {shortest}..{longest} outside 1..{self.sizes.positions - 1} cached positions"
+            )
+
+    # ── decode ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @torch.inference_mode()
+    def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
+        """Rewind to the prompts and decode greedily until every slot has ended or `budget.steps` have run."""
+        prompted = self._check_room(role, budget)
+        if role.speculative and self.draft_error is None:
+            decoded, fault = self._stretch(prompted, role.k, budget, stop_token_ids)
+            if fault != Fault.DRAFT_NOT_FINITE or not self.plain_on_draft_error:
+                check(fault)
+                return decoded
+            self.draft_error = FAULTS[fault]
+        decoded, fault = self._stretch(prompted, 0, budget, stop_token_ids)
+        check(fault)
+        return undrafted(decoded) if role.speculative else decoded
+
+    def _stretch(
+        self, prompted: Prompted, k: int, budget: Budget, stop_token_ids: Sequence[int]
+    ) -> tuple[Decoded, Fault]:
+        count = len(prompted.prompts)
+        # Every step emits a token at least, so whole requests need no more steps than tokens after the first.
+        steps = budget.steps if budget.steps is not None else budget.longest(0) - 1
+        limit = budget.new_tokens or self.sizes.positions  # a budget of steps never ends a slot for its length
+        eos, stop = ((), ()) if budget.ignore_eos else (self.target.geometry.eos_token_ids, tuple(stop_token_ids))
+        with self.stream.current():
+            step = self._step(k, count)
+            prompted.rewind(self.b, StopRule(eos, stop, limit))
+            self.stream.wait()
+            step_ns = run(step, steps, self.stream.torch)
+            decoded, fault = read(self.b.slots, count, k, step_ns)
+        reused = {"reused_prompt_positions": prompted.layout.reused_positions}
+        return replace(decoded, counters={**decoded.counters, **reused}), fault
+
+    def _step(self, k: int, count: int) -> Callable[[], None]:
+        """One step of spec-`k` over `count` slots. Its graph is captured at its first use, with no slot active."""
+        cycle = self._cycle(k, count)
+        if not self.use_graphs:
+            return lambda: cycle(self.b)
+        geometry = GraphGeometry.of(k, count, self.sizes, self.b)
+        if geometry not in self.graphs:
+            self.b.slots.active_count.zero_()
+            self.graphs[geometry] = Graph(cycle.name, geometry, lambda: cycle(self.b), self.stream)
+        graph = self.graphs[geometry]
+        return lambda: graph.replay(geometry)
+
+    def _cycle(self, k: int, count: int) -> Cycle:
+        if (k, count) not in self.cycles:
+            self.cycles[k, count] = Cycle(self.target, self.draft, self.sizes, count, k)
+        return self.cycles[k, count]
+
+    def _check_room(self, role: Role, budget: Budget) -> Prompted:
+        if self.prompted is None:
+            raise BackendError("decode before prefill")
+        if role.k + 1 > self.sizes.max_rows:
+            raise BackendError(f"{role} asked for, but the engine was opened for spec-{self.sizes.max_rows - 1}")
+        if role.speculative and self.prompted.features is None and self.draft_error is None:
+            raise BackendError(f"{role} asked for, but the prefill was made without the draft")
+        longest, more = max(map(len, self.prompted.prompts)), budget.longest(role.k) + role.k + 2
+        if longest + more > self.sizes.positions:
+            raise BackendError(
+                f"{role}: a prompt of {longest} and {more} more exceed {self.sizes.positions} cached positions"
+            )
+        return self.prompted
+
+    # ── forensics ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @torch.inference_mode()
+    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
+        """The two largest logits after prompt[slot] + continuation, one plain decode step per token of it."""
+        prompted = self.prompted
+        if prompted is None:
+            raise BackendError("top2 before prefill")
+        if not continuation:
+            return prompted.first.top2[slot]
+        cycle, slots = self._cycle(0, len(prompted.prompts)), self.b.slots
+        with self.stream.current():
+            prompted.rewind(self.b, StopRule((), (), self.sizes.positions))
+            slots.active[0], slots.active_count[0] = slot, 1
+            for position, token in enumerate(continuation, len(prompted.prompts[slot])):
+                slots.length[slot], slots.root[slot] = position, token
+                cycle.reserve(self.b.kv, slots)
+                cycle.verify(self.b, slots.rows(len(prompted.prompts), 1))
+                _, fault = cycle.verify.choices(self.b, 1)
+                check(fault)
+            first, second = self.b.target.layer.logits[0].topk(2).values.tolist()
+        return first, second
+
+    def facts(self) -> EngineFacts:
+        return self._facts
+
+    def close(self) -> None:
+        """Nothing to release before the process ends."""
+
+
+def check(fault: Fault) -> None:
+    """Raise BackendError with everything that the kernels have found wrong."""
+    if fault:
+        raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
+
+
+def undrafted(decoded: Decoded) -> Decoded:
+    """A spec role that had to be decoded plainly: no step had a draft, and the counters say why."""
+    drafted = tuple(tuple(min(a, 0) for a in row) for row in decoded.accepted)
+    steps = sum(d == 0 for row in drafted for d in row)
+    return replace(decoded, drafted=drafted, counters={**decoded.counters, "disabled_draft_error": steps})

@@ -1,0 +1,54 @@
+"""What a loaded engine is, for the fingerprint and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, CHUNK
+from specgate.backends.cupy_eagle3.memory_plan import in_gb
+from specgate.backends.eagle3.describe import describe_rope, draft_details
+from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.core import EngineFacts
+
+
+def engine_facts(
+    target: TargetCheckpoint,
+    draft: DraftCheckpoint | None,
+    draft_error: str | None,
+    memory: Mapping[str, int],
+    *,
+    graphs: bool,
+) -> EngineFacts:
+    import cupy
+
+    geometry = target.geometry
+    major, minor = torch.cuda.get_device_capability()
+    details: dict[str, str | int | float] = {
+        "cupy": cupy.__version__,
+        "torch": torch.__version__,
+        "compute capability": f"{major}.{minor}",
+        "CUDA graphs": "on" if graphs else "off",
+        "cache block, attention chunk": f"{BLOCK}, {CHUNK} positions",
+        "target layers x hidden": f"{geometry.layers} x {geometry.hidden}",
+        "target rope": describe_rope(geometry.rope),
+    }
+    if draft is not None:
+        details |= draft_details(draft.geometry)
+    details |= {f"memory: {name}": in_gb(size) for name, size in memory.items()}
+    return EngineFacts(
+        backend="cupy",
+        device=torch.cuda.get_device_name(),
+        dtype="bfloat16",
+        vocab=geometry.vocab,
+        max_positions=geometry.max_positions,
+        eos_token_ids=geometry.eos_token_ids,
+        target_sha256=target.sha256,
+        draft_sha256=draft.sha256 if draft else None,
+        capture_rule=draft.capture.rule if draft else None,
+        has_draft=draft is not None,
+        details=details,
+        warnings=draft.warnings if draft else (),
+        draft_error=draft_error,
+    )

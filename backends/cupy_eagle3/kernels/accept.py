@@ -1,0 +1,28 @@
+"""Launches `accept.cu`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
+
+
+class Accept(Kernel):
+    """Longest prefix of each slot's drafts that equals the target's choices (int64 [R], cleared again)."""
+
+    def __init__(self, rows_per_slot: int, max_rows: int) -> None:
+        super().__init__("accept", rows=rows_per_slot, max_rows=max_rows)
+        self.max_rows = max_rows
+
+    def __call__(self, choices: Tensor, slots: Slots, rows: Rows) -> None:
+        expect("choices", choices, (rows.most,), torch.int64)
+        slots.check(rows.slots, self.max_rows)
+        self.launch(
+            "accept",
+            (1,),
+            (rows.slots,),
+            *(slots.accepted, slots.target_tokens, choices, slots.fault, slots.drafts),
+            *(rows.active, rows.active_count, slots.stamps, slots.step),
+        )

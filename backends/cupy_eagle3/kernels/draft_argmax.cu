@@ -1,0 +1,31 @@
+// The draft's next token and, at once, the input of its next step: argmax over the draft vocabulary, the map to a target id,
+// the embedding of that token, norms. One block per active slot.
+//
+// drafts[slot][index] = target_ids[argmax(logits[a])], ties to the lowest; where `input` is given, input[a] =
+// [norm(embed(token)), norm(hidden)], hidden being the draft's own: stream[a], or `normed`[a] for NORM_OUTPUT.
+#include "argmax.cuh"
+#include "draft_row.cuh"
+#include "slots.cuh"
+
+extern "C" __global__ __launch_bounds__(THREADS) void draft_argmax(int* drafts, bf16* input, float* stream, int* fault,
+                                                                   const float* logits, const int* target_ids,
+                                                                   const bf16* normed, const bf16* embedding,
+                                                                   const bf16* embedding_norm, const bf16* feature_norm,
+                                                                   const int* active, const int* active_count, int index,
+                                                                   float eps) {
+    const int a = blockIdx.x;
+    if (a >= *active_count) return;
+    Choice best = 0;
+    for (int i = threadIdx.x; i < DRAFT_VOCAB; i += THREADS) best = max(best, choice(logits[(long long)a * DRAFT_VOCAB + i], i));
+    best = block_max<THREADS>(best);
+    const long long token = target_ids[index_of(best)];
+    if (threadIdx.x == 0) {
+        drafts[active[a] * MAX_ROWS + index] = (int)token;
+        if (!is_finite(best)) atomicOr(fault, DRAFT_NOT_FINITE);
+    }
+    if (!input) return;
+    float* mine = stream + (long long)a * HIDDEN;
+    auto hidden = [&](int i) { return NORM_OUTPUT ? to_float(normed[(long long)a * HIDDEN + i]) : mine[i]; };
+    draft_row(input + (long long)a * 2 * HIDDEN, mine, embedding + token * HIDDEN, hidden, embedding_norm, feature_norm,
+              eps);
+}

@@ -1,0 +1,62 @@
+"""Launches `draft_argmax.cu`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.draft_input import InputWeights
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
+
+THREADS = 1024
+
+
+class DraftArgmax(Kernel):
+    """Draft token `index` of every active slot from float32 logits [S, W], as a target id; then the next step's input.
+
+    `target_ids` int32 [W]. With `out` (bfloat16 [S, 2H]) the row of the next draft step is written too, its hidden
+    state being `stream` (float32 [S, H]) or, for heads that feed their normed output back, `normed` (bfloat16 [S, H]).
+    """
+
+    def __init__(
+        self, hidden: int, draft_vocab: int, *, norm_output: bool, norm_before_residual: bool, max_rows: int
+    ) -> None:
+        super().__init__(
+            "draft_argmax",
+            hidden=hidden,
+            draft_vocab=draft_vocab,
+            norm_output=int(norm_output),
+            norm_before_residual=int(norm_before_residual),
+            max_rows=max_rows,
+            threads=THREADS,
+        )
+        self.hidden, self.draft_vocab = hidden, draft_vocab
+
+    def __call__(
+        self,
+        out: Tensor | None,
+        stream: Tensor,
+        logits: Tensor,
+        target_ids: Tensor,
+        normed: Tensor,
+        weights: InputWeights,
+        slots: Slots,
+        rows: Rows,
+        *,
+        index: int,
+        eps: float,
+    ) -> None:
+        expect("logits", logits, (rows.slots, self.draft_vocab), torch.float32)
+        expect("stream", stream, (rows.slots, self.hidden), torch.float32)
+        expect("target_ids", target_ids, (self.draft_vocab,), torch.int32)
+        if out is not None:
+            expect("out", out, (rows.slots, 2 * self.hidden), torch.bfloat16)
+        w = weights
+        self.launch(
+            "draft_argmax",
+            (rows.slots,),
+            (THREADS,),
+            *(slots.drafts, out, stream, slots.fault, logits, target_ids, normed),
+            *(w.embedding, w.embedding_norm, w.feature_norm, rows.active, rows.active_count, index, eps),
+        )

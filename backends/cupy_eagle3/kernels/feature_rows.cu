@@ -1,0 +1,26 @@
+// out[r] = the captured features of the rows that the draft extends over, packed, and normed as the draft wants it:
+// NORM 0 not at all, 1 each captured stream on its own, 2 all of them as one row. One block per row.
+//
+// A slot's first counts[slot] rows are valid; the rows after them repeat the last, so that no row holds stale numbers.
+#include "norm.cuh"
+
+static_assert(NORM == 0 || NORM == 1 || NORM == 2, "NORM: 0 none, 1 each stream, 2 all streams");
+
+extern "C" __global__ __launch_bounds__(THREADS) void feature_rows(bf16* out, const bf16* features, const bf16* weight,
+                                                                   const int* counts, const int* active,
+                                                                   const int* active_count, float eps) {
+    const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS;
+    if (a >= *active_count) return;
+    const int slot = active[a];
+    const bf16* in = features + (long long)(slot * MAX_ROWS + min(t, counts[slot] - 1)) * FEATURES * HIDDEN;
+    bf16* row = out + (long long)blockIdx.x * FEATURES * HIDDEN;
+    const int PARTS = NORM == 1 ? FEATURES : 1, WIDTH = FEATURES * HIDDEN / PARTS;
+    for (int part = 0; part < PARTS; ++part) {
+        const int from = part * WIDTH;
+        if (NORM) {
+            norm_row<WIDTH, THREADS>(row + from, [&](int i) { return to_float(in[from + i]); }, weight + from, eps);
+        } else {
+            for (int i = threadIdx.x; i < WIDTH; i += THREADS) row[i] = in[i];
+        }
+    }
+}

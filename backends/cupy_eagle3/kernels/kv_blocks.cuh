@@ -1,0 +1,17 @@
+// Ownership of cache blocks. Free ones lie on a stack; `owner` tells who may write to a block.
+#pragma once
+
+#define FREE (-1)
+
+// The sum of `values` before `index`, and of all Count, in an order that no timing changes.
+template <int Count>
+__device__ __forceinline__ int2 sum_before(const int (&values)[Count], int index) {
+    int before = 0, all = 0;
+    for (int i = 0; i < Count; ++i) {
+        if (i == index) before = all;
+        all += values[i];
+    }
+    return make_int2(before, all);
+}
+
+__device__ __forceinline__ int blocks_for(int positions) { return (positions + BLOCK - 1) / BLOCK; }

@@ -1,0 +1,40 @@
+// Before a step: give every active slot the blocks that ROWS more positions need, and check whom they belong to. One block.
+//
+// Every block that the step writes must exist, and belong to its slot alone: a block shared between slots, or one that is
+// also on the free stack, would be a silent corruption of another request.
+#include "slots.cuh"
+#include "kv_blocks.cuh"
+
+extern "C" __global__ __launch_bounds__(SLOTS) void kv_reserve(int* block_table, int* held, int* owner, int* free_blocks,
+                                                               int* free_count, int* fault, const int* length,
+                                                               const int* active, int* active_count, long long* stamps,
+                                                               const int* step) {
+    __shared__ int wanted[SLOTS];
+    const int a = threadIdx.x, count = *active_count;
+    if (count == 0) return;
+    if (a == 0) stamps[*step * STAMPS + STEP_BEGAN] = device_nanoseconds();
+    const int slot = a < count ? active[a] : -1;
+    const int have = a < count ? held[slot] : 0, at = a < count ? length[slot] : 0;
+    wanted[a] = a < count ? max(0, blocks_for(at + ROWS) - have) : 0;
+    __syncthreads();
+    const int2 taken = sum_before(wanted, a);
+    const int top = *free_count;
+    __syncthreads();
+    if (taken.y > top || (a < count && at + ROWS > MAX_POSITIONS)) {
+        atomicOr(fault, KV_EXHAUSTED);
+        *active_count = 0;  // nothing more may be written
+    }
+    if (taken.y > top) return;
+    if (a == 0) *free_count = top - taken.y;
+    if (a >= count) return;
+
+    int* table = block_table + slot * MAX_BLOCKS;
+    for (int i = 0; i < wanted[a]; ++i) {
+        const int block = free_blocks[top - 1 - taken.x - i];
+        if (atomicExch(owner + block, slot) != FREE) atomicOr(fault, KV_INTEGRITY);
+        table[have + i] = block;
+    }
+    held[slot] = have + wanted[a];
+    for (int i = at / BLOCK; i <= (at + ROWS - 1) / BLOCK; ++i)
+        if (table[i] < 0 || table[i] >= BLOCKS || owner[table[i]] != slot) atomicOr(fault, KV_INTEGRITY);
+}

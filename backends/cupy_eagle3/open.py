@@ -1,0 +1,121 @@
+"""Load a pair into the built-in engine, after checking that it can hold what the plan asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from specgate.api import OpenRequest
+from specgate.backends.cupy_eagle3 import limits, memory_plan
+from specgate.backends.cupy_eagle3.backend import OLDEST
+from specgate.backends.cupy_eagle3.buffers import Buffers
+from specgate.backends.cupy_eagle3.engine import CupyEngine
+from specgate.backends.cupy_eagle3.facts import engine_facts
+from specgate.backends.cupy_eagle3.model import Draft, Target
+from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.eagle3.capture import parse_boundaries
+from specgate.backends.eagle3.memory import refusing_overflow
+from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
+from specgate.backends.eagle3.spec_config import SpecConfig, check
+from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, UsageError
+
+OPTIONS: Mapping[str, tuple[str, ...] | None] = {
+    "capture": None,
+    "graphs": ("on", "off"),
+    "on_draft_error": ("fail", "baseline"),
+}
+"""Option → its values, the first of which is the default; None: see `parse_boundaries`."""
+DTYPE = torch.bfloat16
+
+
+def open_engine(request: OpenRequest) -> CupyEngine:
+    """Load `request.pair`.
+
+    Options: `capture` (boundaries such as 2,18,34), `graphs` (on, off: every launch on its own, for profilers),
+    `on_draft_error` (fail; baseline: decode spec roles plainly and say so).
+
+    Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
+    sizes that no kernel is made for, EnvironmentRefused where the GPU is missing, too old or too small, BackendError
+    for a missing draft.
+    """
+    check_options(request.options)
+    limits.check_request(request)
+    device = first_gpu()
+    if request.max_k:
+        check(SpecConfig.chain(request.max_k), f"spec-{request.max_k}")
+        if request.pair.draft is None:
+            raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
+    target = load_target(request.pair.target, DTYPE, device, request.pair.rope)
+    limits.check_geometry(target.geometry, target.config_file)
+    if request.max_positions > target.geometry.max_positions:
+        raise UsageError(
+            f"{target.config_file}: max_position_embeddings = {target.geometry.max_positions}, but the plan needs "
+            f"{request.max_positions} positions",
+            hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
+        )
+    draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
+    sizes = Sizes(request.max_batch, request.max_positions, request.max_k + 1)
+    memory = memory_plan.plan(target.geometry, draft.geometry if draft else None, sizes)
+    graphs = request.options.get("graphs") != "off"
+    facts = engine_facts(target, draft, draft_error, memory, graphs=graphs)
+    with refusing_overflow(str(request.pair.target)):
+        model = Target.of(target, sizes.positions)
+        head = Draft.of(draft, model, sizes.positions) if draft else None
+        memory_plan.require(memory, torch.cuda.memory_allocated(device), sizes, device)
+        buffers = Buffers.allocate(target.geometry, draft.geometry if draft else None, sizes, device)
+    return CupyEngine(
+        model, head, sizes, buffers, facts, graphs=graphs, plain_on_draft_error=plain_on_draft_error(request)
+    )
+
+
+def check_options(options: Mapping[str, str]) -> None:
+    for name, value in options.items():
+        if name not in OPTIONS:
+            raise UsageError(f"option {name}: not known", hint=f"back end cupy knows: {', '.join(OPTIONS)}")
+        values = OPTIONS[name]
+        if values is not None and value not in values:
+            raise UsageError(f"option {name} = {value!r}", hint=f"known: {', '.join(values)}")
+
+
+def first_gpu() -> torch.device:
+    """The GPU that CUDA shows first. Raises EnvironmentRefused where there is none, or it is too old."""
+    if not torch.cuda.is_available():
+        raise EnvironmentRefused(
+            "back end cupy: torch sees no CUDA GPU here (no GPU, no driver, or a torch build without CUDA)",
+            hint="--backend reference runs on a CPU",
+        )
+    capability = torch.cuda.get_device_capability()
+    if capability < OLDEST:
+        raise EnvironmentRefused(
+            f"back end cupy: {torch.cuda.get_device_name()} has compute capability {capability[0]}.{capability[1]}",
+            hint=f"{OLDEST[0]}.{OLDEST[1]} (sm_80) or later is needed for bfloat16 tensor cores",
+        )
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def plain_on_draft_error(request: OpenRequest) -> bool:
+    return request.options.get("on_draft_error") == "baseline"
+
+
+def usable_draft(
+    request: OpenRequest, target: TargetCheckpoint, device: torch.device
+) -> tuple[DraftCheckpoint | None, str | None]:
+    """The draft, or why it cannot be used where the request would go on without it."""
+    try:
+        return own_draft(request, target, device), None
+    except CheckpointError as error:
+        if not plain_on_draft_error(request):
+            raise
+        return None, str(error)
+
+
+def own_draft(request: OpenRequest, target: TargetCheckpoint, device: torch.device) -> DraftCheckpoint:
+    folder = request.pair.draft
+    assert folder is not None
+    capture = parse_boundaries(text) if (text := request.options.get("capture")) else None
+    draft = load_draft(folder, target.geometry, DTYPE, device, capture, target.sha256)
+    check(SpecConfig.chain(request.max_k), str(folder), draft=draft.geometry)
+    limits.check_geometry(draft.geometry, folder / "config.json")
+    limits.check_window(draft.geometry, folder / "config.json")
+    return draft

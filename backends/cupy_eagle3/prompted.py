@@ -1,0 +1,96 @@
+"""From prompts to the state that every decode stretch begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.buffers import Buffers
+from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.slots import Fault
+from specgate.backends.cupy_eagle3.model import Draft, Target
+from specgate.backends.cupy_eagle3.prefill import prefill_draft, prefill_target
+from specgate.backends.cupy_eagle3.prompts import Layout
+from specgate.backends.cupy_eagle3.stretch import Start, StopRule
+from specgate.backends.cupy_eagle3.verify import Verify
+
+
+@dataclass(frozen=True, slots=True)
+class LastRow:
+    """Of a prompt: its stream before the final norm, float32 [H], and its captured features, bfloat16 [n·H] or None."""
+
+    stream: Tensor
+    features: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTokens:
+    """Per slot: the token after the prompt, and the two largest logits that it was chosen from."""
+
+    tokens: tuple[int, ...]
+    top2: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """A filled cache. `features` bfloat16 [B, n·H] are the last rows'; None where the draft's cache was not filled."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    layout: Layout
+    first: FirstTokens
+    kv: KVBlocks
+    features: Tensor | None
+
+    def rewind(self, b: Buffers, rule: StopRule) -> None:
+        """Put `b` back to where the prompts ended. Copies from the host: before a stretch begins, never within."""
+        Start(tuple(map(len, self.prompts)), self.first.tokens).rewind(b.slots, rule)
+        b.kv.copy_(self.kv)
+        if self.features is not None and b.draft is not None:
+            b.draft.features[: len(self.features), 0] = self.features
+
+
+def fill(
+    target: Target, draft: Draft | None, b: Buffers, prompts: Sequence[Sequence[int]], layout: Layout
+) -> list[LastRow]:
+    """Prefill every prompt into the blocks of its slot; equal prompts once. `draft`: whose cache to fill as well."""
+    last: list[LastRow] = []
+    for slot, prompt in enumerate(prompts):
+        twin = layout.twin[slot]
+        if twin != slot:
+            copy_tail(b, layout, twin, slot)
+        last.append(last[twin] if twin != slot else fill_slot(target, draft, b, prompt, layout.blocks[slot]))
+    return last
+
+
+def fill_slot(target: Target, draft: Draft | None, b: Buffers, prompt: Sequence[int], blocks: Sequence[int]) -> LastRow:
+    device = b.slots.length.device
+    tokens, held = (torch.tensor(ids, dtype=torch.int64, device=device) for ids in (prompt, blocks))
+    boundaries = draft.boundaries if draft else ()
+    stream, features = prefill_target(target, b.target.pages, tokens, held, boundaries)
+    if draft is None or features is None or b.draft is None:
+        return LastRow(stream[-1].clone(), None)
+    prefill_draft(draft, b.draft.pages, tokens, held, features)
+    return LastRow(stream[-1].clone(), features[-1].clone())
+
+
+def copy_tail(b: Buffers, layout: Layout, twin: int, slot: int) -> None:
+    """The blocks that a slot does not share with the equal prompt before it."""
+    own = layout.private[slot]
+    for pages in b.pages:
+        for cache in (pages.k, pages.v):
+            for source, copy in zip(layout.blocks[twin][-own:], layout.blocks[slot][-own:], strict=True):
+                cache[:, copy] = cache[:, source]
+
+
+def first_tokens(verify: Verify, b: Buffers, rows: Sequence[LastRow]) -> tuple[FirstTokens, Fault]:
+    """The token after each prompt, by the kernels that choose all later ones."""
+    count = len(rows)
+    b.target.layer.stream[:count] = torch.stack([row.stream for row in rows])
+    Start((0,) * count, (0,) * count).rewind(b.slots, StopRule((), (), 2))
+    verify.head(b, b.slots.rows(count, 1))
+    tokens, fault = verify.choices(b, count)
+    top2 = b.target.layer.logits[:count].topk(2).values.tolist()
+    return FirstTokens(tokens, tuple((first, second) for first, second in top2)), fault

@@ -1,0 +1,63 @@
+"""Where prompts lie in the paged cache: the blocks of each slot, shared between equal prompts, and the free ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
+from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE, SHARED, KVBlocks
+from specgate.backends.cupy_eagle3.sizes import Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`blocks[slot]`: cache blocks in the order of positions. `twin[slot]`: the first slot with an equal prompt, itself
+    where there is none before it; `private[slot]`: how many of the last blocks are not shared with the twin.
+    """
+
+    blocks: tuple[tuple[int, ...], ...]
+    twin: tuple[int, ...]
+    private: tuple[int, ...]
+    kv: KVBlocks
+
+    @property
+    def reused_positions(self) -> int:
+        """Positions that were not computed, because another slot has the same prompt."""
+        return sum(
+            (len(held) - own) * BLOCK
+            for held, own, twin, slot in zip(self.blocks, self.private, self.twin, range(len(self.twin)), strict=True)
+            if twin != slot
+        )
+
+
+def lay_out(prompts: Sequence[Sequence[int]], sizes: Sizes) -> Layout:
+    """Give every prompt its blocks, lowest first; equal prompts share those that no step will ever write.
+
+    A draft writes from the prompt's last position on, so the block that holds it is a slot's own.
+    """
+    first: dict[tuple[int, ...], int] = {}
+    blocks, twin, private, unused = list[tuple[int, ...]](), list[int](), list[int](), iter(range(sizes.blocks))
+    for slot, prompt in enumerate(prompts):
+        twin.append(first.setdefault(tuple(prompt), slot))
+        shared = blocks[twin[slot]][: (len(prompt) - 1) // BLOCK] if twin[slot] != slot else ()
+        private.append(-(-len(prompt) // BLOCK) - len(shared))
+        blocks.append((*shared, *(next(unused) for _ in range(private[slot]))))
+    return Layout(tuple(blocks), tuple(twin), tuple(private), as_tensors(blocks, sizes))
+
+
+def as_tensors(blocks: Sequence[Sequence[int]], sizes: Sizes) -> KVBlocks:
+    """The layout as the kernels know it, on the CPU. The lowest free block is taken first."""
+    kv = KVBlocks.allocate(sizes.slots, sizes.max_blocks, sizes.blocks, "cpu")
+    kv.owner.fill_(FREE)
+    for slot, held in enumerate(blocks):
+        kv.block_table[slot, : len(held)] = torch.tensor(held, dtype=torch.int32)
+        kv.held[slot] = kv.prompt_blocks[slot] = len(held)
+        for block in held:
+            kv.owner[block] = slot if kv.owner[block] == FREE else SHARED
+    free = (kv.owner == FREE).nonzero().flatten().flip(0).int()
+    kv.free_blocks[: len(free)] = free
+    kv.free_count[0] = len(free)
+    return kv

@@ -1,0 +1,39 @@
+"""What an engine is built to hold. Everything that is allocated, and every launch, follows from these numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
+from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`slots` requests at once, each with up to `positions` cached positions and `max_rows` rows per step (K + 1)."""
+
+    slots: int
+    positions: int
+    max_rows: int
+
+    @property
+    def max_blocks(self) -> int:
+        """Cache blocks per slot."""
+        return -(-self.positions // BLOCK)
+
+    @property
+    def blocks(self) -> int:
+        """Cache blocks in all: enough for every slot at its longest."""
+        return self.slots * self.max_blocks
+
+    @property
+    def rows(self) -> int:
+        return self.slots * self.max_rows
+
+    def heads(self, geometry: TargetGeometry | DraftGeometry) -> Heads:
+        return Heads(geometry.heads, geometry.kv_heads, geometry.head_dim, self.positions)
+
+
+def whole_tiles(rows: int) -> int:
+    """Rows of an operand that tensor cores read eight at a time."""
+    return -(-rows // 8) * 8

@@ -1,0 +1,29 @@
+"""One CUDA stream for torch and CuPy alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+class Stream:
+    """A stream of its own: graphs cannot be captured on the default one."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        new: Any = torch.cuda.Stream
+        self.torch: torch.cuda.Stream = new()
+        self.cupy: Any = cupy.cuda.ExternalStream(self.torch.cuda_stream, torch.cuda.current_device())
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Everything that torch and CuPy launch inside goes to this stream."""
+        with torch.cuda.stream(self.torch), self.cupy:
+            yield
+
+    def wait(self) -> None:
+        self.torch.synchronize()

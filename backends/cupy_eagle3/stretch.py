@@ -1,0 +1,116 @@
+"""One decode stretch: start state in, n steps enqueued, one read at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specgate.api import Decoded
+from specgate.backends.cupy_eagle3.kernels.slots import MAX_ENDS, Fault, Slots, Stamp
+from specgate.backends.eagle3.counters import speculation_counters
+from specgate.core import Finish
+from specgate.errors import UsageError
+
+REASONS = (Finish.STEPS, Finish.EOS, Finish.STOP, Finish.LENGTH)
+"""By the codes of `commit.cu`; a slot that is still running has been stopped by the number of steps."""
+PHASES = {
+    "draft": (Stamp.STEP_BEGAN, Stamp.DRAFTED),
+    "verify": (Stamp.DRAFTED, Stamp.VERIFIED),
+    "accept": (Stamp.VERIFIED, Stamp.ACCEPTED),
+    "commit": (Stamp.ACCEPTED, Stamp.COMMITTED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """Ids that end a slot (none where EOS is ignored), and tokens in all, the prefill token included."""
+
+    eos: tuple[int, ...]
+    stop: tuple[int, ...]
+    limit: int
+
+    def __post_init__(self) -> None:
+        if len(self.eos) + len(self.stop) > MAX_ENDS:
+            raise UsageError(f"{len(self.eos) + len(self.stop)} EOS and stop tokens", hint=f"at most {MAX_ENDS}")
+
+    def code(self, first: int) -> int:
+        """How a slot begins that has emitted `first` alone: still running (0), or ended by it."""
+        if self.limit <= 1:
+            return REASONS.index(Finish.LENGTH)
+        if first in self.eos:
+            return REASONS.index(Finish.EOS)
+        return REASONS.index(Finish.STOP) if first in self.stop else 0
+
+    def words(self) -> list[int]:
+        """As `commit.cu` reads it."""
+        return [self.limit, len(self.eos), len(self.stop), *self.eos, *self.stop]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where every stretch over the same prompts begins: lengths and first tokens of the slots in use."""
+
+    lengths: tuple[int, ...]
+    first_tokens: tuple[int, ...]
+
+    def rewind(self, slots: Slots, rule: StopRule) -> None:
+        """Put `slots` back to their prompts. Copies from the host: before a stretch begins, never within."""
+        count = len(self.lengths)
+        codes = [rule.code(token) for token in self.first_tokens]
+        running = [slot for slot, code in enumerate(codes) if code == 0]
+
+        def put(tensor: torch.Tensor, values: Sequence[int]) -> None:
+            tensor[: len(values)] = torch.tensor(values, dtype=torch.int32).to(tensor.device)
+
+        for zeroed in (slots.truncated, slots.step, slots.fault, slots.accepted):
+            zeroed.zero_()
+        slots.accepted_log.fill_(-1)
+        put(slots.length, self.lengths)
+        put(slots.root, self.first_tokens)
+        put(slots.out[:, 0], self.first_tokens)
+        put(slots.pending[:, 0], self.first_tokens)
+        put(slots.emitted, [1] * count)
+        put(slots.counts, [1] * count)
+        put(slots.finish, codes)
+        put(slots.rule, rule.words())
+        put(slots.active, running)
+        put(slots.active_count, [len(running)])
+
+
+def run(step: Callable[[], None], steps: int, stream: torch.cuda.Stream) -> Callable[[int], tuple[int, ...]]:
+    """Enqueue `steps` steps on `stream`, an event after each; wait for the last.
+
+    Returns a function that gives the nanoseconds of the first n steps.
+    """
+    event_type: Any = torch.cuda.Event
+    events = [event_type(enable_timing=True) for _ in range(steps + 1)]
+    events[0].record(stream)
+    for event in events[1:]:
+        step()
+        event.record(stream)
+    stream.synchronize()
+    return lambda n: tuple(round(events[i].elapsed_time(events[i + 1]) * 1e6) for i in range(n))
+
+
+def read(slots: Slots, count: int, k: int, step_ns: Callable[[int], tuple[int, ...]]) -> tuple[Decoded, Fault]:
+    """Everything that a stretch of spec-`k` over `count` slots has left on the device, in one go."""
+    steps = int(slots.step)
+    times = step_ns(steps)
+    stamps = slots.stamps[:steps].cpu()
+    accepted = [tuple(row) for row in slots.accepted_log[:steps, :count].tolist()]
+    emitted, finish = slots.emitted[:count].tolist(), [REASONS[c].value for c in slots.finish[:count].tolist()]
+    decoded = Decoded(
+        elapsed_ns=sum(times),
+        step_ns=times,
+        tokens=tuple(tuple(row[:n]) for row, n in zip(slots.out[:count].tolist(), emitted, strict=True)),
+        accepted=tuple(accepted),
+        drafted=tuple(tuple(k if a >= 0 else -1 for a in row) for row in accepted),
+        truncated=tuple(slots.truncated[:count].tolist()),
+        finish=tuple(finish),
+        counters=speculation_counters(accepted, finish, k) if k else {},
+        phase_ns={name: int((stamps[:, to] - stamps[:, since]).sum()) for name, (since, to) in PHASES.items()},
+    )
+    return decoded, Fault(int(slots.fault))

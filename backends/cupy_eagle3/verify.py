@@ -1,0 +1,75 @@
+"""One target pass over the newest token of each slot and the drafts that may follow it; the baseline has none."""
+
+from __future__ import annotations
+
+from specgate.backends.cupy_eagle3.buffers import Buffers
+from specgate.backends.cupy_eagle3.kernels.accept import Accept
+from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
+from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.rms_norm import RmsNorm
+from specgate.backends.cupy_eagle3.kernels.slots import Fault, Rows
+from specgate.backends.cupy_eagle3.kernels.target_argmax import TargetArgmax
+from specgate.backends.cupy_eagle3.layer import Layer, Span
+from specgate.backends.cupy_eagle3.model import Target
+from specgate.backends.cupy_eagle3.sizes import Sizes
+
+NAMES = ("TARGET_ATTENTION_FMHA", "TARGET_FFN")
+
+
+class Verify:
+    """The target's forward pass as a page of kernel calls. `boundaries` are captured for the draft."""
+
+    def __init__(
+        self, target: Target, sizes: Sizes, slots: int, rows_per_slot: int, boundaries: tuple[int, ...] = ()
+    ) -> None:
+        g, rows = target.geometry, slots * rows_per_slot
+        self.target, self.boundaries = target, boundaries
+        self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows)
+        self.capture = FeatureCapture(g.hidden, max(1, len(boundaries)), rows_per_slot, sizes.max_rows)
+        self.norm = RmsNorm(g.hidden)
+        self.layer = Layer(
+            g,
+            sizes.heads(g),
+            slots,
+            input_width=g.hidden,
+            rows=rows_per_slot,
+            asking=rows_per_slot,
+            window=None,
+            names=NAMES,
+        )
+        self.lm_head = MatmulRows(g.vocab, g.hidden, Epilogue.PLAIN, rows)
+        self.argmax = TargetArgmax(g.vocab)
+        self.accept = Accept(rows_per_slot, sizes.max_rows)
+
+    def __call__(self, b: Buffers, rows: Rows) -> None:
+        """Leave logits and greedy choices of every row, its keys and values, and its captured features."""
+        t, w, eps = b.target.layer, self.target.weights, self.target.geometry.rms_eps
+        at = Span(self.target.rope, b.kv, b.slots.length)
+        self.embed(t.stream, w.embed, b.slots, rows)
+        for i, layer in enumerate(w.layers):
+            self._capture(b, rows, i)
+            self.norm(t.normed, t.stream, layer.input_norm, rows, eps)
+            self.layer(t, layer, b.target.pages, i, t.normed, rows, rows, at)
+        self._capture(b, rows, len(w.layers))
+        self.head(b, rows)
+
+    def head(self, b: Buffers, rows: Rows) -> None:
+        """Logits and greedy choices of the rows whose last stream is in `stream`."""
+        t, w = b.target.layer, self.target.weights
+        self.norm(t.normed, t.stream, w.norm, rows, self.target.geometry.rms_eps)
+        self.lm_head(t.logits, t.normed, w.lm_head, rows)
+        self.argmax(b.target.choices, t.logits, rows)
+
+    def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:
+        """Read the choices of `count` rows, one each of the active slots, and clear them: never within a stretch."""
+        slots = b.slots
+        self.accept(b.target.choices, slots, slots.rows(count, 1))
+        listed = slots.active[: int(slots.active_count)].long()
+        return tuple(slots.target_tokens[listed, 0].tolist()), Fault(int(slots.fault))
+
+    def _capture(self, b: Buffers, rows: Rows, boundary: int) -> None:
+        for chunk, wanted in enumerate(self.boundaries):
+            if wanted == boundary:
+                assert b.draft is not None
+                self.capture(b.draft.features, b.target.layer.stream, rows, chunk)
