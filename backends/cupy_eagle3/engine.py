@@ -119,7 +119,7 @@ class CupyEngine:
         limit = budget.new_tokens or self.sizes.positions  # a budget of steps never ends a slot for its length
         eos, stop = ((), ()) if budget.ignore_eos else (self.target.geometry.eos_token_ids, tuple(stop_token_ids))
         with self.stream.current():
-            step = self._step(k, count)
+            step = self.step(k, count)
             prompted.rewind(self.b, StopRule(eos, stop, limit))
             self.stream.wait()
             step_ns = run(step, steps, self.stream.torch)
@@ -127,7 +127,7 @@ class CupyEngine:
         reused = {"reused_prompt_positions": prompted.layout.reused_positions}
         return replace(decoded, counters={**decoded.counters, **reused}), fault
 
-    def _step(self, k: int, count: int) -> Callable[[], None]:
+    def step(self, k: int, count: int) -> Callable[[], None]:
         """One step of spec-`k` over `count` slots. Its graph is captured at its first use, with no slot active."""
         cycle = self._cycle(k, count)
         if not self.use_graphs:

@@ -1,0 +1,62 @@
+"""What the GPU tests of the kernels share: random operands, poisoned outputs, rows of slots that are partly active."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
+from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
+
+POISON = float("nan")
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.bfloat16, scale: float = 1.0, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return (scale * torch.randn(shape, generator=generator)).to("cuda", dtype)
+
+
+def integers(below: int, *shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randint(below, shape, generator=generator).int().cuda()
+
+
+def poisoned(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.full(shape, POISON, dtype=dtype, device="cuda")
+
+
+def counted(values: Sequence[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device="cuda")
+
+
+def rows_of(active: Sequence[int], per_slot: int, slots: int | None = None) -> Rows:
+    """Rows of `slots` slots (default: as many as are active), of which `active` are."""
+    slots = slots or len(active)
+    listed = [*active, *([-1] * (slots - len(active)))]
+    return Rows(counted(listed), counted([len(active)]), slots, per_slot)
+
+
+def state(active: Sequence[int], max_rows: int, slots: int, capacity: int = 512) -> Slots:
+    made = Slots.allocate(slots, max_rows, capacity, "cuda")
+    made.active[: len(active)] = counted(active)
+    made.active_count[0] = len(active)
+    return made
+
+
+def paged(heads: Heads, slots: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """A random cache: keys, values [S, G, P, D], the same in k_pages, v_pages of shuffled blocks, and the table."""
+    blocks, g, d = heads.max_blocks, heads.kv_heads, heads.head_dim
+    keys, values = (normal(slots, g, blocks * BLOCK, d, seed=seed + i) for i in range(2))
+    order = torch.randperm(slots * blocks, generator=torch.Generator().manual_seed(seed)).cuda()
+    block_table = order.view(slots, blocks).int()
+    k_pages, v_pages = poisoned(slots * blocks, g, BLOCK, d), poisoned(slots * blocks, g, d, BLOCK)
+    k_pages[order] = keys.view(slots, g, blocks, BLOCK, d).transpose(1, 2).flatten(0, 1)
+    v_pages[order] = values.view(slots, g, blocks, BLOCK, d).permute(0, 2, 1, 4, 3).flatten(0, 1)
+    return keys, values, k_pages, v_pages, block_table
+
+
+def relative_error(got: Tensor, want: Tensor) -> float:
+    """‖got − want‖ / ‖want‖; NaN where anything was not written."""
+    return float((got.double() - want.double()).norm() / want.double().norm())

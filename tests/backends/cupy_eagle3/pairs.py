@@ -1,0 +1,48 @@
+"""Planted pairs on the GPU, made in memory, in an engine of a few slots."""
+
+from __future__ import annotations
+
+import torch
+
+from specgate.backends.cupy_eagle3.buffers import Buffers
+from specgate.backends.cupy_eagle3.engine import CupyEngine
+from specgate.backends.cupy_eagle3.facts import engine_facts
+from specgate.backends.cupy_eagle3.model import Draft, Target
+from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.planted.recipe import Recipe
+from specgate.pairs.plant.calibrate import made_draft, made_target
+from specgate.pairs.plant.geometries import PairGeometry, dense, draft_of
+
+RECIPE_A = Recipe("A", seed=3, draft_vocab=512, signal=0.75, boundaries=(1, 2, 3))
+RECIPE_B = Recipe("B", seed=3, draft_vocab=512, signal=1.0, boundaries=(1, 2, 3))
+
+
+def shape(heads: int, kv_heads: int, head_dim: int, hidden: int = 512) -> PairGeometry:
+    """Four layers and 2,048 tokens: small enough for a test, large enough for either recipe."""
+    target = dense(
+        4, hidden, 2 * hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim, vocab=2048, positions=40000
+    )
+    return PairGeometry(target, draft_of(target, 512), (1, 2, 3), context=256, written=False)
+
+
+def checkpoints(
+    geometry: PairGeometry, recipe: Recipe = RECIPE_A, dtype: torch.dtype = torch.bfloat16
+) -> tuple[TargetCheckpoint, DraftCheckpoint]:
+    return made_target(recipe, geometry, dtype, "cuda"), made_draft(recipe, geometry, dtype, "cuda")
+
+
+def engine_of(
+    target: TargetCheckpoint, draft: DraftCheckpoint | None, sizes: Sizes, *, graphs: bool = True, plain: bool = False
+) -> CupyEngine:
+    """The checkpoints are used up."""
+    facts = engine_facts(target, draft, None, {}, graphs=graphs)
+    buffers = Buffers.allocate(target.geometry, draft.geometry if draft else None, sizes, "cuda")
+    model = Target.of(target, sizes.positions)
+    head = Draft.of(draft, model, sizes.positions) if draft else None
+    return CupyEngine(model, head, sizes, buffers, facts, graphs=graphs, plain_on_draft_error=plain)
+
+
+def random_prompts(lengths: list[int], vocab: int = 2048, seed: int = 0) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(vocab, (n,), generator=generator).tolist() for n in lengths]
