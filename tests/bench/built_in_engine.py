@@ -2,14 +2,15 @@
 
     python -m tests.bench.built_in_engine --pair planted-llama-3.1-8b-al3.0 --context 32768 --batch 1 --spec 3
 
-One run prints, for the baseline and every draft length asked for: milliseconds per step (median over steps, CUDA events),
-its phases, the floor (weights and cached positions read once, at the measured bandwidth of a plain read), and the ratio to
-the baseline of the same run.
+One run prints, for the baseline and every draft length asked for: milliseconds per step (median over steps, CUDA
+events), its phases, the floor (weights and cached positions read once, at the measured bandwidth of a plain read), and
+the ratio to the baseline of the same run.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 
 import click
 import torch
@@ -17,6 +18,7 @@ import torch
 from specgate import plugins
 from specgate.api import Decoded, OpenRequest
 from specgate.backends.cupy_eagle3.engine import CupyEngine
+from specgate.backends.eagle3.checkpoint import Wanted
 from specgate.backends.eagle3.layout import draft_tensors, target_tensors
 from specgate.backends.eagle3.memory import weight_bytes
 from specgate.core import Budget, Role
@@ -77,17 +79,21 @@ def floor_ms(engine: CupyEngine, k: int, context: int, batch: int, bandwidth: fl
     size += 4 * t.layers * t.kv_heads * t.head_dim * context * batch
     if k and engine.draft:
         d = engine.draft.geometry
-        wanted = {n: w for n, w in draft_tensors(d, False, False).items() if not any(s in n for s in KEPT_OUT)}
+        wanted = read_whole(draft_tensors(d, False, False))
         fc = 2 * d.hidden * d.features * d.target_hidden
         size += k * (weight_bytes(wanted, torch.bfloat16) - fc) + fc
         size += k * 4 * d.kv_heads * d.head_dim * min(context, d.window or context) * batch
     return size / bandwidth * 1e3
 
 
+def read_whole(wanted: Mapping[str, Wanted]) -> dict[str, Wanted]:
+    return {name: want for name, want in wanted.items() if not any(part in name for part in KEPT_OUT)}
+
+
 def read_bandwidth() -> float:
     """Bytes per second of a sum over 4 GB: the ceiling that a step can be compared with."""
     data = torch.randn(1 << 30, dtype=torch.float32, device="cuda")
-    times = []
+    times = list[float]()
     for _ in range(8):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch's
         start.record()

@@ -80,7 +80,10 @@ def expect(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) 
     """
     fits = tensor.dim() == len(shape) and tensor.shape[0] >= shape[0] and tuple(tensor.shape[1:]) == tuple(shape[1:])
     if not fits or tensor.dtype != dtype or not tensor.is_contiguous():
-        raise ValueError(f"{name}: {tensor.dtype} {list(tensor.shape)}, but {dtype} {list(shape)} is needed")
+        layout = "" if tensor.is_contiguous() else f" of strides {tensor.stride()}"
+        raise ValueError(
+            f"{name}: {tensor.dtype} {list(tensor.shape)}{layout}, but a contiguous {dtype} {list(shape)} is needed"
+        )
 
 
 @cache

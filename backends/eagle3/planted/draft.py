@@ -114,7 +114,14 @@ class PlantedDraft:
         g = self.geometry
         group = g.heads // g.kv_heads
         q = self.projection().view(g.kv_heads, 1, g.head_dim, g.hidden)
-        return (q / group).expand(-1, group, -1, -1).reshape(g.heads * g.head_dim, g.hidden).t().to(torch.bfloat16)
+        return (
+            (q / group)
+            .expand(-1, group, -1, -1)
+            .reshape(g.heads * g.head_dim, g.hidden)
+            .t()
+            .to(torch.bfloat16)
+            .contiguous()
+        )
 
     def projection(self) -> Tensor:
         """Q, float32 [kv_heads · head_dim, H], orthonormal rows: blocks of a Hadamard matrix with its columns
