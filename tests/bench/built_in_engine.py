@@ -63,8 +63,8 @@ def main(pair: str, context: int, batch: int, spec: tuple[int, ...], steps: int,
         step, floor = statistics.median(block.step_ns) / 1e6, floor_ms(engine, role.k, context, batch, bandwidth)
         base = base or step
         click.echo(
-            f"{role.name:9} {step:7.3f} ms/step, floor {floor:6.3f} ms ({step / floor:.2f}x), {step / base:.2f} baseline "
-            f"steps, {tokens_per_s(block):8.1f} tok/s, {phases(block)}"
+            f"{role.name:9} {step:7.3f} ms/step ({step / base:.2f} of baseline), floor {floor:6.3f} ms "
+            f"({step / floor:.2f}x), {tokens_per_s(block):8.1f} tok/s, {phases(block)}"
         )
 
 

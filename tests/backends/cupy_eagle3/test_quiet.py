@@ -1,0 +1,61 @@
+"""What a profiler sees between the first and the last cycle of a block: graph launches, our kernels, nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from specgate.backends.cupy_eagle3.kernels import loader
+from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.stretch import StopRule, run
+from specgate.core import Budget, Role
+from tests.backends.cupy_eagle3.pairs import checkpoints, engine_of, random_prompts, shape
+
+pytestmark = pytest.mark.gpu
+
+STEPS = 32
+HOST_CALLS = {"cudaGraphLaunch", "cudaEventRecord", "cudaEventRecordWithFlags"}
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_block_is_graph_launches_and_our_kernels_and_nothing_else(k: int, tmp_path: Path) -> None:
+    made = engine_of(*checkpoints(shape(8, 2, 64)), Sizes(slots=4, positions=1024, max_rows=4))
+    made.prefill(random_prompts([100, 200, 64, 65]), draft=True)
+    made.decode(Role(k), Budget(steps=STEPS), ())
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        made.decode(Role(k), Budget(steps=STEPS), ())
+    trace = tmp_path / "trace.json"
+    profiler.export_chrome_trace(str(trace))
+    calls, device = between_graphs(json.loads(trace.read_text())["traceEvents"])
+    assert calls["cudaGraphLaunch"] == STEPS
+    assert set(calls) <= HOST_CALLS, calls
+    assert set(device) == {"kernel"}, device
+    assert (
+        torch.cuda.memory_stats()["allocation.all.allocated"] >= held
+    )  # the counter that `between_graphs` cross-checks
+
+
+def between_graphs(events: list[dict[str, Any]]) -> tuple[Counter[str], Counter[str]]:
+    """Host calls from the first to the last graph launch, and what ran on the device from its first to its last kernel
+    of ours; every kernel in that span must be ours.
+    """
+    launches = [e for e in events if e.get("name") == "cudaGraphLaunch"]
+    first, last = min(e["ts"] for e in launches), max(e["ts"] for e in launches)
+    calls = Counter(
+        e["name"] for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver") and first <= e["ts"] <= last
+    )
+    ours = {path.stem for path in loader.FOLDER.glob("*.cu")} | {"attention_combine"}
+    kernels = [e for e in events if e.get("cat") == "kernel" and e["name"] in ours]
+    begin, end = min(e["ts"] for e in kernels), max(e["ts"] for e in kernels)
+    span = [
+        e for e in events if str(e.get("cat")) in ("kernel", "gpu_memcpy", "gpu_memset") and begin <= e["ts"] <= end
+    ]
+    strangers = {e["name"] for e in span if e["cat"] == "kernel"} - ours
+    assert not strangers, strangers
+    return calls, Counter(e["cat"] for e in span)
