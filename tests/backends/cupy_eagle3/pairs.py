@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from specgate.backends.cupy_eagle3.buffers import Buffers
 from specgate.backends.cupy_eagle3.engine import CupyEngine
 from specgate.backends.cupy_eagle3.facts import engine_facts
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, CHUNK
 from specgate.backends.cupy_eagle3.model import Draft, Target
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
@@ -46,3 +49,17 @@ def engine_of(
 def random_prompts(lengths: list[int], vocab: int = 2048, seed: int = 0) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(vocab, (n,), generator=generator).tolist() for n in lengths]
+
+
+GEOMETRIES = {"4:1 of 64": (8, 2, 64), "3:1 of 64": (9, 3, 64), "2:1 of 128": (8, 4, 128), "8:1 of 128": (16, 2, 128)}
+SIZES = Sizes(slots=8, positions=2048, max_rows=6)
+RAGGED = [5, BLOCK - 1, BLOCK, BLOCK + 1, CHUNK - 2, CHUNK, 700, 1]
+
+
+def checkpoints_of(name: str, recipe: str, dtype: torch.dtype) -> tuple[TargetCheckpoint, DraftCheckpoint]:
+    return checkpoints(shape(*GEOMETRIES[name]), {"A": RECIPE_A, "B": RECIPE_B}[recipe], dtype)
+
+
+@cache
+def engine(name: str = "4:1 of 64", recipe: str = "A") -> CupyEngine:
+    return engine_of(*checkpoints_of(name, recipe, torch.bfloat16), SIZES)
