@@ -10,7 +10,7 @@ from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stretch import StopRule
 from specgate.core import BASELINE, Budget, Role
 from specgate.errors import BackendError
-from tests.backends.cupy_eagle3.pairs import (
+from tests.backends.cupy_eagle3.gpu_pairs import (
     RAGGED,
     SIZES,
     checkpoints,

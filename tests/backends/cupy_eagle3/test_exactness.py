@@ -11,7 +11,7 @@ from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stretch import StopRule
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import BASELINE, Budget, Role
-from tests.backends.cupy_eagle3.pairs import (
+from tests.backends.cupy_eagle3.gpu_pairs import (
     GEOMETRIES,
     RAGGED,
     SIZES,

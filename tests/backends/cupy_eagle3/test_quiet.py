@@ -15,7 +15,7 @@ from specgate.backends.cupy_eagle3.kernels import loader
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stretch import StopRule, run
 from specgate.core import Budget, Role
-from tests.backends.cupy_eagle3.pairs import checkpoints, engine_of, random_prompts, shape
+from tests.backends.cupy_eagle3.gpu_pairs import checkpoints, engine_of, random_prompts, shape
 
 pytestmark = pytest.mark.gpu
 

@@ -173,3 +173,11 @@ def test_a_logit_that_is_not_finite_is_a_fault() -> None:
     rows = machine.slots.rows(2, 1)
     machine.accept(machine.choices, machine.slots, rows)
     assert Fault(int(machine.slots.fault)) is Fault.TARGET_NOT_FINITE
+
+
+def test_a_slot_that_outgrows_its_positions_stops_all_and_takes_no_block() -> None:
+    machine = Machine([5, SIZES.positions - 2], 3, StopRule((), (), 200))
+    before = [t.clone() for t in machine.kv.tensors()]
+    assert fault_of(machine) is Fault.KV_EXHAUSTED
+    assert int(machine.slots.active_count) == 0 and int(machine.slots.step) == 0
+    assert torch.equal(machine.kv.block_table[1], before[0][1])
