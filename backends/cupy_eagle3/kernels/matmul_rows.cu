@@ -25,8 +25,9 @@ struct Operands {
     uint4 low[PARTS], high[PARTS], x[ROW_TILES];
 };
 
-extern "C" __global__ __launch_bounds__(WARPS * 32) void matmul_rows(void* out, const bf16* x, const bf16* weight,
-                                                                     const int* active_count, int rows_per_slot) {
+// The second bound lets a block have all registers: left to itself, ptxas spills some kernels on sm_80 to fit two.
+extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* out, const bf16* x, const bf16* weight,
+                                                                        const int* active_count, int rows_per_slot) {
     __shared__ float sums[WARPS][ROUND][128];
     const int rows = *active_count * rows_per_slot;
     if (rows == 0) return;
