@@ -108,7 +108,9 @@ def unrolled(file: str, seen: set[str]) -> list[str]:
         header = INCLUDE.match(line)
         if header is None:
             lines.append("\n" if line == "#pragma once" else f"{line}\n")
-        elif header[1] not in seen:
+        elif header[1] in seen:
+            lines.append("\n")
+        else:
             seen.add(header[1])
             lines += [*unrolled(header[1], seen), f'#line {number + 1} "{file}"\n']
     return lines
