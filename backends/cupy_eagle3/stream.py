@@ -10,13 +10,15 @@ import torch
 
 
 class Stream:
-    """A stream of its own: graphs cannot be captured on the default one."""
+    """A stream of its own: graphs cannot be captured on the default one. It begins after what was enqueued before it."""
 
     def __init__(self) -> None:
         import cupy
 
         new: Any = torch.cuda.Stream
         self.torch: torch.cuda.Stream = new()
+        # torch's streams do not wait for the default one, which may still be packing weights and zeroing buffers.
+        self.torch.wait_stream(torch.cuda.current_stream())
         self.cupy: Any = cupy.cuda.ExternalStream(self.torch.cuda_stream, torch.cuda.current_device())
 
     @contextmanager
