@@ -15,18 +15,19 @@ extern "C" __global__ __launch_bounds__(SLOTS) void kv_reserve(int* block_table,
     if (a == 0) stamps[*step * STAMPS + STEP_BEGAN] = device_nanoseconds();
     const int slot = a < count ? active[a] : -1;
     const int have = a < count ? held[slot] : 0, at = a < count ? length[slot] : 0;
-    wanted[a] = a < count ? max(0, blocks_for(at + ROWS) - have) : 0;
+    const bool too_long = at + ROWS > MAX_POSITIONS;
+    wanted[a] = a < count && !too_long ? max(0, blocks_for(at + ROWS) - have) : 0;
     __syncthreads();
     const int2 taken = sum_before(wanted, a);
     const int top = *free_count;
     __syncthreads();
-    if (taken.y > top || (a < count && at + ROWS > MAX_POSITIONS)) {
+    if (taken.y > top || (a < count && too_long)) {
         atomicOr(fault, KV_EXHAUSTED);
         *active_count = 0;  // nothing more may be written
     }
     if (taken.y > top) return;
     if (a == 0) *free_count = top - taken.y;
-    if (a >= count) return;
+    if (a >= count || too_long) return;
 
     int* table = block_table + slot * MAX_BLOCKS;
     for (int i = 0; i < wanted[a]; ++i) {
