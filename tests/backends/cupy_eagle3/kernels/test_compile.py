@@ -131,9 +131,7 @@ def test_every_kernel_compiles_and_spills_no_register(
             r"K_IN must be a multiple of 32",
         ),
         (
-            Spec.of(
-                "feature_rows", {"hidden": 64, "features": 3, "norm": 3, "rows": 4, "max_rows": 6, "threads": 256}
-            ),
+            Spec.of("feature_rows", {"hidden": 64, "features": 3, "norm": 3, "rows": 4, "max_rows": 6, "threads": 256}),
             r"NORM: 0 none, 1 each stream, 2 all streams",
         ),
     ],
