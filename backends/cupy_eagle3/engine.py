@@ -72,7 +72,7 @@ class CupyEngine:
             self.b.kv.copy_(layout.kv)
             first, fault = first_tokens(verify, self.b, last)
             elapsed = time.perf_counter_ns() - began
-        check(fault)
+        self._check(fault)
         features = [row.features for row in last if row.features is not None]
         self.prompted = Prompted(
             prompts=tuple(map(tuple, prompts)),
@@ -103,11 +103,11 @@ class CupyEngine:
         if role.speculative and self.draft_error is None:
             decoded, fault = self._stretch(prompted, role.k, budget, stop_token_ids)
             if fault != Fault.DRAFT_NOT_FINITE or not self.plain_on_draft_error:
-                check(fault)
+                self._check(fault)
                 return decoded
             self.draft_error = FAULTS[fault]
         decoded, fault = self._stretch(prompted, 0, budget, stop_token_ids)
-        check(fault)
+        self._check(fault)
         return undrafted(decoded) if role.speculative else decoded
 
     def _stretch(
@@ -158,6 +158,19 @@ class CupyEngine:
             )
         return self.prompted
 
+    def _check(self, fault: Fault) -> None:
+        """Raise BackendError with everything that the kernels have found wrong."""
+        if not fault:
+            return
+        if fault != Fault.DRAFT_NOT_FINITE:
+            self.prompted = None
+        if fault & Fault.TARGET_NOT_FINITE:
+            # A masked position still enters a product: NaN that stays in the cache would reach the next prompts.
+            for pages in self.b.pages:
+                pages.k.zero_()
+                pages.v.zero_()
+        raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
+
     # ── forensics ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @torch.inference_mode()
@@ -177,7 +190,7 @@ class CupyEngine:
                 cycle.reserve(self.b.kv, slots)
                 cycle.verify(self.b, slots.rows(len(prompted.prompts), 1))
                 _, fault = cycle.verify.choices(self.b, 1)
-                check(fault)
+                self._check(fault)
             first, second = self.b.target.layer.logits[0].topk(2).values.tolist()
         return first, second
 
@@ -186,12 +199,6 @@ class CupyEngine:
 
     def close(self) -> None:
         """Nothing to release before the process ends."""
-
-
-def check(fault: Fault) -> None:
-    """Raise BackendError with everything that the kernels have found wrong."""
-    if fault:
-        raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
 
 
 def undrafted(decoded: Decoded) -> Decoded:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -111,18 +111,20 @@ def usable_draft(
     request: OpenRequest, target: TargetCheckpoint, device: torch.device
 ) -> tuple[DraftCheckpoint | None, str | None]:
     """The draft, or why it cannot be used where the request would go on without it."""
+    capture = parse_boundaries(text) if (text := request.options.get("capture")) else None
     try:
-        return own_draft(request, target, device), None
-    except CheckpointError as error:
+        return own_draft(request, target, device, capture), None
+    except (CheckpointError, UsageError) as error:
         if not plain_on_draft_error(request):
             raise
         return None, str(error)
 
 
-def own_draft(request: OpenRequest, target: TargetCheckpoint, device: torch.device) -> DraftCheckpoint:
+def own_draft(
+    request: OpenRequest, target: TargetCheckpoint, device: torch.device, capture: Sequence[int] | None
+) -> DraftCheckpoint:
     folder = request.pair.draft
     assert folder is not None
-    capture = parse_boundaries(text) if (text := request.options.get("capture")) else None
     draft = load_draft(folder, target.geometry, DTYPE, device, capture, target.sha256)
     check(SpecConfig.chain(request.max_k), str(folder), draft=draft.geometry)
     limits.check_geometry(draft.geometry, folder / "config.json")
