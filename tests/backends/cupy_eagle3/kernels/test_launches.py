@@ -149,7 +149,9 @@ def test_the_ranges_of_a_step_name_its_phases_in_order(monkeypatch: pytest.Monke
     draft = ["EAGLE_DRAFT_ATTENTION_FMHA", "EAGLE_DRAFT_FFN", "EAGLE_DRAFT_LM_HEAD"]
     target = ["TARGET_ATTENTION_FMHA", "TARGET_FFN"]
     assert step(monkeypatch, SMALL, 2, 2).ranges == [
+        "EAGLE_CYCLE_SPEC_2",
         "EAGLE_TREE_MASKS",
+        "EAGLE_DRAFT_FEATURES",
         *(2 * draft),
         *(TARGET.layers * target),
         "EAGLE_ACCEPT",
