@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 import torch
 
@@ -84,17 +86,26 @@ def test_a_long_context_is_bit_exact_too() -> None:
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize("recipe", ["A", "B"])
-def test_logits_and_drafts_are_nearer_to_the_float32_reference_than_torch_is_in_bfloat16(
-    name: str, recipe: str
-) -> None:
-    made, prompts = engine(name, recipe), random_prompts([300, 70])
-    exact, rounded = (
-        ReferenceEngine(*checkpoints_of(name, recipe, dtype), max_batch=2, max_positions=1024, device="cuda")
-        for dtype in (torch.float32, torch.bfloat16)
-    )
-    ours, torchs = nearness(made, exact, rounded, prompts, 40)
+def test_logits_are_nearer_to_the_float32_reference_than_torch_is_in_bfloat16(name: str, recipe: str) -> None:
+    exact, rounded = (oracle(name, recipe, dtype) for dtype in (torch.float32, torch.bfloat16))
+    ours, torchs = nearness(engine(name, recipe), exact, rounded, random_prompts([300, 70]), 40)
     print(f"{name}, recipe {recipe}: {ours}; torch in bfloat16: {torchs}")
     assert ours.pooled >= 0.9999
     assert ours.pooled > torchs.pooled and ours.least > torchs.least
-    accepted, expected = (sum(map(sum, e.decode(Role(3), Budget(steps=40), ()).accepted)) for e in (made, exact))
-    assert accepted == pytest.approx(expected, rel=0.1) and accepted > 100
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("recipe", ["A", "B"])
+def test_the_draft_is_accepted_as_often_as_the_float32_references(name: str, recipe: str) -> None:
+    lengths = []
+    for made in (engine(name, recipe), oracle(name, recipe, torch.float32)):
+        made.prefill(random_prompts(RAGGED), draft=True)
+        accepted = made.decode(Role(3), Budget(steps=60), ()).accepted
+        lengths.append(1 + statistics.fmean(a for row in accepted for a in row))
+    # 480 cycles each, of other texts after the first near tie: the means differ by 0.08 at most in two of three runs.
+    assert lengths[0] == pytest.approx(lengths[1], abs=0.3) and lengths[0] > 2
+
+
+def oracle(name: str, recipe: str, dtype: torch.dtype) -> ReferenceEngine:
+    checkpoints = checkpoints_of(name, recipe, dtype)
+    return ReferenceEngine(*checkpoints, max_batch=8, max_positions=1024, device="cuda")
