@@ -18,6 +18,7 @@ GATES: dict[str, dict[str, type]] = {
     "acceptance": {"min": float},
     "speed": {"min": float},
     "degeneracy": {"max_repeated_share": float},
+    "invariants": {"accept_unseen": str},
     "other": {"mode": str, "strict": bool, "looks": int},
 }
 

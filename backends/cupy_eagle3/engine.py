@@ -124,8 +124,11 @@ class CupyEngine:
             self.stream.wait()
             step_ns = run(step, steps, self.stream.torch)
             decoded, fault = read(self.b.slots, count, k, step_ns)
+        # Every step checks the blocks that it may write; a violation stops it.
+        broken = int(bool(fault & Fault.KV_INTEGRITY))
+        checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
         reused = {"reused_prompt_positions": prompted.layout.reused_positions}
-        return replace(decoded, counters={**decoded.counters, **reused}), fault
+        return replace(decoded, counters={**decoded.counters, **checked, **reused}), fault
 
     def step(self, k: int, count: int) -> Callable[[], None]:
         """One step of spec-`k` over `count` slots. Its graph is captured at its first use, with no slot active."""
