@@ -130,7 +130,8 @@ class FakeEngine:
         """The target's greedy token: a function of prompt and index; ids 0 and EOS do not occur by chance."""
         if index == self.script.eos_at:
             return EOS
-        return 2 + _hash(self.seeds[slot], index) % (self.script.vocab - 2)
+        place = index % self.script.loop_period if self.script.loop_period else index
+        return 2 + _hash(self.seeds[slot], place) % (self.script.vocab - 2)
 
     def emitted(self, role: Role, slot: int, index: int) -> int:
         """The token that `role` emits: the greedy one, except for the fault `wrong_token_at`."""
@@ -242,6 +243,7 @@ class Stretch:
             "tuned_total": total,
             "tuned_hits": max(0, total - script.untuned_launches),
             "kv_integrity_failures": script.kv_integrity_failures,
+            "cache_hit_tokens": script.cache_hit_tokens,
         }
 
     def _counters(self, finish: Sequence[str]) -> dict[str, int]:

@@ -49,6 +49,10 @@ class Script:
     left_multi_token: int = 0
     """Request-steps per spec block that left multi-token mode for no good reason."""
     kv_integrity_failures: int = 0
+    cache_hit_tokens: int = 0
+    """Prompt tokens that were not prefilled, because another request had left them in a cache."""
+    loop_period: int | None = None
+    """The target's text repeats itself after so many tokens."""
     lost_tokens: int = 0
     """Reported as truncated though they were not: breaks the identity of emitted tokens."""
     fail_open: str | None = None

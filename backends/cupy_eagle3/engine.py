@@ -127,7 +127,7 @@ class CupyEngine:
         # Every step checks the blocks that it may write; a violation stops it.
         broken = int(bool(fault & Fault.KV_INTEGRITY))
         checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
-        reused = {"reused_prompt_positions": prompted.layout.reused_positions}
+        reused = {"cache_hit_tokens": prompted.layout.reused_positions}
         return replace(decoded, counters={**decoded.counters, **checked, **reused}), fault
 
     def step(self, k: int, count: int) -> Callable[[], None]:
