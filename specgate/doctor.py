@@ -73,15 +73,12 @@ def examine(limits: Limits) -> list[Check]:
 def examine_gpu(probe: HostProbe, limits: Limits) -> Iterator[Check]:
     right = "an NVIDIA GPU whose driver NVML can ask"
     try:
-        uuid = machine.visible_gpu_uuid()
-        if uuid is None:
-            raise NvmlMissing("no GPU that CUDA programs may see")
-        with GpuProbe(uuid, probe.owner) as gpu:
+        with GpuProbe(machine.visible_gpu_uuid(), probe.owner) as gpu:
             reading, settings = gpu.read(), gpu.settings()
     except NvmlMissing as missing:
-        yield Check("NVML", str(missing), right, limits.gpu_level)
+        yield Check("NVML", str(missing), right, limits.gpu_level if limits.gpu else "ok")
         return
-    yield Check("NVML", f"{settings['name']}, driver {settings['driver']}, {uuid}", right, "ok")
+    yield Check("NVML", f"{settings['name']}, driver {settings['driver']}, {reading.uuid}", right, "ok")
     yield from truth_checks(reading, limits)
     yield from state_checks(reading, settings, limits)
     yield from setting_checks(reading, settings, limits)

@@ -24,11 +24,11 @@ class NvmlMissing(Exception):
 class GpuProbe:
     """A connection to the driver and one GPU of it. Raises NvmlMissing where it cannot be made.
 
-    `owner` tells whose a process number is.
+    `uuid` is the GPU's that is measured, None where CUDA programs see none. `owner` tells whose a process number is.
     """
 
-    def __init__(self, uuid: str, owner: Callable[[int], GpuProcess]) -> None:
-        self.uuid, self._owner = uuid, owner
+    def __init__(self, uuid: str | None, owner: Callable[[int], GpuProcess]) -> None:
+        self._owner = owner
         try:
             import pynvml
         except ImportError as error:
@@ -38,6 +38,10 @@ class GpuProbe:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
             raise NvmlMissing(f"no NVIDIA driver: {error}") from error
+        if uuid is None:
+            self.close()
+            raise NvmlMissing("no GPU that CUDA programs may see")
+        self.uuid = uuid
         try:
             self._handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
         except self._nvml.NVMLError as error:

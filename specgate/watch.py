@@ -32,12 +32,11 @@ class Sampler:
     def __init__(self, session: int, harness: int, uuid: str | None) -> None:
         self._session, self._host = session, HostProbe(harness)
         self._gpu: GpuProbe | None = None
-        self._nvml: str | None = "no GPU that CUDA programs may see"
-        if uuid is not None:
-            try:
-                self._gpu, self._nvml = GpuProbe(uuid, self._host.owner), None
-            except NvmlMissing as missing:
-                self._nvml = str(missing)
+        self._nvml: str | None = None
+        try:
+            self._gpu = GpuProbe(uuid, self._host.owner)
+        except NvmlMissing as missing:
+            self._nvml = str(missing)
 
     def sample(self) -> Sample:
         monotonic, wall = time.monotonic_ns(), time.time_ns()
