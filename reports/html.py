@@ -18,6 +18,7 @@ ARTIFACTS = {
     "config.resolved.yaml": "what was asked, resolved",
     "env.json": "the machine",
     "samples/blocks.jsonl": "every block: tokens, accept counts, times",
+    "samples/environment.jsonl": "what the machine did meanwhile",
     "MANIFEST.sha256": "hashes of all files",
 }
 

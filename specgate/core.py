@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from specgate.acceptance import AcceptanceRecord
+from specgate.conditions import Conditions
 
 __all__ = [
     "AcceptanceRecord",
@@ -292,7 +293,8 @@ class Block:
     a resumed run never pairs blocks of two processes. `truncated[slot]` counts accepted-and-verified tokens cut at
     EOS, a stop token or the limit. `counters` holds `disabled_*` reasons, `rewound_tokens` and `rewind_steps`, of
     the reasons `disabled_draft_error`: request-steps that had no draft because it could not be used. `phase_ns`
-    splits the decode stretch.
+    splits the decode stretch. `span_ns` is when the harness asked for the block and when it had it, on the host's
+    monotonic clock; None in runs stored before it was kept.
     """
 
     point: Point
@@ -312,6 +314,7 @@ class Block:
     finish: tuple[Finish, ...]
     counters: Mapping[str, int] = field(default_factory=dict)
     phase_ns: Mapping[str, int] = field(default_factory=dict)
+    span_ns: tuple[int, int] | None = None
 
     @property
     def cell(self) -> Cell:
@@ -527,6 +530,8 @@ class Run:
     warnings: tuple[str, ...] = ()
     certificates: Mapping[str, tuple[Invariant, ...]] = field(default_factory=dict)
     """cell key → its PERF_MODE invariants, for the cells of scenarios that ask for them."""
+    conditions: Mapping[str, Conditions] = field(default_factory=dict)
+    """point key → what the machine did while its blocks were measured."""
 
     @property
     def acceptance(self) -> AcceptanceSource:

@@ -29,6 +29,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "speed", "specgate.gates.speed:GATE"),
     ("specgate.gates", "invariants", "specgate.gates.invariants:GATE"),
     ("specgate.gates", "degeneracy", "specgate.gates.degeneracy:GATE"),
+    ("specgate.gates", "environment", "specgate.gates.environment:GATE"),
     ("specgate.reports", "console", "specgate.reports.console:REPORT"),
     ("specgate.reports", "plain", "specgate.reports.console:PLAIN"),
     ("specgate.reports", "metrics_csv", "specgate.reports.csv:METRICS"),

@@ -7,6 +7,7 @@ judged here; progress is reported between blocks only.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -53,7 +54,8 @@ class Runner:
         self.folder, self.progress = folder, progress
         self.blocks, self.margins = folder.blocks(), folder.margins()
         self.engines, self.traces = folder.engines(), folder.traces()
-        self.session = max((b.session for b in self.blocks), default=-1)
+        watched = (s.session - 1 for s in folder.samples())
+        self.session = max((*(b.session for b in self.blocks), *watched), default=-1)
         self.failures: dict[str, str] = {}
         self.todo = [p for p in plan.points if self._unfinished(p)]
         self.finished = 0
@@ -144,10 +146,11 @@ class Runner:
         shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
         for round_ in todo:
             for slot, role in enumerate(round_.order):
-                own = scenario.kind == "full"
+                own, asked_ns = scenario.kind == "full", time.monotonic_ns()
                 prefill_ns = engine.prefill(ids, draft=role.speculative) if own else shared_ns
                 decoded = engine.decode(role, scenario.budget, ())
-                self._record(make_block(round_, slot, role, self.session, prefill_ns, decoded))
+                block = make_block(round_, slot, role, self.session, prefill_ns, decoded)
+                self._record(replace(block, span_ns=(asked_ns, time.monotonic_ns())))
         if not warmup:
             self._explain(point, prompt_set, engine)
 

@@ -14,6 +14,7 @@ from typing import Literal
 import click
 
 from specgate import __version__, machine, plugins
+from specgate.attribution import conditions_of
 from specgate.certificate import certificates
 from specgate.core import EngineFacts, PairRef, Plan, Policy, Run, Scenario, Verdict
 from specgate.errors import EnvironmentRefused, ExitCode, SpecgateError, UsageError
@@ -26,6 +27,7 @@ from specgate.runner import Runner, whole_rounds
 from specgate.scenario import override, select
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
+from specgate.watch import snapshot, watching
 from specgate.workload import RANDOM, Prompts, build_prompts
 
 
@@ -80,7 +82,8 @@ def carry_out(request: Request) -> ExitCode:
     with folder.lock(), progress(request.plain) as report:
         runner = Runner(plan, prompts, config, folder, report)
         try:
-            runner.run()
+            with watching(folder.watch_file, runner.session + 1, machine.visible_gpu_uuid()):
+                runner.run()
         except (SpecgateError, KeyboardInterrupt) as error:
             stopped = error
     run = judge(conclude(run, plan, config, folder, runner, stopped), config.policy)
@@ -132,7 +135,7 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
 
 def begin(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
     """Write everything down before anything is measured."""
-    environment = machine.environment()
+    environment = {**machine.environment(), "env_before": snapshot(machine.visible_gpu_uuid()), "env_after": None}
     tree = machine.source_tree_sha256()
     folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
     run = Run(
@@ -249,6 +252,8 @@ def conclude(
     margin = near_tie_margin(config.policy)
     cells, comparisons = measure(plan, blocks, folder.margins(), margin, forced=forced)
     facts = next(iter(runner.engines.values()), None)
+    environment = {**run.environment, "env_after": snapshot(machine.visible_gpu_uuid())}
+    folder.write_json("env.json", environment)
     incomplete = {c.cell.point.key for c in cells if c.status != "ok"}
     old_failures = {k: v for k, v in run.failures.items() if k in incomplete}
     cut_short = {"run": sentence(stopped)} if stopped is not None else {}
@@ -266,12 +271,14 @@ def conclude(
             "draft_sha256": facts.draft_sha256 if facts else None,
             "device": facts.device if facts else None,
         },
+        environment=environment,
         engines=runner.engines,
         cells=cells,
         comparisons=comparisons,
         certificates=certificates(plan, cells, comparisons, blocks, runner.engines, folder.traces()),
         failures={**old_failures, **runner.failures, **cut_short},
         warnings=tuple(dict.fromkeys(w for facts in runner.engines.values() for w in warnings_of(facts))),
+        conditions=conditions_of(plan, blocks, folder.samples()),
     )
 
 

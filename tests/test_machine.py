@@ -6,13 +6,12 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import specgate
 from specgate import machine
-from tests.fake_nvml import NVMLError, driver
+from tests.fake_nvml import LIBRARY_NOT_FOUND, Driver, driver
 
 
 def test_the_environment_is_json_and_names_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +71,6 @@ def test_a_gpu_is_recorded_with_its_compute_capability_or_that_it_is_unknown(mon
 
 
 def test_a_machine_without_a_driver_has_no_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_driver() -> None:
-        raise NVMLError
-
-    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(NVMLError=NVMLError, nvmlInit=no_driver))
+    monkeypatch.setitem(sys.modules, "pynvml", Driver([], init_error=LIBRARY_NOT_FOUND))
     assert machine.gpus() == []
     assert machine.compute_capability() is None
