@@ -57,6 +57,8 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "matrix": tables.matrix(run, policy),
         "concerns": tables.judgements(run, quiet=False),
         "quiet": tables.judgements(run, quiet=True),
+        "certificates": tables.certificates(run),
+        "certificate_evidence": tables.certificate_evidence(run),
         "sections": list(points.sections(run, policy)),
         "divergences": tables.divergences(run),
         "divergence_count": sum(len(c.tokens.divergences) for c in run.comparisons),

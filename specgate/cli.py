@@ -16,6 +16,7 @@ from specgate.cli_scenarios import plan, scenarios
 from specgate.cli_tape import tape
 from specgate.errors import ExitCode, SpecgateError
 from specgate.pairs.cli import pairs
+from specgate.selftest.cli import selftest
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -34,6 +35,7 @@ cli.add_command(doctor)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(tape)
+cli.add_command(selftest)
 cli.add_command(pairs)
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "AcceptanceRecord",
     "AcceptanceSource",
     "Block",
+    "BlockTrace",
     "Budget",
     "Cell",
     "CellResult",
@@ -28,6 +29,8 @@ __all__ = [
     "EngineFacts",
     "Finish",
     "Grid",
+    "Held",
+    "Invariant",
     "Margin",
     "PairRef",
     "Plan",
@@ -264,6 +267,8 @@ class EngineFacts:
     """What a reader of the result must know of this engine or checkpoint."""
     tape_sha256: str | None = None
     """Of the accept counts that are replayed, where acceptance is forced by a tape."""
+    kernels: tuple[str, ...] | None = None
+    """Names of the kernels that a decode step may launch, where the engine has kernels of its own."""
     draft_error: str | None = None
     """Why the draft could not be used, where the engine decodes spec roles plainly instead. It then has no draft."""
 
@@ -366,6 +371,47 @@ class Margin:
     position: int
     top1: float
     top2: float
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTrace:
+    """What a profiler saw of one untimed block of a cell, decoded by the same engine from the same prompts as the timed
+    ones.
+
+    Counted between the marks that the engine sets around a block's steps (`api.block_marker`): `kernels` by name,
+    `copies` and `calls` (CUDA functions called by the host) by name. `source` says who looked; `unseen` why nothing
+    could be. `tokens[slot]` links it to the timed blocks.
+    """
+
+    cell: str
+    prompt_set: int
+    session: int
+    source: Literal["profiler", "engine"]
+    steps: int
+    tokens: tuple[tuple[int, ...], ...]
+    kernels: Mapping[str, int] = field(default_factory=dict)
+    copies: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
+    unseen: str | None = None
+
+
+class Held(StrEnum):
+    """Whether an invariant held."""
+
+    HELD = "held"
+    BROKEN = "broken"
+    UNSEEN = "not observable"
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """One PERF_MODE invariant of one cell: `id` I1 … I7, what was found, and by what evidence."""
+
+    id: str
+    held: Held
+    reason_code: str
+    message: str
+    evidence: Mapping[str, float | int | str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,6 +528,8 @@ class Run:
     """point key → the sentence that says why its blocks are missing or incomplete."""
     verdicts: tuple[Verdict, ...] = ()
     warnings: tuple[str, ...] = ()
+    certificates: Mapping[str, tuple[Invariant, ...]] = field(default_factory=dict)
+    """cell key → its PERF_MODE invariants, for the cells of scenarios that ask for them."""
     conditions: Mapping[str, Conditions] = field(default_factory=dict)
     """point key → what the machine did while its blocks were measured."""
 

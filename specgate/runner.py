@@ -16,6 +16,8 @@ from specgate.api import Decoded, Engine, OpenRequest
 from specgate.comparison import find_divergences
 from specgate.core import (
     Block,
+    BlockTrace,
+    Budget,
     Cell,
     Divergence,
     EngineFacts,
@@ -33,6 +35,9 @@ from specgate.store import Config, RunFolder
 from specgate.worker import EngineWorker
 from specgate.workload import Prompts
 
+TRACED_STEPS = 16
+"""Steps of a traced block at most: every step of a loop does the same, and traces are large."""
+
 Progress = Callable[[Block, int, int], None]
 
 
@@ -48,8 +53,8 @@ class Runner:
         self.plan, self.prompts, self.config = plan, prompts, config
         self.folder, self.progress = folder, progress
         self.blocks, self.margins = folder.blocks(), folder.margins()
-        self.engines = folder.engines()
-        watched = (s.session - 1 for s in folder.samples())
+        self.engines, self.traces = folder.engines(), folder.traces()
+        watched = (s.session for s in folder.samples())
         self.session = max((*(b.session for b in self.blocks), *watched), default=-1)
         self.failures: dict[str, str] = {}
         self.todo = [p for p in plan.points if self._unfinished(p)]
@@ -63,7 +68,8 @@ class Runner:
 
     def _unfinished(self, point: Point) -> bool:
         measured = [r for r in self.plan.rounds_of(point) if not r.warmup]
-        return not all(map(self._done, measured)) or any(True for _ in self._unexplained(point))
+        missing = not all(map(self._done, measured)) or any(True for _ in self._unexplained(point))
+        return missing or bool(self._untraced(point))
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         """Points with equal keys share one engine process."""
@@ -73,10 +79,13 @@ class Runner:
     def _run_points(self, points: Sequence[Point]) -> None:
         worker: EngineWorker | None = None
         try:
-            for point in points:
+            # Traced last: a profiler that has once looked at a process may slow what it does afterwards.
+            for run, point in [(run, p) for run in (self._run_point, self._trace_point) for p in points]:
+                if point.key in self.failures:
+                    continue
                 try:
                     worker = worker or self._open(points)
-                    self._run_point(point, worker)
+                    run(point, worker)
                 except BackendError as error:
                     self.failures[point.key] = str(error)
                     if worker is not None:
@@ -144,6 +153,37 @@ class Runner:
                 self._record(replace(block, span_ns=(asked_ns, time.monotonic_ns())))
         if not warmup:
             self._explain(point, prompt_set, engine)
+
+    def _trace_point(self, point: Point, worker: EngineWorker) -> None:
+        """One untimed block of every role under a profiler, where the scenario asks for the PERF_MODE invariants."""
+        roles = [cell.role for cell in self._untraced(point)]
+        if not roles:
+            return
+        scenario, ids = self.plan.scenarios[point.scenario], self.prompts[point.key].measured[0].token_ids
+        longest = scenario.budget.longest(0)
+        budget = Budget(steps=min(TRACED_STEPS, longest), ignore_eos=scenario.budget.ignore_eos)
+        worker.prefill(ids, draft=any(role.speculative for role in roles))
+        for role in roles:
+            decoded, seen = worker.trace(role, budget)
+            trace = BlockTrace(
+                cell=Cell(point, role).key,
+                prompt_set=0,
+                session=self.session,
+                source="engine" if self.engines[point.key].acceptance == "scripted" else "profiler",
+                steps=len(decoded.step_ns),
+                tokens=decoded.tokens,
+                kernels=seen.kernels,
+                copies=seen.copies,
+                calls=seen.calls,
+                unseen=seen.unseen,
+            )
+            self.folder.append_trace(trace)
+            self.traces[trace.cell] = trace
+
+    def _untraced(self, point: Point) -> list[Cell]:
+        scenario = self.plan.scenarios[point.scenario]
+        cells = [Cell(point, role) for role in scenario.roles] if scenario.perf_mode else []
+        return [cell for cell in cells if cell.key not in self.traces]
 
     def _record(self, block: Block) -> None:
         self.folder.append(block)

@@ -15,6 +15,7 @@ import click
 
 from specgate import __version__, machine, plugins
 from specgate.attribution import conditions_of
+from specgate.certificate import certificates
 from specgate.core import EngineFacts, PairRef, Plan, Policy, Run, Scenario, Verdict
 from specgate.errors import EnvironmentRefused, ExitCode, SpecgateError, UsageError
 from specgate.measurement import eagle_speculation, measure
@@ -274,6 +275,7 @@ def conclude(
         engines=runner.engines,
         cells=cells,
         comparisons=comparisons,
+        certificates=certificates(plan, cells, comparisons, blocks, runner.engines, folder.traces()),
         failures={**old_failures, **runner.failures, **cut_short},
         warnings=tuple(dict.fromkeys(w for facts in runner.engines.values() for w in warnings_of(facts))),
         conditions=conditions_of(plan, blocks, folder.samples()),

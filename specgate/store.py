@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from specgate.conditions import Sample
-from specgate.core import Block, EngineFacts, Margin, PairRef, Policy, Run, Scenario
+from specgate.core import Block, BlockTrace, EngineFacts, Margin, PairRef, Policy, Run, Scenario
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 
 SCHEMA = "specgate.result/v1"
@@ -162,6 +162,9 @@ class RunFolder:
     def append_margin(self, margin: Margin) -> None:
         self._append("margins.jsonl", to_plain(Margin, margin))
 
+    def append_trace(self, trace: BlockTrace) -> None:
+        self._append("traces.jsonl", to_plain(BlockTrace, trace))
+
     def append_engine(self, point: str, facts: EngineFacts) -> None:
         self._append("engines.jsonl", {"point": point, "facts": to_plain(EngineFacts, facts)})
 
@@ -178,6 +181,11 @@ class RunFolder:
 
     def margins(self) -> list[Margin]:
         return [from_plain(Margin, line, self.path) for line in self._lines("margins.jsonl")]
+
+    def traces(self) -> dict[str, BlockTrace]:
+        """Cell key → its traced block, the newest where a resumed run has traced it again."""
+        read = [from_plain(BlockTrace, line, self.path) for line in self._lines("traces.jsonl")]
+        return {trace.cell: trace for trace in read}
 
     @property
     def watch_file(self) -> Path:

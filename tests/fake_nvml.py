@@ -5,7 +5,7 @@ It refuses what the real one refuses: calls before `nvmlInit`, unknown UUIDs, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -137,6 +137,11 @@ class Driver:
     def _check(self) -> None:
         if not self.open:
             raise NVMLError(UNINITIALIZED)
+
+
+def driver(capabilities: Mapping[str, tuple[int, int] | None]) -> Driver:
+    """A driver with these GPUs, by UUID, of this compute capability; None: it does not know."""
+    return Driver([Gpu(uuid=uuid, capability=capability) for uuid, capability in capabilities.items()], version="570.1")
 
 
 def _known(value: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 import specgate
 from specgate import machine
-from tests.fake_nvml import LIBRARY_NOT_FOUND, Driver, Gpu
+from tests.fake_nvml import LIBRARY_NOT_FOUND, Driver, driver
 
 
 def test_the_environment_is_json_and_names_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,11 +36,6 @@ def test_the_source_hash_changes_with_any_source_file(tmp_path: Path, monkeypatc
         after = machine.source_tree_sha256()
         assert after != before
         before = after
-
-
-def driver(capabilities: dict[str, tuple[int, int] | None]) -> Driver:
-    """A driver with these GPUs, by UUID; None: it does not know."""
-    return Driver([Gpu(uuid=uuid, capability=capability) for uuid, capability in capabilities.items()], version="570.1")
 
 
 @pytest.mark.parametrize(

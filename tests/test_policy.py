@@ -20,6 +20,7 @@ GATES: dict[str, dict[str, type]] = {
     "speed": {"min": float},
     "degeneracy": {"max_repeated_share": float},
     "environment": dict(plugins.gate("environment").params),
+    "invariants": {"accept_unseen": str},
     "other": {"mode": str, "strict": bool, "looks": int},
 }
 
