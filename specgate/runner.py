@@ -54,7 +54,7 @@ class Runner:
         self.folder, self.progress = folder, progress
         self.blocks, self.margins = folder.blocks(), folder.margins()
         self.engines, self.traces = folder.engines(), folder.traces()
-        watched = (s.session - 1 for s in folder.samples())
+        watched = (s.session for s in folder.samples())
         self.session = max((*(b.session for b in self.blocks), *watched), default=-1)
         self.failures: dict[str, str] = {}
         self.todo = [p for p in plan.points if self._unfinished(p)]

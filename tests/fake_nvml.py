@@ -140,7 +140,7 @@ class Driver:
 
 
 def driver(capabilities: Mapping[str, tuple[int, int] | None]) -> Driver:
-    """A driver with these GPUs, by UUID, and their compute capabilities; None: it does not know."""
+    """A driver with these GPUs, by UUID, of this compute capability; None: it does not know."""
     return Driver([Gpu(uuid=uuid, capability=capability) for uuid, capability in capabilities.items()], version="570.1")
 
 

@@ -19,8 +19,8 @@ GATES: dict[str, dict[str, type]] = {
     "acceptance": {"min": float},
     "speed": {"min": float},
     "degeneracy": {"max_repeated_share": float},
-    "invariants": {"accept_unseen": str},
     "environment": dict(plugins.gate("environment").params),
+    "invariants": {"accept_unseen": str},
     "other": {"mode": str, "strict": bool, "looks": int},
 }
 
