@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
 
-__all__ = ["Availability", "Backend", "Block", "Decoded", "Engine", "Gate", "OpenRequest", "Report", "Verdict"]
+__all__ = [
+    "Availability",
+    "Backend",
+    "Block",
+    "Decoded",
+    "Engine",
+    "Gate",
+    "OpenRequest",
+    "Report",
+    "Sequential",
+    "Verdict",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,16 @@ class Gate(Protocol):
 
     def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
         """One verdict per cell that the rule's `scenario` and `role` patterns select."""
+
+
+@runtime_checkable
+class Sequential(Protocol):
+    """What a gate has besides where its verdict rests on samples, and is INCONCLUSIVE while these are too few.
+
+    It is asked at the looks of a scenario (`stats.planned_looks`); a point ends early once no such gate is open.
+    """
+
+    sequential: Literal[True]
 
 
 @runtime_checkable

@@ -143,9 +143,16 @@ class Budget:
         return self.steps * (k + 1)
 
 
+PASS_ROUNDS = 2
+"""Rounds that a pass gives every prompt set before the next pass begins: one in each order, A B · B A."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`rounds` rounds per prompt set, each one block of every role; the order of roles is reversed every round."""
+    """At most `rounds` rounds per prompt set, each one block of every role; the order of roles is reversed every round.
+
+    A point ends before its last pass where a look finds every rule that rests on samples decided.
+    """
 
     rounds: int
     warmup_rounds: int
@@ -406,6 +413,9 @@ class Comparison:
     log_ratios: tuple[float, ...]
     orders: tuple[int, ...]
     """+1 where the baseline block of the pair ran first, -1 where the spec block did."""
+    prompt_sets: tuple[int, ...]
+    turns: tuple[int, ...]
+    """The round of each pair, counted over the whole point in running order."""
     speedup: Value
 
 
@@ -479,6 +489,10 @@ class Run:
     """point key → the sentence that says why its blocks are missing or incomplete."""
     verdicts: tuple[Verdict, ...] = ()
     warnings: tuple[str, ...] = ()
+    mde: Mapping[str, float] = field(default_factory=dict)
+    """cell key → minimum detectable effect (ratio less 1), from this machine's noise passport; empty without one."""
+    ended_early: Mapping[str, int] = field(default_factory=dict)
+    """point key → the planned rounds after which a look found it decided, where further ones were planned."""
 
     @property
     def acceptance(self) -> AcceptanceSource:

@@ -27,6 +27,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "tokens", "specgate.gates.tokens:GATE"),
     ("specgate.gates", "acceptance", "specgate.gates.acceptance:GATE"),
     ("specgate.gates", "speed", "specgate.gates.speed:GATE"),
+    ("specgate.gates", "regression", "specgate.gates.regression:GATE"),
     ("specgate.gates", "degeneracy", "specgate.gates.degeneracy:GATE"),
     ("specgate.reports", "console", "specgate.reports.console:REPORT"),
     ("specgate.reports", "plain", "specgate.reports.console:PLAIN"),

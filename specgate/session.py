@@ -19,7 +19,7 @@ from specgate.errors import EnvironmentRefused, ExitCode, SpecgateError, UsageEr
 from specgate.measurement import eagle_speculation, measure
 from specgate.pairs.resolve import resolve_pair, target_limits
 from specgate.plan import build_plan, check_limits
-from specgate.policy import find_policy
+from specgate.policy import find_policy, near_tie_margin
 from specgate.progress import progress
 from specgate.runner import Runner, whole_rounds
 from specgate.scenario import override, select
@@ -277,12 +277,6 @@ def warnings_of(facts: EngineFacts) -> Iterator[str]:
     yield from facts.warnings
     if facts.draft_error:
         yield f"spec roles decoded plainly, since the draft could not be used: {facts.draft_error}"
-
-
-def near_tie_margin(policy: Policy) -> float:
-    """The top-2 logit gap below which two batch shapes need not agree, as the policy's `tokens` rules have it."""
-    margins = [float(rule.params.get("near_tie_margin", 0.0)) for rule in policy.rules if rule.gate == "tokens"]
-    return min(margins, default=0.0)
 
 
 def judge(run: Run, policy: Policy) -> Run:
