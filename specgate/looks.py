@@ -16,6 +16,9 @@ from specgate.policy import near_tie_margin
 from specgate.runner import whole_rounds
 from specgate.stats import planned_looks
 
+DECIDED = {State.PASS, State.IMPROVED, State.FAIL}
+"""Not INVALID: a divergence whose margin is not recorded yet may turn out a near tie."""
+
 
 @dataclass(frozen=True, slots=True)
 class Journal:
@@ -48,10 +51,10 @@ def decided(plan: Plan, run: Run, policy: Policy, journal: Journal) -> bool:
     margin = near_tie_margin(policy)
     cells, comparisons = measure(plan, journal.blocks, journal.margins, margin, forced=forced)
     cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={})
-    gates = {rule: plugins.gate(rule.gate) for rule in policy.rules}
-    verdicts = [v for rule, gate in gates.items() if isinstance(gate, Sequential) for v in gate.judge(rule, cut)]
-    states = [v.state for v in verdicts if v.state is not State.SKIPPED]
-    return bool(states) and State.INCONCLUSIVE not in states
+    gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]
+    verdicts = [v for rule, gate in gates if isinstance(gate, Sequential) for v in gate.judge(rule, cut)]
+    states = {v.state for v in verdicts if v.state is not State.SKIPPED}
+    return bool(states) and states <= DECIDED
 
 
 def without(plan: Plan, ended: Mapping[str, int]) -> Plan:

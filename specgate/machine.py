@@ -82,17 +82,23 @@ def gpus() -> list[dict[str, object]]:
         pynvml.nvmlShutdown()
 
 
-def compute_capability() -> tuple[int, int] | None:
-    """(major, minor) of the GPU that CUDA programs see first; None where there is none or it cannot be told.
+def first_gpu() -> dict[str, object] | None:
+    """The GPU that CUDA programs see first; None where there is none or it cannot be told.
 
     NVML counts GPUs in PCI order, as CUDA does among equal ones or under CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     first, *_ = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
     for index, gpu in enumerate(gpus()):
         if first.strip() == str(index) or (first.startswith("GPU-") and str(gpu["uuid"]).startswith(first)):
-            major, _, minor = str(gpu["compute_capability"] or "").partition(".")
-            return (int(major), int(minor)) if minor else None
+            return gpu
     return None
+
+
+def compute_capability() -> tuple[int, int] | None:
+    """(major, minor) of `first_gpu`; None where there is none or it cannot be told."""
+    gpu = first_gpu()
+    major, _, minor = str((gpu or {}).get("compute_capability") or "").partition(".")
+    return (int(major), int(minor)) if minor else None
 
 
 def _gpu(nvml: object, handle: object) -> dict[str, object]:
