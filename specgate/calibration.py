@@ -45,9 +45,8 @@ def calibrate(request: Request, margin_pct: float) -> ExitCode:
         runner.run()
     if runner.failures:
         raise BackendError(next(iter(runner.failures.values())))
-    passport = reduce(
-        plan, folder.blocks(), margin_pct, folder.id, fingerprint(config, tree, next(iter(runner.engines.values())))
-    )
+    made_of = fingerprint(config, tree, next(iter(runner.engines.values())))
+    passport = reduce(plan, folder.blocks(), margin_pct, folder.id, made_of)
     text = {"schema": SCHEMA, **to_plain(Passport, passport)}
     folder.write_json("noise.json", text)
     folder.write_manifest()

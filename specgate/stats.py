@@ -88,7 +88,7 @@ def slot_interval(
     if n < MIN_PAIRS:
         return None
     d = np.asarray(log_ratios, float)
-    design, sets = next(_designs(orders, prompt_sets))
+    design, sets = next(designs(orders, prompt_sets))
     fit, *_ = np.linalg.lstsq(design, d, rcond=None)
     freedom = n - design.shape[1]
     residual = d - design @ fit
@@ -100,7 +100,7 @@ def slot_interval(
     return Interval(mean, mean - half, mean + half, float(fit[sets]) if len(fit) > sets else 0.0, sd, freedom)
 
 
-def _designs(orders: Sequence[int], prompt_sets: Sequence[int]) -> Iterator[tuple[Matrix, int]]:
+def designs(orders: Sequence[int], prompt_sets: Sequence[int]) -> Iterator[tuple[Matrix, int]]:
     """Designs that the pairs identify, the finest first, each with how many of its columns stand for prompt sets.
 
     Which one serves depends on what was run, never on what was measured.
