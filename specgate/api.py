@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
 
@@ -26,6 +26,7 @@ __all__ = [
     "OpenRequest",
     "Report",
     "ScriptedTrace",
+    "Sequential",
     "Verdict",
     "block_marker",
 ]
@@ -150,6 +151,16 @@ class Gate(Protocol):
 
     def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
         """One verdict per cell that the rule's `scenario` and `role` patterns select."""
+
+
+@runtime_checkable
+class Sequential(Protocol):
+    """What a gate has besides where its verdict rests on samples, and is INCONCLUSIVE while these are too few.
+
+    It is asked at the looks of a scenario (`stats.planned_looks`); a point ends early once no such gate is open.
+    """
+
+    sequential: Literal[True]
 
 
 @runtime_checkable

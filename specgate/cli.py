@@ -10,6 +10,7 @@ import traceback
 import click
 
 from specgate import __version__
+from specgate.cli_calibrate import calibrate
 from specgate.cli_doctor import doctor
 from specgate.cli_run import full, micro
 from specgate.cli_scenarios import plan, scenarios
@@ -32,6 +33,7 @@ def cli() -> None:
 cli.add_command(micro)
 cli.add_command(full)
 cli.add_command(doctor)
+cli.add_command(calibrate)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(tape)

@@ -147,9 +147,16 @@ class Budget:
         return self.steps * (k + 1)
 
 
+PASS_ROUNDS = 2
+"""Rounds that a pass gives every prompt set before the next pass begins: one in each order, A B · B A."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`rounds` rounds per prompt set, each one block of every role; the order of roles is reversed every round."""
+    """At most `rounds` rounds per prompt set, each one block of every role; the order of roles is reversed every round.
+
+    A point ends before its last pass where a look finds every rule that rests on samples decided.
+    """
 
     rounds: int
     warmup_rounds: int
@@ -455,6 +462,9 @@ class Comparison:
     log_ratios: tuple[float, ...]
     orders: tuple[int, ...]
     """+1 where the baseline block of the pair ran first, -1 where the spec block did."""
+    prompt_sets: tuple[int, ...]
+    turns: tuple[int, ...]
+    """The round of each pair, counted over the whole point in running order."""
     speedup: Value
 
 
@@ -532,6 +542,10 @@ class Run:
     """cell key → its PERF_MODE invariants, for the cells of scenarios that ask for them."""
     conditions: Mapping[str, Conditions] = field(default_factory=dict)
     """point key → what the machine did while its blocks were measured."""
+    mde: Mapping[str, float] = field(default_factory=dict)
+    """cell key → minimum detectable effect (ratio less 1), from this machine's noise passport; empty without one."""
+    ended_early: Mapping[str, int] = field(default_factory=dict)
+    """point key → the planned rounds after which a look found it decided, where further ones were planned."""
 
     @property
     def acceptance(self) -> AcceptanceSource:

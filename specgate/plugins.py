@@ -28,6 +28,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "acceptance", "specgate.gates.acceptance:GATE"),
     ("specgate.gates", "speed", "specgate.gates.speed:GATE"),
     ("specgate.gates", "invariants", "specgate.gates.invariants:GATE"),
+    ("specgate.gates", "regression", "specgate.gates.regression:GATE"),
     ("specgate.gates", "degeneracy", "specgate.gates.degeneracy:GATE"),
     ("specgate.gates", "environment", "specgate.gates.environment:GATE"),
     ("specgate.reports", "console", "specgate.reports.console:REPORT"),

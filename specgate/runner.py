@@ -1,8 +1,9 @@
 """The one measuring loop: plan → worker → blocks in the journal.
 
 Per prompt set: prefill once, then rounds of blocks, baseline and spec interleaved, every block from the identical
-state. (A full run prefills anew before every block, since whole requests are its question.) Nothing is drawn or
-judged here; progress is reported between blocks only.
+state. (A full run prefills anew before every block, since whole requests are its question.) A prompt set comes back in
+every pass. Nothing is drawn or judged here; progress is reported, and whether a point may end early is asked, between
+blocks only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import groupby
 from specgate.api import Decoded, Engine, OpenRequest
 from specgate.comparison import find_divergences
 from specgate.core import (
+    PASS_ROUNDS,
     Block,
     BlockTrace,
     Budget,
@@ -31,6 +33,7 @@ from specgate.core import (
 )
 from specgate.errors import BackendError, UsageError
 from specgate.plan import positions_needed
+from specgate.stats import planned_looks
 from specgate.store import Config, RunFolder
 from specgate.worker import EngineWorker
 from specgate.workload import Prompts
@@ -39,6 +42,12 @@ TRACED_STEPS = 16
 """Steps of a traced block at most: every step of a loop does the same, and traces are large."""
 
 Progress = Callable[[Block, int, int], None]
+Ended = Callable[[Point, Sequence[Block], Sequence[Margin], Mapping[str, EngineFacts]], bool]
+"""Whether what is journaled decides a point; asked at its looks."""
+
+
+def never(point: Point, blocks: Sequence[Block], margins: Sequence[Margin], engines: Mapping[str, EngineFacts]) -> bool:
+    return False
 
 
 class Runner:
@@ -48,10 +57,16 @@ class Runner:
     """
 
     def __init__(
-        self, plan: Plan, prompts: Mapping[str, Prompts], config: Config, folder: RunFolder, progress: Progress
+        self,
+        plan: Plan,
+        prompts: Mapping[str, Prompts],
+        config: Config,
+        folder: RunFolder,
+        progress: Progress,
+        ended: Ended = never,
     ) -> None:
         self.plan, self.prompts, self.config = plan, prompts, config
-        self.folder, self.progress = folder, progress
+        self.folder, self.progress, self.ended = folder, progress, ended
         self.blocks, self.margins = folder.blocks(), folder.margins()
         self.engines, self.traces = folder.engines(), folder.traces()
         watched = (s.session for s in folder.samples())
@@ -130,9 +145,15 @@ class Runner:
 
     def _run_point(self, point: Point, engine: EngineWorker) -> None:
         scenario = self.plan.scenarios[point.scenario]
-        prompts = self.prompts[point.key]
-        for _, rounds in groupby(self.plan.rounds_of(point), key=lambda r: (r.warmup, r.prompt_set)):
-            self._run_prompt_set(scenario, point, list(rounds), prompts, engine)
+        prompts, looks = self.prompts[point.key], planned_looks(scenario)
+        visits = [list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=visit_of)]
+        measured = 0
+        for number, rounds in enumerate(visits, 1):
+            self._run_prompt_set(scenario, point, rounds, prompts, engine)
+            measured += sum(not r.warmup for r in rounds)
+            if measured in looks and self.ended(point, self.blocks, self.margins, self.engines):
+                self.total -= sum(len(r.order) for left in visits[number:] for r in left if not self._done(r))
+                return
 
     def _run_prompt_set(
         self, scenario: Scenario, point: Point, rounds: Sequence[Round], prompts: Prompts, engine: Engine
@@ -211,6 +232,11 @@ class Runner:
         for cell, d, baseline in find_divergences(whole_rounds(self.plan, mine)):
             if (cell.key, d.prompt_set, d.round, d.slot, d.position) not in known:
                 yield cell, d, baseline
+
+
+def visit_of(round_: Round) -> tuple[object, ...]:
+    """Rounds with equal keys that follow each other share a prefill."""
+    return round_.warmup, round_.prompt_set, None if round_.warmup else round_.index // PASS_ROUNDS
 
 
 def whole_session(blocks: Sequence[Block], round_: Round) -> int | None:

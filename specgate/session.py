@@ -13,17 +13,18 @@ from typing import Literal
 
 import click
 
-from specgate import __version__, machine, plugins
+from specgate import __version__, looks, machine, noise, plugins
 from specgate.attribution import conditions_of
 from specgate.certificate import certificates
-from specgate.core import EngineFacts, PairRef, Plan, Policy, Run, Scenario, Verdict
+from specgate.core import Block, EngineFacts, Margin, PairRef, Plan, Point, Policy, Run, Scenario, Verdict
 from specgate.errors import EnvironmentRefused, ExitCode, SpecgateError, UsageError
+from specgate.looks import Journal
 from specgate.measurement import eagle_speculation, measure
 from specgate.pairs.resolve import resolve_pair, target_limits
 from specgate.plan import build_plan, check_limits
-from specgate.policy import find_policy
+from specgate.policy import find_policy, near_tie_margin
 from specgate.progress import progress
-from specgate.runner import Runner, whole_rounds
+from specgate.runner import Ended, Runner, whole_rounds
 from specgate.scenario import override, select
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
@@ -76,16 +77,20 @@ def carry_out(request: Request) -> ExitCode:
     config = read_back(request) if request.resume else resolve(request)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     prompts = fitting_prompts(plan, config)
-    folder, run = resume(request, config, prompts) if request.resume else begin(request, config, prompts)
+    folder, run = resume(request, config, prompts) if request.resume else begin(request, config, plan, prompts)
     click.echo(f"run folder {folder.path}")
     stopped: Stopped = None
     with folder.lock(), progress(request.plain) as report:
-        runner = Runner(plan, prompts, config, folder, report)
+        known = looks.ended_early(plan, run, config.policy, journal_of(folder))
+        left, ended = looks.without(plan, known), ending_of(run, plan, config.policy)
+        runner = Runner(left, prompts, config, folder, report, ended)
         try:
             with watching(folder.watch_file, runner.session + 1, machine.visible_gpu_uuid()):
                 runner.run()
         except (SpecgateError, KeyboardInterrupt) as error:
             stopped = error
+    early = looks.ended_early(plan, run, config.policy, journal_of(folder))
+    run, plan = replace(run, ended_early=early), looks.without(plan, early)
     run = judge(conclude(run, plan, config, folder, runner, stopped), config.policy)
     try:
         write(run, plan, config, folder, ending(run, stopped))
@@ -98,6 +103,22 @@ def carry_out(request: Request) -> ExitCode:
     click.echo(f"run folder {folder.path}")
     click.echo(f"verdict {verdict} (exit {int(code)})")
     return code
+
+
+def journal_of(folder: RunFolder) -> Journal:
+    return Journal(folder.blocks(), folder.margins(), folder.engines())
+
+
+def ending_of(run: Run, plan: Plan, policy: Policy) -> Ended:
+    """What the runner asks at the looks of a point."""
+
+    def ended(
+        point: Point, blocks: Sequence[Block], margins: Sequence[Margin], engines: Mapping[str, EngineFacts]
+    ) -> bool:
+        alone = replace(plan, rounds=tuple(plan.rounds_of(point)))
+        return bool(looks.ended_early(alone, run, policy, Journal(blocks, margins, engines)))
+
+    return ended
 
 
 Stopped = SpecgateError | KeyboardInterrupt | None
@@ -133,8 +154,13 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     }
 
 
-def begin(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
-    """Write everything down before anything is measured."""
+def begin(request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
+    """Write everything down before anything is measured.
+
+    Raises UsageError where the policy has a margin below what the noise passport says can be told apart.
+    """
+    passport = noise.passport_of(request.out)
+    noise.check_margins(config.policy, plan, passport)
     environment = {**machine.environment(), "env_before": snapshot(machine.visible_gpu_uuid()), "env_after": None}
     tree = machine.source_tree_sha256()
     folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
@@ -155,6 +181,8 @@ def begin(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> t
         cells=(),
         comparisons=(),
         failures={},
+        warnings=noise.warnings(passport),
+        mde=noise.effects(plan, passport),
     )
     folder.write_config(config)
     folder.write_json("env.json", environment)
@@ -277,7 +305,7 @@ def conclude(
         comparisons=comparisons,
         certificates=certificates(plan, cells, comparisons, blocks, runner.engines, folder.traces()),
         failures={**old_failures, **runner.failures, **cut_short},
-        warnings=tuple(dict.fromkeys(w for facts in runner.engines.values() for w in warnings_of(facts))),
+        warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in runner.engines.values() for w in warnings_of(f))))),
         conditions=conditions_of(plan, blocks, folder.samples()),
     )
 
@@ -286,12 +314,6 @@ def warnings_of(facts: EngineFacts) -> Iterator[str]:
     yield from facts.warnings
     if facts.draft_error:
         yield f"spec roles decoded plainly, since the draft could not be used: {facts.draft_error}"
-
-
-def near_tie_margin(policy: Policy) -> float:
-    """The top-2 logit gap below which two batch shapes need not agree, as the policy's `tokens` rules have it."""
-    margins = [float(rule.params.get("near_tie_margin", 0.0)) for rule in policy.rules if rule.gate == "tokens"]
-    return min(margins, default=0.0)
 
 
 def judge(run: Run, policy: Policy) -> Run:
