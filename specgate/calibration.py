@@ -112,7 +112,7 @@ def noise_of(plan: Plan, cell: Cell, blocks: Sequence[Block], margin_pct: float)
         state = State.PASS
     else:
         state = State.FAIL if found.low > margin or found.high < -margin else State.INCONCLUSIVE
-    drift = trend([b for _, _, couple in couples for b in couple], whole)
+    drift = trend([b for _, _, couple in couples for b in couple])
     return CellNoise(len(couples), found.sd, found.slot_effect, drift, mde, found.mean, found.low, found.high, state)
 
 
@@ -127,17 +127,15 @@ def direction(round_: Round) -> int:
     return 1 if round_.order[0] == BASELINE else -1
 
 
-def trend(blocks: Sequence[Block], whole: bool) -> float:
-    """Least-squares slope of ln(speed) over the running number of a block, prompt sets apart."""
+def trend(blocks: Sequence[Block]) -> float:
+    """Least-squares slope of ln(time per step) over the running number of a block.
+
+    Per step, since the tokens of a step depend on the prompts, whose order would pass for a trend.
+    """
     import numpy as np
 
-    order, logs = np.arange(len(blocks), dtype=float), np.log([speed(b, whole) for b in blocks])
-    sets = np.array([b.prompt_set for b in blocks])
-    for prompt_set in set(sets.tolist()):
-        of = sets == prompt_set
-        order[of] -= order[of].mean()
-        logs[of] -= logs[of].mean()
-    return float(order @ logs / (order @ order))
+    logs = np.log([b.elapsed_ns / len(b.step_ns) for b in blocks])
+    return float(np.polyfit(np.arange(len(blocks)), logs, 1)[0])
 
 
 def line_of(key: str, cell: CellNoise) -> str:

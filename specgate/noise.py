@@ -25,7 +25,7 @@ SCHEMA = "specgate.noise/v1"
 @dataclass(frozen=True, slots=True)
 class CellNoise:
     """Log-ratios of a role to itself. `sd`: of a pair, order and prompts apart; `slot_effect`: half of what the place
-    in a pair changes; `drift_per_block`: trend of ln(speed) from block to block; `mde`: see `effect`, at the
+    in a pair changes; `drift_per_block`: trend of ln(time per step) from block to block; `mde`: see `effect`, at the
     schedule that was calibrated with; `mean`, `low`, `high`: the A/A difference with its 95 % interval.
     """
 

@@ -61,7 +61,7 @@ def test_a_cost_of_the_second_place_is_a_slot_effect_and_no_difference() -> None
 
 def test_a_steady_trend_is_reported_as_drift_per_block_of_the_cell() -> None:
     """Between two blocks of a cell's own there are, on average, as many of the other one's."""
-    assert noise_of(PLAN, BASE, measured(sd=1e-6, drift=0.001), 2.0).drift_per_block == pytest.approx(-0.002, rel=0.1)
+    assert noise_of(PLAN, BASE, measured(sd=1e-6, drift=0.001), 2.0).drift_per_block == pytest.approx(0.002, rel=0.1)
 
 
 def test_noise_that_hides_the_margin_rejects_the_machine_and_later_runs_say_so() -> None:
