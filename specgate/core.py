@@ -28,6 +28,7 @@ __all__ = [
     "Finish",
     "Grid",
     "Margin",
+    "Order",
     "PairRef",
     "Plan",
     "Point",
@@ -438,6 +439,10 @@ class Policy:
     name: str
     rules: tuple[Rule, ...]
     source_file: Path | None = None
+    micro: tuple[str, ...] = ()
+    """Micro scenarios (names, or files seen from `source_file`) that must be green before a full run; none: all micro
+    scenarios that the machine runs by default.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,6 +458,21 @@ class Verdict:
     message: str
     evidence: Mapping[str, float | int | str | None] = field(default_factory=dict)
     next_step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Where a run stands in the order micro → full, when it begins.
+
+    `gates`: name → SHA-256 of the micro scenarios that must be green `needed` times in a row; `streak`: how often they
+    have been; `command`: what advances the streak; `override`: why a full run was allowed to begin without it.
+    """
+
+    gates: Mapping[str, str]
+    needed: int
+    streak: int
+    command: str
+    override: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +499,7 @@ class Run:
     """point key → the sentence that says why its blocks are missing or incomplete."""
     verdicts: tuple[Verdict, ...] = ()
     warnings: tuple[str, ...] = ()
+    order: Order | None = None
 
     @property
     def acceptance(self) -> AcceptanceSource:

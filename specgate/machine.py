@@ -83,16 +83,28 @@ def gpus() -> list[dict[str, object]]:
 
 
 def compute_capability() -> tuple[int, int] | None:
-    """(major, minor) of the GPU that CUDA programs see first; None where there is none or it cannot be told.
+    """(major, minor) of the GPU that CUDA programs see first; None where there is none or it cannot be told."""
+    gpu = visible_gpu()
+    major, _, minor = str((gpu and gpu["compute_capability"]) or "").partition(".")
+    return (int(major), int(minor)) if minor else None
+
+
+def visible_gpu() -> dict[str, object] | None:
+    """The entry of `gpus` that CUDA programs see first, so the one that is measured; None where there is none.
 
     NVML counts GPUs in PCI order, as CUDA does among equal ones or under CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     first, *_ = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
     for index, gpu in enumerate(gpus()):
         if first.strip() == str(index) or (first.startswith("GPU-") and str(gpu["uuid"]).startswith(first)):
-            major, _, minor = str(gpu["compute_capability"] or "").partition(".")
-            return (int(major), int(minor)) if minor else None
+            return gpu
     return None
+
+
+def visible_gpu_uuid() -> str | None:
+    """Of the GPU that is measured; None where there is none or its driver does not say."""
+    uuid = (visible_gpu() or {}).get("uuid")
+    return uuid if isinstance(uuid, str) else None
 
 
 def _gpu(nvml: object, handle: object) -> dict[str, object]:

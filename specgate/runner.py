@@ -38,14 +38,21 @@ Progress = Callable[[Block, int, int], None]
 class Runner:
     """Runs a plan into a run folder; rounds that the journal already holds are not run again.
 
-    Afterwards `engines` and `failures` say, by point key, what measured a point and why it is missing or incomplete.
+    `admit` is called with an engine's facts before its first block; what it raises ends the run. Afterwards `engines`
+    and `failures` say, by point key, what measured a point and why it is missing or incomplete.
     """
 
     def __init__(
-        self, plan: Plan, prompts: Mapping[str, Prompts], config: Config, folder: RunFolder, progress: Progress
+        self,
+        plan: Plan,
+        prompts: Mapping[str, Prompts],
+        config: Config,
+        folder: RunFolder,
+        progress: Progress,
+        admit: Callable[[EngineFacts], None] = lambda facts: None,
     ) -> None:
         self.plan, self.prompts, self.config = plan, prompts, config
-        self.folder, self.progress = folder, progress
+        self.folder, self.progress, self.admit = folder, progress, admit
         self.blocks, self.margins = folder.blocks(), folder.margins()
         self.engines = folder.engines()
         self.session = max((b.session for b in self.blocks), default=-1)
@@ -100,6 +107,7 @@ class Runner:
         log = self.folder.log(f"worker-{self.session}.log")
         worker = EngineWorker(points[0].backend, request, max(s.timeout_s for s in scenarios), log)
         try:
+            self.admit(worker.facts())
             for point in points:
                 self._register(point, worker.facts())
         except BaseException:

@@ -5,7 +5,7 @@ Request ─► Config, Plan ─► Runner (journal) ─► measurement ─► ga
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +14,12 @@ from typing import Literal
 import click
 
 from specgate import __version__, machine, plugins
-from specgate.core import EngineFacts, PairRef, Plan, Policy, Run, Scenario, Verdict
-from specgate.errors import EnvironmentRefused, ExitCode, SpecgateError, UsageError
+from specgate.core import EngineFacts, Order, PairRef, Plan, Policy, Run, Scenario, State, Verdict
+from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError, UsageError
+from specgate.gate_set import fitted, micro_gates
+from specgate.ledger import Ledger
 from specgate.measurement import eagle_speculation, measure
+from specgate.order import admit, after_micro, claim_of, digests, entry_of
 from specgate.pairs.resolve import resolve_pair, target_limits
 from specgate.plan import build_plan, check_limits
 from specgate.policy import find_policy
@@ -24,8 +27,9 @@ from specgate.progress import progress
 from specgate.runner import Runner, whole_rounds
 from specgate.scenario import override, select
 from specgate.store import Config, RunFolder, label_of, to_plain
+from specgate.streak import NEEDED
 from specgate.verdict import overall
-from specgate.workload import RANDOM, Prompts, build_prompts
+from specgate.workload import Prompts, build_prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Request:
     perf_mode: bool | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     resume: Path | None = None
+    override_order: str | None = None
 
 
 FIXED_BY_A_RUN = (
@@ -71,13 +76,16 @@ def carry_out(request: Request) -> ExitCode:
     Whatever goes wrong after the first block, what was measured stays in the run folder and is judged as it is.
     """
     config = read_back(request) if request.resume else resolve(request)
+    ledger = Ledger(request.resume.absolute().parent if request.resume else request.out)
+    order = order_of(request, config, ledger)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     prompts = fitting_prompts(plan, config)
-    folder, run = resume(request, config, prompts) if request.resume else begin(request, config, prompts)
+    folder, run = resume(request, config, prompts) if request.resume else begin(request, config, prompts, order)
+    run = replace(run, order=order)
     click.echo(f"run folder {folder.path}")
     stopped: Stopped = None
     with folder.lock(), progress(request.plain) as report:
-        runner = Runner(plan, prompts, config, folder, report)
+        runner = Runner(plan, prompts, config, folder, report, admission(request, config, ledger, order))
         try:
             runner.run()
         except (SpecgateError, KeyboardInterrupt) as error:
@@ -85,12 +93,15 @@ def carry_out(request: Request) -> ExitCode:
     run = judge(conclude(run, plan, config, folder, runner, stopped), config.policy)
     try:
         write(run, plan, config, folder, ending(run, stopped))
-    except EnvironmentRefused as error:
-        stopped = stopped or error
+        said = record(run, config, folder, ledger, stopped)
+    except (EnvironmentRefused, InvalidResult) as error:
+        said, stopped = [], stopped or error
     click.echo(plugins.report("plain" if request.plain else "console").render(run, config.policy))
     for why in dict.fromkeys((*runner.failures.values(), *([sentence(stopped)] if stopped is not None else []))):
         click.echo(f"error: {why}", err=True)
     verdict, code = ending(run, stopped)
+    for line in said:
+        click.echo(line)
     click.echo(f"run folder {folder.path}")
     click.echo(f"verdict {verdict} (exit {int(code)})")
     return code
@@ -111,6 +122,57 @@ def sentence(stopped: SpecgateError | KeyboardInterrupt) -> str:
     return str(stopped) or "interrupted"
 
 
+# ── the order micro → full ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def order_of(request: Request, config: Config, ledger: Ledger) -> Order:
+    """Where this run stands, before anything is loaded.
+
+    Raises OrderRefused for a full run whose micro gates have not been green often enough, InvalidResult where the
+    ledger was changed.
+    """
+    if request.resume:
+        began = RunFolder.open(request.resume).read_run().order
+        if began is None:
+            raise UsageError(f"{request.resume}: run.json has no order: another version began it", hint="begin anew")
+        order = replace(began, override=request.override_order or began.override)
+    else:
+        gates, command = micro_gates(request, config, machine_size())
+        order = Order(digests(gates), NEEDED, 0, command, request.override_order)
+    if request.kind == "full":
+        return admit(ledger, claim_of(config, order.gates), order)
+    ledger.read()
+    return order
+
+
+def admission(request: Request, config: Config, ledger: Ledger, order: Order) -> Callable[[EngineFacts], None]:
+    """What has to hold of a loaded engine before its first block: a full run's weights are the micro runs'."""
+
+    def check(facts: EngineFacts) -> None:
+        if request.kind == "full":
+            admit(ledger, claim_of(config, order.gates), order, facts)
+
+    return check
+
+
+def record(run: Run, config: Config, folder: RunFolder, ledger: Ledger, stopped: Stopped) -> list[str]:
+    """Enter the run in the ledger; returns what there is to say of it. A full run that was refused is no entry."""
+    if isinstance(stopped, OrderRefused):
+        return []
+    _, code = ending(run, stopped)
+    state = overall(run)[0] if stopped is None else state_of(code)
+    torn = ledger.append(entry_of(run, config, state, code, folder.path))
+    said = [f"warning: {ledger.file}: a torn line was moved to ledger.torn.jsonl"] if torn else []
+    if run.kind == "micro" and run.order:
+        said.append(after_micro(ledger, claim_of(config, run.order.gates), run.order, run))
+    return said
+
+
+def state_of(code: ExitCode) -> State:
+    """Of a run that was stopped by an error."""
+    return {ExitCode.ENV_REJECTED: State.ENV_REJECTED, ExitCode.INVALID: State.INVALID}.get(code, State.INCONCLUSIVE)
+
+
 # ── before the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -129,7 +191,7 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     }
 
 
-def begin(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
+def begin(request: Request, config: Config, prompts: Mapping[str, Prompts], order: Order) -> tuple[RunFolder, Run]:
     """Write everything down before anything is measured."""
     environment = machine.environment()
     tree = machine.source_tree_sha256()
@@ -151,6 +213,7 @@ def begin(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> t
         cells=(),
         comparisons=(),
         failures={},
+        order=order,
     )
     folder.write_config(config)
     folder.write_json("env.json", environment)
@@ -159,7 +222,7 @@ def begin(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> t
 
 
 def resolve(request: Request) -> Config:
-    size: Literal["cpu", "gpu"] = "gpu" if machine.has_cuda_gpu() else "cpu"
+    size = machine_size()
     backend = plugins.backend(request.backend) if request.backend else plugins.default_backend()
     availability = backend.available()
     if not availability.usable:
@@ -175,12 +238,7 @@ def resolve(request: Request) -> Config:
         for scenario in select(request.scenarios, request.only, request.kind, size)
     ]
     pair = chosen_pair(request, chosen)
-    if request.target is not None or request.pair is not None:
-        # A scenario's RoPE scaling stretches the pair it names; another target brings its own.
-        chosen = [replace(s, rope=None) for s in chosen]
-    if pair.acceptance == "planted":
-        # No text means anything to a planted pair, and it has no tokenizer.
-        chosen = [replace(s, workload=replace(s.workload, source=RANDOM)) for s in chosen]
+    chosen = fitted(chosen, pair, other_target=request.target is not None or request.pair is not None)
     return Config(
         kind=request.kind,
         backend=backend.name,
@@ -189,6 +247,10 @@ def resolve(request: Request) -> Config:
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )
+
+
+def machine_size() -> Literal["cpu", "gpu"]:
+    return "gpu" if machine.has_cuda_gpu() else "cpu"
 
 
 def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:
@@ -243,12 +305,9 @@ def conclude(
     stopped: Stopped,
 ) -> Run:
     """The journal, reduced: cells, comparisons, and what is missing."""
-    blocks = whole_rounds(plan, folder.blocks())
-    forced = any(facts.acceptance == "forced" for facts in runner.engines.values())
-    margin = near_tie_margin(config.policy)
-    cells, comparisons = measure(plan, blocks, folder.margins(), margin, forced=forced)
-    facts = next(iter(runner.engines.values()), None)
-    incomplete = {c.cell.point.key for c in cells if c.status != "ok"}
+    run = with_figures(run, plan, config, folder)
+    facts = next(iter(run.engines.values()), None)
+    incomplete = {c.cell.point.key for c in run.cells if c.status != "ok"}
     old_failures = {k: v for k, v in run.failures.items() if k in incomplete}
     cut_short = {"run": sentence(stopped)} if stopped is not None else {}
     if isinstance(stopped, KeyboardInterrupt):
@@ -265,12 +324,42 @@ def conclude(
             "draft_sha256": facts.draft_sha256 if facts else None,
             "device": facts.device if facts else None,
         },
-        engines=runner.engines,
+        failures={**old_failures, **runner.failures, **cut_short},
+    )
+
+
+def with_figures(run: Run, plan: Plan, config: Config, folder: RunFolder) -> Run:
+    """The run with everything that follows from its samples, which is the same at any later time."""
+    engines = folder.engines()
+    blocks = whole_rounds(plan, folder.blocks())
+    forced = any(facts.acceptance == "forced" for facts in engines.values())
+    cells, comparisons = measure(plan, blocks, folder.margins(), near_tie_margin(config.policy), forced=forced)
+    return replace(
+        run,
+        engines=engines,
         cells=cells,
         comparisons=comparisons,
-        failures={**old_failures, **runner.failures, **cut_short},
-        warnings=tuple(dict.fromkeys(w for facts in runner.engines.values() for w in warnings_of(facts))),
+        warnings=tuple(dict.fromkeys(w for facts in engines.values() for w in warnings_of(facts))),
     )
+
+
+def speculation_blocks(run: Run, plan: Plan, folder: RunFolder) -> dict[str, object]:
+    """Cell key → its `eagle_speculation` block, for outside readers of run.json."""
+    blocks = whole_rounds(plan, folder.blocks())
+    return {c.cell.key: block for c in run.cells if (block := eagle_speculation(c, blocks)) is not None}
+
+
+def judgement(run: Run, policy: Policy, end: tuple[str, ExitCode]) -> dict[str, object]:
+    """gates.json."""
+    verdict, code = end
+    return {
+        "schema": "specgate.gates/v1",
+        "run": run.id,
+        "policy": to_plain(Policy, policy),
+        "verdict": verdict,
+        "exit_code": int(code),
+        "verdicts": [to_plain(Verdict, v) for v in run.verdicts],
+    }
 
 
 def warnings_of(facts: EngineFacts) -> Iterator[str]:
@@ -294,25 +383,12 @@ def judge(run: Run, policy: Policy) -> Run:
 
 def write(run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[str, ExitCode]) -> None:
     """Reports first, run.json last: a `complete` run.json means that everything else is there."""
-    verdict, code = end
-    blocks = whole_rounds(plan, folder.blocks())
-    speculation = {c.cell.key: block for c in run.cells if (block := eagle_speculation(c, blocks)) is not None}
-    folder.write_json(
-        "gates.json",
-        {
-            "schema": "specgate.gates/v1",
-            "run": run.id,
-            "policy": to_plain(Policy, config.policy),
-            "verdict": verdict,
-            "exit_code": int(code),
-            "verdicts": [to_plain(Verdict, v) for v in run.verdicts],
-        },
-    )
+    folder.write_json("gates.json", judgement(run, config.policy, end))
     for name in plugins.registered("specgate.reports"):
         report = plugins.report(name)
         if report.filename:
             folder.write_text(report.filename, report.render(run, config.policy))
-    folder.write_run(run, {"eagle_speculation": speculation})
+    folder.write_run(run, {"eagle_speculation": speculation_blocks(run, plan, folder)})
     folder.write_manifest()
 
 

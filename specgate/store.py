@@ -96,7 +96,7 @@ class RunFolder:
     def create(cls, parent: Path, kind: str, label: str, source_sha256: str) -> RunFolder:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         folder = cls(parent / f"{stamp}-{kind}-{label}-{source_sha256[:8]}-{secrets.token_hex(3)}")
-        with _disk(folder.path):
+        with disk(folder.path):
             for sub in ("samples", "logs"):
                 (folder.path / sub).mkdir(parents=True)
         return folder
@@ -180,7 +180,7 @@ class RunFolder:
     def _append(self, name: str, data: object) -> None:
         """One line, on disk before the next block starts: a kill -9 costs at most the block in flight."""
         file = self.path / "samples" / name
-        with _disk(file), file.open("a", encoding="utf-8") as out:
+        with disk(file), file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n")
             out.flush()
             os.fsync(out.fileno())
@@ -198,7 +198,7 @@ class RunFolder:
                 raise InvalidResult(f"{file}:{number}: not JSON: {error}") from error
         if torn:
             # The last line has no newline: it was being written when the process died. Cut it, so appending can go on.
-            with _disk(file), file.open("r+b") as out:
+            with disk(file), file.open("r+b") as out:
                 out.truncate(file.stat().st_size - len(torn.encode()))
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -232,13 +232,14 @@ class RunFolder:
         """Atomically: a reader sees the old file or the new one, never half of it."""
         file = self.path / name
         temporary = file.with_name(file.name + ".tmp")
-        with _disk(file):
+        with disk(file):
             temporary.write_text(without_home(text), encoding="utf-8")
             temporary.replace(file)
 
 
 @contextmanager
-def _disk(path: Path) -> Iterator[None]:
+def disk(path: Path) -> Iterator[None]:
+    """Errors of writing `path` become EnvironmentRefused."""
     try:
         yield
     except OSError as error:

@@ -31,6 +31,7 @@ schedule: {{rounds: 2, warmup_rounds: 1}}
 """
 POLICY = """\
 schema: specgate.policy/v1
+micro: [gate.yaml]
 rules:
   - {id: records, gate: validity, required: true}
   - {id: tokens, gate: tokens, required: true, role: spec-*, near_tie_margin: 0.0}
@@ -45,6 +46,7 @@ class Cli:
     def __init__(self, folder: Path, target: Path, draft: Path) -> None:
         self.folder, self.target, self.draft = folder, target, draft
         self.write("policy.yaml", POLICY.replace("MIN", "1.0"))
+        self.write("gate.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6"))
         self.scenario()
 
     def write(self, name: str, text: str) -> Path:
@@ -80,7 +82,7 @@ class Cli:
         return process.returncode
 
     def newest(self) -> Path:
-        return max((self.folder / "runs").iterdir())
+        return max(path for path in (self.folder / "runs").iterdir() if path.is_dir())
 
 
 @pytest.fixture(scope="session")
@@ -212,7 +214,8 @@ def test_an_interrupt_is_saved_and_marked(cli: Cli) -> None:
 
 def test_a_full_run_counts_whole_requests(cli: Cli) -> None:
     cli.scenario(kind="full", budget="new_tokens: 10, ignore_eos: false")
-    done = cli.run("full", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake")
+    full = ("full", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake")
+    done = cli.run(*full, "--override-order", "the harness is what is tested")
     assert done.returncode == 0, done.stdout + done.stderr
     values = json.loads((cli.newest() / "run.json").read_text())["cells"][0]["values"]
     assert values["e2e_ms"]["value"] > values["ttft_ms"]["value"] > 0
