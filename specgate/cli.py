@@ -12,7 +12,9 @@ import click
 from specgate import __version__
 from specgate.cli_run import full, micro
 from specgate.cli_scenarios import plan, scenarios
+from specgate.cli_status import status
 from specgate.cli_tape import tape
+from specgate.cli_verify import check, verify
 from specgate.errors import ExitCode, SpecgateError
 from specgate.pairs.cli import pairs
 
@@ -29,6 +31,9 @@ def cli() -> None:
 
 cli.add_command(micro)
 cli.add_command(full)
+cli.add_command(status)
+cli.add_command(verify)
+cli.add_command(check)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(tape)

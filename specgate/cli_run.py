@@ -74,11 +74,11 @@ def _measure(kind: Literal["micro", "full"], options: dict[str, Any]) -> None:
 
     plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
     options.pop("debug")
-    options["options"] = dict(_key_value(o) for o in options["options"])
+    options["options"] = dict(key_value(o) for o in options["options"])
     sys.exit(carry_out(Request(kind=kind, argv=tuple(sys.argv[1:]), plain=plain, **options)))
 
 
-def _key_value(text: str) -> tuple[str, str]:
+def key_value(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"--option {text!r}", hint="write it as KEY=VALUE")

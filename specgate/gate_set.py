@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from specgate import machine
 from specgate.core import PairRef, Scenario
 from specgate.policy import micro_scenarios
 from specgate.scenario import SHIPPED, select
@@ -22,8 +23,13 @@ if TYPE_CHECKING:
     from specgate.session import Request
 
 
-def micro_gates(request: Request, config: Config, size: Literal["cpu", "gpu"]) -> tuple[list[Scenario], str]:
+def machine_size() -> Literal["cpu", "gpu"]:
+    return "gpu" if machine.has_cuda_gpu() else "cpu"
+
+
+def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
     """(the micro scenarios as `specgate micro` would run them for this request, that command)."""
+    size = machine_size()
     listed = micro_scenarios(config.policy) or select((), None, "micro", size)
     asking = [s for s in listed if s.pair == config.pair.name]
     pair = list(pair_options(request))

@@ -5,7 +5,7 @@ Request ─► Config, Plan ─► Runner (journal) ─► measurement ─► ga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +14,12 @@ from typing import Literal
 import click
 
 from specgate import __version__, machine, plugins
+from specgate.admission import admission, order_of, record
 from specgate.core import EngineFacts, Order, PairRef, Plan, Policy, Run, Scenario, State, Verdict
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError, UsageError
-from specgate.gate_set import fitted, micro_gates
+from specgate.gate_set import fitted, machine_size
 from specgate.ledger import Ledger
 from specgate.measurement import eagle_speculation, measure
-from specgate.order import admit, after_micro, claim_of, digests, entry_of
 from specgate.pairs.resolve import resolve_pair, target_limits
 from specgate.plan import build_plan, check_limits
 from specgate.policy import find_policy
@@ -27,7 +27,6 @@ from specgate.progress import progress
 from specgate.runner import Runner, whole_rounds
 from specgate.scenario import override, select
 from specgate.store import Config, RunFolder, label_of, to_plain
-from specgate.streak import NEEDED
 from specgate.verdict import overall
 from specgate.workload import Prompts, build_prompts
 
@@ -91,11 +90,13 @@ def carry_out(request: Request) -> ExitCode:
         except (SpecgateError, KeyboardInterrupt) as error:
             stopped = error
     run = judge(conclude(run, plan, config, folder, runner, stopped), config.policy)
+    said: list[str] = []
     try:
         write(run, plan, config, folder, ending(run, stopped))
-        said = record(run, config, folder, ledger, stopped)
+        if not isinstance(stopped, OrderRefused):  # such a run has measured nothing
+            said = record(run, config, folder.path, ledger, *recorded_as(run, stopped))
     except (EnvironmentRefused, InvalidResult) as error:
-        said, stopped = [], stopped or error
+        stopped = stopped or error
     click.echo(plugins.report("plain" if request.plain else "console").render(run, config.policy))
     for why in dict.fromkeys((*runner.failures.values(), *([sentence(stopped)] if stopped is not None else []))):
         click.echo(f"error: {why}", err=True)
@@ -118,59 +119,17 @@ def ending(run: Run, stopped: Stopped) -> tuple[str, ExitCode]:
     return code.name if code is ExitCode.BACKEND_ERROR else state.value, code
 
 
+def recorded_as(run: Run, stopped: Stopped) -> tuple[State, ExitCode]:
+    """What the ledger says of a run. One that was stopped proves nothing, unless what stopped it does."""
+    _, code = ending(run, stopped)
+    if stopped is None:
+        return overall(run)[0], code
+    proves = {ExitCode.ENV_REJECTED: State.ENV_REJECTED, ExitCode.INVALID: State.INVALID}
+    return proves.get(code, State.INCONCLUSIVE), code
+
+
 def sentence(stopped: SpecgateError | KeyboardInterrupt) -> str:
     return str(stopped) or "interrupted"
-
-
-# ── the order micro → full ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-def order_of(request: Request, config: Config, ledger: Ledger) -> Order:
-    """Where this run stands, before anything is loaded.
-
-    Raises OrderRefused for a full run whose micro gates have not been green often enough, InvalidResult where the
-    ledger was changed.
-    """
-    if request.resume:
-        began = RunFolder.open(request.resume).read_run().order
-        if began is None:
-            raise UsageError(f"{request.resume}: run.json has no order: another version began it", hint="begin anew")
-        order = replace(began, override=request.override_order or began.override)
-    else:
-        gates, command = micro_gates(request, config, machine_size())
-        order = Order(digests(gates), NEEDED, 0, command, request.override_order)
-    if request.kind == "full":
-        return admit(ledger, claim_of(config, order.gates), order)
-    ledger.read()
-    return order
-
-
-def admission(request: Request, config: Config, ledger: Ledger, order: Order) -> Callable[[EngineFacts], None]:
-    """What has to hold of a loaded engine before its first block: a full run's weights are the micro runs'."""
-
-    def check(facts: EngineFacts) -> None:
-        if request.kind == "full":
-            admit(ledger, claim_of(config, order.gates), order, facts)
-
-    return check
-
-
-def record(run: Run, config: Config, folder: RunFolder, ledger: Ledger, stopped: Stopped) -> list[str]:
-    """Enter the run in the ledger; returns what there is to say of it. A full run that was refused is no entry."""
-    if isinstance(stopped, OrderRefused):
-        return []
-    _, code = ending(run, stopped)
-    state = overall(run)[0] if stopped is None else state_of(code)
-    torn = ledger.append(entry_of(run, config, state, code, folder.path))
-    said = [f"warning: {ledger.file}: a torn line was moved to ledger.torn.jsonl"] if torn else []
-    if run.kind == "micro" and run.order:
-        said.append(after_micro(ledger, claim_of(config, run.order.gates), run.order, run))
-    return said
-
-
-def state_of(code: ExitCode) -> State:
-    """Of a run that was stopped by an error."""
-    return {ExitCode.ENV_REJECTED: State.ENV_REJECTED, ExitCode.INVALID: State.INVALID}.get(code, State.INCONCLUSIVE)
 
 
 # ── before the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -247,10 +206,6 @@ def resolve(request: Request) -> Config:
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )
-
-
-def machine_size() -> Literal["cpu", "gpu"]:
-    return "gpu" if machine.has_cuda_gpu() else "cpu"
 
 
 def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:

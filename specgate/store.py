@@ -87,10 +87,14 @@ def from_plain(kind: type[T], data: object, source: Path) -> T:
 
 
 class RunFolder:
-    """One run's files. All writes raise EnvironmentRefused where the disk is full or the folder not writable."""
+    """One run's files. All writes raise EnvironmentRefused where the disk is full or the folder not writable.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    A torn last line of a journal is cut off when it is read, so that writing can go on; where the folder was opened
+    `read_only`, it raises InvalidResult instead.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path, self.read_only = path, read_only
 
     @classmethod
     def create(cls, parent: Path, kind: str, label: str, source_sha256: str) -> RunFolder:
@@ -102,13 +106,13 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
+    def open(cls, path: Path, *, read_only: bool = False) -> RunFolder:
         """An existing run. Raises UsageError where `path` is not one."""
         if not (path / "config.resolved.yaml").is_file():
             raise UsageError(
                 f"{path} is not a run folder: it has no config.resolved.yaml", hint="give the folder a run printed"
             )
-        return cls(path)
+        return cls(path, read_only=read_only)
 
     @property
     def id(self) -> str:
@@ -196,6 +200,8 @@ class RunFolder:
                 yield json.loads(line)
             except ValueError as error:
                 raise InvalidResult(f"{file}:{number}: not JSON: {error}") from error
+        if torn and self.read_only:
+            raise InvalidResult(f"{file}:{len(lines) + 1}: an unfinished line", hint="continue the run with --resume")
         if torn:
             # The last line has no newline: it was being written when the process died. Cut it, so appending can go on.
             with disk(file), file.open("r+b") as out:
