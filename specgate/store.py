@@ -143,7 +143,7 @@ class RunFolder:
     def read_config(self) -> Config:
         file = self.path / "config.resolved.yaml"
         try:
-            data = yaml.safe_load(file.read_text())
+            data = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
         except yaml.YAMLError as error:
             raise InvalidResult(f"{file}: not readable as YAML: {error}") from error
         if not isinstance(data, dict) or data.pop("schema", None) != "specgate.config/v1":
@@ -193,7 +193,7 @@ class RunFolder:
         file = self.path / "samples" / name
         if not file.is_file():
             return
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
         torn = lines.pop()
         for number, line in enumerate(lines, 1):
             try:

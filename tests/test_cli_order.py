@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -12,10 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from specgate.api import OpenRequest
 from specgate.backends.eagle3.tiny import write_random_pair
+from specgate.backends.fake import FakeBackend
+from specgate.cli import cli as commands
+from specgate.core import PairRef, State
+from specgate.errors import SpecgateError
 from specgate.ledger import Entry, Ledger
-from tests.command import ROOT, SCENARIO, Cli
+from specgate.order import of_engine
+from specgate.position import position
+from specgate.session import Request
+from tests.command import ROOT, Cli
 
 FAKE = ("--backend", "fake")
 
@@ -35,11 +45,21 @@ def full(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
     return cli.run("full", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *(arguments or FAKE))
 
 
-def status(cli: Cli, *arguments: str) -> dict[str, Any]:
-    options = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--json")
-    done = cli.run("status", *options, *(arguments or FAKE))
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+def here(cli: Cli, command: str, *arguments: str) -> tuple[int, str]:
+    """(exit code, output) of a command that starts no engine, in this process."""
+    pair = ("--target", str(cli.target), "--draft", str(cli.draft))
+    asked = (command, "--scenario", "tiny.yaml", "--policy", "policy.yaml", *FAKE, *arguments, *pair)
+    with contextlib.chdir(cli.folder):
+        done = CliRunner().invoke(commands, asked)
+    if isinstance(done.exception, SpecgateError):
+        return done.exception.exit_code, f"{done.output}{done.exception}"
+    return done.exit_code, done.output
+
+
+def status(cli: Cli) -> dict[str, Any]:
+    code, output = here(cli, "status", "--json")
+    assert code == 0, output
+    found: dict[str, Any] = json.loads(output)
     return found
 
 
@@ -47,25 +67,41 @@ def entries(cli: Cli) -> tuple[Entry, ...]:
     return Ledger(cli.folder / "runs").read().entries
 
 
-def green(cli: Cli, times: int = 3, *arguments: str, **changes: Any) -> None:
-    """One green micro run, and its entry again as other runs of other processes, as `changes` has them."""
-    done = micro(cli, *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    ledger = Ledger(cli.folder / "runs")
-    last = ledger.read().entries[-1]
-    for n in range(1, times):
-        ledger.append(replace(last, run=f"again-{n}", pid=last.pid + n, **changes))
+def enter(cli: Cli, times: int = 1, state: State = State.PASS, **changes: Any) -> None:
+    """Entries as micro runs of `gate.yaml` on the fake engine would leave them, each of a process of its own."""
+    fake = FakeBackend().open(OpenRequest(PairRef("p", cli.target, None), "float32", 2, 64, 3, False))
+    with contextlib.chdir(cli.folder):
+        request = Request("full", (), True, Path("runs"), "fake", ("tiny.yaml",), None, "policy.yaml")
+        found = position(replace(request, target=cli.target, draft=cli.draft))
+        ledger = Ledger(Path("runs"))
+        for _ in range(times):
+            n = len(ledger.read().entries)
+            made = Entry(
+                time=datetime.now(UTC).isoformat(timespec="seconds"),
+                run=f"entered-{n}",
+                kind="micro",
+                subject=found.claim.subject,
+                gates=found.claim.gates,
+                fingerprint={**found.claim.fingerprint, **of_engine(fake.facts())},
+                state=state,
+                exit_code=0,
+                pid=n,
+                process_started="2026-11-21T10:00:00.000+00:00",
+            )
+            ledger.append(replace(made, **changes))
 
 
 def test_full_follows_three_green_micro_runs_and_a_source_edit_ends_that(order: Cli) -> None:
     shutil.copytree(ROOT / "specgate", order.folder / "checkout" / "specgate")
     order.root = order.folder / "checkout"
+    refused = full(order)
+    assert refused.returncode == 5
+    assert "have been green 0 of 3 times in a row" in refused.stderr
     for count in range(3):
-        refused = full(order)
-        assert refused.returncode == 5
-        assert f"have been green {count} of 3 times in a row" in refused.stderr
         done = micro(order)
-        assert f"micro gates of policy policy: green {count + 1} of 3 times in a row (this run: one more)" in done.stdout
+        assert (
+            f"micro gates of policy policy: green {count + 1} of 3 times in a row (this run: one more)" in done.stdout
+        )
     allowed = full(order)
     assert allowed.returncode == 0, allowed.stdout + allowed.stderr
     assert len({(e.pid, e.process_started) for e in entries(order)}) == 4
@@ -77,12 +113,12 @@ def test_full_follows_three_green_micro_runs_and_a_source_edit_ends_that(order: 
 
 
 def test_a_refusal_measures_nothing_and_its_command_is_the_one_to_run(order: Cli) -> None:
-    refused = full(order)
+    code, output = here(order, "full")
+    assert code == 5
     assert not (order.folder / "runs").exists()
-    command = re.search(r"run: (specgate micro .*)", refused.stderr)
+    command = re.search(r"run: (specgate micro .*)", output)
     assert command is not None
-    words = command[1].split()
-    done = order.run(*words[1:], pair=False)
+    done = order.run(*command[1].split()[1:], pair=False)
     assert done.returncode == 0, done.stderr
     assert "green 1 of 3" in done.stdout
 
@@ -90,45 +126,45 @@ def test_a_refusal_measures_nothing_and_its_command_is_the_one_to_run(order: Cli
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("-o", "wrong_token_at=5"), "starts anew"),
-        (("-o", "die_after_blocks=20"), "starts anew"),
-        (("--measurement-runs", "3"), "ran with other settings"),
-        (("-o", "slowdown=2"), "green 1 of 3"),
+        (("-o", "die_after_blocks=20"), "green 0 of 3 times in a row (this run: starts anew)"),
+        (
+            ("--measurement-runs", "3"),
+            "green 2 of 3 times in a row (this run: no change: gate ran with other",
+        ),
     ],
-    ids=["wrong token", "engine killed", "other settings", "other options"],
+    ids=["engine killed", "other settings"],
 )
-def test_what_a_micro_run_does_to_the_streak_is_printed(order: Cli, arguments: tuple[str, ...], said: str) -> None:
-    green(order, 2)
-    last = micro(order, *FAKE, *arguments)
-    assert said in last.stdout
-    # Options are part of what is measured: with others, another streak begins.
-    expected = {"starts anew": 2, "ran with other settings": 2, "green 1 of 3": 2}[said]
-    assert status(order)["streak"] == expected
+def test_a_micro_run_says_what_it_did_to_the_streak(order: Cli, arguments: tuple[str, ...], said: str) -> None:
+    enter(order, 2)
+    assert said in micro(order, *FAKE, *arguments).stdout
 
 
-def test_a_red_run_of_the_same_engine_starts_the_streak_anew(order: Cli) -> None:
-    green(order)
+def test_options_are_part_of_what_is_measured(order: Cli) -> None:
+    enter(order, 3)
+    assert here(order, "full", "-o", "slowdown=2")[0] == 5
     assert status(order)["full_allowed"] is True
-    order.write("gate.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6"))
-    ledger = Ledger(order.folder / "runs")
-    from specgate.core import State
 
-    ledger.append(replace(ledger.read().entries[-1], run="red", pid=1, state=State.FAIL, exit_code=1))
+
+@pytest.mark.parametrize("state", [State.FAIL, State.INVALID])
+def test_a_red_run_starts_the_streak_anew(order: Cli, state: State) -> None:
+    enter(order, 3)
+    assert status(order)["full_allowed"] is True
+    enter(order, 1, state)
     found = status(order)
     assert (found["streak"], found["full_allowed"]) == (0, False)
-    assert full(order).returncode == 5
+    assert here(order, "full")[0] == 5
 
 
 def test_resuming_a_complete_run_does_not_count_again(order: Cli) -> None:
-    green(order, 1)
+    micro(order)
     done = order.run("micro", "--resume", order.newest(), pair=False)
     assert "this run: no change: the same run was counted before" in done.stdout
     assert status(order)["streak"] == 1
 
 
 def test_green_runs_expire(order: Cli) -> None:
-    old = (datetime.now(UTC) - timedelta(hours=73)).isoformat(timespec="seconds")
-    green(order, 3, time=old)
+    enter(order, 2, time=(datetime.now(UTC) - timedelta(hours=73)).isoformat(timespec="seconds"))
+    enter(order, 1)
     assert status(order)["streak"] == 1
 
 
@@ -136,7 +172,10 @@ def test_other_weights_are_refused_once_they_are_loaded(order: Cli, tmp_path: Pa
     shutil.copytree(order.draft, tmp_path / "draft")
     order.draft = tmp_path / "draft"
     reference = ("--backend", "reference")
-    green(order, 3, *reference)
+    assert micro(order, *reference).returncode == 0
+    ledger, (first,) = Ledger(order.folder / "runs"), entries(order)
+    for n in (1, 2):
+        ledger.append(replace(first, run=f"again-{n}", pid=first.pid + n))
     other, _ = write_random_pair(tmp_path / "other", seed=9)
     shutil.copy(other.parent / "draft" / "model.safetensors", order.draft)
     refused = full(order, *reference)
@@ -163,39 +202,39 @@ def test_an_override_is_in_the_ledger_and_on_the_first_line_of_every_report(orde
 
 @pytest.mark.parametrize("arguments", [("--override-order", " "), ("--override-order",)])
 def test_an_override_needs_a_reason(order: Cli, arguments: tuple[str, ...]) -> None:
-    assert full(order, *FAKE, *arguments).returncode == 2
+    assert here(order, "full", *arguments)[0] == 2
 
 
 def test_a_changed_ledger_stops_every_command_that_rests_on_it_and_loses_nothing(order: Cli) -> None:
-    green(order)
+    enter(order, 3)
     ledger = order.folder / "runs" / "ledger.jsonl"
-    ledger.write_bytes(changed := ledger.read_bytes().replace(b'"again-1"', b'"other-1"'))
-    for done in (micro(order), full(order), full(order, *FAKE, "--override-order", "x"), order.run("status", *FAKE)):
-        assert done.returncode == 6, done.stdout + done.stderr
-        assert "ledger_tampered" in done.stderr and "move" in done.stderr
+    ledger.write_bytes(changed := ledger.read_bytes().replace(b'"entered-1"', b'"entered-9"'))
+    order.scenario()
+    micro_refused = here(order, "micro")
+    order.scenario(kind="full", budget="new_tokens: 10")
+    for code, output in (micro_refused, here(order, "full", "--override-order", "x"), here(order, "status")):
+        assert code == 6, output
+        assert "ledger_tampered" in output and "move" in output
     assert ledger.read_bytes() == changed
-    for file in ledger.parent.glob("ledger.*"):
-        file.unlink()
-    assert micro(order).returncode == 0
 
 
 def test_a_torn_line_is_reported_and_does_no_harm(order: Cli) -> None:
-    green(order, 2)
+    enter(order, 2)
     with (order.folder / "runs" / "ledger.jsonl").open("a") as file:
         file.write('{"prev_sha256":"12')
     assert status(order)["torn_line"] == '{"prev_sha256":"12'
-    done = micro(order)
-    assert "a torn line was moved to ledger.torn.jsonl" in done.stdout
+    assert "a torn line at its end" in here(order, "status")[1]
+    assert "a torn line was moved to ledger.torn.jsonl" in micro(order).stdout
     found = status(order)
     assert (found["streak"], found["torn_line"], found["torn_lines_set_aside"]) == (3, None, 1)
 
 
 def test_status_says_what_is_missing_and_what_to_run(order: Cli) -> None:
-    green(order, 2)
-    done = order.run("status", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *FAKE)
-    assert "chain intact" in done.stdout and "streak 2 of 3" in done.stdout
-    assert "missing: 1 green run of gate" in done.stdout
-    assert "run: specgate micro --scenario gate.yaml" in done.stdout
-    micro(order)
-    done = order.run("status", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *FAKE)
-    assert "full may begin until" in done.stdout and "missing" not in done.stdout
+    enter(order, 2)
+    output = here(order, "status")[1]
+    assert "chain intact" in output and "streak 2 of 3" in output
+    assert "missing: 1 green run of gate" in output
+    assert "run: specgate micro --scenario gate.yaml" in output
+    enter(order, 1)
+    output = here(order, "status")[1]
+    assert "full may begin until" in output and "missing" not in output
