@@ -2,7 +2,7 @@
 # The one command.
 #
 #   ./run_suite.sh            set up .venv, fetch the demo pair, run the main job (specgate micro)
-#   ./run_suite.sh full       the same, whole requests (specgate full)
+#   ./run_suite.sh full       the same, whole requests (specgate full): refused until micro has been green three times
 #   ./run_suite.sh test       set up .venv, then lint, types and tests
 #   ./run_suite.sh setup      set up .venv only
 #

@@ -49,7 +49,13 @@ def closing_lines(run: Run) -> Iterator[str]:
 # ── plain ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def opening_lines(run: Run) -> Iterator[str]:
+    if warning := summary.out_of_order(run):
+        yield warning
+
+
 def plain_lines(run: Run) -> Iterator[str]:
+    yield from opening_lines(run)
     length = f"{summary.acceptance_label(run) or 'acceptance'} length"
     for result in run.cells:
         comparison = run.comparison(result.cell.key)
@@ -91,6 +97,8 @@ def rich_lines(run: Run) -> Iterator[str]:
     from rich.text import Text
 
     console = Console(file=io.StringIO(), width=WIDTH, force_terminal=True, color_system="standard")
+    for line in opening_lines(run):
+        console.print(Text(line, style="bold red"))
     for group in cell_groups(run):
         console.print(_cells(group))
     if run.verdicts:

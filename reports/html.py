@@ -48,6 +48,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "run": run,
         "policy": policy,
         "headline": summary.headline(run),
+        "out_of_order": summary.out_of_order(run),
         "marks": {state.value: mark for state, mark in summary.MARKS.items()} | {ExitCode.BACKEND_ERROR.name: "!"},
         "reproduction": summary.reproduction(run),
         "tally": {required: summary.tally(run, required=required) for required in (True, False)},

@@ -46,6 +46,14 @@ def headline(run: Run) -> Headline:
     return Headline(state.value, code, f"{about(culprit)}: {culprit.message}", culprit.next_step)
 
 
+def out_of_order(run: Run) -> str | None:
+    """The first line of every report of a full run that began before its micro gates were green."""
+    order = run.order
+    if order is None or order.override is None:
+        return None
+    return f"ORDER OVERRIDDEN (micro gates green {order.streak} of {order.needed} times): {order.override}"
+
+
 def worst(run: Run) -> Verdict | None:
     """The first required verdict of the worst state that is not green."""
     required = [v for v in run.verdicts if v.required]

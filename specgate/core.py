@@ -32,6 +32,7 @@ __all__ = [
     "Held",
     "Invariant",
     "Margin",
+    "Order",
     "PairRef",
     "Plan",
     "Point",
@@ -497,6 +498,10 @@ class Policy:
     name: str
     rules: tuple[Rule, ...]
     source_file: Path | None = None
+    micro: tuple[str, ...] = ()
+    """Micro scenarios (names, or files seen from `source_file`) that must be green before a full run; none: all micro
+    scenarios that the machine runs by default.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,6 +517,21 @@ class Verdict:
     message: str
     evidence: Mapping[str, float | int | str | None] = field(default_factory=dict)
     next_step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Where a run stands in the order micro → full, when it begins.
+
+    `gates`: name → SHA-256 of the micro scenarios that must be green `needed` times in a row; `streak`: how often they
+    have been; `command`: what advances the streak; `override`: why a full run was allowed to begin without it.
+    """
+
+    gates: Mapping[str, str]
+    needed: int
+    streak: int
+    command: str
+    override: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,6 +566,7 @@ class Run:
     """cell key → minimum detectable effect (ratio less 1), from this machine's noise passport; empty without one."""
     ended_early: Mapping[str, int] = field(default_factory=dict)
     """point key → the planned rounds after which a look found it decided, where further ones were planned."""
+    order: Order | None = None
 
     @property
     def acceptance(self) -> AcceptanceSource:

@@ -1,20 +1,24 @@
 """Policy YAML → `core.Policy`: which gate judges which cells, with which numbers.
 
-A rule has `id`, `gate` and `required`, the globs `scenario` and `role` (default: all), and beside them the gate's own
-parameters. What a gate takes is asked of the gate and passed in, so that a plug-in's parameters are checked like ours.
+`micro` names the micro scenarios that must be green before a full run, by name or by file; a policy without it means
+all that the machine runs by default. A rule has `id`, `gate` and `required`, the globs `scenario` and `role` (default:
+all), and beside them the gate's own parameters. What a gate takes is asked of the gate and passed in, so that a
+plug-in's parameters are checked like ours.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from specgate.core import Policy, Rule
+from specgate.core import Policy, Rule, Scenario
 from specgate.errors import UsageError
+from specgate.scenario import find
 from specgate.schema import Form, Problem, nearest, parse, refusal
 from specgate.yamlfile import load
 
@@ -37,6 +41,7 @@ class RuleForm(Form):
 
 class PolicyForm(Form):
     schema_: Literal["specgate.policy/v1"] = Field(alias="schema")
+    micro: Annotated[list[Text], Field(min_length=1)] | None = None
     rules: Annotated[list[RuleForm], Field(min_length=1)]
 
 
@@ -44,9 +49,19 @@ def load_policy(path: Path, gates: GateParams) -> Policy:
     """Read and check one file. Raises UsageError that lists every problem."""
     document = load(path)
     form = parse(PolicyForm, document)
-    if problems := list(_problems(form, gates)):
+    if problems := [*_problems(form, gates), *_micro_problems(form, path)]:
         raise refusal(document, problems)
-    return Policy(path.stem, tuple(_rule(r, gates[r.gate]) for r in form.rules), path)
+    return Policy(path.stem, tuple(_rule(r, gates[r.gate]) for r in form.rules), path, tuple(form.micro or ()))
+
+
+def micro_scenarios(policy: Policy) -> list[Scenario]:
+    """The scenarios that `policy.micro` names, a file seen from the policy's folder."""
+    return [_beside(name, policy.source_file) for name in policy.micro]
+
+
+def _beside(name: str, policy_file: Path | None) -> Scenario:
+    folder = policy_file.parent if policy_file else Path()
+    return find(str(folder / name) if name.endswith((".yaml", ".yml")) else name)
 
 
 def find_policy(name_or_path: str, gates: GateParams) -> Policy:
@@ -85,6 +100,20 @@ def _problems(form: PolicyForm, gates: GateParams) -> Iterator[Problem]:
         yield from wrong
         if not wrong and (missing := [key for key in params if key not in given]):
             yield Problem(("rules", i, "gate"), f"{rule.gate} needs {', '.join(missing)}")
+
+
+def _micro_problems(form: PolicyForm, path: Path) -> Iterator[Problem]:
+    required = [rule.scenario for rule in form.rules if rule.required]
+    for i, name in enumerate(form.micro or ()):
+        try:
+            scenario = _beside(name, path)
+        except UsageError as error:
+            yield Problem(("micro", i), str(error))
+            continue
+        if scenario.kind != "micro":
+            yield Problem(("micro", i), f"a {scenario.kind} scenario; only micro ones can come before a full run")
+        elif not any(fnmatchcase(scenario.name, pattern) for pattern in required):
+            yield Problem(("micro", i), "no required rule judges this scenario, so it could never be green")
 
 
 def _param_problem(key: str, value: object, gate: str, params: Mapping[str, type]) -> str | None:

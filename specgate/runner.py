@@ -53,7 +53,8 @@ def never(point: Point, blocks: Sequence[Block], margins: Sequence[Margin], engi
 class Runner:
     """Runs a plan into a run folder; rounds that the journal already holds are not run again.
 
-    Afterwards `engines` and `failures` say, by point key, what measured a point and why it is missing or incomplete.
+    `admit` is called with an engine's facts before its first block; what it raises ends the run. Afterwards `engines`
+    and `failures` say, by point key, what measured a point and why it is missing or incomplete.
     """
 
     def __init__(
@@ -64,9 +65,10 @@ class Runner:
         folder: RunFolder,
         progress: Progress,
         ended: Ended = never,
+        admit: Callable[[EngineFacts], None] = lambda facts: None,
     ) -> None:
         self.plan, self.prompts, self.config = plan, prompts, config
-        self.folder, self.progress, self.ended = folder, progress, ended
+        self.folder, self.progress, self.ended, self.admit = folder, progress, ended, admit
         self.blocks, self.margins = folder.blocks(), folder.margins()
         self.engines, self.traces = folder.engines(), folder.traces()
         watched = (s.session for s in folder.samples())
@@ -126,6 +128,7 @@ class Runner:
         log = self.folder.log(f"worker-{self.session}.log")
         worker = EngineWorker(points[0].backend, request, max(s.timeout_s for s in scenarios), log)
         try:
+            self.admit(worker.facts())
             for point in points:
                 self._register(point, worker.facts())
         except BaseException:

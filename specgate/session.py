@@ -14,10 +14,26 @@ from typing import Literal
 import click
 
 from specgate import __version__, looks, machine, noise, plugins
+from specgate.admission import admission, order_of, record
 from specgate.attribution import conditions_of
 from specgate.certificate import certificates
-from specgate.core import Block, EngineFacts, Margin, PairRef, Plan, Point, Policy, Run, Scenario, Verdict
-from specgate.errors import EnvironmentRefused, ExitCode, SpecgateError, UsageError
+from specgate.core import (
+    Block,
+    EngineFacts,
+    Margin,
+    Order,
+    PairRef,
+    Plan,
+    Point,
+    Policy,
+    Run,
+    Scenario,
+    State,
+    Verdict,
+)
+from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError, UsageError
+from specgate.gate_set import fitted, machine_size
+from specgate.ledger import Ledger
 from specgate.looks import Journal
 from specgate.measurement import eagle_speculation, measure
 from specgate.pairs.resolve import resolve_pair, target_limits
@@ -29,7 +45,7 @@ from specgate.scenario import override, select
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
 from specgate.watch import snapshot, watching
-from specgate.workload import RANDOM, Prompts, build_prompts
+from specgate.workload import Prompts, build_prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +68,7 @@ class Request:
     perf_mode: bool | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     resume: Path | None = None
+    override_order: str | None = None
 
 
 FIXED_BY_A_RUN = (
@@ -75,15 +92,19 @@ def carry_out(request: Request) -> ExitCode:
     Whatever goes wrong after the first block, what was measured stays in the run folder and is judged as it is.
     """
     config = read_back(request) if request.resume else resolve(request)
+    ledger = Ledger(request.resume.absolute().parent if request.resume else request.out)
+    order = order_of(request, config, ledger)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     prompts = fitting_prompts(plan, config)
-    folder, run = resume(request, config, prompts) if request.resume else begin(request, config, plan, prompts)
+    folder, run = resume(request, config, prompts) if request.resume else begin(request, config, plan, prompts, order)
+    run = replace(run, order=order)
     click.echo(f"run folder {folder.path}")
     stopped: Stopped = None
     with folder.lock(), progress(request.plain) as report:
         known = looks.ended_early(plan, run, config.policy, journal_of(folder))
         left, ended = looks.without(plan, known), ending_of(run, plan, config.policy)
-        runner = Runner(left, prompts, config, folder, report, ended)
+        admit = admission(request, config, ledger, order)
+        runner = Runner(left, prompts, config, folder, report, ended, admit)
         try:
             with watching(folder.watch_file, runner.session + 1, machine.visible_gpu_uuid()):
                 runner.run()
@@ -92,14 +113,19 @@ def carry_out(request: Request) -> ExitCode:
     early = looks.ended_early(plan, run, config.policy, journal_of(folder))
     run, plan = replace(run, ended_early=early), looks.without(plan, early)
     run = judge(conclude(run, plan, config, folder, runner, stopped), config.policy)
+    said: list[str] = []
     try:
         write(run, plan, config, folder, ending(run, stopped))
-    except EnvironmentRefused as error:
+        if not isinstance(stopped, OrderRefused):  # such a run has measured nothing
+            said = record(run, config, folder.path, ledger, *recorded_as(run, stopped))
+    except (EnvironmentRefused, InvalidResult) as error:
         stopped = stopped or error
     click.echo(plugins.report("plain" if request.plain else "console").render(run, config.policy))
     for why in dict.fromkeys((*runner.failures.values(), *([sentence(stopped)] if stopped is not None else []))):
         click.echo(f"error: {why}", err=True)
     verdict, code = ending(run, stopped)
+    for line in said:
+        click.echo(line)
     click.echo(f"run folder {folder.path}")
     click.echo(f"verdict {verdict} (exit {int(code)})")
     return code
@@ -132,6 +158,15 @@ def ending(run: Run, stopped: Stopped) -> tuple[str, ExitCode]:
     return code.name if code is ExitCode.BACKEND_ERROR else state.value, code
 
 
+def recorded_as(run: Run, stopped: Stopped) -> tuple[State, ExitCode]:
+    """What the ledger says of a run. One that was stopped proves nothing, unless what stopped it does."""
+    _, code = ending(run, stopped)
+    if stopped is None:
+        return overall(run)[0], code
+    proves = {ExitCode.ENV_REJECTED: State.ENV_REJECTED, ExitCode.INVALID: State.INVALID}
+    return proves.get(code, State.INCONCLUSIVE), code
+
+
 def sentence(stopped: SpecgateError | KeyboardInterrupt) -> str:
     return str(stopped) or "interrupted"
 
@@ -154,7 +189,9 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     }
 
 
-def begin(request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
+def begin(
+    request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts], order: Order
+) -> tuple[RunFolder, Run]:
     """Write everything down before anything is measured.
 
     Raises UsageError where the policy has a margin below what the noise passport says can be told apart.
@@ -183,6 +220,7 @@ def begin(request: Request, config: Config, plan: Plan, prompts: Mapping[str, Pr
         failures={},
         warnings=noise.warnings(passport),
         mde=noise.effects(plan, passport),
+        order=order,
     )
     folder.write_config(config)
     folder.write_json("env.json", environment)
@@ -191,7 +229,7 @@ def begin(request: Request, config: Config, plan: Plan, prompts: Mapping[str, Pr
 
 
 def resolve(request: Request) -> Config:
-    size: Literal["cpu", "gpu"] = "gpu" if machine.has_cuda_gpu() else "cpu"
+    size = machine_size()
     backend = plugins.backend(request.backend) if request.backend else plugins.default_backend()
     availability = backend.available()
     if not availability.usable:
@@ -207,12 +245,7 @@ def resolve(request: Request) -> Config:
         for scenario in select(request.scenarios, request.only, request.kind, size)
     ]
     pair = chosen_pair(request, chosen)
-    if request.target is not None or request.pair is not None:
-        # A scenario's RoPE scaling stretches the pair it names; another target brings its own.
-        chosen = [replace(s, rope=None) for s in chosen]
-    if pair.acceptance == "planted":
-        # No text means anything to a planted pair, and it has no tokenizer.
-        chosen = [replace(s, workload=replace(s.workload, source=RANDOM)) for s in chosen]
+    chosen = fitted(chosen, pair, other_target=request.target is not None or request.pair is not None)
     return Config(
         kind=request.kind,
         backend=backend.name,
@@ -275,14 +308,11 @@ def conclude(
     stopped: Stopped,
 ) -> Run:
     """The journal, reduced: cells, comparisons, and what is missing."""
-    blocks = whole_rounds(plan, folder.blocks())
-    forced = any(facts.acceptance == "forced" for facts in runner.engines.values())
-    margin = near_tie_margin(config.policy)
-    cells, comparisons = measure(plan, blocks, folder.margins(), margin, forced=forced)
-    facts = next(iter(runner.engines.values()), None)
     environment = {**run.environment, "env_after": snapshot(machine.visible_gpu_uuid())}
     folder.write_json("env.json", environment)
-    incomplete = {c.cell.point.key for c in cells if c.status != "ok"}
+    run = with_figures(run, plan, config, folder)
+    facts = next(iter(run.engines.values()), None)
+    incomplete = {c.cell.point.key for c in run.cells if c.status != "ok"}
     old_failures = {k: v for k, v in run.failures.items() if k in incomplete}
     cut_short = {"run": sentence(stopped)} if stopped is not None else {}
     if isinstance(stopped, KeyboardInterrupt):
@@ -300,14 +330,46 @@ def conclude(
             "device": facts.device if facts else None,
         },
         environment=environment,
-        engines=runner.engines,
+        failures={**old_failures, **runner.failures, **cut_short},
+    )
+
+
+def with_figures(run: Run, plan: Plan, config: Config, folder: RunFolder) -> Run:
+    """The run with everything that follows from its samples, which is the same at any later time."""
+    early = looks.ended_early(plan, run, config.policy, journal_of(folder))
+    plan, engines = looks.without(plan, early), folder.engines()
+    blocks = whole_rounds(plan, folder.blocks())
+    forced = any(facts.acceptance == "forced" for facts in engines.values())
+    cells, comparisons = measure(plan, blocks, folder.margins(), near_tie_margin(config.policy), forced=forced)
+    return replace(
+        run,
+        engines=engines,
         cells=cells,
         comparisons=comparisons,
-        certificates=certificates(plan, cells, comparisons, blocks, runner.engines, folder.traces()),
-        failures={**old_failures, **runner.failures, **cut_short},
-        warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in runner.engines.values() for w in warnings_of(f))))),
+        certificates=certificates(plan, cells, comparisons, blocks, engines, folder.traces()),
         conditions=conditions_of(plan, blocks, folder.samples()),
+        ended_early=early,
+        warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),
     )
+
+
+def speculation_blocks(run: Run, plan: Plan, folder: RunFolder) -> dict[str, object]:
+    """Cell key → its `eagle_speculation` block, for outside readers of run.json."""
+    blocks = whole_rounds(plan, folder.blocks())
+    return {c.cell.key: block for c in run.cells if (block := eagle_speculation(c, blocks)) is not None}
+
+
+def judgement(run: Run, policy: Policy, end: tuple[str, ExitCode]) -> dict[str, object]:
+    """gates.json."""
+    verdict, code = end
+    return {
+        "schema": "specgate.gates/v1",
+        "run": run.id,
+        "policy": to_plain(Policy, policy),
+        "verdict": verdict,
+        "exit_code": int(code),
+        "verdicts": [to_plain(Verdict, v) for v in run.verdicts],
+    }
 
 
 def warnings_of(facts: EngineFacts) -> Iterator[str]:
@@ -325,25 +387,12 @@ def judge(run: Run, policy: Policy) -> Run:
 
 def write(run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[str, ExitCode]) -> None:
     """Reports first, run.json last: a `complete` run.json means that everything else is there."""
-    verdict, code = end
-    blocks = whole_rounds(plan, folder.blocks())
-    speculation = {c.cell.key: block for c in run.cells if (block := eagle_speculation(c, blocks)) is not None}
-    folder.write_json(
-        "gates.json",
-        {
-            "schema": "specgate.gates/v1",
-            "run": run.id,
-            "policy": to_plain(Policy, config.policy),
-            "verdict": verdict,
-            "exit_code": int(code),
-            "verdicts": [to_plain(Verdict, v) for v in run.verdicts],
-        },
-    )
+    folder.write_json("gates.json", judgement(run, config.policy, end))
     for name in plugins.registered("specgate.reports"):
         report = plugins.report(name)
         if report.filename:
             folder.write_text(report.filename, report.render(run, config.policy))
-    folder.write_run(run, {"eagle_speculation": speculation})
+    folder.write_run(run, {"eagle_speculation": speculation_blocks(run, plan, folder)})
     folder.write_manifest()
 
 

@@ -89,28 +89,32 @@ def from_plain(kind: type[T], data: object, source: Path) -> T:
 
 
 class RunFolder:
-    """One run's files. All writes raise EnvironmentRefused where the disk is full or the folder not writable."""
+    """One run's files. All writes raise EnvironmentRefused where the disk is full or the folder not writable.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    A torn last line of a journal is cut off when it is read, so that writing can go on; where the folder was opened
+    `read_only`, it raises InvalidResult instead.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path, self.read_only = path, read_only
 
     @classmethod
     def create(cls, parent: Path, kind: str, label: str, source_sha256: str) -> RunFolder:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         folder = cls(parent / f"{stamp}-{kind}-{label}-{source_sha256[:8]}-{secrets.token_hex(3)}")
-        with _disk(folder.path):
+        with disk(folder.path):
             for sub in ("samples", "logs"):
                 (folder.path / sub).mkdir(parents=True)
         return folder
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
+    def open(cls, path: Path, *, read_only: bool = False) -> RunFolder:
         """An existing run. Raises UsageError where `path` is not one."""
         if not (path / "config.resolved.yaml").is_file():
             raise UsageError(
                 f"{path} is not a run folder: it has no config.resolved.yaml", hint="give the folder a run printed"
             )
-        return cls(path)
+        return cls(path, read_only=read_only)
 
     @property
     def id(self) -> str:
@@ -141,7 +145,7 @@ class RunFolder:
     def read_config(self) -> Config:
         file = self.path / "config.resolved.yaml"
         try:
-            data = yaml.safe_load(file.read_text())
+            data = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
         except yaml.YAMLError as error:
             raise InvalidResult(f"{file}: not readable as YAML: {error}") from error
         if not isinstance(data, dict) or data.pop("schema", None) != "specgate.config/v1":
@@ -198,7 +202,7 @@ class RunFolder:
     def _append(self, name: str, data: object) -> None:
         """One line, on disk before the next block starts: a kill -9 costs at most the block in flight."""
         file = self.path / "samples" / name
-        with _disk(file), file.open("a", encoding="utf-8") as out:
+        with disk(file), file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n")
             out.flush()
             os.fsync(out.fileno())
@@ -207,16 +211,18 @@ class RunFolder:
         file = self.path / "samples" / name
         if not file.is_file():
             return
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
         torn = lines.pop()
         for number, line in enumerate(lines, 1):
             try:
                 yield json.loads(line)
             except ValueError as error:
                 raise InvalidResult(f"{file}:{number}: not JSON: {error}") from error
+        if torn and self.read_only:
+            raise InvalidResult(f"{file}:{len(lines) + 1}: an unfinished line", hint="continue the run with --resume")
         if torn:
             # The last line has no newline: it was being written when the process died. Cut it, so appending can go on.
-            with _disk(file), file.open("r+b") as out:
+            with disk(file), file.open("r+b") as out:
                 out.truncate(file.stat().st_size - len(torn.encode()))
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -250,13 +256,14 @@ class RunFolder:
         """Atomically: a reader sees the old file or the new one, never half of it."""
         file = self.path / name
         temporary = file.with_name(file.name + ".tmp")
-        with _disk(file):
+        with disk(file):
             temporary.write_text(without_home(text), encoding="utf-8")
             temporary.replace(file)
 
 
 @contextmanager
-def _disk(path: Path) -> Iterator[None]:
+def disk(path: Path) -> Iterator[None]:
+    """Errors of writing `path` become EnvironmentRefused."""
     try:
         yield
     except OSError as error:

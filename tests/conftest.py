@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 # Reproducible and polite on small machines: the tests' models are tiny, more threads only fight each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -10,6 +11,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 from hypothesis import settings
+
+from tests.command import Cli
 
 # Deadlines measure the machine, not the code.
 settings.register_profile("specgate", deadline=None)
@@ -26,3 +29,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU; torch sees none here"))
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from specgate.backends.eagle3.tiny import write_random_pair
+
+    return write_random_pair(tmp_path_factory.mktemp("pair"), seed=8)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, pair: tuple[Path, Path]) -> Cli:
+    return Cli(tmp_path, *pair)

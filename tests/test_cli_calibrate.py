@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.eagle3.tiny import write_random_pair
-from tests.test_cli_run import Cli, last_lines
+from tests.command import Cli
+from tests.test_cli_run import last_lines
 
 SCENARIO = """\
 # Is it fast enough?

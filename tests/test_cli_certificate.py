@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cli_run import Cli, cli, pair
-
-__all__ = ["cli", "pair"]
+from tests.command import Cli
 
 RULE = "  - {id: perf-mode, gate: invariants, required: true, accept_unseen: none}\n"
 

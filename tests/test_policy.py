@@ -10,7 +10,7 @@ from specgate.core import Policy, Rule
 from specgate.errors import UsageError
 from specgate.pairs.plant.check import predictions
 from specgate.pairs.resolve import resolve_pair
-from specgate.policy import find_policy, load_policy
+from specgate.policy import find_policy, load_policy, micro_scenarios
 from specgate.scenario import shipped
 
 GATES: dict[str, dict[str, type]] = {
@@ -145,3 +145,32 @@ def test_a_policy_without_rules_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_policy_name_gets_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean 'seed'"):
         find_policy("sead", GATES)
+
+
+def with_micro(folder: Path, names: str) -> Path:
+    path = written(
+        folder, 'id: a, gate: validity, required: true, scenario: "*-1*"', "id: b, gate: validity, required: false"
+    )
+    path.write_text(path.read_text().replace("rules:", f"micro: {names}\nrules:"))
+    return path
+
+
+def test_micro_scenarios_are_named_or_files_beside_the_policy(tmp_path: Path) -> None:
+    shipped_file = next(s.source_file for s in shipped() if s.name == "cpu-512-batch4")
+    assert shipped_file is not None
+    (tmp_path / "own-1.yaml").write_text(shipped_file.read_text())
+    policy = load_policy(with_micro(tmp_path, "[cpu-1k-single, own-1.yaml]"), GATES)
+    assert [s.name for s in micro_scenarios(policy)] == ["cpu-1k-single", "own-1"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("[cpu-1k-singel]", "micro[0]: 'cpu-1k-singel': no such scenario: 'cpu-1k-singel'"),
+        ("[cpu-1k-single, cpu-full-512]", "micro[1]: 'cpu-full-512': a full scenario"),
+        ("[cpu-512-batch4]", "micro[0]: 'cpu-512-batch4': no required rule judges this scenario"),
+        ("[]", "micro: "),
+    ],
+)
+def test_micro_scenarios_that_could_never_be_green_are_refused(tmp_path: Path, names: str, said: str) -> None:
+    assert said in refused(with_micro(tmp_path, names))

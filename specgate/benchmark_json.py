@@ -1,0 +1,135 @@
+"""The benchmark JSON of the EAGLE-3 scripts: what it holds, and whether its counts and means agree.
+
+A result holds `throughput_tokens_per_sec: {mean: …}` and, where it was speculative, an `eagle_speculation` block with
+`num_drafts`, `total_draft_tokens`, `total_accepted_tokens`, `mean_acceptance_rate` and `mean_acceptance_length`. One
+file may hold one result, a list of them (also under `results`), or several by name. Names such as
+`Speculative_Batch4_Context16K_3tokens` say scenario and draft length (here full-16k-b4, spec-3).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from specgate.core import Role
+from specgate.errors import InvalidResult, UsageError
+
+TOLERANCE: Final = 5e-3
+"""Of means that are stored rounded."""
+_NAME = re.compile(r"(?:baseline|speculative)_(?:single|batch(?P<batch>\d+))_context(?P<kilo>\d+)k", re.IGNORECASE)
+_TOKENS = re.compile(r"_(\d+)_?tokens", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One result. `k` is 0 for a baseline, None where the file does not say; `tok_s`: mean tokens per second."""
+
+    name: str
+    scenario: str | None
+    k: int | None
+    tok_s: float
+    speculation: Mapping[str, Any] | None
+
+
+def read(file: Path) -> object:
+    """The JSON in `file`. Raises UsageError where there is no such file, InvalidResult where it is not JSON."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidResult(f"{file}: not JSON: {error}") from error
+
+
+def benchmarks(file: Path, data: object, name: str = "") -> Iterator[Benchmark]:
+    """Every result in `data`. Raises InvalidResult where there is none or a figure is missing."""
+    found = list(_benchmarks(file, data, name))
+    if not found:
+        hint = "it must be a run.json of specgate, or a JSON with throughput_tokens_per_sec.mean"
+        raise InvalidResult(f"{file}: holds no result that is known", hint=hint)
+    yield from found
+
+
+def _benchmarks(file: Path, data: object, name: str) -> Iterator[Benchmark]:
+    if isinstance(data, list):
+        for i, item in enumerate(data):
+            yield from _benchmarks(file, item, f"{name}[{i}]")
+    elif isinstance(data, dict) and "throughput_tokens_per_sec" in data:
+        yield _benchmark(file, data, name)
+    elif isinstance(data, dict):
+        for key, item in data.items():
+            if isinstance(item, dict | list):
+                yield from _benchmarks(file, item, str(key))
+
+
+def _benchmark(file: Path, data: Mapping[str, Any], key: str) -> Benchmark:
+    name = next((str(data[k]) for k in ("scenario", "scenario_name", "name") if k in data), key)
+    throughput = data["throughput_tokens_per_sec"]
+    tok_s = _number(f"{file}: {name}: throughput_tokens_per_sec", throughput, "mean")
+    if tok_s == 0:
+        raise InvalidResult(f"{file}: {name}: throughput_tokens_per_sec.mean: 0: nothing was generated")
+    speculation = data.get("eagle_speculation")
+    if speculation is not None and not isinstance(speculation, dict):
+        raise InvalidResult(f"{file}: {name}: eagle_speculation: a mapping was expected")
+    tokens = data.get("num_spec_tokens", data.get("num_speculative_tokens"))
+    said = _TOKENS.search(name)
+    k = tokens if isinstance(tokens, int) else int(said[1]) if said else None
+    return Benchmark(name, scenario_of(name), 0 if speculation is None else k, tok_s, speculation)
+
+
+def scenario_of(name: str) -> str | None:
+    """`Speculative_Batch4_Context16K` → `full-16k-b4`: the benchmarks measure whole requests."""
+    said = _NAME.search(name)
+    if said is None:
+        return None
+    return f"full-{said['kilo']}k-" + (f"b{said['batch']}" if said["batch"] else "single")
+
+
+def with_answers(result: Benchmark, scenario: str | None, role: str | None, file: Path) -> Benchmark:
+    """The result with the command line's answers to what the file does not say."""
+    try:
+        k = Role.parse(role).k if role else result.k
+    except ValueError as error:
+        raise UsageError(f"--role: {error}") from error
+    if not k:
+        raise UsageError(f"{file}: {result.name or 'the result'}: draft length unknown", hint="add --role spec-N")
+    if scenario is None and result.scenario is None:
+        raise UsageError(f"{file}: {result.name or 'the result'}: scenario unknown", hint="add --scenario NAME")
+    return replace(result, k=k, scenario=scenario or result.scenario)
+
+
+def acceptance_length(file: Path, result: Benchmark) -> float | None:
+    """1 + accepted / drafts, from the counts; None where nothing was drafted.
+
+    Raises InvalidResult where the counts or the stated means contradict each other. A stated length may leave the bonus
+    token out.
+    """
+    assert result.speculation is not None and result.k
+    where = f"{file}: {result.name}: eagle_speculation"
+    names = ("num_drafts", "total_draft_tokens", "total_accepted_tokens")
+    drafts, drafted, accepted = (_number(where, result.speculation, name) for name in names)
+    if drafts == 0:
+        return None
+    if not accepted <= drafted <= drafts * result.k:
+        said = f"total_accepted_tokens ≤ total_draft_tokens ≤ num_drafts · {result.k}"
+        raise InvalidResult(f"{where}: {said} does not hold: {accepted:g}, {drafted:g}, {drafts:g} · {result.k}")
+    length, rate = 1 + accepted / drafts, accepted / drafted if drafted else 0.0
+    stated = result.speculation.get("mean_acceptance_length")
+    if stated is not None and not any(math.isclose(stated, right, abs_tol=TOLERANCE) for right in (length, length - 1)):
+        raise InvalidResult(f"{where}: mean_acceptance_length = {stated}, but 1 + accepted / drafts = {length:.4f}")
+    stated = result.speculation.get("mean_acceptance_rate")
+    if stated is not None and not math.isclose(stated, rate, abs_tol=TOLERANCE):
+        raise InvalidResult(f"{where}: mean_acceptance_rate = {stated}, but accepted / drafted = {rate:.4f}")
+    return length
+
+
+def _number(where: str, data: object, key: str) -> float:
+    value = data.get(key) if isinstance(data, dict) else None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
+        raise InvalidResult(f"{where}.{key}: {value!r}: a number, 0 or more, was expected")
+    return float(value)

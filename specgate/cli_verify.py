@@ -1,0 +1,75 @@
+"""`specgate verify RUN`: does a run follow from its samples? `specgate check FILE`: a policy on a result file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from specgate.errors import ExitCode
+
+
+@click.command(short_help="Recompute a run's figures and verdicts from its samples.")
+@click.argument("run", type=click.Path(path_type=Path))
+def verify(run: Path) -> None:
+    """Recompute every figure, verdict and table of the run folder RUN from its samples, and check its manifest.
+
+    Nothing is measured and nothing is written. Exit code 0 where everything agrees, else 6, with file and place of
+    every difference.
+    """
+    from specgate.session import ending
+    from specgate.verification import verify as verified
+
+    found = verified(run)
+    for difference in found.differences:
+        click.echo(f"differs: {difference}")
+    for note in found.notes:
+        click.echo(f"note: {note}")
+    if found.differences:
+        click.echo(f"run {run.name} does not hold: {len(found.differences)} differences")
+        sys.exit(ExitCode.INVALID)
+    assert found.run is not None
+    again = found.run
+    counted = f"{len(again.cells)} cells, {len(again.comparisons)} comparisons, {len(again.verdicts)} verdicts"
+    click.echo(f"run {run.name} holds: {found.files} files unchanged; {counted} recomputed, all as stored")
+    if "run" in again.failures:
+        click.echo("verdict not reached")
+    else:
+        verdict, code = ending(again, None)
+        click.echo(f"verdict {verdict} (exit {int(code)})")
+
+
+@click.command(short_help="Apply a policy to a result from elsewhere.")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--policy", metavar="FILE|NAME", required=True, help="Gates and their numbers.")
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The result without speculation that a benchmark JSON is to be compared with.",
+)
+@click.option("--scenario", metavar="NAME", help="Which of the policy's scenarios a benchmark JSON answers.")
+@click.option("--role", metavar="spec-N", help="Its draft length, where the file does not say.")
+def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, role: str | None) -> None:
+    """Judge FILE by a policy: a run.json, or a benchmark JSON of another tool.
+
+    The latter holds `throughput_tokens_per_sec.mean` and, of a speculative run, an `eagle_speculation` block. What
+    cannot be judged from it is named, and a required gate that cannot be judged is never green: exit code 3.
+    """
+    from specgate import plugins
+    from specgate.foreign import judged_file
+    from specgate.policy import find_policy
+    from specgate.verdict import overall
+
+    gates = {name: gate.params for name, gate in plugins.gates().items()}
+    run = judged_file(file, find_policy(policy, gates), baseline=baseline, scenario=scenario, role=role)
+    for v in run.verdicts:
+        kind = "" if v.required else " (advisory)"
+        about = f"{v.rule} on {v.cell}" if v.cell else v.rule
+        click.echo(f"{v.state.value}{kind} {about}: {v.message}")
+        if v.next_step:
+            click.echo(f"  next: {v.next_step}")
+    state, code = overall(run)
+    click.echo(f"verdict {code.name if code is ExitCode.BACKEND_ERROR else state.value} (exit {int(code)})")
+    sys.exit(code)

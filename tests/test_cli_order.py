@@ -1,0 +1,240 @@
+"""micro three times, then full: what is refused, with which words, and what an override leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from specgate.api import OpenRequest
+from specgate.backends.eagle3.tiny import write_random_pair
+from specgate.backends.fake import FakeBackend
+from specgate.cli import cli as commands
+from specgate.core import PairRef, State
+from specgate.errors import SpecgateError
+from specgate.ledger import Entry, Ledger
+from specgate.order import of_engine
+from specgate.position import position
+from specgate.session import Request
+from tests.command import ROOT, Cli
+
+FAKE = ("--backend", "fake")
+
+
+@pytest.fixture
+def order(cli: Cli) -> Cli:
+    """`gate.yaml` is the policy's micro scenario, `tiny.yaml` a full one."""
+    cli.scenario(kind="full", budget="new_tokens: 10, ignore_eos: false")
+    return cli
+
+
+def micro(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return cli.run("micro", "--scenario", "gate.yaml", "--policy", "policy.yaml", *(arguments or FAKE))
+
+
+def full(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return cli.run("full", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *(arguments or FAKE))
+
+
+def here(cli: Cli, command: str, *arguments: str) -> tuple[int, str]:
+    """(exit code, output) of a command that starts no engine, in this process."""
+    pair = ("--target", str(cli.target), "--draft", str(cli.draft))
+    asked = (command, "--scenario", "tiny.yaml", "--policy", "policy.yaml", *FAKE, *arguments, *pair)
+    with contextlib.chdir(cli.folder):
+        done = CliRunner().invoke(commands, asked)
+    if isinstance(done.exception, SpecgateError):
+        return done.exception.exit_code, f"{done.output}{done.exception}"
+    return done.exit_code, done.output
+
+
+def status(cli: Cli) -> dict[str, Any]:
+    code, output = here(cli, "status", "--json")
+    assert code == 0, output
+    found: dict[str, Any] = json.loads(output)
+    return found
+
+
+def entries(cli: Cli) -> tuple[Entry, ...]:
+    return Ledger(cli.folder / "runs").read().entries
+
+
+def enter(cli: Cli, times: int = 1, state: State = State.PASS, **changes: Any) -> None:
+    """Entries as micro runs of `gate.yaml` on the fake engine would leave them, each of a process of its own."""
+    fake = FakeBackend().open(OpenRequest(PairRef("p", cli.target, None), "float32", 2, 64, 3, False))
+    with contextlib.chdir(cli.folder):
+        request = Request("full", (), True, Path("runs"), "fake", ("tiny.yaml",), None, "policy.yaml")
+        found = position(replace(request, target=cli.target, draft=cli.draft))
+        ledger = Ledger(Path("runs"))
+        for _ in range(times):
+            n = len(ledger.read().entries)
+            made = Entry(
+                time=datetime.now(UTC).isoformat(timespec="seconds"),
+                run=f"entered-{n}",
+                kind="micro",
+                subject=found.claim.subject,
+                gates=found.claim.gates,
+                fingerprint={**found.claim.fingerprint, **of_engine(fake.facts())},
+                state=state,
+                exit_code=0,
+                pid=n,
+                process_started="2026-11-21T10:00:00.000+00:00",
+            )
+            ledger.append(replace(made, **changes))
+
+
+def test_full_follows_three_green_micro_runs_and_a_source_edit_ends_that(order: Cli) -> None:
+    shutil.copytree(ROOT / "specgate", order.folder / "checkout" / "specgate")
+    order.root = order.folder / "checkout"
+    refused = full(order)
+    assert refused.returncode == 5
+    assert "have been green 0 of 3 times in a row" in refused.stderr
+    for count in range(3):
+        done = micro(order)
+        assert (
+            f"micro gates of policy policy: green {count + 1} of 3 times in a row (this run: one more)" in done.stdout
+        )
+    allowed = full(order)
+    assert allowed.returncode == 0, allowed.stdout + allowed.stderr
+    assert len({(e.pid, e.process_started) for e in entries(order)}) == 4
+    with (order.root / "specgate" / "metrics.py").open("a") as file:
+        file.write("# edited\n")
+    refused = full(order)
+    assert refused.returncode == 5
+    assert "0 of 3" in refused.stderr and "source_tree_sha256 is another one" in refused.stderr
+
+
+def test_a_refusal_measures_nothing_and_its_command_is_the_one_to_run(order: Cli) -> None:
+    code, output = here(order, "full")
+    assert code == 5
+    assert not (order.folder / "runs").exists()
+    command = re.search(r"run: (specgate micro .*)", output)
+    assert command is not None
+    done = order.run(*command[1].split()[1:], pair=False)
+    assert done.returncode == 0, done.stderr
+    assert "green 1 of 3" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-o", "die_after_blocks=20"), "green 0 of 3 times in a row (this run: starts anew)"),
+        (
+            ("--measurement-runs", "3"),
+            "green 2 of 3 times in a row (this run: no change: gate ran with other",
+        ),
+    ],
+    ids=["engine killed", "other settings"],
+)
+def test_a_micro_run_says_what_it_did_to_the_streak(order: Cli, arguments: tuple[str, ...], said: str) -> None:
+    enter(order, 2)
+    assert said in micro(order, *FAKE, *arguments).stdout
+
+
+def test_options_are_part_of_what_is_measured(order: Cli) -> None:
+    enter(order, 3)
+    assert here(order, "full", "-o", "slowdown=2")[0] == 5
+    assert status(order)["full_allowed"] is True
+
+
+@pytest.mark.parametrize("state", [State.FAIL, State.INVALID])
+def test_a_red_run_starts_the_streak_anew(order: Cli, state: State) -> None:
+    enter(order, 3)
+    assert status(order)["full_allowed"] is True
+    enter(order, 1, state)
+    found = status(order)
+    assert (found["streak"], found["full_allowed"]) == (0, False)
+    assert here(order, "full")[0] == 5
+
+
+def test_resuming_a_complete_run_does_not_count_again(order: Cli) -> None:
+    micro(order)
+    done = order.run("micro", "--resume", order.newest(), pair=False)
+    assert "this run: no change: the same run was counted before" in done.stdout
+    assert status(order)["streak"] == 1
+
+
+def test_green_runs_expire(order: Cli) -> None:
+    enter(order, 2, time=(datetime.now(UTC) - timedelta(hours=73)).isoformat(timespec="seconds"))
+    enter(order, 1)
+    assert status(order)["streak"] == 1
+
+
+def test_other_weights_are_refused_once_they_are_loaded(order: Cli, tmp_path: Path) -> None:
+    shutil.copytree(order.draft, tmp_path / "draft")
+    order.draft = tmp_path / "draft"
+    reference = ("--backend", "reference")
+    assert micro(order, *reference).returncode == 0
+    ledger, (first,) = Ledger(order.folder / "runs"), entries(order)
+    for n in (1, 2):
+        ledger.append(replace(first, run=f"again-{n}", pid=first.pid + n))
+    other, _ = write_random_pair(tmp_path / "other", seed=9)
+    shutil.copy(other.parent / "draft" / "model.safetensors", order.draft)
+    refused = full(order, *reference)
+    assert refused.returncode == 5, refused.stdout + refused.stderr
+    assert "0 of 3" in refused.stderr and "draft_sha256 is another one" in refused.stderr
+    assert not (order.newest() / "samples" / "blocks.jsonl").exists()
+    assert [e.kind for e in entries(order)] == ["micro"] * 3
+
+
+def test_an_override_is_in_the_ledger_and_on_the_first_line_of_every_report(order: Cli) -> None:
+    done = full(order, *FAKE, "--plain", "--override-order", "release <candidate> burns")
+    assert done.returncode == 0, done.stdout + done.stderr
+    first = "ORDER OVERRIDDEN (micro gates green 0 of 3 times): release <candidate> burns"
+    report = done.stdout[done.stdout.index("ORDER OVERRIDDEN") :]
+    assert report.startswith(first + "\ncell ")
+    run = order.newest()
+    assert json.loads((run / "run.json").read_text())["order"]["override"] == "release <candidate> burns"
+    page = re.sub(r"<style>.*?</style>|<[^>]*>", "", (run / "report.html").read_text().partition("<body>")[2])
+    assert page.strip().startswith(first.replace("<", "&lt;").replace(">", "&gt;"))
+    assert [e.override for e in entries(order)] == ["release <candidate> burns"]
+    assert status(order)["overrides"][0]["reason"] == "release <candidate> burns"
+    assert status(order)["streak"] == 0
+
+
+@pytest.mark.parametrize("arguments", [("--override-order", " "), ("--override-order",)])
+def test_an_override_needs_a_reason(order: Cli, arguments: tuple[str, ...]) -> None:
+    assert here(order, "full", *arguments)[0] == 2
+
+
+def test_a_changed_ledger_stops_every_command_that_rests_on_it_and_loses_nothing(order: Cli) -> None:
+    enter(order, 3)
+    ledger = order.folder / "runs" / "ledger.jsonl"
+    ledger.write_bytes(changed := ledger.read_bytes().replace(b'"entered-1"', b'"entered-9"'))
+    order.scenario()
+    micro_refused = here(order, "micro")
+    order.scenario(kind="full", budget="new_tokens: 10")
+    for code, output in (micro_refused, here(order, "full", "--override-order", "x"), here(order, "status")):
+        assert code == 6, output
+        assert "ledger_tampered" in output and "move" in output
+    assert ledger.read_bytes() == changed
+
+
+def test_a_torn_line_is_reported_and_does_no_harm(order: Cli) -> None:
+    enter(order, 2)
+    with (order.folder / "runs" / "ledger.jsonl").open("a") as file:
+        file.write('{"prev_sha256":"12')
+    assert status(order)["torn_line"] == '{"prev_sha256":"12'
+    assert "a torn line at its end" in here(order, "status")[1]
+    assert "a torn line was moved to ledger.torn.jsonl" in micro(order).stdout
+    found = status(order)
+    assert (found["streak"], found["torn_line"], found["torn_lines_set_aside"]) == (3, None, 1)
+
+
+def test_status_says_what_is_missing_and_what_to_run(order: Cli) -> None:
+    enter(order, 2)
+    output = here(order, "status")[1]
+    assert "chain intact" in output and "streak 2 of 3" in output
+    assert "missing: 1 green run of gate" in output
+    assert "run: specgate micro --scenario gate.yaml" in output
+    enter(order, 1)
+    output = here(order, "status")[1]
+    assert "full may begin until" in output and "missing" not in output
