@@ -42,6 +42,7 @@ from specgate.policy import find_policy, near_tie_margin
 from specgate.progress import progress
 from specgate.runner import Ended, Runner, whole_rounds
 from specgate.scenario import override, select
+from specgate.selftest.stamp import last_green
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
 from specgate.watch import snapshot, watching
@@ -198,7 +199,12 @@ def begin(
     """
     passport = noise.passport_of(request.out)
     noise.check_margins(config.policy, plan, passport)
-    environment = {**machine.environment(), "env_before": snapshot(machine.visible_gpu_uuid()), "env_after": None}
+    environment = {
+        **machine.environment(),
+        "selftest": last_green(request.out),
+        "env_before": snapshot(machine.visible_gpu_uuid()),
+        "env_after": None,
+    }
     tree = machine.source_tree_sha256()
     folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
     run = Run(

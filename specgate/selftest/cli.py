@@ -9,8 +9,15 @@ import click
 
 @click.command(short_help="Inject known faults, and see whether the gates see them.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the runs in this folder.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    help="The folder of runs whose pages shall say when this was last green.",
+    show_default=True,
+)
 @click.pass_context
-def selftest(context: click.Context, keep: Path | None) -> None:
+def selftest(context: click.Context, keep: Path | None, out: Path) -> None:
     """Inject each known fault into a scripted engine; exactly the matching gate must object, and none to a clean one.
 
     Needs no GPU. Ends with 0 where every fault was seen, else with 1.
@@ -21,6 +28,7 @@ def selftest(context: click.Context, keep: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from specgate.selftest import stamp
     from specgate.selftest.faults import outcomes
 
     table = Table("fault", "must be seen by", "", box=box.SIMPLE)
@@ -30,6 +38,8 @@ def selftest(context: click.Context, keep: Path | None) -> None:
             missed += outcome.wrong is not None
             table.add_row(outcome.name, outcome.expected, outcome.wrong or "seen")
     Console().print(table)
+    if not missed:
+        stamp.write(out, table.row_count)
     click.echo(
         f"selftest: {missed} of {table.row_count} wrong"
         if missed

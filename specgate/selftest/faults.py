@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from specgate.core import Run, State
+from specgate.selftest import stored
 from specgate.session import Request, carry_out
 from specgate.store import RunFolder
 
@@ -87,8 +89,10 @@ class Outcome:
 def outcomes(folder: Path) -> Iterator[Outcome]:
     """The clean engine first, then every fault; runs go into `folder`."""
     yield clean(folder)
+    unspoilt = newest(folder)
     for fault in FAULTS:
         yield injected(fault, folder)
+    yield from surroundings(unspoilt, folder)
 
 
 def clean(folder: Path) -> Outcome:
@@ -109,6 +113,33 @@ def injected(fault: Fault, folder: Path) -> Outcome:
         return Outcome(fault.name, expected, said, f"{fault.gate} did not see it")
     strangers = {v.gate for v in objections} - {fault.gate, *fault.also}
     return Outcome(fault.name, expected, said, f"{', '.join(sorted(strangers))} objected too" if strangers else None)
+
+
+def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
+    """The machine, the files and the ledger, from a run without a fault and the ledger of all the others."""
+    quiet = stored.environment_verdicts(unspoilt, lambda reading: reading)
+    yield from environment("quiet machine", State.PASS, "undisturbed", quiet)
+    for disturbance in stored.DISTURBANCES:
+        found = stored.environment_verdicts(unspoilt, disturbance.change)
+        yield from environment(disturbance.name, State.ENV_REJECTED, disturbance.reason_code, found)
+    with tempfile.TemporaryDirectory() as scratch:
+        said = stored.edited_by_one_byte(unspoilt, Path(scratch))
+        yield Outcome("edited result file", "verify: a difference", said or "", None if said else "verify is content")
+        seen = stored.torn_line(runs, Path(scratch))
+        yield Outcome("torn ledger line", "ledger: torn", "torn" if seen else "", None if seen else "not noticed")
+        said = stored.broken_chain(runs, Path(scratch))
+        yield Outcome("edited ledger line", "ledger: broken chain", said or "", None if said else "not noticed")
+
+
+def environment(name: str, state: State, code: str, found: Sequence[tuple[State, str]]) -> Iterator[Outcome]:
+    said = ", ".join(f"{s} {c}" for s, c in dict.fromkeys(found))
+    wrong = None if set(found) == {(state, code)} else f"it said {said}"
+    yield Outcome(name, f"environment {state} {code}", said, wrong)
+
+
+def newest(folder: Path) -> Path:
+    """The run folder that was made last."""
+    return max((p for p in folder.iterdir() if (p / "run.json").is_file()), key=lambda p: p.stat().st_mtime_ns)
 
 
 def scripted(options: Mapping[str, str], folder: Path) -> Run:

@@ -1,0 +1,124 @@
+"""Faults of what surrounds a run: the machine while it was measured, the files that it left, the ledger."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from specgate import plugins
+from specgate.attribution import conditions_of
+from specgate.conditions import GpuProcess, GpuReading, HostReading, Sample
+from specgate.core import Block, Rule, State
+from specgate.errors import InvalidResult
+from specgate.ledger import Ledger
+from specgate.plan import build_plan
+from specgate.store import RunFolder
+from specgate.verification import verify
+
+HALF_A_SECOND_NS: Final = 500_000_000
+RULE: Final = Rule(
+    "machine-quiet",
+    "environment",
+    True,
+    params={"gpu": True, "max_other_cpu_share": 0.5, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0},
+)
+AT_WORK: Final = GpuReading(
+    uuid="GPU-5a1e0000-0000-4000-8000-000000000001",
+    processes=(GpuProcess(1, "ours"),),
+    clock_event_reasons=0,
+    thermal_violation_ns=0,
+    power_violation_ns=0,
+    sm_clock_mhz=1980,
+    power_mw=420_000,
+    power_limit_mw=700_000,
+    default_power_limit_mw=700_000,
+    temperature_c=51,
+    utilization_pct=99,
+    memory_used_bytes=20 << 30,
+    memory_total_bytes=150_754_820_096,
+    ecc_uncorrected=0,
+    rows_in_trouble=False,
+)
+QUIET: Final = HostReading(0.4, 0.02, 64 << 30, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """A fault of the machine: what one GPU reading in the middle of the run says instead."""
+
+    name: str
+    reason_code: str
+    change: Callable[[GpuReading], GpuReading]
+
+
+DISTURBANCES: Final = (
+    Disturbance("throttle flag", "throttled", lambda g: replace(g, clock_event_reasons=0x20)),
+    Disturbance(
+        "foreign process",
+        "foreign_process",
+        lambda g: replace(g, processes=(GpuProcess(1, "ours"), GpuProcess(2, "foreign", "train.py"))),
+    ),
+    Disturbance("NVML that says zero", "nvml_implausible", lambda g: replace(g, sm_clock_mhz=0, power_mw=0)),
+)
+
+
+def environment_verdicts(run_folder: Path, change: Callable[[GpuReading], GpuReading]) -> list[tuple[State, str]]:
+    """What the gate `environment` says of a stored run, had its GPU read as `change` makes it."""
+    folder = RunFolder.open(run_folder)
+    config, run = folder.read_config(), folder.read_run()
+    plan = build_plan(tuple(config.scenarios.values()), config.backend)
+    blocks = folder.blocks()
+    disturbed = replace(run, conditions=conditions_of(plan, blocks, samples(blocks, change)))
+    return [(v.state, v.reason_code) for v in plugins.gate("environment").judge(RULE, disturbed)]
+
+
+def samples(blocks: Sequence[Block], change: Callable[[GpuReading], GpuReading]) -> list[Sample]:
+    """A watch over all of these blocks that saw a quiet machine, but for one reading in the middle of a block."""
+    spans = [b.span_ns for b in blocks if b.span_ns is not None]
+    middle = next(sum(b.span_ns) // 2 for b in blocks if b.span_ns is not None and not b.warmup)
+    start, end = min(s for s, _ in spans) - HALF_A_SECOND_NS, max(e for _, e in spans) + HALF_A_SECOND_NS
+    times = sorted({*range(start, end + 1, HALF_A_SECOND_NS), end, middle})
+    return [Sample(0, at, at, QUIET, change(AT_WORK) if at == middle else AT_WORK, None) for at in times]
+
+
+def edited_by_one_byte(run_folder: Path, scratch: Path) -> str | None:
+    """What `verify` says of a copy of a run in which one digit of a sample was changed; None where it is content."""
+    copy = scratch / f"{run_folder.name}-edited"
+    shutil.copytree(run_folder, copy)
+    file = copy / "samples" / "blocks.jsonl"
+    text = file.read_bytes()
+    at = text.rindex(b'"elapsed_ns":') + len(b'"elapsed_ns":')
+    file.write_bytes(text[:at] + (b"1" if text[at : at + 1] != b"1" else b"2") + text[at + 1 :])
+    found = verify(copy).differences
+    return str(found[0]) if found else None
+
+
+def torn_line(runs: Path, scratch: Path) -> bool:
+    """Whether the ledger of `runs`, with the first half of a further line behind it, says so, and counts as before."""
+    torn = with_ledger(runs, scratch / "torn", lambda text: text + text[: text.index(b"\n") // 2])
+    whole, history = Ledger(runs).read(), Ledger(torn).read()
+    return bool(history.torn) and history.entries == whole.entries
+
+
+def broken_chain(runs: Path, scratch: Path) -> str | None:
+    """What the ledger says of itself with one line in the middle edited; None where it is content."""
+    forged = with_ledger(runs, scratch / "forged", lambda text: text.replace(b'"exit_code":6', b'"exit_code":0', 1))
+    try:
+        Ledger(forged).read()
+    except InvalidResult as error:
+        return str(error)
+    return None
+
+
+def with_ledger(runs: Path, folder: Path, change: Callable[[bytes], bytes]) -> Path:
+    """A folder with a changed copy of the ledger of `runs`."""
+    folder.mkdir()
+    for file in runs.glob("ledger.*"):
+        if file.is_file() and file.suffix != ".lock":
+            shutil.copy(file, folder)
+    ledger = folder / "ledger.jsonl"
+    ledger.write_bytes(change(ledger.read_bytes()))
+    return folder
