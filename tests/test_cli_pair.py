@@ -12,9 +12,7 @@ from specgate.pairs.plant.geometries import tiny
 from specgate.pairs.plant.write import write_draft, write_target
 from specgate.store import RunFolder
 from tests.backends.eagle3.planted.recipes import RECIPE_A
-from tests.test_cli_run import Cli, cli, pair
-
-__all__ = ["cli", "pair"]
+from tests.command import Cli
 
 TEXT_SCENARIO = """\
 # Does a scenario of text prompts run with a pair that knows no text?

@@ -9,9 +9,7 @@ import pytest
 
 from specgate.store import RunFolder
 from specgate.tape import Tape
-from tests.test_cli_run import Cli, cli, pair
-
-__all__ = ["cli", "pair"]
+from tests.command import Cli
 
 
 def acceptance_of(run: Path) -> dict[str, object]:
