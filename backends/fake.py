@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 
-from specgate.api import Availability, Decoded, Engine, OpenRequest
+from specgate.api import Activity, Availability, Decoded, Engine, OpenRequest
 from specgate.backends.fake_script import Script
 from specgate.core import Budget, EngineFacts, Finish, Role
 from specgate.errors import BackendError, UsageError
@@ -43,6 +43,10 @@ class FakeBackend:
         return FakeEngine(script, request)
 
 
+KERNEL = "fake_step"
+"""The one kernel that a scripted step would launch."""
+
+
 class FakeEngine:
     """An `api.Engine` that follows a `Script`."""
 
@@ -66,6 +70,7 @@ class FakeEngine:
             has_draft=not self.script.draft_error,
             details={key: str(value) for key, value in asdict(self.script).items()},
             acceptance="scripted",
+            kernels=(KERNEL,),
             warnings=("the fake back end measures nothing: tokens, acceptance and clock are scripted",),
             draft_error=self.script.draft_error,
         )
@@ -99,6 +104,21 @@ class FakeEngine:
         self.blocks += 1
         return done
 
+    def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
+        """What a profiler would have seen, by the script."""
+        decoded = self.decode(role, budget, ())
+        script, steps = self.script, len(decoded.step_ns)
+        calls = {
+            "cudaGraphLaunch": True,
+            "cudaStreamSynchronize": script.sync_in_loop,
+            "cudaMalloc": script.alloc_in_loop,
+        }
+        return decoded, Activity(
+            kernels={KERNEL: steps} | ({script.fallback_kernel: steps} if script.fallback_kernel else {}),
+            copies={"Memcpy DtoH (Device -> Pinned)": steps} if script.d2h_in_loop else {},
+            calls={name: steps for name, made in calls.items() if made},
+        )
+
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
         best = 10.0 + _hash(self.seeds[slot], len(continuation)) % 8
         return best, best - self.script.margin
@@ -110,7 +130,8 @@ class FakeEngine:
         """The target's greedy token: a function of prompt and index; ids 0 and EOS do not occur by chance."""
         if index == self.script.eos_at:
             return EOS
-        return 2 + _hash(self.seeds[slot], index) % (self.script.vocab - 2)
+        place = index % self.script.loop_period if self.script.loop_period else index
+        return 2 + _hash(self.seeds[slot], place) % (self.script.vocab - 2)
 
     def emitted(self, role: Role, slot: int, index: int) -> int:
         """The token that `role` emits: the greedy one, except for the fault `wrong_token_at`."""
@@ -212,9 +233,18 @@ class Stretch:
             drafted=tuple(self.drafted),
             truncated=tuple(s.truncated + script.lost_tokens for s in self.slots),
             finish=finish,
-            counters=self._counters(finish) if self.role.speculative else {},
+            counters=self._launches() | (self._counters(finish) if self.role.speculative else {}),
             phase_ns={"draft": draft_ns, "verify": elapsed - draft_ns},
         )
+
+    def _launches(self) -> dict[str, int]:
+        total, script = len(self.step_ns), self.engine.script
+        return {
+            "tuned_total": total,
+            "tuned_hits": max(0, total - script.untuned_launches),
+            "kv_integrity_failures": script.kv_integrity_failures,
+            "cache_hit_tokens": script.cache_hit_tokens,
+        }
 
     def _counters(self, finish: Sequence[str]) -> dict[str, int]:
         rewound = [self.k - a for row in self.accepted for a in row if a >= 0]
@@ -226,7 +256,7 @@ class Stretch:
             "disabled_multitoken_eos": finish.count("eos"),
             "disabled_multitoken_stop": finish.count("stop"),
             "disabled_multitoken_length": finish.count("length"),
-            "disabled_multitoken_other": undrafted if usable else 0,
+            "disabled_multitoken_other": self.engine.script.left_multi_token + (undrafted if usable else 0),
             "disabled_draft_error": 0 if usable else undrafted,
         }
 

@@ -39,6 +39,20 @@ class Script:
     """The draft cannot be used, for this reason: spec roles decode plainly and say so."""
     draft_dies_after_blocks: int | None = None
     """The draft becomes unusable after so many blocks, warm-up blocks among them."""
+    fallback_kernel: str | None = None
+    """A kernel of this name is launched in every step, beside the engine's own."""
+    sync_in_loop: bool = False
+    d2h_in_loop: bool = False
+    alloc_in_loop: bool = False
+    untuned_launches: int = 0
+    """Launches per block that found no tuned configuration."""
+    left_multi_token: int = 0
+    """Request-steps per spec block that left multi-token mode for no good reason."""
+    kv_integrity_failures: int = 0
+    cache_hit_tokens: int = 0
+    """Prompt tokens that were not prefilled, because another request had left them in a cache."""
+    loop_period: int | None = None
+    """The target's text repeats itself after so many tokens."""
     lost_tokens: int = 0
     """Reported as truncated though they were not: breaks the identity of emitted tokens."""
     fail_open: str | None = None
@@ -71,6 +85,10 @@ _READ: dict[str, tuple[str, Callable[[str], object]]] = {
     "margin": ("a number", float),
     "slowdown": ("a number", float),
     "no_drafts": ("true or false", _boolean),
+    "sync_in_loop": ("true or false", _boolean),
+    "d2h_in_loop": ("true or false", _boolean),
+    "alloc_in_loop": ("true or false", _boolean),
+    "fallback_kernel": ("a text", str),
     "draft_error": ("a text", str),
     "fail_open": ("a text", str),
 }

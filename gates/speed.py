@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Literal
 
-from specgate.core import Comparison, Rule, Run, State, Verdict
+from specgate.core import CellResult, Comparison, Rule, Run, State, Verdict
+from specgate.gates.samples import evidence_of, looks_of, more_pairs, pairs_of, smallest_effect, span
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
-from specgate.stats import pairs_needed, slot_interval
+from specgate.stats import decide
 
 
 class Speed:
-    """`min`: ratio of output tok/s. PASS where the interval lies at or above it, FAIL where it lies below."""
+    """`min`: ratio of output tok/s. PASS where the interval of a look lies at or above it, FAIL where it lies below."""
 
     name = "speed"
     params: Mapping[str, type] = {"min": float}
+    sequential: Literal[True] = True
 
     def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
         results = [r for r in selected(rule, run) if r.cell.role.speculative]
@@ -26,33 +29,50 @@ class Speed:
             if result.status == "failed" or comparison is None:
                 yield unmeasured(rule, result, run)
             else:
-                yield with_source(self.judge_pairs(rule, comparison), run)
+                yield with_source(self.judge_pairs(rule, result, comparison, run), run)
 
-    def judge_pairs(self, rule: Rule, comparison: Comparison) -> Verdict:
+    def judge_pairs(self, rule: Rule, result: CellResult, comparison: Comparison, run: Run) -> Verdict:
         key, floor, value = comparison.cell.key, float(rule.params["min"]), comparison.speedup
         if value.value is None:
             message = f"no speed-up may be quoted: {value.reason_code}"
             return verdict(rule, key, State.INVALID, value.reason_code or "withheld", message, {"pairs": value.n})
-        evidence = {
-            "speedup_vs_ar_ratio": value.value,
-            "min": floor,
-            "ci_low": value.ci_low,
-            "ci_high": value.ci_high,
-            "pairs": value.n,
-        }
-        if value.ci_low is None or value.ci_high is None:
+        log_floor = math.log(floor) if floor > 0 else -math.inf
+        decision = decide(pairs_of(comparison), result.blocks, looks_of(result, run), log_floor)
+        mde = run.mde.get(key)
+        evidence = {"speedup_vs_ar_ratio": value.value, "min": floor, **evidence_of(decision, mde)}
+        found = decision.interval
+        if found is None:
             message = f"{value.value:.3f}x over {value.n} pairs: too few for an interval"
-            return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, "needs at least 3 pairs")
-        span = f"{value.value:.3f}x, 95 % interval {value.ci_low:.3f}–{value.ci_high:.3f}, {value.n} pairs"
-        if value.ci_low >= floor:
-            return verdict(rule, key, State.PASS, "at_least_min", f"{span}: at least {floor:g}x", evidence)
-        if value.ci_high < floor:
-            step = f"cycles would have to be {floor / value.value:.2f} times as fast, or accepted runs that much longer"
-            return verdict(rule, key, State.FAIL, "below_min", f"{span}: below {floor:g}x", evidence, step)
-        step = more_pairs(comparison, floor)
-        return verdict(
-            rule, key, State.INCONCLUSIVE, "margin_not_excluded", f"{span}: {floor:g}x lies inside", evidence, step
-        )
+            step = more_pairs(decision, floor, result, run)
+            return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
+        said = span(decision, found)
+        if decision.side == "above":
+            message = f"{said}: at least {floor:g}x{smallest_effect(mde)}"
+            return verdict(rule, key, State.PASS, "at_least_min", message, evidence)
+        if decision.side == "below":
+            message = f"{said}: below {floor:g}x{smallest_effect(mde)}"
+            step = would_do(result, run, floor / math.exp(found.mean))
+            return verdict(rule, key, State.FAIL, "below_min", message, evidence, step)
+        message = f"{said}: {floor:g}x lies inside{smallest_effect(mde)}"
+        step = more_pairs(decision, floor, result, run)
+        return verdict(rule, key, State.INCONCLUSIVE, "margin_not_excluded", message, evidence, step)
+
+
+def would_do(result: CellResult, run: Run, factor: float) -> str:
+    """What would make a speed that falls short `factor` times as high.
+
+    In a micro run, speed is acceptance length per cycle time; in a full run, prefill has its share.
+    """
+    if run.scenarios[result.cell.point.scenario].kind == "full":
+        return f"whole requests, prefill included, would have to be {factor:.2f} times as fast"
+    cycles = f"cycles would have to be {factor:.2f} times as fast"
+    length = result.values.get("acceptance_length")
+    if length is None or length.value is None:
+        return cycles
+    needed, most = length.value * factor, result.cell.role.k + 1
+    if needed > most:
+        return f"{cycles}: accepting every draft (AL {most}) would not do"
+    return f"{cycles}, or AL would have to be {needed:.2f} (it is {length.value:.2f})"
 
 
 def with_source(found: Verdict, run: Run) -> Verdict:
@@ -60,14 +80,6 @@ def with_source(found: Verdict, run: Run) -> Verdict:
     forced = "; acceptance was forced" if run.acceptance == "forced" else ""
     evidence = found.evidence if run.acceptance == "real" else {**found.evidence, "acceptance": run.acceptance}
     return replace(found, message=found.message + forced, evidence=evidence)
-
-
-def more_pairs(comparison: Comparison, floor: float) -> str:
-    interval = slot_interval(comparison.log_ratios, comparison.orders)
-    gap = abs(interval.mean - math.log(floor)) if interval else 0.0
-    if interval is None or gap < interval.sd / 30:
-        return f"the true ratio is too close to {floor:g}x to tell from it"
-    return f"needs about {pairs_needed(interval.sd, gap, len(comparison.log_ratios))} more pairs (--measurement-runs)"
 
 
 GATE = Speed()

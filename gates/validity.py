@@ -38,6 +38,11 @@ class Validity:
             return verdict(
                 rule, key, State.INVALID, "incomplete", message, {"blocks": result.blocks}, "continue with --resume"
             )
+        hits = result.values.get("cache_hit_tokens")
+        if hits is not None and hits.value:
+            message = f"{hits.value:.0f} prompt tokens came from a cache instead of a prefill"
+            step = "distinct prompts, and an engine that forgets them between blocks"
+            return verdict(rule, key, State.INVALID, "cache_hit", message, {"cache_hit_tokens": hits.value}, step)
         if result.cell.role.speculative:
             record = result.acceptance
             if record is None or record.steps == 0:

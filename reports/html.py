@@ -18,6 +18,7 @@ ARTIFACTS = {
     "config.resolved.yaml": "what was asked, resolved",
     "env.json": "the machine",
     "samples/blocks.jsonl": "every block: tokens, accept counts, times",
+    "samples/environment.jsonl": "what the machine did meanwhile",
     "MANIFEST.sha256": "hashes of all files",
 }
 
@@ -57,6 +58,8 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "matrix": tables.matrix(run, policy),
         "concerns": tables.judgements(run, quiet=False),
         "quiet": tables.judgements(run, quiet=True),
+        "certificates": tables.certificates(run),
+        "certificate_evidence": tables.certificate_evidence(run),
         "sections": list(points.sections(run, policy)),
         "divergences": tables.divergences(run),
         "divergence_count": sum(len(c.tokens.divergences) for c in run.comparisons),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specgate.core import CellResult, Comparison, Point, Policy, Run, State, Value, Verdict
+from specgate.core import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
 from specgate.metrics import metric
 from specgate.reports import figures
 from specgate.reports.summary import acceptance_label, cell_note, label, short
@@ -94,6 +94,41 @@ def tokens_entry(run: Run, comparison: Comparison | None) -> Entry:
     if check.mismatches:
         return Entry(f"{len(check.mismatches)} differ", note)
     return Entry(f"{ties} near ties" if ties else "all equal", note)
+
+
+# ── PERF_MODE ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+INVARIANTS = {
+    "I1": "no fall-back kernel",
+    "I2": "tuned",
+    "I3": "multi-token",
+    "I4": "cache intact",
+    "I5": "per slot",
+    "I6": "quiet loop",
+    "I7": "deterministic",
+}
+HELD_MARKS = {Held.HELD: "✓", Held.BROKEN: "✗ broken", Held.UNSEEN: "not observable"}
+
+
+def certificates(run: Run) -> Table:
+    """One row per cell that has a certificate, one column per invariant."""
+    head = ["cell", *(f"{id_} {name}" for id_, name in INVARIANTS.items())]
+    rows = [
+        [label(result.cell), *(HELD_MARKS[i.held] for i in run.certificates[result.cell.key])]
+        for result in run.cells
+        if result.cell.key in run.certificates
+    ]
+    return Table(head, rows, texts=len(head))
+
+
+def certificate_evidence(run: Run) -> Table:
+    """What each invariant of each cell rests on."""
+    rows = [
+        [label(result.cell), i.id, i.held.value, i.message]
+        for result in run.cells
+        for i in run.certificates.get(result.cell.key, ())
+    ]
+    return Table(["cell", "invariant", "found", "by"], rows, texts=4)
 
 
 # ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,13 +6,46 @@ attributes below. Built-ins come in by the same door (see `pyproject.toml`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
 
-__all__ = ["Availability", "Backend", "Block", "Decoded", "Engine", "Gate", "OpenRequest", "Report", "Verdict"]
+__all__ = [
+    "BLOCK_MARK",
+    "Activity",
+    "Availability",
+    "Backend",
+    "Block",
+    "Decoded",
+    "Engine",
+    "Gate",
+    "OpenRequest",
+    "Report",
+    "ScriptedTrace",
+    "Sequential",
+    "Verdict",
+    "block_marker",
+]
+
+BLOCK_MARK = "specgate.block"
+
+
+@contextmanager
+def block_marker() -> Iterator[None]:
+    """An engine wraps the steps of a block in this, so that a profiler can tell them from what comes before and after.
+
+    Costs a microsecond where nobody profiles, and nothing where torch has not been imported.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    with torch.profiler.record_function(BLOCK_MARK):
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +87,18 @@ class Decoded:
     phase_ns: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What was seen of a block: kernels, copies and CUDA calls of the host, counted by name; `unseen` says why nothing
+    was.
+    """
+
+    kernels: Mapping[str, int] = field(default_factory=dict)
+    copies: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
+    unseen: str | None = None
+
+
 class Engine(Protocol):
     """A loaded pair. Lives in a worker process; all calls come from one thread, in the order prefill, decode*,
     top2*.
@@ -74,6 +119,13 @@ class Engine(Protocol):
         """The two largest target logits (float32) for the token that follows prompt[slot] + continuation."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ScriptedTrace(Protocol):
+    """An engine that only pretends to decode may pretend to have been looked at, too; its acceptance is `scripted`."""
+
+    def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]: ...
 
 
 @runtime_checkable
@@ -99,6 +151,16 @@ class Gate(Protocol):
 
     def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
         """One verdict per cell that the rule's `scenario` and `role` patterns select."""
+
+
+@runtime_checkable
+class Sequential(Protocol):
+    """What a gate has besides where its verdict rests on samples, and is INCONCLUSIVE while these are too few.
+
+    It is asked at the looks of a scenario (`stats.planned_looks`); a point ends early once no such gate is open.
+    """
+
+    sequential: Literal[True]
 
 
 @runtime_checkable

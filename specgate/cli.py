@@ -10,6 +10,8 @@ import traceback
 import click
 
 from specgate import __version__
+from specgate.cli_calibrate import calibrate
+from specgate.cli_doctor import doctor
 from specgate.cli_run import full, micro
 from specgate.cli_scenarios import plan, scenarios
 from specgate.cli_status import status
@@ -17,6 +19,7 @@ from specgate.cli_tape import tape
 from specgate.cli_verify import check, verify
 from specgate.errors import ExitCode, SpecgateError
 from specgate.pairs.cli import pairs
+from specgate.selftest.cli import selftest
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -34,9 +37,12 @@ cli.add_command(full)
 cli.add_command(status)
 cli.add_command(verify)
 cli.add_command(check)
+cli.add_command(doctor)
+cli.add_command(calibrate)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(tape)
+cli.add_command(selftest)
 cli.add_command(pairs)
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from specgate.core import BASELINE, Block, Cell, Comparison, Divergence, Finish, Margin, Plan, TokenCheck, Value
-from specgate.stats import slot_interval
+from specgate.stats import Pairs
 
 NO_TOKEN = -1
 """In a `Divergence`: the sequence had ended."""
@@ -73,25 +73,28 @@ def compare(
     """Where acceptance was `forced`, tokens are wrong by design and are not compared."""
     tokens = TokenCheck(0, ()) if forced else check_tokens(cell, blocks, margins, near_tie_margin)
     whole = plan.scenarios[cell.point.scenario].kind == "full"
-    log_ratios, orders = [], []
-    for baseline, spec in pairs_of(blocks, cell):
-        if baseline.emitted and spec.emitted:
-            log_ratios.append(math.log(speed(spec, whole) / speed(baseline, whole)))
-            orders.append(1 if baseline.slot < spec.slot else -1)
-    return Comparison(cell, tokens, tuple(log_ratios), tuple(orders), speedup(log_ratios, orders, tokens))
+    turns = {(r.prompt_set, r.index): n for n, r in enumerate(r for r in plan.rounds_of(cell.point) if not r.warmup)}
+    found = [(a, b) for a, b in pairs_of(blocks, cell) if a.emitted and b.emitted]
+    pairs = Pairs(
+        log_ratios=[math.log(speed(spec, whole) / speed(baseline, whole)) for baseline, spec in found],
+        orders=[1 if baseline.slot < spec.slot else -1 for baseline, spec in found],
+        prompt_sets=[spec.prompt_set for _, spec in found],
+        turns=[turns[spec.prompt_set, spec.round] for _, spec in found],
+    )
+    columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
+    return Comparison(cell, tokens, *columns, speedup(pairs, tokens))
 
 
-def speedup(log_ratios: Sequence[float], orders: Sequence[int], tokens: TokenCheck) -> Value:
-    name = "speedup_vs_ar_ratio"
-    if not log_ratios:
+def speedup(pairs: Pairs, tokens: TokenCheck) -> Value:
+    name, n = "speedup_vs_ar_ratio", len(pairs.turns)
+    if not n:
         return Value(name, None, n=0, reason_code="no_pairs")
     if tokens.mismatches:
-        return Value(name, None, n=len(log_ratios), reason_code="token_mismatch")
-    interval = slot_interval(log_ratios, orders)
+        return Value(name, None, n=n, reason_code="token_mismatch")
+    interval = pairs.interval()
     if interval is None:
-        return Value(name, math.exp(statistics.fmean(log_ratios)), "geomean", len(log_ratios), reason_code="few_pairs")
-    low, high = math.exp(interval.low), math.exp(interval.high)
-    return Value(name, math.exp(interval.mean), "geomean", len(log_ratios), low, high)
+        return Value(name, math.exp(statistics.fmean(pairs.log_ratios)), "geomean", n, reason_code="few_pairs")
+    return Value(name, math.exp(interval.mean), "geomean", n, math.exp(interval.low), math.exp(interval.high))
 
 
 def speed(block: Block, whole: bool) -> float:

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 from specgate.acceptance import AcceptanceRecord
+from specgate.conditions import Conditions
 
 __all__ = [
     "AcceptanceRecord",
     "AcceptanceSource",
     "Block",
+    "BlockTrace",
     "Budget",
     "Cell",
     "CellResult",
@@ -27,6 +29,8 @@ __all__ = [
     "EngineFacts",
     "Finish",
     "Grid",
+    "Held",
+    "Invariant",
     "Margin",
     "Order",
     "PairRef",
@@ -144,9 +148,16 @@ class Budget:
         return self.steps * (k + 1)
 
 
+PASS_ROUNDS = 2
+"""Rounds that a pass gives every prompt set before the next pass begins: one in each order, A B · B A."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`rounds` rounds per prompt set, each one block of every role; the order of roles is reversed every round."""
+    """At most `rounds` rounds per prompt set, each one block of every role; the order of roles is reversed every round.
+
+    A point ends before its last pass where a look finds every rule that rests on samples decided.
+    """
 
     rounds: int
     warmup_rounds: int
@@ -264,6 +275,8 @@ class EngineFacts:
     """What a reader of the result must know of this engine or checkpoint."""
     tape_sha256: str | None = None
     """Of the accept counts that are replayed, where acceptance is forced by a tape."""
+    kernels: tuple[str, ...] | None = None
+    """Names of the kernels that a decode step may launch, where the engine has kernels of its own."""
     draft_error: str | None = None
     """Why the draft could not be used, where the engine decodes spec roles plainly instead. It then has no draft."""
 
@@ -288,7 +301,8 @@ class Block:
     a resumed run never pairs blocks of two processes. `truncated[slot]` counts accepted-and-verified tokens cut at
     EOS, a stop token or the limit. `counters` holds `disabled_*` reasons, `rewound_tokens` and `rewind_steps`, of
     the reasons `disabled_draft_error`: request-steps that had no draft because it could not be used. `phase_ns`
-    splits the decode stretch.
+    splits the decode stretch. `span_ns` is when the harness asked for the block and when it had it, on the host's
+    monotonic clock; None in runs stored before it was kept.
     """
 
     point: Point
@@ -308,6 +322,7 @@ class Block:
     finish: tuple[Finish, ...]
     counters: Mapping[str, int] = field(default_factory=dict)
     phase_ns: Mapping[str, int] = field(default_factory=dict)
+    span_ns: tuple[int, int] | None = None
 
     @property
     def cell(self) -> Cell:
@@ -367,6 +382,47 @@ class Margin:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockTrace:
+    """What a profiler saw of one untimed block of a cell, decoded by the same engine from the same prompts as the timed
+    ones.
+
+    Counted between the marks that the engine sets around a block's steps (`api.block_marker`): `kernels` by name,
+    `copies` and `calls` (CUDA functions called by the host) by name. `source` says who looked; `unseen` why nothing
+    could be. `tokens[slot]` links it to the timed blocks.
+    """
+
+    cell: str
+    prompt_set: int
+    session: int
+    source: Literal["profiler", "engine"]
+    steps: int
+    tokens: tuple[tuple[int, ...], ...]
+    kernels: Mapping[str, int] = field(default_factory=dict)
+    copies: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
+    unseen: str | None = None
+
+
+class Held(StrEnum):
+    """Whether an invariant held."""
+
+    HELD = "held"
+    BROKEN = "broken"
+    UNSEEN = "not observable"
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """One PERF_MODE invariant of one cell: `id` I1 … I7, what was found, and by what evidence."""
+
+    id: str
+    held: Held
+    reason_code: str
+    message: str
+    evidence: Mapping[str, float | int | str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TokenCheck:
     """Spec tokens against baseline tokens of the timed blocks, over the length both have."""
 
@@ -407,6 +463,9 @@ class Comparison:
     log_ratios: tuple[float, ...]
     orders: tuple[int, ...]
     """+1 where the baseline block of the pair ran first, -1 where the spec block did."""
+    prompt_sets: tuple[int, ...]
+    turns: tuple[int, ...]
+    """The round of each pair, counted over the whole point in running order."""
     speedup: Value
 
 
@@ -500,6 +559,14 @@ class Run:
     verdicts: tuple[Verdict, ...] = ()
     warnings: tuple[str, ...] = ()
     order: Order | None = None
+    certificates: Mapping[str, tuple[Invariant, ...]] = field(default_factory=dict)
+    """cell key → its PERF_MODE invariants, for the cells of scenarios that ask for them."""
+    conditions: Mapping[str, Conditions] = field(default_factory=dict)
+    """point key → what the machine did while its blocks were measured."""
+    mde: Mapping[str, float] = field(default_factory=dict)
+    """cell key → minimum detectable effect (ratio less 1), from this machine's noise passport; empty without one."""
+    ended_early: Mapping[str, int] = field(default_factory=dict)
+    """point key → the planned rounds after which a look found it decided, where further ones were planned."""
 
     @property
     def acceptance(self) -> AcceptanceSource:

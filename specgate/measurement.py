@@ -106,6 +106,7 @@ def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bo
             *active_values(blocks),
             *acceptance_values(blocks, acceptance),
             *texts(blocks),
+            *cache_hits(blocks),
         )
     }
     if withhold:
@@ -216,6 +217,13 @@ def active_counts(blocks: Sequence[Block]) -> list[int]:
 def undrafted(block: Block) -> int:
     """Request-steps that decoded without a draft: all of a baseline block's."""
     return sum(d == 0 for row in block.drafted for d in row)
+
+
+def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
+    """Prompt tokens that were not prefilled: what a cache has saved says nothing of the engine's prefill."""
+    counted = [b.counters["cache_hit_tokens"] for b in blocks if "cache_hit_tokens" in b.counters]
+    if counted:
+        yield Value("cache_hit_tokens", float(sum(counted)), "count", len(counted))
 
 
 def draft_errors(block: Block) -> int:

@@ -40,6 +40,7 @@ _METRICS = (
     Metric("active_count_avg", "slots", "none", "mean over steps of the slots active in a step"),
     Metric("active_count_max", "slots", "none", "most slots active in a step"),
     Metric("disabled_draft_error", "steps", "equal", "request-steps without a draft because it could not be used"),
+    Metric("cache_hit_tokens", "tokens", "equal", "prompt tokens that a cache saved from being prefilled"),
     Metric("wasted_verify_ratio", "ratio", "lower", "verified tokens that were not emitted / verified tokens"),
     Metric(
         "raggedness_ratio", "ratio", "lower", "mean over steps of 1 − mean(accepted + 1) / max(accepted + 1) over slots"

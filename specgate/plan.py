@@ -1,10 +1,13 @@
 """Scenarios → `core.Plan`: every block of a run in running order; whether it fits, and how long it will take.
 
-Per point: warm-up rounds on the warm-up prompt sets (`Round.prompt_set` counts within that pool), then `rounds` rounds
-on each measured prompt set. A round runs every role once, `baseline` first or last. The direction flips from round to
-round and, so that it balances with a single round as well, from prompt set to prompt set:
+Per point: warm-up rounds on the warm-up prompt sets (`Round.prompt_set` counts within that pool), then passes over the
+measured prompt sets, two rounds on each in a pass, until every set has had its `rounds`. A round runs every role once,
+`baseline` first or last. The direction flips from round to round and, so that it balances with a single round as well,
+from prompt set to prompt set:
 
-    set 0: A B · B A    set 1: B A · A B    set 2: A B · B A    …
+    set 0: A B · B A    set 1: B A · A B    set 2: A B · B A    …    and again, in the next pass
+
+At the end of a pass every prompt has been measured equally often: a point can end there, if its gates are decided.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specgate.core import Plan, Point, Role, Round, Scenario
+from specgate.core import PASS_ROUNDS, Plan, Point, Role, Round, Scenario
 from specgate.errors import UsageError
 
 
@@ -33,9 +36,10 @@ def rounds_of(scenario: Scenario, point: Point) -> Iterator[Round]:
     for prompt_set in range(workload.warmup_sets):
         for i in range(schedule.warmup_rounds):
             yield Round(point, prompt_set, i, running_order(scenario.roles, prompt_set + i), warmup=True)
-    for prompt_set in range(workload.prompt_sets):
-        for i in range(schedule.rounds):
-            yield Round(point, prompt_set, i, running_order(scenario.roles, prompt_set + i), warmup=False)
+    for first in range(0, schedule.rounds, PASS_ROUNDS):
+        for prompt_set in range(workload.prompt_sets):
+            for i in range(first, min(first + PASS_ROUNDS, schedule.rounds)):
+                yield Round(point, prompt_set, i, running_order(scenario.roles, prompt_set + i), warmup=False)
 
 
 def running_order(roles: tuple[Role, ...], turn: int) -> tuple[Role, ...]:
@@ -137,11 +141,11 @@ def _steps(scenario: Scenario, role: Role, cost: CostModel) -> float:
 
 
 def estimate_seconds(plan: Plan, cost: CostModel) -> dict[Point, float]:
-    """Per point: one engine start, prefills, and every block, warm-up included."""
+    """Per point, if no look ends it early: one engine start, prefills, and every block, warm-up included."""
     seconds = {}
     for point in plan.points:
         scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
-        prompt_sets = len({(r.warmup, r.prompt_set) for r in rounds})
+        prefills = len({(r.warmup, r.prompt_set, not r.warmup and r.index // PASS_ROUNDS) for r in rounds})
         blocks = sum(round_seconds(scenario, r, cost) for r in rounds)
-        seconds[point] = cost.open + prompt_sets * cost.prefill_s(point) + blocks
+        seconds[point] = cost.open + prefills * cost.prefill_s(point) + blocks
     return seconds

@@ -74,6 +74,12 @@ def find_policy(name_or_path: str, gates: GateParams) -> Policy:
     return load_policy(path, gates)
 
 
+def near_tie_margin(policy: Policy) -> float:
+    """The top-2 logit gap below which two batch shapes need not agree, as the policy's `tokens` rules have it."""
+    margins = [float(rule.params.get("near_tie_margin", 0.0)) for rule in policy.rules if rule.gate == "tokens"]
+    return min(margins, default=0.0)
+
+
 def _rule(form: RuleForm, params: Mapping[str, type]) -> Rule:
     values = {key: params[key](value) for key, value in (form.model_extra or {}).items()}
     return Rule(form.id, form.gate, form.required, form.scenario, form.role, values)

@@ -1,12 +1,14 @@
 """The one measuring loop: plan → worker → blocks in the journal.
 
 Per prompt set: prefill once, then rounds of blocks, baseline and spec interleaved, every block from the identical
-state. (A full run prefills anew before every block, since whole requests are its question.) Nothing is drawn or
-judged here; progress is reported between blocks only.
+state. (A full run prefills anew before every block, since whole requests are its question.) A prompt set comes back in
+every pass. Nothing is drawn or judged here; progress is reported, and whether a point may end early is asked, between
+blocks only.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -14,7 +16,10 @@ from itertools import groupby
 from specgate.api import Decoded, Engine, OpenRequest
 from specgate.comparison import find_divergences
 from specgate.core import (
+    PASS_ROUNDS,
     Block,
+    BlockTrace,
+    Budget,
     Cell,
     Divergence,
     EngineFacts,
@@ -28,11 +33,21 @@ from specgate.core import (
 )
 from specgate.errors import BackendError, UsageError
 from specgate.plan import positions_needed
+from specgate.stats import planned_looks
 from specgate.store import Config, RunFolder
 from specgate.worker import EngineWorker
 from specgate.workload import Prompts
 
+TRACED_STEPS = 16
+"""Steps of a traced block at most: every step of a loop does the same, and traces are large."""
+
 Progress = Callable[[Block, int, int], None]
+Ended = Callable[[Point, Sequence[Block], Sequence[Margin], Mapping[str, EngineFacts]], bool]
+"""Whether what is journaled decides a point; asked at its looks."""
+
+
+def never(point: Point, blocks: Sequence[Block], margins: Sequence[Margin], engines: Mapping[str, EngineFacts]) -> bool:
+    return False
 
 
 class Runner:
@@ -49,13 +64,15 @@ class Runner:
         config: Config,
         folder: RunFolder,
         progress: Progress,
+        ended: Ended = never,
         admit: Callable[[EngineFacts], None] = lambda facts: None,
     ) -> None:
         self.plan, self.prompts, self.config = plan, prompts, config
-        self.folder, self.progress, self.admit = folder, progress, admit
+        self.folder, self.progress, self.ended, self.admit = folder, progress, ended, admit
         self.blocks, self.margins = folder.blocks(), folder.margins()
-        self.engines = folder.engines()
-        self.session = max((b.session for b in self.blocks), default=-1)
+        self.engines, self.traces = folder.engines(), folder.traces()
+        watched = (s.session for s in folder.samples())
+        self.session = max((*(b.session for b in self.blocks), *watched), default=-1)
         self.failures: dict[str, str] = {}
         self.todo = [p for p in plan.points if self._unfinished(p)]
         self.finished = 0
@@ -68,7 +85,8 @@ class Runner:
 
     def _unfinished(self, point: Point) -> bool:
         measured = [r for r in self.plan.rounds_of(point) if not r.warmup]
-        return not all(map(self._done, measured)) or any(True for _ in self._unexplained(point))
+        missing = not all(map(self._done, measured)) or any(True for _ in self._unexplained(point))
+        return missing or bool(self._untraced(point))
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         """Points with equal keys share one engine process."""
@@ -78,10 +96,13 @@ class Runner:
     def _run_points(self, points: Sequence[Point]) -> None:
         worker: EngineWorker | None = None
         try:
-            for point in points:
+            # Traced last: a profiler that has once looked at a process may slow what it does afterwards.
+            for run, point in [(run, p) for run in (self._run_point, self._trace_point) for p in points]:
+                if point.key in self.failures:
+                    continue
                 try:
                     worker = worker or self._open(points)
-                    self._run_point(point, worker)
+                    run(point, worker)
                 except BackendError as error:
                     self.failures[point.key] = str(error)
                     if worker is not None:
@@ -127,9 +148,15 @@ class Runner:
 
     def _run_point(self, point: Point, engine: EngineWorker) -> None:
         scenario = self.plan.scenarios[point.scenario]
-        prompts = self.prompts[point.key]
-        for _, rounds in groupby(self.plan.rounds_of(point), key=lambda r: (r.warmup, r.prompt_set)):
-            self._run_prompt_set(scenario, point, list(rounds), prompts, engine)
+        prompts, looks = self.prompts[point.key], planned_looks(scenario)
+        visits = [list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=visit_of)]
+        measured = 0
+        for number, rounds in enumerate(visits, 1):
+            self._run_prompt_set(scenario, point, rounds, prompts, engine)
+            measured += sum(not r.warmup for r in rounds)
+            if measured in looks and self.ended(point, self.blocks, self.margins, self.engines):
+                self.total -= sum(len(r.order) for left in visits[number:] for r in left if not self._done(r))
+                return
 
     def _run_prompt_set(
         self, scenario: Scenario, point: Point, rounds: Sequence[Round], prompts: Prompts, engine: Engine
@@ -143,12 +170,44 @@ class Runner:
         shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
         for round_ in todo:
             for slot, role in enumerate(round_.order):
-                own = scenario.kind == "full"
+                own, asked_ns = scenario.kind == "full", time.monotonic_ns()
                 prefill_ns = engine.prefill(ids, draft=role.speculative) if own else shared_ns
                 decoded = engine.decode(role, scenario.budget, ())
-                self._record(make_block(round_, slot, role, self.session, prefill_ns, decoded))
+                block = make_block(round_, slot, role, self.session, prefill_ns, decoded)
+                self._record(replace(block, span_ns=(asked_ns, time.monotonic_ns())))
         if not warmup:
             self._explain(point, prompt_set, engine)
+
+    def _trace_point(self, point: Point, worker: EngineWorker) -> None:
+        """One untimed block of every role under a profiler, where the scenario asks for the PERF_MODE invariants."""
+        roles = [cell.role for cell in self._untraced(point)]
+        if not roles:
+            return
+        scenario, ids = self.plan.scenarios[point.scenario], self.prompts[point.key].measured[0].token_ids
+        longest = scenario.budget.longest(0)
+        budget = Budget(steps=min(TRACED_STEPS, longest), ignore_eos=scenario.budget.ignore_eos)
+        worker.prefill(ids, draft=any(role.speculative for role in roles))
+        for role in roles:
+            decoded, seen = worker.trace(role, budget)
+            trace = BlockTrace(
+                cell=Cell(point, role).key,
+                prompt_set=0,
+                session=self.session,
+                source="engine" if self.engines[point.key].acceptance == "scripted" else "profiler",
+                steps=len(decoded.step_ns),
+                tokens=decoded.tokens,
+                kernels=seen.kernels,
+                copies=seen.copies,
+                calls=seen.calls,
+                unseen=seen.unseen,
+            )
+            self.folder.append_trace(trace)
+            self.traces[trace.cell] = trace
+
+    def _untraced(self, point: Point) -> list[Cell]:
+        scenario = self.plan.scenarios[point.scenario]
+        cells = [Cell(point, role) for role in scenario.roles] if scenario.perf_mode else []
+        return [cell for cell in cells if cell.key not in self.traces]
 
     def _record(self, block: Block) -> None:
         self.folder.append(block)
@@ -176,6 +235,11 @@ class Runner:
         for cell, d, baseline in find_divergences(whole_rounds(self.plan, mine)):
             if (cell.key, d.prompt_set, d.round, d.slot, d.position) not in known:
                 yield cell, d, baseline
+
+
+def visit_of(round_: Round) -> tuple[object, ...]:
+    """Rounds with equal keys that follow each other share a prefill."""
+    return round_.warmup, round_.prompt_set, None if round_.warmup else round_.index // PASS_ROUNDS
 
 
 def whole_session(blocks: Sequence[Block], round_: Round) -> int | None:

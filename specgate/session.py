@@ -13,21 +13,25 @@ from typing import Literal
 
 import click
 
-from specgate import __version__, machine, plugins
+from specgate import __version__, looks, machine, noise, plugins
 from specgate.admission import admission, order_of, record
-from specgate.core import EngineFacts, Order, PairRef, Plan, Policy, Run, Scenario, State, Verdict
+from specgate.attribution import conditions_of
+from specgate.certificate import certificates
+from specgate.core import Block, EngineFacts, Margin, Order, PairRef, Plan, Point, Policy, Run, Scenario, State, Verdict
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError, UsageError
 from specgate.gate_set import fitted, machine_size
 from specgate.ledger import Ledger
+from specgate.looks import Journal
 from specgate.measurement import eagle_speculation, measure
 from specgate.pairs.resolve import resolve_pair, target_limits
 from specgate.plan import build_plan, check_limits
-from specgate.policy import find_policy
+from specgate.policy import find_policy, near_tie_margin
 from specgate.progress import progress
-from specgate.runner import Runner, whole_rounds
+from specgate.runner import Ended, Runner, whole_rounds
 from specgate.scenario import override, select
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
+from specgate.watch import snapshot, watching
 from specgate.workload import Prompts, build_prompts
 
 
@@ -79,16 +83,21 @@ def carry_out(request: Request) -> ExitCode:
     order = order_of(request, config, ledger)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     prompts = fitting_prompts(plan, config)
-    folder, run = resume(request, config, prompts) if request.resume else begin(request, config, prompts, order)
+    folder, run = resume(request, config, prompts) if request.resume else begin(request, config, plan, prompts, order)
     run = replace(run, order=order)
     click.echo(f"run folder {folder.path}")
     stopped: Stopped = None
     with folder.lock(), progress(request.plain) as report:
-        runner = Runner(plan, prompts, config, folder, report, admission(request, config, ledger, order))
+        known = looks.ended_early(plan, run, config.policy, journal_of(folder))
+        left, ended = looks.without(plan, known), ending_of(run, plan, config.policy)
+        admit = admission(request, config, ledger, order)
+        runner = Runner(left, prompts, config, folder, report, ended, admit)
         try:
-            runner.run()
+            with watching(folder.watch_file, runner.session + 1, machine.visible_gpu_uuid()):
+                runner.run()
         except (SpecgateError, KeyboardInterrupt) as error:
             stopped = error
+    run, plan = without_decided(run, plan, config, folder)
     run = judge(conclude(run, plan, config, folder, runner, stopped), config.policy)
     said: list[str] = []
     try:
@@ -106,6 +115,22 @@ def carry_out(request: Request) -> ExitCode:
     click.echo(f"run folder {folder.path}")
     click.echo(f"verdict {verdict} (exit {int(code)})")
     return code
+
+
+def journal_of(folder: RunFolder) -> Journal:
+    return Journal(folder.blocks(), folder.margins(), folder.engines())
+
+
+def ending_of(run: Run, plan: Plan, policy: Policy) -> Ended:
+    """What the runner asks at the looks of a point."""
+
+    def ended(
+        point: Point, blocks: Sequence[Block], margins: Sequence[Margin], engines: Mapping[str, EngineFacts]
+    ) -> bool:
+        alone = replace(plan, rounds=tuple(plan.rounds_of(point)))
+        return bool(looks.ended_early(alone, run, policy, Journal(blocks, margins, engines)))
+
+    return ended
 
 
 Stopped = SpecgateError | KeyboardInterrupt | None
@@ -150,9 +175,16 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     }
 
 
-def begin(request: Request, config: Config, prompts: Mapping[str, Prompts], order: Order) -> tuple[RunFolder, Run]:
-    """Write everything down before anything is measured."""
-    environment = machine.environment()
+def begin(
+    request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts], order: Order
+) -> tuple[RunFolder, Run]:
+    """Write everything down before anything is measured.
+
+    Raises UsageError where the policy has a margin below what the noise passport says can be told apart.
+    """
+    passport = noise.passport_of(request.out)
+    noise.check_margins(config.policy, plan, passport)
+    environment = {**machine.environment(), "env_before": snapshot(machine.visible_gpu_uuid()), "env_after": None}
     tree = machine.source_tree_sha256()
     folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
     run = Run(
@@ -173,6 +205,8 @@ def begin(request: Request, config: Config, prompts: Mapping[str, Prompts], orde
         comparisons=(),
         failures={},
         order=order,
+        warnings=noise.warnings(passport),
+        mde=noise.effects(plan, passport),
     )
     folder.write_config(config)
     folder.write_json("env.json", environment)
@@ -260,6 +294,8 @@ def conclude(
     stopped: Stopped,
 ) -> Run:
     """The journal, reduced: cells, comparisons, and what is missing."""
+    environment = {**run.environment, "env_after": snapshot(machine.visible_gpu_uuid())}
+    folder.write_json("env.json", environment)
     run = with_figures(run, plan, config, folder)
     facts = next(iter(run.engines.values()), None)
     incomplete = {c.cell.point.key for c in run.cells if c.status != "ok"}
@@ -279,8 +315,15 @@ def conclude(
             "draft_sha256": facts.draft_sha256 if facts else None,
             "device": facts.device if facts else None,
         },
+        environment=environment,
         failures={**old_failures, **runner.failures, **cut_short},
     )
+
+
+def without_decided(run: Run, plan: Plan, config: Config, folder: RunFolder) -> tuple[Run, Plan]:
+    """The run, and what is left of its plan, once the points that a look found decided end there."""
+    early = looks.ended_early(plan, run, config.policy, journal_of(folder))
+    return replace(run, ended_early=early), looks.without(plan, early)
 
 
 def with_figures(run: Run, plan: Plan, config: Config, folder: RunFolder) -> Run:
@@ -294,7 +337,9 @@ def with_figures(run: Run, plan: Plan, config: Config, folder: RunFolder) -> Run
         engines=engines,
         cells=cells,
         comparisons=comparisons,
-        warnings=tuple(dict.fromkeys(w for facts in engines.values() for w in warnings_of(facts))),
+        certificates=certificates(plan, cells, comparisons, blocks, engines, folder.traces()),
+        warnings=tuple(dict.fromkeys((*run.warnings, *(w for facts in engines.values() for w in warnings_of(facts))))),
+        conditions=conditions_of(plan, blocks, folder.samples()),
     )
 
 
@@ -321,12 +366,6 @@ def warnings_of(facts: EngineFacts) -> Iterator[str]:
     yield from facts.warnings
     if facts.draft_error:
         yield f"spec roles decoded plainly, since the draft could not be used: {facts.draft_error}"
-
-
-def near_tie_margin(policy: Policy) -> float:
-    """The top-2 logit gap below which two batch shapes need not agree, as the policy's `tokens` rules have it."""
-    margins = [float(rule.params.get("near_tie_margin", 0.0)) for rule in policy.rules if rule.gate == "tokens"]
-    return min(margins, default=0.0)
 
 
 def judge(run: Run, policy: Policy) -> Run:

@@ -2,6 +2,7 @@
 
 config.resolved.yaml  env.json       before the first block
 samples/blocks.jsonl                 one line per block, flushed as it ends; margins.jsonl, engines.jsonl beside it
+samples/environment.jsonl            one line per half second, by the watch's process
 run.json                             `status: running` from the start, replaced at the end
 gates.json  metrics.csv  summary.csv  report.html  MANIFEST.sha256      at the end
 logs/                                what the engine processes printed
@@ -26,7 +27,8 @@ import yaml
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from specgate.core import Block, EngineFacts, Margin, PairRef, Policy, Run, Scenario
+from specgate.conditions import Sample
+from specgate.core import Block, BlockTrace, EngineFacts, Margin, PairRef, Policy, Run, Scenario
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 
 SCHEMA = "specgate.result/v1"
@@ -164,6 +166,9 @@ class RunFolder:
     def append_margin(self, margin: Margin) -> None:
         self._append("margins.jsonl", to_plain(Margin, margin))
 
+    def append_trace(self, trace: BlockTrace) -> None:
+        self._append("traces.jsonl", to_plain(BlockTrace, trace))
+
     def append_engine(self, point: str, facts: EngineFacts) -> None:
         self._append("engines.jsonl", {"point": point, "facts": to_plain(EngineFacts, facts)})
 
@@ -180,6 +185,19 @@ class RunFolder:
 
     def margins(self) -> list[Margin]:
         return [from_plain(Margin, line, self.path) for line in self._lines("margins.jsonl")]
+
+    def traces(self) -> dict[str, BlockTrace]:
+        """Cell key → its traced block, the newest where a resumed run has traced it again."""
+        read = [from_plain(BlockTrace, line, self.path) for line in self._lines("traces.jsonl")]
+        return {trace.cell: trace for trace in read}
+
+    @property
+    def watch_file(self) -> Path:
+        return self.path / "samples" / "environment.jsonl"
+
+    def samples(self) -> list[Sample]:
+        """What the watch saw, in the order in which it was written."""
+        return [from_plain(Sample, line, self.path) for line in self._lines("environment.jsonl")]
 
     def _append(self, name: str, data: object) -> None:
         """One line, on disk before the next block starts: a kill -9 costs at most the block in flight."""

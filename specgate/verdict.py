@@ -16,6 +16,7 @@ _WORST_FIRST = (
 def overall(run: Run) -> tuple[State, ExitCode]:
     """The worst state among required verdicts, and what the process ends with.
 
+    Wrong tokens are wrong on any machine; a speed that was measured on a disturbed one proves nothing, not even FAIL.
     A back end that failed comes first: it ends with BACKEND_ERROR whatever the cells that were measured say. A run in
     which nothing required was judged is inconclusive, never green.
     """

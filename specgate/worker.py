@@ -13,13 +13,13 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from specgate import plugins
-from specgate.api import Decoded, OpenRequest
+from specgate import plugins, profiler
+from specgate.api import Activity, Decoded, Engine, OpenRequest, ScriptedTrace
 from specgate.core import Budget, EngineFacts, Role
 from specgate.errors import BackendError, SpecgateError, WorkerLost
 
@@ -54,6 +54,11 @@ class EngineWorker:
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
         elapsed: int = self._call("prefill", prompts, draft=draft)
         return elapsed
+
+    def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
+        """Decode one block under a profiler that the engine does not control; see `profiler.trace`."""
+        seen: tuple[Decoded, Activity] = self._call("trace", role, budget)
+        return seen
 
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
         decoded: Decoded = self._call("decode", role, budget, stop_token_ids)
@@ -136,10 +141,17 @@ def _serve(conn: Connection, backend: str, request: OpenRequest, log: Path) -> N
             return
         method, args, kwargs = call
         try:
-            answer = (False, getattr(engine, method)(*args, **kwargs))
+            answer = (False, _carry_out(engine, method, args, kwargs))
         except BaseException as error:
             answer = (True, _portable(error, method))
         conn.send(answer)
+
+
+def _carry_out(engine: Engine, method: str, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    """A call of the engine, but for `trace`: looking is the harness's, unless there is nothing to look at."""
+    if method == "trace" and not isinstance(engine, ScriptedTrace):
+        return profiler.trace(engine, *args)  # type: ignore[arg-type]  # as `EngineWorker.trace` sends them
+    return getattr(engine, method)(*args, **kwargs)
 
 
 def _end_with_parent() -> None:

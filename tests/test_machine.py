@@ -6,12 +6,12 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import specgate
 from specgate import machine
+from tests.fake_nvml import LIBRARY_NOT_FOUND, Driver, driver
 
 
 def test_the_environment_is_json_and_names_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,38 +38,6 @@ def test_the_source_hash_changes_with_any_source_file(tmp_path: Path, monkeypatc
         before = after
 
 
-class NVMLError(Exception):
-    """What the driver's library raises for a question that a GPU does not answer."""
-
-
-def nvml(capabilities: dict[str, tuple[int, int] | None]) -> SimpleNamespace:
-    """A driver with these GPUs, by UUID; None: it does not know. All else it refuses to say."""
-    uuids = list(capabilities)
-
-    def unknown(*_: object) -> object:
-        raise NVMLError
-
-    def capability(handle: int) -> tuple[int, int]:
-        found = capabilities[uuids[handle]]
-        if found is None:
-            raise NVMLError
-        return found
-
-    unsaid = ("Name", "MemoryInfo", "ClockInfo", "MaxClockInfo", "EnforcedPowerLimit", "Temperature")
-    return SimpleNamespace(
-        NVMLError=NVMLError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlSystemGetDriverVersion=lambda: "570.1",
-        nvmlDeviceGetCount=lambda: len(uuids),
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetUUID=lambda handle: uuids[handle],
-        nvmlDeviceGetCudaComputeCapability=capability,
-        nvmlDeviceGetCurrentClocksEventReasons=unknown,
-        **{f"nvmlDeviceGet{name}": unknown for name in unsaid},
-    )
-
-
 @pytest.mark.parametrize(
     ("visible", "found"),
     [
@@ -87,7 +55,7 @@ def nvml(capabilities: dict[str, tuple[int, int] | None]) -> SimpleNamespace:
 def test_the_compute_capability_is_the_first_visible_gpus(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, found: tuple[int, int] | None
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-a1": (7, 5), "GPU-b1": (9, 0), "GPU-c1": None}))
+    monkeypatch.setitem(sys.modules, "pynvml", driver({"GPU-a1": (7, 5), "GPU-b1": (9, 0), "GPU-c1": None}))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -95,7 +63,7 @@ def test_the_compute_capability_is_the_first_visible_gpus(
 
 
 def test_a_gpu_is_recorded_with_its_compute_capability_or_that_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-a1": (12, 1), "GPU-c1": None}))
+    monkeypatch.setitem(sys.modules, "pynvml", driver({"GPU-a1": (12, 1), "GPU-c1": None}))
     assert [(g["uuid"], g["compute_capability"], g["driver"]) for g in machine.gpus()] == [
         ("GPU-a1", "12.1", "570.1"),
         ("GPU-c1", None, "570.1"),
@@ -103,9 +71,6 @@ def test_a_gpu_is_recorded_with_its_compute_capability_or_that_it_is_unknown(mon
 
 
 def test_a_machine_without_a_driver_has_no_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_driver() -> None:
-        raise NVMLError
-
-    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(NVMLError=NVMLError, nvmlInit=no_driver))
+    monkeypatch.setitem(sys.modules, "pynvml", Driver([], init_error=LIBRARY_NOT_FOUND))
     assert machine.gpus() == []
     assert machine.compute_capability() is None

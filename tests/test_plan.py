@@ -12,6 +12,7 @@ from specgate.errors import UsageError
 from specgate.pairs.resolve import resolve_pair, shipped_names, target_limits
 from specgate.plan import COST, build_plan, check_limits, estimate_seconds, positions_needed
 from specgate.scenario import find, select, shipped
+from specgate.stats import LOOKS, planned_looks
 
 
 def scenario_of(
@@ -85,12 +86,44 @@ def test_both_orders_run_equally_often_or_one_more_where_the_count_is_odd(scenar
 
 
 @given(scenario=SCENARIOS)
-def test_a_point_warms_up_first_and_never_returns_to_a_prompt_set(scenario: Scenario) -> None:
+def test_a_point_warms_up_first_and_then_passes_over_its_prompt_sets_two_rounds_on_each(scenario: Scenario) -> None:
     plan = build_plan([scenario], "fake")
     for point in plan.points:
-        sets = [(not r.warmup, r.prompt_set) for r in plan.rounds_of(point)]
-        assert sets == sorted(sets)
+        where = [(not r.warmup, 0 if r.warmup else r.index // 2, r.prompt_set) for r in plan.rounds_of(point)]
+        assert where == sorted(where)
     assert [r.point for r in plan.rounds] == [r.point for p in plan.points for r in plan.rounds_of(p)]
+
+
+@given(scenario=SCENARIOS)
+def test_at_every_look_before_the_last_each_prompt_set_ran_equally_often_in_both_orders(scenario: Scenario) -> None:
+    plan = build_plan([scenario], "fake")
+    rounds = [r for r in plan.rounds_of(plan.points[0]) if not r.warmup]
+    *early, last = planned_looks(scenario)
+    assert last == len(rounds)
+    for look in early:
+        assert look >= LOOKS[0]
+        runs = Counter((r.prompt_set, r.order[0]) for r in rounds[:look])
+        assert len(runs) == 2 * scenario.workload.prompt_sets
+        assert len(set(runs.values())) == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt_sets", "rounds", "looks"),
+    [
+        (4, 1, (4,)),
+        (8, 2, (16,)),
+        (4, 4, (8, 16)),
+        (1, 24, (6, 10, 16, 24)),
+        (2, 12, (8, 12, 16, 24)),
+        (8, 4, (16, 32)),
+        (12, 8, (24, 96)),
+    ],
+)
+def test_looks_come_at_the_first_pass_that_ends_at_or_beyond_6_10_16_24_pairs_and_at_the_end(
+    prompt_sets: int, rounds: int, looks: tuple[int, ...]
+) -> None:
+    workload, schedule = Workload("mixed", 1, prompt_sets, 1), Schedule(rounds, 1)
+    assert planned_looks(scenario_of(workload=workload, schedule=schedule)) == looks
 
 
 def test_scenarios_run_one_after_the_other() -> None:

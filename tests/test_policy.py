@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from specgate import plugins
 from specgate.core import Policy, Rule
 from specgate.errors import UsageError
 from specgate.pairs.plant.check import predictions
@@ -18,6 +19,8 @@ GATES: dict[str, dict[str, type]] = {
     "acceptance": {"min": float},
     "speed": {"min": float},
     "degeneracy": {"max_repeated_share": float},
+    "environment": dict(plugins.gate("environment").params),
+    "invariants": {"accept_unseen": str},
     "other": {"mode": str, "strict": bool, "looks": int},
 }
 
@@ -72,6 +75,17 @@ def test_on_a_cpu_acceptance_is_required_and_speed_only_advises() -> None:
     speed = [r for r in rules if r.gate == "speed"]
     assert speed
     assert not any(r.required for r in speed)
+
+
+@pytest.mark.parametrize("name", ["seed", "planted-8b"])
+def test_on_a_gpu_the_machine_is_judged_and_what_nvml_does_not_tell_rejects(name: str) -> None:
+    (rule,) = (r for r in find_policy(name, GATES).rules if r.gate == "environment")
+    assert rule.required and rule.params["gpu"] is True
+
+
+def test_on_a_cpu_no_gpu_is_looked_at_and_a_loaded_host_only_advises() -> None:
+    (rule,) = (r for r in find_policy("cpu", GATES).rules if r.gate == "environment")
+    assert not rule.required and rule.params["gpu"] is False
 
 
 def test_a_good_file_becomes_a_policy(tmp_path: Path) -> None:

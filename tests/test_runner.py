@@ -12,7 +12,9 @@ from specgate.core import EngineFacts
 from specgate.errors import UsageError
 from specgate.runner import Runner
 from specgate.store import Config, RunFolder
+from specgate.watch import line_of
 from tests.factories import POLICY, plan_of, run_of
+from tests.surroundings import sample
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,15 @@ def test_a_point_is_measured_on_one_engine_with_one_tape(
     other = change(run.engines[point.key])
     with pytest.raises(UsageError, match=f"{key}: it was .*, it is another now"):
         runner._register(point, other)
+
+
+def test_sessions_of_a_start_that_measured_nothing_are_not_used_again(tmp_path: Path) -> None:
+    """Else samples of two starts, perhaps of two boots, would be taken for one watch's."""
+    folder = RunFolder.create(tmp_path, "micro", "demo", "0" * 64)
+    plan = plan_of()
+    config = Config("micro", "fake", run_of(plan, ()).pair, POLICY, plan.scenarios)
+    for expected in (-1, 0, 1):
+        runner = Runner(plan, {}, config, folder, lambda block, done, total: None)
+        assert runner.session == expected
+        with folder.watch_file.open("a") as out:
+            out.write(line_of(sample(0, session=runner.session + 1)))

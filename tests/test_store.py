@@ -78,6 +78,7 @@ blocks = st.builds(
     finish=st.lists(st.sampled_from(Finish), max_size=2).map(tuple),
     counters=st.dictionaries(st.text(max_size=5), counts, max_size=2),
     phase_ns=st.dictionaries(st.text(max_size=5), counts, max_size=2),
+    span_ns=st.none() | st.tuples(counts, counts),
 )
 
 

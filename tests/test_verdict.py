@@ -30,6 +30,9 @@ def judged(*states: State, required: bool = True) -> Run:
         ((State.PASS, State.INCONCLUSIVE), State.INCONCLUSIVE, ExitCode.INCONCLUSIVE),
         ((State.INCONCLUSIVE, State.FAIL), State.FAIL, ExitCode.FAIL),
         ((State.FAIL, State.INVALID), State.INVALID, ExitCode.INVALID),
+        ((State.PASS, State.ENV_REJECTED), State.ENV_REJECTED, ExitCode.ENV_REJECTED),
+        ((State.FAIL, State.ENV_REJECTED), State.ENV_REJECTED, ExitCode.ENV_REJECTED),
+        ((State.INVALID, State.ENV_REJECTED), State.INVALID, ExitCode.INVALID),
     ],
 )
 def test_the_worst_required_verdict_decides(states: tuple[State, ...], state: State, code: ExitCode) -> None:

@@ -50,9 +50,10 @@ class Chain:
         assert b.draft is not None
         d, w, slots, eps = b.draft, self.draft.weights, b.slots, self.draft.geometry.rms_eps
         rows, newest = slots.rows(self.slots, self.k + 1), slots.rows(self.slots, 1)
-        self.feature_rows(d.packed, d.features, self.draft.feature_norm, slots, rows, eps)
-        self.fc(d.hidden, d.packed, w.fc, rows)
-        self.input(d.input, d.layer.stream, d.hidden, self.draft.input, slots, rows, eps)
+        with mark("EAGLE_DRAFT_FEATURES"):
+            self.feature_rows(d.packed, d.features, self.draft.feature_norm, slots, rows, eps)
+            self.fc(d.hidden, d.packed, w.fc, rows)
+            self.input(d.input, d.layer.stream, d.hidden, self.draft.input, slots, rows, eps)
         accepted = Span(self.draft.rope, b.kv, slots.length, offset=-1, counts=slots.counts)
         self.extension(d.layer, w.layer, d.pages, 0, d.input, rows, newest, accepted)
         self._choose(d, b, newest, 0)

@@ -30,12 +30,13 @@ class Cycle:
 
     def __call__(self, b: Buffers) -> None:
         rows = b.slots.rows(self.slots, self.k + 1)
-        with mark("EAGLE_TREE_MASKS"):
-            self.reserve(b.kv, b.slots)
-        if self.chain:
-            self.chain(b)
-        self.verify(b, rows)
-        with mark("EAGLE_ACCEPT"):
-            self.verify.accept(b.target.choices, b.slots, rows)
-        with mark("EAGLE_TAIL_COMMIT"):
-            self.commit(b.kv, b.slots)
+        with mark(self.name):
+            with mark("EAGLE_TREE_MASKS"):
+                self.reserve(b.kv, b.slots)
+            if self.chain:
+                self.chain(b)
+            self.verify(b, rows)
+            with mark("EAGLE_ACCEPT"):
+                self.verify.accept(b.target.choices, b.slots, rows)
+            with mark("EAGLE_TAIL_COMMIT"):
+                self.commit(b.kv, b.slots)

@@ -72,7 +72,7 @@ class CupyEngine:
             self.b.kv.copy_(layout.kv)
             first, fault = first_tokens(verify, self.b, last)
             elapsed = time.perf_counter_ns() - began
-        check(fault)
+        self._check(fault)
         features = [row.features for row in last if row.features is not None]
         self.prompted = Prompted(
             prompts=tuple(map(tuple, prompts)),
@@ -103,11 +103,11 @@ class CupyEngine:
         if role.speculative and self.draft_error is None:
             decoded, fault = self._stretch(prompted, role.k, budget, stop_token_ids)
             if fault != Fault.DRAFT_NOT_FINITE or not self.plain_on_draft_error:
-                check(fault)
+                self._check(fault)
                 return decoded
             self.draft_error = FAULTS[fault]
         decoded, fault = self._stretch(prompted, 0, budget, stop_token_ids)
-        check(fault)
+        self._check(fault)
         return undrafted(decoded) if role.speculative else decoded
 
     def _stretch(
@@ -124,8 +124,11 @@ class CupyEngine:
             self.stream.wait()
             step_ns = run(step, steps, self.stream.torch)
             decoded, fault = read(self.b.slots, count, k, step_ns)
-        reused = {"reused_prompt_positions": prompted.layout.reused_positions}
-        return replace(decoded, counters={**decoded.counters, **reused}), fault
+        # Every step checks the blocks that it may write; a violation stops it.
+        broken = int(bool(fault & Fault.KV_INTEGRITY))
+        checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
+        reused = {"cache_hit_tokens": prompted.layout.reused_positions}
+        return replace(decoded, counters={**decoded.counters, **checked, **reused}), fault
 
     def step(self, k: int, count: int) -> Callable[[], None]:
         """One step of spec-`k` over `count` slots. Its graph is captured at its first use, with no slot active."""
@@ -158,6 +161,19 @@ class CupyEngine:
             )
         return self.prompted
 
+    def _check(self, fault: Fault) -> None:
+        """Raise BackendError with everything that the kernels have found wrong."""
+        if not fault:
+            return
+        if fault != Fault.DRAFT_NOT_FINITE:
+            self.prompted = None
+        if fault & Fault.TARGET_NOT_FINITE:
+            # A masked position still enters a product: NaN that stays in the cache would reach the next prompts.
+            for pages in self.b.pages:
+                pages.k.zero_()
+                pages.v.zero_()
+        raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
+
     # ── forensics ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @torch.inference_mode()
@@ -177,7 +193,7 @@ class CupyEngine:
                 cycle.reserve(self.b.kv, slots)
                 cycle.verify(self.b, slots.rows(len(prompted.prompts), 1))
                 _, fault = cycle.verify.choices(self.b, 1)
-                check(fault)
+                self._check(fault)
             first, second = self.b.target.layer.logits[0].topk(2).values.tolist()
         return first, second
 
@@ -186,12 +202,6 @@ class CupyEngine:
 
     def close(self) -> None:
         """Nothing to release before the process ends."""
-
-
-def check(fault: Fault) -> None:
-    """Raise BackendError with everything that the kernels have found wrong."""
-    if fault:
-        raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
 
 
 def undrafted(decoded: Decoded) -> Decoded:

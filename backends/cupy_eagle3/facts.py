@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, CHUNK
+from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.memory_plan import in_gb
 from specgate.backends.eagle3.describe import describe_rope, draft_details
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
@@ -50,5 +51,6 @@ def engine_facts(
         has_draft=draft is not None,
         details=details,
         warnings=draft.warnings if draft else (),
+        kernels=tuple(sorted(entry_points())),
         draft_error=draft_error,
     )

@@ -40,7 +40,7 @@ def check_geometry(geometry: TargetGeometry | DraftGeometry, where: Path) -> Non
         "num_key_value_heads": (
             g.kv_heads,
             g.heads % g.kv_heads == 0 and g.heads // g.kv_heads <= MAX_GROUP,
-            f"1 to {MAX_GROUP} of the {g.heads} query heads for each",
+            f"each must serve as many, 1 to {MAX_GROUP}, of the {g.heads} query heads",
         ),
         "hidden_size": (g.hidden, g.hidden % 64 == 0, "a multiple of 64"),
         "intermediate_size": (g.intermediate, g.intermediate % 32 == 0, "a multiple of 32"),

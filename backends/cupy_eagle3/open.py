@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -15,6 +15,8 @@ from specgate.backends.cupy_eagle3.facts import engine_facts
 from specgate.backends.cupy_eagle3.model import Draft, Target
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.eagle3.capture import parse_boundaries
+from specgate.backends.eagle3.hf_keys import read_config
+from specgate.backends.eagle3.hf_target import target_geometry
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from specgate.backends.eagle3.spec_config import SpecConfig, check
@@ -46,14 +48,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         check(SpecConfig.chain(request.max_k), f"spec-{request.max_k}")
         if request.pair.draft is None:
             raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
+    check_target(request)
     target = load_target(request.pair.target, DTYPE, device, request.pair.rope)
-    limits.check_geometry(target.geometry, target.config_file)
-    if request.max_positions > target.geometry.max_positions:
-        raise UsageError(
-            f"{target.config_file}: max_position_embeddings = {target.geometry.max_positions}, but the plan needs "
-            f"{request.max_positions} positions",
-            hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
-        )
     draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
     sizes = Sizes(request.max_batch, request.max_positions, request.max_k + 1)
     memory = memory_plan.plan(target.geometry, draft.geometry if draft else None, sizes)
@@ -94,6 +90,19 @@ def first_gpu() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+def check_target(request: OpenRequest) -> None:
+    """What the target's config alone tells, before its weights are read."""
+    config = read_config(request.pair.target)
+    geometry = target_geometry(config, request.pair.rope)
+    limits.check_geometry(geometry, config.file)
+    if request.max_positions > geometry.max_positions:
+        raise UsageError(
+            f"{config.file}: max_position_embeddings = {geometry.max_positions}, but the plan needs "
+            f"{request.max_positions} positions",
+            hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
+        )
+
+
 def plain_on_draft_error(request: OpenRequest) -> bool:
     return request.options.get("on_draft_error") == "baseline"
 
@@ -102,18 +111,20 @@ def usable_draft(
     request: OpenRequest, target: TargetCheckpoint, device: torch.device
 ) -> tuple[DraftCheckpoint | None, str | None]:
     """The draft, or why it cannot be used where the request would go on without it."""
+    capture = parse_boundaries(text) if (text := request.options.get("capture")) else None
     try:
-        return own_draft(request, target, device), None
-    except CheckpointError as error:
+        return own_draft(request, target, device, capture), None
+    except (CheckpointError, UsageError) as error:
         if not plain_on_draft_error(request):
             raise
         return None, str(error)
 
 
-def own_draft(request: OpenRequest, target: TargetCheckpoint, device: torch.device) -> DraftCheckpoint:
+def own_draft(
+    request: OpenRequest, target: TargetCheckpoint, device: torch.device, capture: Sequence[int] | None
+) -> DraftCheckpoint:
     folder = request.pair.draft
     assert folder is not None
-    capture = parse_boundaries(text) if (text := request.options.get("capture")) else None
     draft = load_draft(folder, target.geometry, DTYPE, device, capture, target.sha256)
     check(SpecConfig.chain(request.max_k), str(folder), draft=draft.geometry)
     limits.check_geometry(draft.geometry, folder / "config.json")

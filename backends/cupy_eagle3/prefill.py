@@ -1,7 +1,7 @@
 """Prompts into the cache, with cuBLAS and torch's attention: a prompt at a time, layer by layer, in chunks of rows.
 
-The stream is float32 and operands are bfloat16, as in the decode path. Attention is over the whole prompt; everything
-else goes chunk by chunk: only the stream, one layer's q, k, v and the features are as long as the prompt.
+The stream is float32, operands are bfloat16, and so is what cuBLAS gives back. Attention is over the whole prompt;
+everything else goes chunk by chunk: only the stream, one layer's q, k, v and the features are as long as the prompt.
 """
 
 from __future__ import annotations

@@ -53,10 +53,10 @@ def as_tensors(blocks: Sequence[Sequence[int]], sizes: Sizes) -> KVBlocks:
     kv = KVBlocks.allocate(sizes.slots, sizes.max_blocks, sizes.blocks, "cpu")
     kv.owner.fill_(FREE)
     for slot, held in enumerate(blocks):
-        kv.block_table[slot, : len(held)] = torch.tensor(held, dtype=torch.int32)
+        ids = torch.tensor(held)
+        kv.block_table[slot, : len(held)] = ids
         kv.held[slot] = kv.prompt_blocks[slot] = len(held)
-        for block in held:
-            kv.owner[block] = slot if kv.owner[block] == FREE else SHARED
+        kv.owner[ids] = torch.where(kv.owner[ids] == FREE, slot, SHARED).int()
     free = (kv.owner == FREE).nonzero().flatten().flip(0).int()
     kv.free_blocks[: len(free)] = free
     kv.free_count[0] = len(free)

@@ -10,7 +10,7 @@ import torch
 
 
 class Stream:
-    """A stream of its own: graphs cannot be captured on the default one. Begins after what was enqueued before."""
+    """A stream of its own: graphs cannot be captured on the default one. What was enqueued there comes first."""
 
     def __init__(self) -> None:
         import cupy

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specgate.api import Decoded
+from specgate.api import Decoded, block_marker
 from specgate.backends.cupy_eagle3.kernels.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.backends.eagle3.counters import speculation_counters
 from specgate.core import Finish
@@ -87,10 +87,11 @@ def run(step: Callable[[], None], steps: int, stream: torch.cuda.Stream) -> Call
     """
     event_type: Any = torch.cuda.Event
     events = [event_type(enable_timing=True) for _ in range(steps + 1)]
-    events[0].record(stream)
-    for event in events[1:]:
-        step()
-        event.record(stream)
+    with block_marker():
+        events[0].record(stream)
+        for event in events[1:]:
+            step()
+            event.record(stream)
     stream.synchronize()
     return lambda n: tuple(round(events[i].elapsed_time(events[i + 1]) * 1e6) for i in range(n))
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specgate.api import Decoded
+from specgate.api import Decoded, block_marker
 from specgate.backends.eagle3.geometry import RopeSpec
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.rope import cos_sin_table
@@ -141,6 +141,21 @@ class ReferenceEngine:
         if self.playback and k:
             forced = self.playback.accepted(k, budget.longest(0), len(self.prompts), self.device)
         recorder = Recorder(self.device, k)
+        with block_marker():
+            self._steps(slots, rule, budget, drafter, forced, recorder)
+        return recorder.decoded(slots)
+
+    def _steps(
+        self,
+        slots: Slots,
+        rule: StopRule,
+        budget: Budget,
+        drafter: Drafter | None,
+        forced: Tensor | None,
+        recorder: Recorder,
+    ) -> None:
+        """Cycle after cycle, until every slot has ended or the budget is spent."""
+        k = recorder.k
         while slots.active.any() and recorder.steps != budget.steps:
             active, start = slots.active, slots.length
             drafts = drafter.chain(slots, k) if drafter else slots.root.new_empty(len(slots.root), 0)
@@ -156,7 +171,6 @@ class ReferenceEngine:
             if drafter:
                 drafter.verified(features, tokens, emitted, start)
             recorder.step(active, accepted)
-        return recorder.decoded(slots)
 
     def _check_room(self, role: Role, capacity: int) -> None:
         if not self.prompts:

@@ -17,7 +17,7 @@ class Recorder:
     """Host clock; on a CUDA device every phase ends with a synchronisation, so that its time is its own."""
 
     def __init__(self, device: str, k: int = 0) -> None:
-        self._cuda, self._k = device.startswith("cuda"), k
+        self._cuda, self.k = device.startswith("cuda"), k
         self._steps: list[int] = []
         self._accepted: list[tuple[int, ...]] = []
         self._drafted: list[tuple[int, ...]] = []
@@ -46,7 +46,7 @@ class Recorder:
     def step(self, active: Tensor, accepted: Tensor) -> None:
         """A step has ended: `accepted` [B] drafts of the slots that were `active` [B] when it began."""
         self._accepted.append(tuple(torch.where(active, accepted, -1).tolist()))
-        self._drafted.append(tuple(torch.where(active, self._k, -1).tolist()))
+        self._drafted.append(tuple(torch.where(active, self.k, -1).tolist()))
         self.phase("commit")
         self._steps.append(self._mark - self._step_mark)
         self._step_mark = self._mark
@@ -61,6 +61,6 @@ class Recorder:
             drafted=tuple(self._drafted),
             truncated=tuple(slots.truncated.tolist()),
             finish=finish,
-            counters=speculation_counters(self._accepted, finish, self._k) if self._k else {},
+            counters=speculation_counters(self._accepted, finish, self.k) if self.k else {},
             phase_ns=dict(self._phases),
         )

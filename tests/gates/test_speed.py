@@ -79,3 +79,38 @@ def test_the_speed_of_a_forced_run_is_judged_and_says_that_it_was_forced() -> No
 def test_a_speed_that_hangs_on_other_than_real_acceptance_has_that_in_its_evidence() -> None:
     assert "acceptance" not in verdict(run(), 1.5).evidence
     assert verdict(with_acceptance(run(), "stand-in"), 1.5).evidence["acceptance"] == "stand-in"
+
+
+def test_with_several_looks_the_verdict_names_the_one_that_decided_and_its_confidence() -> None:
+    found = verdict(run(rounds=4), 1.5)
+    assert found.state is State.PASS and "97.5 % interval" in found.message and "look 1 of 2" in found.message
+    assert (found.evidence["pairs"], found.evidence["look"], found.evidence["looks"]) == (8, 1, 2)
+
+
+def test_a_run_that_ended_between_its_looks_is_to_be_continued() -> None:
+    plan = plan_of(scenario(rounds=4))
+    found = verdict(run_of(plan, blocks_of(plan, jitter=0.3)[:20]), 2.0)
+    assert found.state is State.INCONCLUSIVE and "--resume" in (found.next_step or "")
+
+
+def test_a_fail_names_the_acceptance_length_that_would_do_where_the_draft_length_allows_it() -> None:
+    plan = plan_of()
+    slow = run_of(plan, blocks_of(plan, accept=(1,), cycle_ns=14_000_000))  # AL 2, 2 / 1.4 as fast
+    near, far = verdict(slow, 1.6), verdict(slow, 4.0)
+    speedup = near.evidence["speedup_vs_ar_ratio"]
+    assert isinstance(speedup, float)
+    assert f"AL would have to be {2 * 1.6 / speedup:.2f} (it is 2.00)" in (near.next_step or "")
+    assert "accepting every draft (AL 4) would not do" in (far.next_step or "")
+
+
+def test_a_whole_request_is_not_said_to_gain_by_acceptance_alone() -> None:
+    plan = plan_of(scenario(kind="full"))
+    found = verdict(run_of(plan, blocks_of(plan)), 4.0)
+    assert "prefill included" in (found.next_step or "") and "AL" not in (found.next_step or "")
+
+
+def test_what_the_machine_can_tell_is_named_where_it_is_known() -> None:
+    measured = run()
+    known = replace(measured, mde={measured.comparisons[0].cell.key: 0.014})
+    assert "this machine can tell 1.4 %" in verdict(known, 1.5).message
+    assert "can tell" not in verdict(measured, 1.5).message

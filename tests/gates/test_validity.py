@@ -87,3 +87,11 @@ def test_a_result_that_was_stored_before_such_steps_were_counted_is_judged_as_it
         return replace(result, values={m: v for m, v in result.values.items() if m != "disabled_draft_error"})
 
     assert [v.state for v in verdicts(replace(run, cells=tuple(map(old, run.cells))))] == [State.PASS, State.PASS]
+
+
+def test_a_prompt_that_came_from_a_cache_is_invalid() -> None:
+    plan = plan_of()
+    hit = blocks_of(plan, change=lambda b: replace(b, counters={**b.counters, "cache_hit_tokens": int(b.slot == 0)}))
+    found = verdicts(run_of(plan, hit))
+    assert {(v.state, v.reason_code) for v in found} == {(State.INVALID, "cache_hit")}
+    assert "came from a cache" in found[0].message

@@ -5,7 +5,7 @@
 // positions; the queries of the GROUP heads that share a key/value head are packed into one tile, row t · GROUP + head.
 // Each of four warps takes every fourth 32-key group of the chunk. What a row sees of a chunk, and the order in which it
 // adds it up, is the same whatever rows share the tile: groups and chunks beyond a row's position add exact zeros.
-// `attention_combine`: one block per (row, head) joins the chunks, four interleaved sums in fixed order.
+// `attention_combine`: one block per (row, head) joins the chunks, in four sums: warp w's is of the chunks w, w + 4, ….
 //
 // Keys are read straight from memory as operand B of q · kᵀ, and values, stored transposed, as operand B of p · v. Key
 // 8 · (n / 2) + 2 · tile + n % 2 of a group is column n of tile `tile`: then a lane's probabilities are those of keys
@@ -187,7 +187,7 @@ extern "C" __global__ __launch_bounds__(128) void attention_combine(bf16* out, c
     const int row = blockIdx.x, head = blockIdx.y, a = row / ROWS;
     if (a >= *active_count) return;
     const int position = length[active[a]] + offset;
-    const int chunks = (position + row % ROWS) / CHUNK - first_chunk(position) + 1;
+    const int first = first_chunk(position), chunks = (position + row % ROWS) / CHUNK - first + 1;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int EACH = HEAD_DIM / 32;
 
@@ -200,7 +200,7 @@ extern "C" __global__ __launch_bounds__(128) void attention_combine(bf16* out, c
 
     float joined[EACH] = {}, total = 0;
 #pragma unroll 4
-    for (int chunk = warp; chunk < chunks; chunk += 4) {
+    for (int chunk = (warp - first) & 3; chunk < chunks; chunk += 4) {
         const float2 stats = partial_stats[from + chunk];
         const float factor = power_of_two(stats.x - highest);
         const float* in = partial + (from + chunk) * HEAD_DIM + lane * EACH;

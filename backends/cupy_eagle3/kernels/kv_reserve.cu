@@ -1,7 +1,7 @@
 // Before a step: give every active slot the blocks that ROWS more positions need, and check whom they belong to. One block.
 //
 // Every block that the step writes must exist, and belong to its slot alone: a block shared between slots, or one that is
-// also on the free stack, would be a silent corruption of another request.
+// also on the free stack, would be a silent corruption of another request. A violation stops all slots before it is done.
 #include "slots.cuh"
 #include "kv_blocks.cuh"
 
@@ -30,12 +30,17 @@ extern "C" __global__ __launch_bounds__(SLOTS) void kv_reserve(int* block_table,
     if (a >= count || too_long) return;
 
     int* table = block_table + slot * MAX_BLOCKS;
+    bool intact = true;
     for (int i = 0; i < wanted[a]; ++i) {
         const int block = free_blocks[top - 1 - taken.x - i];
-        if (atomicExch(owner + block, slot) != FREE) atomicOr(fault, KV_INTEGRITY);
+        intact &= block >= 0 && block < BLOCKS && atomicExch(owner + block, slot) == FREE;
         table[have + i] = block;
     }
     held[slot] = have + wanted[a];
-    for (int i = at / BLOCK; i <= (at + ROWS - 1) / BLOCK; ++i)
-        if (table[i] < 0 || table[i] >= BLOCKS || owner[table[i]] != slot) atomicOr(fault, KV_INTEGRITY);
+    // From the position before: the draft writes that of the prompt's end.
+    for (int i = max(0, at - 1) / BLOCK; i <= (at + ROWS - 1) / BLOCK; ++i)
+        intact &= table[i] >= 0 && table[i] < BLOCKS && owner[table[i]] == slot;
+    if (intact) return;
+    atomicOr(fault, KV_INTEGRITY);
+    *active_count = 0;
 }

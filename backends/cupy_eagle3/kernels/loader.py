@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 FOLDER: Final = Path(__file__).parent
+ENTRY: Final = re.compile(r'extern "C" __global__ (?:__launch_bounds__\([^)]*\) )?void (\w+)\(')
 INCLUDE: Final = re.compile(r'#include "([\w.]+)"')
 OPTIONS: Final = (
     "--std=c++17",
@@ -117,3 +118,8 @@ def unrolled(file: str, seen: set[str]) -> list[str]:
             seen.add(header[1])
             lines += [*unrolled(header[1], seen), f'#line {number + 1} "{file}"\n']
     return lines
+
+
+def entry_points() -> frozenset[str]:
+    """Names of all our kernels."""
+    return frozenset(name for file in FOLDER.glob("*.cu") for name in ENTRY.findall(file.read_text(encoding="utf-8")))

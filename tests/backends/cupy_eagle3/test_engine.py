@@ -132,6 +132,9 @@ def test_a_target_with_nan_ends_the_stretch_whatever_the_role() -> None:
     made = engine_of(target, draft, Sizes(slots=1, positions=512, max_rows=4), plain=True)
     with pytest.raises(BackendError, match="target's logits are not finite"):
         made.prefill(random_prompts([40]), draft=True)
+    assert all(not t.isnan().any() for t in (made.b.target.pages.k, made.b.target.pages.v))
+    with pytest.raises(BackendError, match="decode before prefill"):
+        made.decode(BASELINE, Budget(steps=4), ())
 
 
 def test_what_does_not_fit_is_refused_with_numbers() -> None:

@@ -22,7 +22,7 @@ from tests.backends.cupy_eagle3.gpu_pairs import (
     random_prompts,
     shape,
 )
-from tests.backends.cupy_eagle3.tracing import reference_logits, same_prefixes, tokens, trace
+from tests.backends.cupy_eagle3.tracing import nearness, same_prefixes, tokens, trace
 
 pytestmark = pytest.mark.gpu
 
@@ -84,30 +84,28 @@ def test_a_long_context_is_bit_exact_too() -> None:
         assert all(torch.equal(got[at], plain[at]) for at in got if at in plain)
 
 
-@pytest.mark.parametrize(("name", "recipe"), [("4:1 of 64", "A"), *((name, "B") for name in GEOMETRIES)])
-def test_logits_and_drafts_are_nearer_to_the_float32_reference_than_torch_is_in_bfloat16(
-    name: str, recipe: str
-) -> None:
-    lengths = [300, 70]
-    made, prompts = engine(name, recipe), random_prompts(lengths)
-    made.prefill(prompts, draft=True)
-    plain, text = trace(made, 0, 40, StopRule((), (), SIZES.positions)), tokens(made, 0, Budget(steps=40))
-    exact, rounded = (
-        ReferenceEngine(*checkpoints_of(name, recipe, dtype), max_batch=2, max_positions=1024, device="cuda")
-        for dtype in (torch.float32, torch.bfloat16)
-    )
-    for oracle in (exact, rounded):
-        oracle.prefill(prompts, draft=True)
-    ours, torchs = list[float](), list[float]()
-    for (slot, position), logits in plain.items():
-        context = text[slot][: position - lengths[slot] + 1]
-        want = reference_logits(exact, slot, context)
-        ours.append(float(torch.cosine_similarity(logits, want, dim=0)))
-        torchs.append(float(torch.cosine_similarity(reference_logits(rounded, slot, context), want, dim=0)))
-    assert statistics.median(ours) >= max(0.9999, statistics.median(torchs))
-    assert min(ours) >= min(torchs)
-    if recipe == "A":
-        assert min(ours) >= 0.9999
-    block, want_block = (e.decode(Role(3), Budget(steps=40), ()) for e in (made, exact))
-    accepted, expected = (sum(map(sum, b.accepted)) for b in (block, want_block))
-    assert accepted == pytest.approx(expected, rel=0.1) and accepted > 100
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("recipe", ["A", "B"])
+def test_logits_are_nearer_to_the_float32_reference_than_torch_is_in_bfloat16(name: str, recipe: str) -> None:
+    exact, rounded = (oracle(name, recipe, dtype) for dtype in (torch.float32, torch.bfloat16))
+    ours, torchs = nearness(engine(name, recipe), exact, rounded, random_prompts([300, 70]), 40)
+    print(f"{name}, recipe {recipe}: {ours}; torch in bfloat16: {torchs}")
+    assert ours.pooled >= 0.9999
+    assert ours.pooled > torchs.pooled and ours.least > torchs.least
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("recipe", ["A", "B"])
+def test_the_draft_is_accepted_as_often_as_the_float32_references(name: str, recipe: str) -> None:
+    lengths = []
+    for made in (engine(name, recipe), oracle(name, recipe, torch.float32)):
+        made.prefill(random_prompts(RAGGED), draft=True)
+        accepted = made.decode(Role(3), Budget(steps=60), ()).accepted
+        lengths.append(1 + statistics.fmean(a for row in accepted for a in row))
+    # 480 cycles each, of other texts after the first near tie: the means differ by 0.08 at most in two of three runs.
+    assert lengths[0] == pytest.approx(lengths[1], abs=0.3) and lengths[0] > 2
+
+
+def oracle(name: str, recipe: str, dtype: torch.dtype) -> ReferenceEngine:
+    checkpoints = checkpoints_of(name, recipe, dtype)
+    return ReferenceEngine(*checkpoints, max_batch=8, max_positions=1024, device="cuda")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 
-from specgate.backends.cupy_eagle3.kernels import loader
+from specgate import profiler
+from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stretch import StopRule, run
+from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import Budget, Role
 from tests.backends.cupy_eagle3.gpu_pairs import checkpoints, engine_of, random_prompts, shape
 
@@ -22,21 +18,28 @@ pytestmark = pytest.mark.gpu
 STEPS = 32
 # The last one only asks, on the host, whether the stream is being captured: torch does before it records an event.
 HOST_CALLS = {"cudaGraphLaunch", "cudaEventRecord", "cudaEventRecordWithFlags", "cudaStreamIsCapturing"}
+PROMPTS = random_prompts([100, 200, 64, 65])
 
 
 @pytest.mark.parametrize("k", [0, 3])
-def test_a_block_is_graph_launches_and_our_kernels_and_nothing_else(k: int, tmp_path: Path) -> None:
+def test_a_block_is_graph_launches_and_our_kernels_and_nothing_else(k: int) -> None:
     made = engine_of(*checkpoints(shape(8, 2, 64)), Sizes(slots=4, positions=1024, max_rows=4))
-    made.prefill(random_prompts([100, 200, 64, 65]), draft=True)
+    made.prefill(PROMPTS, draft=True)
     made.decode(Role(k), Budget(steps=STEPS), ())
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        made.decode(Role(k), Budget(steps=STEPS), ())
-    trace = tmp_path / "trace.json"
-    profiler.export_chrome_trace(str(trace))
-    calls, device = between_graphs(json.loads(trace.read_text())["traceEvents"])
-    assert calls["cudaGraphLaunch"] == STEPS
-    assert set(calls) <= HOST_CALLS, calls
-    assert set(device) == {"kernel"}, device
+    decoded, seen = profiler.trace(made, Role(k), Budget(steps=STEPS))
+    assert seen.unseen is None and len(decoded.step_ns) == STEPS
+    assert set(seen.calls) <= HOST_CALLS and seen.calls["cudaGraphLaunch"] == STEPS
+    assert seen.copies == {}
+    assert set(seen.kernels) <= entry_points() and seen.kernels["commit"] == STEPS
+
+
+def test_the_same_eyes_see_a_loop_that_is_driven_by_the_host() -> None:
+    made = ReferenceEngine(*checkpoints(shape(8, 2, 64)), max_batch=4, max_positions=1024, device="cuda")
+    made.prefill(PROMPTS, draft=True)
+    _, seen = profiler.trace(made, Role(3), Budget(steps=8))
+    assert sum(n for name, n in seen.calls.items() if "Synchronize" in name) >= 8
+    assert any("DtoH" in name for name in seen.copies)
+    assert not set(seen.kernels) & entry_points()
 
 
 @pytest.mark.parametrize("k", [0, 3])
@@ -44,7 +47,7 @@ def test_a_block_allocates_nothing(k: int) -> None:
     import cupy
 
     made = engine_of(*checkpoints(shape(8, 2, 64)), Sizes(slots=4, positions=1024, max_rows=4))
-    made.prefill(random_prompts([100, 200, 64, 65]), draft=True)
+    made.prefill(PROMPTS, draft=True)
     assert made.prompted is not None
     with torch.inference_mode(), made.stream.current():
         step = made.step(k, 4)
@@ -53,23 +56,3 @@ def test_a_block_allocates_nothing(k: int) -> None:
         run(step, STEPS, made.stream.torch)
         after = torch.cuda.memory_stats()["allocation.all.allocated"], cupy.get_default_memory_pool().total_bytes()
     assert after == before
-
-
-def between_graphs(events: list[dict[str, Any]]) -> tuple[Counter[str], Counter[str]]:
-    """Host calls from the first to the last graph launch, and what ran on the device from its first to its last kernel
-    of ours; every kernel in that span must be ours.
-    """
-    launches = [e for e in events if e.get("name") == "cudaGraphLaunch"]
-    first, last = min(e["ts"] for e in launches), max(e["ts"] for e in launches)
-    calls = Counter(
-        e["name"] for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver") and first <= e["ts"] <= last
-    )
-    ours = {path.stem for path in loader.FOLDER.glob("*.cu")} | {"attention_combine"}
-    kernels = [e for e in events if e.get("cat") == "kernel" and e["name"] in ours]
-    begin, end = min(e["ts"] for e in kernels), max(e["ts"] for e in kernels)
-    span = [
-        e for e in events if str(e.get("cat")) in ("kernel", "gpu_memcpy", "gpu_memset") and begin <= e["ts"] <= end
-    ]
-    strangers = {e["name"] for e in span if e["cat"] == "kernel"} - ours
-    assert not strangers, strangers
-    return calls, Counter(e["cat"] for e in span)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -47,3 +48,30 @@ def reference_logits(oracle: ReferenceEngine, slot: int, continuation: Sequence[
     cache, geometry = oracle.cache.slots(slot, slot + 1), oracle.target.geometry
     stream, _ = target_forward(oracle.tw, geometry, oracle.table, cache, row, positions, ())
     return target_logits(oracle.tw, geometry, stream[:, -1])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Nearness:
+    """Cosines to the float32 reference's logits: of the row that is furthest, and of all rows as one vector."""
+
+    least: float
+    pooled: float
+
+    @classmethod
+    def of(cls, rows: Sequence[Tensor], exact: Sequence[Tensor]) -> Nearness:
+        got, want = torch.stack(list(rows)).double(), torch.stack(list(exact)).double()
+        each = torch.cosine_similarity(got, want, dim=1)
+        return cls(float(each.min()), float(torch.cosine_similarity(got.flatten(), want.flatten(), dim=0)))
+
+
+def nearness(
+    made: CupyEngine, exact: ReferenceEngine, rounded: ReferenceEngine, prompts: Sequence[Sequence[int]], steps: int
+) -> tuple[Nearness, Nearness]:
+    """How near the engine's and bfloat16 torch's logits along the engine's own text are to float32's."""
+    for engine in (made, exact, rounded):
+        engine.prefill(prompts, draft=True)
+    found = trace(made, 0, steps, StopRule((), (), made.sizes.positions))
+    text = tokens(made, 0, Budget(steps=steps))
+    contexts = [(slot, text[slot][: position - len(prompts[slot]) + 1]) for slot, position in found]
+    wanted, torchs = ([reference_logits(oracle, *context) for context in contexts] for oracle in (exact, rounded))
+    return Nearness.of(list(found.values()), wanted), Nearness.of(torchs, wanted)

@@ -71,14 +71,17 @@ def test_a_window_hides_what_is_older(window: int) -> None:
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
-def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(heads: int, kv_heads: int, head_dim: int) -> None:
+@pytest.mark.parametrize("window", [None, 700])
+def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
+    heads: int, kv_heads: int, head_dim: int, window: int | None
+) -> None:
     cache = Cache(Heads(heads, kv_heads, head_dim, POSITIONS), len(EDGES))
     q = normal(len(EDGES) * 8, cache.heads.width).view(len(EDGES), 8, -1)
-    whole = cache.attend(q.flatten(0, 1), EDGES, 8).view(len(EDGES), 8, -1)
+    whole = cache.attend(q.flatten(0, 1), EDGES, 8, window).view(len(EDGES), 8, -1)
     for rows in (1, 2, 3, 4, 5, 6):
         for first in (0, 8 - rows):
             part = q[:, first : first + rows].flatten(0, 1).contiguous()
-            got = cache.attend(part, [p + first for p in EDGES], rows)
+            got = cache.attend(part, [p + first for p in EDGES], rows, window)
             assert torch.equal(got.view(len(EDGES), rows, -1), whole[:, first : first + rows])
 
 

@@ -1,0 +1,165 @@
+"""Could the machine be trusted while this cell was measured? From the samples of the watch, never from this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from specgate.conditions import THROTTLES, Conditions, GpuConditions, clock_events
+from specgate.core import CellResult, Rule, Run, State, Verdict
+from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+
+MAX_GAP_S = 5.0
+"""Ten intervals of the watch. What could hide in a longer silence is not known."""
+MUST_BE_READ = ("processes", "clock_event_reasons")
+"""Without these, silence would pass for quiet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    code: str
+    message: str
+    next_step: str
+
+
+class Environment:
+    """`gpu`: the GPU is judged, and what cannot be read rejects; without it, only the host is.
+
+    `max_other_cpu_share`: of the usable CPUs' time, spent by others. `max_clock_shift`: how far the mean SM clocks of
+    two roles may lie apart, as a share. `max_clock_jump_s`: seconds the wall clock may jump against the monotonic one.
+    All cells of a point have the same conditions, since they are compared with each other.
+    """
+
+    name = "environment"
+    params: Mapping[str, type] = {
+        "gpu": bool,
+        "max_other_cpu_share": float,
+        "max_clock_shift": float,
+        "max_clock_jump_s": float,
+    }
+
+    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+        results = list(selected(rule, run))
+        if not results:
+            yield nothing_selected(rule)
+        for result in results:
+            if result.status == "failed":
+                yield unmeasured(rule, result, run)
+            else:
+                yield self.judge_point(rule, result, run.conditions.get(result.cell.point.key))
+
+    def judge_point(self, rule: Rule, result: CellResult, found: Conditions | None) -> Verdict:
+        key, gpu = result.cell.key, bool(rule.params["gpu"])
+        gap = unwatched(result, found)
+        if found is None or gap is not None:
+            state = State.ENV_REJECTED if gpu else State.SKIPPED
+            message = gap or "no sample of the machine was kept"
+            return verdict(rule, key, state, "unwatched", message, next_step="measure again")
+        findings = [*(of_gpu(rule, found.gpu) if gpu else ()), *of_host(rule, found)]
+        evidence = evidence_of(found, gpu)
+        if not findings:
+            message = f"nothing disturbed {found.blocks} blocks ({found.samples} samples)"
+            return verdict(rule, key, State.PASS, "undisturbed", message, evidence)
+        first, *others = findings
+        if others:
+            evidence["also"] = ", ".join(f.code for f in others)
+        return verdict(rule, key, State.ENV_REJECTED, first.code, first.message, evidence, first.next_step)
+
+
+def unwatched(result: CellResult, found: Conditions | None) -> str | None:
+    """Why the samples do not cover the blocks; None where they do."""
+    if found is None:
+        return "no sample of the machine was kept"
+    if found.watched < found.blocks:
+        return f"{found.blocks - found.watched} of {found.blocks} blocks have no samples around them"
+    if found.longest_gap_s > MAX_GAP_S:
+        return f"no sample for {found.longest_gap_s:.1f} s"
+    return None
+
+
+def of_gpu(rule: Rule, gpu: GpuConditions) -> Iterator[Finding]:
+    """Worst first: what cannot be known, who else was there, what the GPU itself did."""
+    yield from blindness(gpu)
+    if gpu.foreign:
+        yield Finding("foreign_process", f"on the GPU beside the engine: {', '.join(gpu.foreign)}", "end it, or wait")
+    if gpu.ecc_uncorrected:
+        what = f"{gpu.ecc_uncorrected} uncorrected memory errors since the driver was loaded"
+        yield Finding("ecc_error", what, "have the GPU reset by its owner, or use another")
+    elif gpu.rows_in_trouble:
+        yield Finding(
+            "ecc_error", "memory rows wait to be remapped, or could not be", "have the GPU reset by its owner"
+        )
+    yield from throttling(gpu)
+    if gpu.power_limit_mw and gpu.default_power_limit_mw and gpu.power_limit_mw < gpu.default_power_limit_mw:
+        limit, default = gpu.power_limit_mw / 1000, gpu.default_power_limit_mw / 1000
+        what = f"the power limit is lowered: {limit:.0f} W of {default:.0f} W"
+        yield Finding("power_capped", what, f"nvidia-smi -i {gpu.uuid} -pl {default:.0f}")
+    if (shift := clock_shift(gpu)) is not None and shift > float(rule.params["max_clock_shift"]):
+        clocks = ", ".join(f"{role} {mhz:.0f} MHz" for role, mhz in gpu.sm_clock_mhz.items())
+        yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", "measure again, longer blocks")
+
+
+def blindness(gpu: GpuConditions) -> Iterator[Finding]:
+    if gpu.missing:
+        what = f"{gpu.missing} samples without a GPU reading: {gpu.why_missing or 'no reason given'}"
+        yield Finding("nvml_missing", what, "see `specgate doctor`; a policy with gpu: false does without")
+        return
+    if refused := [f"{name}: {gpu.unread[name]}" for name in MUST_BE_READ if name in gpu.unread]:
+        yield Finding("nvml_missing", f"NVML does not tell {'; '.join(refused)}", "ask for a machine that shows it")
+    if gpu.zeros:
+        what = f"NVML says 0 where 0 is impossible: {', '.join(gpu.zeros)}"
+        yield Finding("nvml_implausible", what, "this NVML tells nothing: use a machine with a real one")
+    elif not gpu.seen_at_work:
+        what = "NVML never showed the engine on the GPU, nor the GPU busy, while blocks were measured"
+        yield Finding("nvml_implausible", what, "what it says of others is worth as little: see `specgate doctor`")
+
+
+def throttling(gpu: GpuConditions) -> Iterator[Finding]:
+    reasons = clock_events(gpu.clock_event_reasons & THROTTLES)
+    seconds = (gpu.thermal_violation_ns or 0) / 1e9
+    if reasons or seconds:
+        why = " and ".join([*reasons, *([f"{seconds:.2f} s of thermal violation"] if seconds else [])])
+        yield Finding("throttled", f"the GPU slowed itself down: {why}", "let it cool, then measure again")
+
+
+def clock_shift(gpu: GpuConditions) -> float | None:
+    """How far the mean clocks of two roles lie apart, as a share of the higher; None where fewer than two are known."""
+    clocks = list(gpu.sm_clock_mhz.values())
+    return 1 - min(clocks) / max(clocks) if len(clocks) > 1 and max(clocks) > 0 else None
+
+
+def of_host(rule: Rule, found: Conditions) -> Iterator[Finding]:
+    if found.clock_jump_s > float(rule.params["max_clock_jump_s"]):
+        what = f"the wall clock jumped by {found.clock_jump_s:.1f} s: it was set, or the machine slept"
+        yield Finding("clock_jump", what, "measure again")
+    share, ceiling = found.other_cpu_share, float(rule.params["max_other_cpu_share"])
+    if share is not None and share > ceiling:
+        what = f"others used {share:.0%} of the CPU time (at most {ceiling:.0%})"
+        yield Finding("host_loaded", what, "end what else runs on this host, or wait")
+
+
+def evidence_of(found: Conditions, gpu: bool) -> dict[str, float | int | str | None]:
+    evidence: dict[str, float | int | str | None] = {
+        "blocks": found.blocks,
+        "samples": found.samples,
+        "other_cpu_share": found.other_cpu_share,
+        "clock_jump_s": found.clock_jump_s,
+    }
+    if not gpu:
+        return evidence
+    seen = found.gpu
+    coolest, hottest = seen.temperature_c or (None, None)
+    return {
+        **evidence,
+        "gpu": seen.uuid,
+        "clock_events": ", ".join(clock_events(seen.clock_event_reasons)) or "none",
+        "clock_shift": clock_shift(seen),
+        "thermal_violation_ns": seen.thermal_violation_ns,
+        "power_violation_ns": seen.power_violation_ns,
+        "ecc_uncorrected": seen.ecc_uncorrected,
+        "temperature_min_c": coolest,
+        "temperature_max_c": hottest,
+    }
+
+
+GATE = Environment()

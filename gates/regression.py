@@ -1,0 +1,91 @@
+"""Is a role no slower than another role of the same rounds, but for a margin?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from specgate.core import BASELINE, Cell, CellResult, Role, Rule, Run, State, Verdict
+from specgate.gates.samples import evidence_of, looks_of, more_pairs, pairs_of, smallest_effect, span
+from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.speed import with_source
+from specgate.stats import Pairs, decide
+
+
+class Regression:
+    """`against`: the other role. `margin_pct`: how much more time per token is let through, in percent.
+
+    Non-inferiority: PASS where more than the margin is excluded, FAIL where less is, IMPROVED where the role is proven
+    faster and by more than the machine's minimum detectable effect. Both roles ran in one round of one process, so the
+    ratio to the baseline cancels; a stored run of another day is no partner.
+    """
+
+    name = "regression"
+    params: Mapping[str, type] = {"against": str, "margin_pct": float}
+    sequential: Literal[True] = True
+
+    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+        results = [r for r in selected(rule, run) if r.cell.role.speculative]
+        if not results:
+            yield nothing_selected(rule)
+        for result in results:
+            yield self.judge_cell(rule, result, run)
+
+    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+        key, against = result.cell.key, str(rule.params["against"])
+        try:
+            base = Role.parse(against)
+        except ValueError as error:
+            return verdict(rule, key, State.INVALID, "no_such_role", f"against: {error}")
+        if base == result.cell.role:
+            return verdict(rule, key, State.SKIPPED, "same_role", f"{against} is not compared with itself")
+        other = run.result(Cell(result.cell.point, base).key)
+        if other is None:
+            return verdict(rule, key, State.SKIPPED, "no_cell", f"no cell of this point has the role {against}")
+        for measured in (result, other):
+            if measured.status == "failed":
+                return unmeasured(rule, measured, run)
+        pairs = pairs_between(result.cell, other.cell, run)
+        if pairs is None:
+            message = "no speed may be quoted of one of the two roles: its tokens are not the baseline's"
+            return verdict(rule, key, State.INVALID, "token_mismatch", message)
+        return with_source(self.judge_pairs(rule, result, pairs, run), run)
+
+    def judge_pairs(self, rule: Rule, result: CellResult, pairs: Pairs, run: Run) -> Verdict:
+        key, margin, against = result.cell.key, float(rule.params["margin_pct"]), rule.params["against"]
+        floor = 1 / (1 + margin / 100)
+        decision = decide(pairs, result.blocks, looks_of(result, run), math.log(floor))
+        mde = run.mde.get(key)
+        evidence = {"against": str(against), "margin_pct": margin, **evidence_of(decision, mde)}
+        found, step = decision.interval, more_pairs(decision, floor, result, run)
+        if found is None:
+            message = f"{decision.pairs} pairs: too few for an interval"
+            return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
+        said = f"{span(decision, found)} against {against}"
+        if decision.side == "below":
+            step = f"a token would have to take {100 * (1 - math.exp(found.mean) / floor):.1f} % less time"
+            message = f"{said}: more than {margin:g} % slower{smallest_effect(mde)}"
+            return verdict(rule, key, State.FAIL, "margin_exceeded", message, evidence, step)
+        if decision.side == "open":
+            suspect = found.mean < math.log(floor) and found.high < 0
+            message = f"{said}: a margin of {margin:g} % lies inside" + ("; suspect" if suspect else "")
+            evidence = {**evidence, "suspect": int(suspect)}
+            return verdict(rule, key, State.INCONCLUSIVE, "margin_not_excluded", message, evidence, step)
+        if found.low > 0 and found.mean > math.log1p(mde or 0.0):
+            message, step = f"{said}: faster", "adopt it as the role that others are held against"
+            return verdict(rule, key, State.IMPROVED, "faster", message, evidence, step)
+        message = f"{said}: at most {margin:g} % slower{smallest_effect(mde)}"
+        return verdict(rule, key, State.PASS, "within_margin", message, evidence)
+
+
+def pairs_between(cell: Cell, base: Cell, run: Run) -> Pairs | None:
+    """ln(cell / base) per round, through the baseline that both were paired with; None where speed is withheld."""
+    comparisons = [run.comparison(c.key) for c in (cell, base) if c.role != BASELINE]
+    if any(c is None or c.tokens.mismatches for c in comparisons):
+        return None
+    mine, *others = [pairs_of(c) for c in comparisons if c is not None]
+    return mine.over(others[0]) if others else mine
+
+
+GATE = Regression()

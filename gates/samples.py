@@ -1,0 +1,69 @@
+"""Verdicts that rest on pairs of blocks: which side of a floor, at which look, and what would settle it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from specgate.core import CellResult, Comparison, Run
+from specgate.stats import Decision, Interval, Pairs, pairs_needed, planned_looks
+
+Evidence = Mapping[str, float | int | str | None]
+
+
+def pairs_of(comparison: Comparison) -> Pairs:
+    return Pairs(comparison.log_ratios, comparison.orders, comparison.prompt_sets, comparison.turns)
+
+
+def looks_of(result: CellResult, run: Run) -> tuple[int, ...]:
+    return planned_looks(run.scenarios[result.cell.point.scenario])
+
+
+def evidence_of(decision: Decision, mde: float | None) -> Evidence:
+    """The figures of the look that decided (or of the last one): ratios, not logarithms."""
+    found = decision.interval
+    return {
+        "ratio": math.exp(found.mean) if found else None,
+        "ci_low": math.exp(found.low) if found else None,
+        "ci_high": math.exp(found.high) if found else None,
+        "confidence": 1 - 2 * decision.alpha,
+        "pairs": decision.pairs,
+        "look": decision.look,
+        "looks": decision.looks,
+        "pair_sd": found.sd if found else None,
+        "slot_effect": found.slot_effect if found else None,
+        "mde": mde,
+    }
+
+
+def span(decision: Decision, found: Interval) -> str:
+    """Ratio, interval and what it rests on, in words."""
+    low, high = math.exp(found.low), math.exp(found.high)
+    level = f"{100 * (1 - 2 * decision.alpha):.4g} % interval {low:.3f}–{high:.3f}"
+    look = f", look {decision.look} of {decision.looks}" if decision.looks > 1 else ""
+    return f"{math.exp(found.mean):.3f}x, {level}, {decision.pairs} pairs{look}"
+
+
+def smallest_effect(mde: float | None) -> str:
+    return f"; this machine can tell {100 * mde:.1f} %" if mde is not None else ""
+
+
+def more_pairs(decision: Decision, floor: float, result: CellResult, run: Run) -> str:
+    """What would decide: so many more pairs, or, where the mean is at the floor itself, nothing of that kind.
+
+    A run that ended before its last look is to be continued; one that did not needs a new run, since pairs of two runs
+    are not pooled.
+    """
+    if not decision.final:
+        return "continue with --resume: the run ended before its last look"
+    found = decision.interval
+    if found is None:
+        return "needs at least 3 pairs"
+    gap = abs(found.mean - math.log(floor)) if floor > 0 else 0.0
+    if gap < found.sd / 30:
+        return f"the true ratio is too close to {floor:.4g}x to tell from it"
+    fitted = decision.pairs - found.freedom
+    more = pairs_needed(found.sd, gap, decision.pairs, decision.alpha, fitted)
+    sets = run.scenarios[result.cell.point.scenario].workload.prompt_sets
+    rounds = math.ceil((decision.pairs + more) / sets)
+    return f"needs about {more} more pairs: a new run with --measurement-runs {rounds + rounds % 2}"

@@ -1,0 +1,197 @@
+"""PERF_MODE: seven invariants of a decode loop, each judged by evidence that the engine does not make itself.
+
+    I1  no GEMM fall-back: every kernel of a traced block is one of the engine's own
+    I2  no untuned kernel: every launch found its tuned configuration
+    I3  multi-token mode is left at true ends only
+    I4  no cache-span or mask integrity failure
+    I5  the output is laid out per slot: every slot's tokens account for its steps
+    I6  no copy to the host, no wait, no allocation inside the loop
+    I7  greedy decoding is deterministic, and speculation emits the baseline's tokens
+
+Pure: the same blocks and traces give the same certificate, so it can be recomputed offline. What cannot be seen is said
+to be unseen, never held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from specgate.core import Block, BlockTrace, CellResult, Comparison, EngineFacts, Held, Invariant, Plan
+
+IDS: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
+TO_HOST: Final = ("*DtoH*", "*Device -> Pageable*", "*Device -> Pinned*", "*Device -> Host*")
+WAITS: Final = ("*Synchronize*",)
+WAITING_COPIES: Final = ("cudaMemcpy", "cuMemcpyDtoH*", "cudaMemcpyToSymbol", "cudaMemcpyFromSymbol")
+ALLOCATIONS: Final = (
+    "cudaMalloc*",
+    "cudaFree*",
+    "cudaHostAlloc*",
+    "cuMemAlloc*",
+    "cuMemFree*",
+    "cuMemCreate*",
+    "cuMemMap*",
+)
+
+Evidence = Mapping[str, float | int | str | None]
+
+
+def certify(
+    result: CellResult,
+    blocks: Sequence[Block],
+    comparison: Comparison | None,
+    facts: EngineFacts | None,
+    trace: BlockTrace | None,
+) -> tuple[Invariant, ...]:
+    """The seven invariants of one cell, from its timed `blocks` (warm-up left out), its traced block, and its
+    tokens.
+    """
+    return (
+        own_kernels(facts, trace),
+        tuned_kernels(blocks),
+        counted_zero("I3", "disabled_multitoken_other", blocks, result.cell.role.speculative, "left_multi_token_mode"),
+        counted_zero("I4", "kv_integrity_failures", blocks, True, "kv_integrity"),
+        laid_out(result, blocks),
+        quiet_loop(trace),
+        deterministic(result, blocks, comparison, trace),
+    )
+
+
+def certificates(
+    plan: Plan,
+    cells: Sequence[CellResult],
+    comparisons: Sequence[Comparison],
+    blocks: Sequence[Block],
+    engines: Mapping[str, EngineFacts],
+    traces: Mapping[str, BlockTrace],
+) -> dict[str, tuple[Invariant, ...]]:
+    """Cell key → its certificate, for the scenarios that ask for PERF_MODE. `blocks` must come from whole rounds."""
+    compared = {c.cell: c for c in comparisons}
+    return {
+        result.cell.key: certify(
+            result,
+            [b for b in blocks if b.cell == result.cell and not b.warmup],
+            compared.get(result.cell),
+            engines.get(result.cell.point.key),
+            traces.get(result.cell.key),
+        )
+        for result in cells
+        if plan.scenarios[result.cell.point.scenario].perf_mode
+    }
+
+
+def own_kernels(facts: EngineFacts | None, trace: BlockTrace | None) -> Invariant:
+    if trace is None or trace.unseen is not None:
+        return unseen("I1", trace)
+    if facts is None or facts.kernels is None:
+        return Invariant("I1", Held.UNSEEN, "no_allow_list", "the engine names no kernels of its own to allow")
+    strangers = {name: n for name, n in trace.kernels.items() if name not in facts.kernels}
+    if strangers:
+        worst = max(strangers, key=lambda name: strangers[name])
+        message = (
+            f"{len(strangers)} kernels in the loop are not the engine's own, e.g. {worst} ({strangers[worst]} launches)"
+        )
+        return Invariant("I1", Held.BROKEN, "fallback_kernel", message, strangers)
+    launches = sum(trace.kernels.values())
+    message = f"{launches} launches of {len(trace.kernels)} kernels in {trace.steps} steps, all the engine's own"
+    return Invariant("I1", Held.HELD, "own_kernels", message, {"launches": launches, "source": trace.source})
+
+
+def tuned_kernels(blocks: Sequence[Block]) -> Invariant:
+    total, hits = (total_of(name, blocks) for name in ("tuned_total", "tuned_hits"))
+    if not total or hits is None:
+        return Invariant("I2", Held.UNSEEN, "no_tuning_table", "the engine counts no look-ups of tuned configurations")
+    evidence = {"tuned_hits": hits, "tuned_total": total}
+    if hits < total:
+        message = f"{total - hits} of {total} launches found no tuned configuration"
+        return Invariant("I2", Held.BROKEN, "untuned_kernel", message, evidence)
+    return Invariant("I2", Held.HELD, "all_tuned", f"all {total} launches found their tuned configuration", evidence)
+
+
+def counted_zero(id_: str, counter: str, blocks: Sequence[Block], applies: bool, broken: str) -> Invariant:
+    """Counters of the timed blocks that must be zero in every one of them."""
+    if not applies:
+        return Invariant(id_, Held.HELD, "nothing_to_leave", "a baseline block drafts nothing")
+    found = total_of(counter, blocks)
+    if found is None:
+        return Invariant(id_, Held.UNSEEN, "not_counted", f"the engine does not count {counter} in every block")
+    held = Held.BROKEN if found else Held.HELD
+    message = f"{counter} = {found} over {len(blocks)} timed blocks"
+    return Invariant(id_, held, broken if found else "counted_zero", message, {counter: found})
+
+
+def laid_out(result: CellResult, blocks: Sequence[Block]) -> Invariant:
+    """The accounts of every slot are an identity of the measurement: a cell that breaks it has failed."""
+    if not blocks or result.status == "failed":
+        return Invariant("I5", Held.BROKEN, "counter_identity", result.reason or "no block was measured")
+    slots = sum(len(b.tokens) for b in blocks)
+    message = f"the tokens of {slots} slots in {len(blocks)} blocks account for their own steps"
+    return Invariant("I5", Held.HELD, "per_slot", message, {"slots": slots})
+
+
+def quiet_loop(trace: BlockTrace | None) -> Invariant:
+    if trace is None or trace.unseen is not None:
+        return unseen("I6", trace)
+    found = {
+        "d2h_in_loop": count(trace.copies, TO_HOST),
+        "sync_in_loop": count(trace.calls, WAITS) + count(trace.calls, WAITING_COPIES),
+        "alloc_in_loop": count(trace.calls, ALLOCATIONS),
+    }
+    for code, times in found.items():
+        if times:
+            said = {"d2h_in_loop": "copies to the host", "sync_in_loop": "waits", "alloc_in_loop": "allocations"}[code]
+            return Invariant("I6", Held.BROKEN, code, f"{times} {said} in {trace.steps} steps of the loop", found)
+    launches = sum(trace.calls.values())
+    message = f"no copy to the host, wait or allocation among {launches} CUDA calls in {trace.steps} steps"
+    return Invariant("I6", Held.HELD, "quiet", message, {**found, "source": trace.source})
+
+
+def deterministic(
+    result: CellResult, blocks: Sequence[Block], comparison: Comparison | None, trace: BlockTrace | None
+) -> Invariant:
+    mismatches = result.values.get("repeat_mismatches")
+    if mismatches is None or mismatches.value is None or mismatches.n < 2:
+        return Invariant("I7", Held.UNSEEN, "no_repeats", "no prompt set was decoded twice")
+    if mismatches.value:
+        message = f"{mismatches.value:.0f} of {mismatches.n} blocks do not repeat the tokens of the first"
+        return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
+    if comparison is not None and not comparison.tokens.identical:
+        first = comparison.tokens.divergences[0]
+        message = (
+            f"slot {first.slot} leaves the baseline at token {first.position} ({len(comparison.tokens.divergences)} do)"
+        )
+        return Invariant(
+            "I7", Held.BROKEN, "token_mismatch", message, {"divergences": len(comparison.tokens.divergences)}
+        )
+    if trace is not None and not same_text(trace, blocks):
+        message = "the traced block emitted other tokens than the timed ones"
+        return Invariant("I7", Held.BROKEN, "trace_mismatch", message, {"prompt_set": trace.prompt_set})
+    message = f"{mismatches.n} blocks repeat their tokens" + (" and are the baseline's" if comparison else "")
+    return Invariant("I7", Held.HELD, "deterministic", message, {"blocks": mismatches.n})
+
+
+def same_text(trace: BlockTrace, blocks: Sequence[Block]) -> bool:
+    """Whether the traced block's tokens begin those of the timed blocks of its prompts."""
+    timed = [b for b in blocks if b.prompt_set == trace.prompt_set]
+    return all(shared(mine, theirs) for b in timed for mine, theirs in zip(trace.tokens, b.tokens, strict=True))
+
+
+def shared(one: Sequence[int], other: Sequence[int]) -> bool:
+    n = min(len(one), len(other))
+    return tuple(one[:n]) == tuple(other[:n])
+
+
+def unseen(id_: str, trace: BlockTrace | None) -> Invariant:
+    why = "no block was traced" if trace is None else trace.unseen or ""
+    return Invariant(id_, Held.UNSEEN, "not_traced", why)
+
+
+def total_of(counter: str, blocks: Sequence[Block]) -> int | None:
+    """Sum over blocks; None where one of them lacks the counter."""
+    values = [b.counters.get(counter) for b in blocks]
+    return None if not values or None in values else sum(v for v in values if v is not None)
+
+
+def count(found: Mapping[str, int], patterns: Sequence[str]) -> int:
+    return sum(n for name, n in found.items() if any(fnmatchcase(name, pattern) for pattern in patterns))

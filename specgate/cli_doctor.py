@@ -1,0 +1,75 @@
+"""`specgate doctor`: is this machine fit to measure on?"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from specgate.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specgate.doctor import Check
+
+WIDTH = 80
+_STYLES = {"ok": "green", "warn": "yellow", "reject": "bold red"}
+
+
+@click.command(short_help="Is this machine fit to measure on?")
+@click.option("--policy", "name", metavar="FILE|NAME", help="Whose demands (default: cpu or seed, by machine).")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+def doctor(name: str | None, as_json: bool) -> None:
+    """Look at the GPU that would be measured and at the host; change nothing.
+
+    Exit code 4 where the policy would reject this machine, else 0.
+    """
+    from specgate import machine, plugins
+    from specgate.doctor import Limits, examine
+    from specgate.policy import find_policy
+
+    gates = {gate: plugin.params for gate, plugin in plugins.gates().items()}
+    policy = find_policy(name or ("seed" if machine.has_cuda_gpu() else "cpu"), gates)
+    checks = examine(Limits.of(policy))
+    if as_json:
+        click.echo(as_text(policy.name, checks))
+    else:
+        show(policy.name, checks)
+    sys.exit(ExitCode.ENV_REJECTED if rejected(checks) else ExitCode.PASS)
+
+
+def rejected(checks: Sequence[Check]) -> list[Check]:
+    return [c for c in checks if c.level == "reject"]
+
+
+def as_text(policy: str, checks: Sequence[Check]) -> str:
+    import json
+    from dataclasses import asdict
+
+    record = {
+        "schema": "specgate.doctor/v1",
+        "policy": policy,
+        "fit": not rejected(checks),
+        "checks": [asdict(c) for c in checks],
+    }
+    return json.dumps(record, indent=1, ensure_ascii=False)
+
+
+def show(policy: str, checks: Sequence[Check]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True)
+    for column, ratio in (("check", None), ("found", 5), ("right would be", 5), ("", None)):
+        table.add_column(column, ratio=ratio, no_wrap=ratio is None, overflow="fold")
+    for c in checks:
+        right = Text("" if c.level == "ok" else c.right)
+        table.add_row(c.name, Text(c.found), right, Text(c.level, style=_STYLES[c.level]))
+    console = Console(width=WIDTH)
+    console.print(table)
+    wrong = ", ".join(c.name for c in rejected(checks))
+    console.print(Text(f"policy {policy}: rejected for {wrong}" if wrong else f"policy {policy}: fit to measure on"))

@@ -1,0 +1,65 @@
+"""What an engine does between the marks of a block, seen from outside: CUPTI activity through torch's profiler.
+
+The engine is not asked. Kernels and copies are those that host calls inside the marks have launched, however late they
+run; calls are all CUDA functions that the host has called inside the marks, by whatever library.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specgate.api import BLOCK_MARK, Activity, Decoded, Engine
+from specgate.core import Budget, Role
+
+HOST = ("cuda_runtime", "cuda_driver")
+COPIES = ("gpu_memcpy", "gpu_memset")
+
+
+def trace(engine: Engine, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
+    """Decode one block under the profiler. Nothing is seen where torch sees no CUDA GPU."""
+    try:
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+    except ImportError:
+        return engine.decode(role, budget, ()), Activity(unseen="torch, whose profiler would look, is not installed")
+    if not torch.cuda.is_available():
+        return engine.decode(role, budget, ()), Activity(unseen="no CUDA device: a profiler sees no kernels here")
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        decoded = engine.decode(role, budget, ())
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(file))
+        return decoded, activity_of(json.loads(file.read_text(encoding="utf-8"))["traceEvents"])
+
+
+def activity_of(events: Sequence[Mapping[str, Any]]) -> Activity:
+    """Reduce a Chrome trace (times in microseconds) to what lies between the block's marks."""
+    marks = [e for e in events if e.get("name") == BLOCK_MARK and e.get("cat") == "user_annotation"]
+    if len(marks) != 1:
+        return Activity(unseen=f"{len(marks)} blocks are marked, 1 is needed: the engine sets no block_marker")
+    begin, end = marks[0]["ts"], marks[0]["ts"] + marks[0]["dur"]
+    calls = [e for e in events if e.get("cat") in HOST and begin <= e["ts"] <= end]
+    launched = {correlation(e) for e in calls}
+    device = [e for e in events if correlation(e) in launched and e.get("cat") in ("kernel", *COPIES)]
+    if not device:
+        return Activity(calls=names(calls), unseen="no work on a CUDA device between the block's marks")
+    return Activity(
+        kernels=names([e for e in device if e["cat"] == "kernel"]),
+        copies=names([e for e in device if e["cat"] in COPIES]),
+        calls=names(calls),
+    )
+
+
+def correlation(event: Mapping[str, Any]) -> object:
+    """The number that a host call shares with what it has launched; None where an event has none."""
+    arguments = event.get("args")
+    return arguments.get("correlation") if isinstance(arguments, Mapping) else None
+
+
+def names(events: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return dict(sorted(Counter(str(e["name"]) for e in events).items()))

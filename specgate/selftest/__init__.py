@@ -1,0 +1,1 @@
+"""The self-test: known faults, and whether the judge sees them."""

@@ -1,0 +1,131 @@
+"""Does the judge see? Each known fault is injected into a scripted engine, and exactly the matching gate must say so.
+
+A judge that passes everything looks like a judge that has nothing to object to; only a fault tells them apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from specgate.core import Run, State
+from specgate.session import Request, carry_out
+from specgate.store import RunFolder
+
+FOLDER: Final = Path(__file__).parent
+SCENARIO, POLICY = FOLDER / "scripted.yaml", FOLDER / "policy.yaml"
+GREEN: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of a scripted engine (`options` of back end `fake`), the gate that must see it, and by which reason.
+
+    `also` are gates that are right to object too: a wrong token breaks determinism as well as equality.
+    """
+
+    name: str
+    options: Mapping[str, str]
+    gate: str
+    reason_code: str
+    state: State = State.INVALID
+    also: tuple[str, ...] = ()
+
+
+FAULTS: Final = (
+    Fault("3 % slow-down", {"slowdown": "1.03"}, "speed", "below_min", State.FAIL),
+    Fault("one wrong token", {"wrong_token_at": "9"}, "tokens", "token_mismatch", also=("invariants", "speed")),
+    Fault(
+        "token swapped at a near tie",
+        {"wrong_token_at": "9", "margin": "0.0001"},
+        "tokens",
+        "token_mismatch",
+        also=("invariants", "speed"),
+    ),
+    Fault("wait in the loop", {"sync_in_loop": "true"}, "invariants", "sync_in_loop"),
+    Fault("copy to the host in the loop", {"d2h_in_loop": "true"}, "invariants", "d2h_in_loop"),
+    Fault("allocation in the loop", {"alloc_in_loop": "true"}, "invariants", "alloc_in_loop"),
+    Fault("untuned kernel", {"untuned_launches": "1"}, "invariants", "untuned_kernel"),
+    Fault("GEMM fall-back", {"fallback_kernel": "cutlass_80_tensorop_gemm"}, "invariants", "fallback_kernel"),
+    Fault("multi-token mode left for no reason", {"left_multi_token": "1"}, "invariants", "left_multi_token_mode"),
+    Fault("cache integrity failure", {"kv_integrity_failures": "1"}, "invariants", "kv_integrity"),
+    Fault("prefix-cache hit", {"cache_hit_tokens": "32"}, "validity", "cache_hit"),
+    Fault(
+        "speculation silently off",
+        {"no_drafts": "true"},
+        "validity",
+        "no_drafts",
+        also=("acceptance", "speed", "invariants"),
+    ),
+    Fault(
+        "unusable draft",
+        {"draft_error": "fc.weight is missing"},
+        "validity",
+        "draft_unusable",
+        also=("acceptance", "speed"),
+    ),
+    Fault("acceptance inflated by loops", {"loop_period": "7"}, "degeneracy", "above_max", State.FAIL),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one fault: `wrong` says what should have been otherwise; None where the judge saw it, and nothing
+    else.
+    """
+
+    name: str
+    expected: str
+    seen: str
+    wrong: str | None = None
+
+
+def outcomes(folder: Path) -> Iterator[Outcome]:
+    """The clean engine first, then every fault; runs go into `folder`."""
+    yield clean(folder)
+    for fault in FAULTS:
+        yield injected(fault, folder)
+
+
+def clean(folder: Path) -> Outcome:
+    """An engine with no fault must pass every gate: a judge that always objects sees nothing either."""
+    run = scripted({}, folder)
+    objections = [f"{v.rule} {v.state} {v.reason_code}" for v in run.verdicts if v.state not in GREEN]
+    judged = len({v.gate for v in run.verdicts})
+    return Outcome("no fault", "every gate green", f"{judged} gates green", "; ".join(objections) or None)
+
+
+def injected(fault: Fault, folder: Path) -> Outcome:
+    run = scripted(fault.options, folder)
+    expected = f"{fault.gate} {fault.state} {fault.reason_code}"
+    objections = [v for v in run.verdicts if v.state not in GREEN]
+    seen = [v for v in objections if v.gate == fault.gate]
+    said = ", ".join(dict.fromkeys(f"{v.gate} {v.state} {v.reason_code}" for v in objections)) or "nothing"
+    if not any(v.state is fault.state and v.reason_code == fault.reason_code for v in seen):
+        return Outcome(fault.name, expected, said, f"{fault.gate} did not see it")
+    strangers = {v.gate for v in objections} - {fault.gate, *fault.also}
+    return Outcome(fault.name, expected, said, f"{', '.join(sorted(strangers))} objected too" if strangers else None)
+
+
+def scripted(options: Mapping[str, str], folder: Path) -> Run:
+    """Run the self-test's scenario on the scripted engine; what it prints is kept back."""
+    before = set(folder.iterdir()) if folder.is_dir() else set()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        carry_out(
+            Request(
+                kind="micro",
+                argv=("selftest",),
+                plain=True,
+                out=folder,
+                backend="fake",
+                scenarios=(str(SCENARIO),),
+                policy=str(POLICY),
+                options=options,
+            )
+        )
+    (made,) = (path for path in set(folder.iterdir()) - before if path.is_dir())
+    return RunFolder.open(made).read_run()

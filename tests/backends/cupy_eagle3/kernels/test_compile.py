@@ -1,0 +1,185 @@
+"""Every kernel compiles to machine code for every architecture and geometry, on any machine: no GPU is needed.
+
+PTX alone would prove little: it is the assembler that refuses instructions and counts registers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import specgate
+from specgate.backends.cupy_eagle3.cycle import Cycle
+from specgate.backends.cupy_eagle3.kernels import loader
+from specgate.backends.cupy_eagle3.kernels.loader import FOLDER, Kernel, Spec, with_headers
+from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.eagle3.hf_draft import draft_geometry
+from specgate.backends.eagle3.hf_keys import read_config
+from specgate.pairs.plant.geometries import GEOMETRIES, PairGeometry
+from tests.backends.cupy_eagle3.pairs import without_weights
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
+SLOTS = (1, 4, 8)
+LENGTHS = (0, 3, 5)
+"""Drafts per step: baseline, spec-3, spec-5."""
+POSITIONS = 32768
+DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
+
+
+def demo() -> PairGeometry:
+    """The demo pair: SmolLM2-135M, and a draft whose attention has a window."""
+    smollm2 = GEOMETRIES["smollm2-135m"]()
+    draft, capture = draft_geometry(read_config(DEMO_DRAFT), smollm2.target, ("lm_head.weight",))
+    low, middle, high = capture.boundaries
+    return PairGeometry(smollm2.target, draft, (low, middle, high), context=0, written=True)
+
+
+def kernels_of(part: object) -> Iterator[Kernel]:
+    """Every launcher that a step is made of."""
+    if isinstance(part, Kernel):
+        yield part
+    elif type(part).__module__.startswith("specgate.backends.cupy_eagle3"):
+        for inner in getattr(part, "__dict__", {}).values():
+            yield from kernels_of(inner)
+
+
+def specs_of(pair: PairGeometry) -> Iterator[Spec]:
+    positions = min(pair.target.max_positions, POSITIONS)
+    target, draft = without_weights(pair.target, pair.draft, pair.boundaries, positions)
+    for slots in SLOTS:
+        sizes = Sizes(slots, positions, max(LENGTHS) + 1)
+        for k in LENGTHS:
+            yield from (kernel.spec for kernel in kernels_of(Cycle(target, draft, sizes, slots, k)))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the compiler made of one source; `log` holds its messages and, of machine code, its use of registers."""
+
+    compiled: bool
+    log: str
+
+    @property
+    def spilled(self) -> bool:
+        return any(int(size) for size in re.findall(r"(\d+) bytes spill stores", self.log))
+
+
+def compile_all(architecture: str, specs: Sequence[Spec]) -> list[Outcome]:
+    """Compile as the loader does."""
+    options = [f"--gpu-architecture={architecture}", "--ptxas-options=-v"]
+    sources = [{"name": f"{s.stem}.cu", "text": s.source, "options": [*s.options, *options]} for s in specs]
+    command = [sys.executable, str(Path(__file__).with_name("nvrtc.py"))]
+    done = subprocess.run(command, input=json.dumps(sources), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{architecture}: the compiler ended with {done.returncode}: {done.stderr[-2000:]}"
+    return [Outcome(**outcome) for outcome in json.loads(done.stdout)]
+
+
+@pytest.fixture(scope="module")
+def specs() -> list[Spec]:
+    """Every kernel of every geometry, role and batch, equal ones once."""
+    pairs = [demo(), *(geometry() for geometry in GEOMETRIES.values())]
+    return list(dict.fromkeys(spec for pair in pairs for spec in specs_of(pair)))
+
+
+@pytest.fixture(scope="module")
+def outcomes(specs: list[Spec]) -> Iterator[Mapping[str, Future[list[Outcome]]]]:
+    """By architecture, compiled side by side."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {name: pool.submit(compile_all, name, specs) for name in ARCHITECTURES}
+
+
+def test_every_file_takes_part_in_a_step(specs: list[Spec]) -> None:
+    assert {spec.stem for spec in specs} == {file.stem for file in FOLDER.glob("*.cu")}
+    text = "".join(spec.source for spec in specs)
+    assert all(f'#line 1 "{header.name}"' in text for header in FOLDER.glob("*.cuh"))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_kernel_compiles_and_spills_no_register(
+    architecture: str, specs: list[Spec], outcomes: Mapping[str, Future[list[Outcome]]]
+) -> None:
+    compiled = outcomes[architecture].result()
+    refused = [(spec, o.log) for spec, o in zip(specs, compiled, strict=True) if not o.compiled]
+    assert not refused
+    spilled = [(spec, o.log) for spec, o in zip(specs, compiled, strict=True) if o.spilled]
+    assert not spilled
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (Spec.of("rms_norm", {"hidden": 96, "threads": 256}), r"HIDDEN must be a multiple of 64"),
+        (
+            Spec.of("rope_append", {"heads": 3, "kv_heads": 1, "head_dim": 96, "block": 64, "max_blocks": 2}),
+            r"HEAD_DIM must be 64 or 128",
+        ),
+        (
+            Spec.of(
+                "matmul_rows",
+                {"n_out": 64, "k_in": 48, "epilogue": 0, "row_tiles": 1, "warps": 16, "in_flight": 1},
+            ),
+            r"K_IN must be a multiple of 32",
+        ),
+        (
+            Spec.of("feature_rows", {"hidden": 64, "features": 3, "norm": 3, "rows": 4, "max_rows": 6, "threads": 256}),
+            r"NORM: 0 none, 1 each stream, 2 all streams",
+        ),
+    ],
+)
+def test_a_size_that_no_kernel_is_made_for_is_refused_with_a_sentence(spec: Spec, said: str) -> None:
+    (outcome,) = compile_all("sm_80", [spec])
+    assert not outcome.compiled
+    assert re.search(rf"^{spec.stem}\.cu\(\d+\): .*{said}", outcome.log, re.MULTILINE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the kernels, to edit."""
+    copy = tmp_path / "kernels"
+    shutil.copytree(FOLDER, copy, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    monkeypatch.setattr(loader, "FOLDER", copy)
+    with_headers.cache_clear()
+    yield copy
+    with_headers.cache_clear()
+
+
+def test_an_edit_to_a_header_changes_the_source_and_so_the_cached_binarys_key(folder: Path) -> None:
+    before = with_headers("rms_norm.cu")
+    (folder / "block.cuh").write_text((folder / "block.cuh").read_text() + "// another line\n")
+    with_headers.cache_clear()
+    assert with_headers("rms_norm.cu") != before
+
+
+def test_a_header_comes_once_however_often_it_is_included(folder: Path) -> None:
+    (folder / "a.cuh").write_text('#pragma once\n#include "b.cuh"\nint a;\n')
+    (folder / "b.cuh").write_text("#pragma once\nint b;\n")
+    (folder / "main.cu").write_text('#include "a.cuh"\n#include "b.cuh"\n#include "a.cuh"\nint c;\n')
+    lines = with_headers("main.cu").splitlines()
+    assert [line for line in lines if line.startswith("int")] == ["int b;", "int a;", "int c;"]
+    assert not any(line.startswith(("#include", "#pragma")) for line in lines)
+
+
+@pytest.mark.parametrize(
+    "file", ["bf16.cuh", "block.cuh", "norm.cuh", "argmax.cuh", "draft_row.cuh", "slots.cuh", "draft_argmax.cu"]
+)
+def test_an_error_is_reported_in_its_own_file_and_line(folder: Path, file: str) -> None:
+    main = folder / "draft_argmax.cu"
+    # Twice: an include that is left out must not shift what follows it.
+    main.write_text(main.read_text().replace('#include "slots.cuh"', '#include "slots.cuh"\n#include "norm.cuh"'))
+    text = (folder / file).read_text()
+    (folder / file).write_text(f"{text}typedef unknown planted;\n")
+    constants = {"hidden": 64, "draft_vocab": 96, "max_rows": 4, "threads": 256}
+    switches = {"norm_output": 0, "norm_before_residual": 0}
+    (outcome,) = compile_all("sm_80", [Spec.of("draft_argmax", {**constants, **switches})])
+    errors = re.findall(r"^(\S+)\((\d+)\): error", outcome.log, re.MULTILINE)
+    assert errors == [(file, str(text.count("\n") + 1))]

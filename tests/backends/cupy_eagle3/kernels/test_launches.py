@@ -1,0 +1,159 @@
+"""Every launch of a step passes what its kernel declares, without a GPU: shapes on the `meta` device, and signatures.
+
+A kernel takes plain pointers: a tensor of another dtype, or in another place, would be read as something else.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.buffers import Buffers
+from specgate.backends.cupy_eagle3.cycle import Cycle
+from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, FOLDER, Kernel
+from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.pairs.plant.geometries import GEOMETRIES, PairGeometry
+from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, TARGET, without_weights
+
+SMALL = PairGeometry(TARGET, DRAFT, BOUNDARIES, context=0, written=True)
+PAIRS = {"small": SMALL, **{name: GEOMETRIES[name]() for name in ("smollm2-135m", "llama-3.1-8b")}}
+POSITIONS = 500
+ELEMENTS = {
+    "bf16": torch.bfloat16,
+    "float": torch.float32,
+    "float2": torch.float32,
+    "int": torch.int32,
+    "long long": torch.int64,
+    "Choice": torch.int64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    stem: str
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: tuple[ARGUMENT, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """`type` without const: `int`, `float`, or a pointer such as `bf16*`."""
+
+    type: str
+    name: str
+
+    def takes(self, argument: ARGUMENT) -> bool:
+        if not self.type.endswith("*"):
+            return type(argument).__name__ == self.type
+        if argument is None or self.type == "void*":
+            return argument is None or isinstance(argument, Tensor)
+        return isinstance(argument, Tensor) and argument.dtype == ELEMENTS[self.type[:-1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    buffers: Buffers
+    launches: list[Launch]
+    ranges: list[str]
+
+
+def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int) -> Step:
+    """A step of spec-`k` over all slots but one, in an engine that has room for longer chains; nothing runs."""
+    launches, ranges = list[Launch](), list[str]()
+
+    def record(kernel: Kernel, name: str, grid: Sequence[int], block: Sequence[int], *arguments: ARGUMENT) -> None:
+        launches.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments))
+
+    monkeypatch.setattr(Kernel, "launch", record)
+    nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
+    sizes = Sizes(slots + 1, POSITIONS, k + 2)
+    target, draft = without_weights(pair.target, pair.draft, pair.boundaries, POSITIONS)
+    buffers = Buffers.allocate(pair.target, pair.draft, sizes, "meta")
+    Cycle(target, draft, sizes, slots, k)(buffers)
+    return Step(buffers, launches, ranges)
+
+
+def parameters(launch: Launch) -> list[Parameter]:
+    """As the kernel's file declares them."""
+    text = (FOLDER / f"{launch.stem}.cu").read_text(encoding="utf-8")
+    declared = re.search(rf'extern "C" __global__ [^{{]*?void {launch.name}\(([^)]*)\)', text)
+    assert declared, f"{launch.stem}.cu declares no kernel {launch.name}"
+    split = (parameter.removeprefix("const ").rpartition(" ") for parameter in re.split(r",\s+", declared[1]))
+    return [Parameter(kind, name) for kind, _, name in split]
+
+
+def state(buffers: Buffers) -> Iterator[tuple[Tensor, str]]:
+    """The arrays that kernels know by name."""
+    for group in (buffers.slots, buffers.kv):
+        yield from ((getattr(group, field.name), field.name) for field in fields(group))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(("k", "slots"), [(0, 1), (0, 7), (1, 3), (3, 1), (5, 7)])
+def test_each_argument_is_what_its_parameter_declares(
+    monkeypatch: pytest.MonkeyPatch, name: str, k: int, slots: int
+) -> None:
+    for launch in step(monkeypatch, PAIRS[name], k, slots).launches:
+        for parameter, argument in zip(parameters(launch), launch.arguments, strict=True):
+            assert parameter.takes(argument), f"{launch.name}: {parameter}"
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_the_arrays_of_slots_and_cache_go_to_the_parameters_of_their_names(
+    monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    made = step(monkeypatch, SMALL, k, 3)
+    for launch in made.launches:
+        for parameter, argument in zip(parameters(launch), launch.arguments, strict=True):
+            assert {n for tensor, n in state(made.buffers) if tensor is argument} <= {parameter.name}, launch.name
+
+
+@pytest.mark.parametrize(("k", "slots"), [(0, 1), (7, 7), (0, 63)])
+def test_every_launch_is_one_that_cuda_allows(monkeypatch: pytest.MonkeyPatch, k: int, slots: int) -> None:
+    for launch in step(monkeypatch, SMALL, k, slots).launches:
+        assert 0 < torch.Size(launch.block).numel() <= 1024
+        assert all(0 < blocks <= 65535 for blocks in launch.grid)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_a_step_drafts_k_tokens_and_verifies_them_in_one_pass(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
+    names = [launch.name for launch in step(monkeypatch, SMALL, k, 2).launches]
+    assert names[0] == "kv_reserve"
+    assert names[-2:] == ["accept", "commit"]
+    assert names.count("draft_argmax") == k
+    assert names.count("embed_rows") == names.count("target_argmax") == 1
+    assert names.count("attention") == TARGET.layers + k
+    assert names.count("feature_capture") == len(BOUNDARIES)
+    assert names.index("embed_rows") > max(i for i, name in enumerate(names) if name == "draft_argmax")
+
+
+def test_a_baseline_step_runs_nothing_of_the_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = step(monkeypatch, SMALL, 0, 2)
+    names = {launch.name for launch in made.launches}
+    assert not names & {"draft_argmax", "draft_input", "feature_rows", "feature_capture"}
+    assert not [name for name in made.ranges if name.startswith("EAGLE_DRAFT")]
+
+
+def test_the_ranges_of_a_step_name_its_phases_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = ["EAGLE_DRAFT_ATTENTION_FMHA", "EAGLE_DRAFT_FFN", "EAGLE_DRAFT_LM_HEAD"]
+    target = ["TARGET_ATTENTION_FMHA", "TARGET_FFN"]
+    assert step(monkeypatch, SMALL, 2, 2).ranges == [
+        "EAGLE_CYCLE_SPEC_2",
+        "EAGLE_TREE_MASKS",
+        "EAGLE_DRAFT_FEATURES",
+        *(2 * draft),
+        *(TARGET.layers * target),
+        "EAGLE_ACCEPT",
+        "EAGLE_TAIL_COMMIT",
+    ]

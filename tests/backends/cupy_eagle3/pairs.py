@@ -1,0 +1,84 @@
+"""Pairs to test the engine with: of any geometry without weights, and small random ones with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.model import Draft, Target
+from specgate.backends.eagle3.capture import Capture
+from specgate.backends.eagle3.checkpoint import Wanted
+from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
+from specgate.backends.eagle3.layout import draft_tensors, target_tensors
+from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+
+ROPE = RopeSpec("default", 10000.0, 64)
+TARGET = TargetGeometry(
+    layers=3,
+    hidden=64,
+    intermediate=96,
+    heads=3,
+    kv_heads=1,
+    head_dim=64,
+    vocab=320,
+    rms_eps=1e-5,
+    rope=ROPE,
+    max_positions=512,
+    tied_embeddings=False,
+    eos_token_ids=(7,),
+    bos_token_id=None,
+)
+DRAFT = DraftGeometry(
+    hidden=128,
+    target_hidden=64,
+    features=3,
+    intermediate=96,
+    heads=2,
+    kv_heads=2,
+    head_dim=64,
+    vocab=320,
+    draft_vocab=96,
+    rms_eps=1e-5,
+    rope=ROPE,
+    max_positions=512,
+    own_embedding=True,
+)
+BOUNDARIES = (0, 2, 3)
+
+
+def target_checkpoint(geometry: TargetGeometry, tensors: dict[str, Tensor]) -> TargetCheckpoint:
+    return TargetCheckpoint(geometry, tensors, "", Path("config.json"))
+
+
+def draft_checkpoint(
+    geometry: DraftGeometry, tensors: dict[str, Tensor], boundaries: tuple[int, ...]
+) -> DraftCheckpoint:
+    d2t = torch.arange(geometry.draft_vocab) * 2 if geometry.draft_vocab != geometry.vocab else None
+    return DraftCheckpoint(geometry, tensors, d2t, Capture(boundaries, "test"), "", ())
+
+
+def draft_weights(geometry: DraftGeometry) -> dict[str, Wanted]:
+    return {name: want for name, want in draft_tensors(geometry, False, False).items() if name != "d2t"}
+
+
+def without_weights(
+    target: TargetGeometry, draft: DraftGeometry, boundaries: tuple[int, ...], positions: int
+) -> tuple[Target, Draft]:
+    """A pair of any size on the `meta` device, which holds shapes alone."""
+
+    def empty(wanted: Mapping[str, Wanted]) -> dict[str, Tensor]:
+        return {n: torch.empty(want.shape, dtype=torch.bfloat16, device="meta") for n, want in wanted.items()}
+
+    model = Target.of(target_checkpoint(target, empty(target_tensors(target))), positions)
+    checkpoint = draft_checkpoint(draft, empty(draft_weights(draft)), boundaries)
+    return model, Draft.of(checkpoint, model, positions)
+
+
+def random_weights(wanted: Mapping[str, Wanted], seed: int) -> dict[str, Tensor]:
+    """Bfloat16, on the CPU. Matrices are small, so that a rounding error does not grow from layer to layer."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = {name: torch.randn(want.shape, generator=generator) for name, want in wanted.items()}
+    return {name: (1 + 0.1 * t if t.dim() == 1 else 0.1 * t).bfloat16() for name, t in noise.items()}

@@ -1,0 +1,60 @@
+"""Where the built-in engine says it can run."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from specgate.backends.cupy_eagle3 import backend
+from specgate.backends.cupy_eagle3.backend import BACKEND
+from specgate.backends.reference.backend import BACKEND as REFERENCE
+from tests.fake_nvml import driver
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    monkeypatch.setattr(backend, "find_spec", lambda name: name if name in names else None)
+
+
+def gpus(monkeypatch: pytest.MonkeyPatch, **capabilities: tuple[int, int] | None) -> None:
+    """GPUs of these compute capabilities, by UUID; the first is visible. None: the driver does not know."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", driver(capabilities))
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"), [((), "cupy and torch"), (("torch",), "cupy"), (("cupy",), "torch")], ids=str
+)
+def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], missing: str) -> None:
+    installed(monkeypatch, *names)
+    gpus(monkeypatch, a=(9, 0))
+    availability = BACKEND.available()
+    assert not availability.usable
+    assert availability.reason == f"{missing} not installed (pip install 'specgate[cuda13]')"
+
+
+def test_without_a_gpu_it_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "cupy", "torch")
+    gpus(monkeypatch)
+    availability = BACKEND.available()
+    assert not availability.usable
+    assert availability.reason == "no CUDA GPU, or no NVIDIA driver"
+
+
+def test_a_gpu_without_bfloat16_tensor_cores_is_refused_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "cupy", "torch")
+    gpus(monkeypatch, a=(7, 5), b=(9, 0))
+    availability = BACKEND.available()
+    assert not availability.usable
+    assert availability.reason == "the GPU has compute capability 7.5, but 8.0 is needed (sm_80)"
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 0), None], ids=str)
+def test_where_it_runs_it_is_preferred_to_the_reference(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None
+) -> None:
+    installed(monkeypatch, "cupy", "torch")
+    gpus(monkeypatch, a=capability)
+    availability = BACKEND.available()
+    assert availability.usable
+    assert availability.rank > REFERENCE.available().rank

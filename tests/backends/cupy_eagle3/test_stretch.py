@@ -1,0 +1,102 @@
+"""What a stretch begins with and what is read after it; the steps between need a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.backends.cupy_eagle3.kernels.slots import MAX_ENDS, Fault, Slots
+from specgate.backends.cupy_eagle3.stretch import Start, StopRule, read
+from specgate.errors import UsageError
+
+SLOTS, ROWS, CAPACITY = 4, 3, 16
+tokens = st.integers(0, 6)
+rules = st.builds(
+    StopRule,
+    st.lists(tokens, max_size=3).map(tuple),
+    st.lists(tokens, max_size=3).map(tuple),
+    st.integers(1, CAPACITY),
+)
+
+
+def used() -> Slots:
+    """As a stretch may leave them: every number something that must not survive."""
+    slots = Slots.allocate(SLOTS, ROWS, CAPACITY, "cpu")
+    for name in Slots.__dataclass_fields__:
+        getattr(slots, name).fill_(3)
+    return slots
+
+
+@given(rules, st.lists(st.tuples(st.integers(1, 9), tokens), min_size=1, max_size=SLOTS))
+def test_a_rewind_leaves_nothing_of_the_stretch_before(rule: StopRule, prompts: list[tuple[int, int]]) -> None:
+    slots, count = used(), len(prompts)
+    lengths, first = (tuple(values) for values in zip(*prompts, strict=True))
+    Start(lengths, first).rewind(slots, rule)
+    assert slots.length[:count].tolist() == list(lengths)
+    for held in (slots.root[:count], slots.out[:count, 0], slots.pending[:count, 0]):
+        assert held.tolist() == list(first)
+    assert slots.emitted[:count].tolist() == slots.counts[:count].tolist() == [1] * count
+    for zero in (slots.truncated, slots.accepted, slots.step, slots.fault):
+        assert not zero.any()
+    assert (slots.accepted_log == -1).all()
+
+
+@given(rules, st.lists(tokens, min_size=1, max_size=SLOTS))
+def test_only_slots_that_their_first_token_has_not_ended_are_active(rule: StopRule, first: list[int]) -> None:
+    slots = used()
+    Start((5,) * len(first), tuple(first)).rewind(slots, rule)
+    going_on = [s for s, t in enumerate(first) if rule.limit > 1 and t not in rule.eos and t not in rule.stop]
+    assert slots.active[: int(slots.active_count)].tolist() == going_on
+    assert [s for s, code in enumerate(slots.finish[: len(first)].tolist()) if code == 0] == going_on
+
+
+def test_the_limit_ends_before_eos_and_eos_before_a_stop_token() -> None:
+    assert [StopRule((4,), (4, 5), 1).code(token) for token in (3, 4, 5)] == [3, 3, 3]
+    assert [StopRule((4,), (4, 5), 2).code(token) for token in (3, 4, 5)] == [0, 1, 2]
+
+
+@given(rules)
+def test_the_rules_words_are_limit_counts_and_ids(rule: StopRule) -> None:
+    slots = used()
+    Start((1,), (0,)).rewind(slots, rule)
+    limit, eos, stop, *ids = slots.rule.tolist()
+    assert (limit, tuple(ids[:eos]), tuple(ids[eos : eos + stop])) == (rule.limit, rule.eos, rule.stop)
+
+
+def test_more_end_tokens_than_a_rule_holds_are_refused() -> None:
+    most = tuple(range(MAX_ENDS))
+    Start((1,), (0,)).rewind(used(), StopRule(most[1:], most[:1], 9))
+    with pytest.raises(UsageError, match=rf"{MAX_ENDS + 1} EOS and stop tokens\n  at most {MAX_ENDS}"):
+        StopRule(most, (9,), 9)
+
+
+def test_what_a_stretch_has_left_is_read_in_the_harness_words() -> None:
+    slots = Slots.allocate(SLOTS, ROWS, CAPACITY, "cpu")
+    # Two slots, spec-2: slot 0 accepts both drafts, then one; slot 1 accepts none and ends with EOS after one step.
+    slots.step[0] = 2
+    slots.accepted_log.fill_(-1)
+    slots.accepted_log[:2, :2] = torch.tensor([[2, 0], [1, -1]])
+    slots.out[:2, :6] = torch.tensor([[9, 1, 2, 3, 4, 5], [8, 7, 0, 0, 0, 0]])
+    slots.emitted[:2] = torch.tensor([6, 2])
+    slots.finish[:2] = torch.tensor([0, 1])
+    slots.stamps[:2] = torch.tensor([[0, 10, 50, 52, 60], [100, 115, 150, 151, 160]])
+    slots.fault[0] = Fault.DRAFT_NOT_FINITE | Fault.KV_INTEGRITY
+    decoded, fault = read(slots, 2, 2, lambda steps: (60_000, 61_000, 62_000)[:steps])
+    assert decoded.step_ns == (60_000, 61_000)
+    assert decoded.elapsed_ns == 121_000
+    assert decoded.tokens == ((9, 1, 2, 3, 4, 5), (8, 7))
+    assert decoded.accepted == ((2, 0), (1, -1))
+    assert decoded.drafted == ((2, 2), (2, -1))
+    assert decoded.truncated == (0, 0)
+    assert decoded.finish == ("steps", "eos")
+    assert decoded.phase_ns == {"draft": 25, "verify": 75, "accept": 3, "commit": 17}
+    assert fault == Fault.DRAFT_NOT_FINITE | Fault.KV_INTEGRITY
+
+
+def test_a_baseline_has_no_speculation_counters() -> None:
+    slots = Slots.allocate(SLOTS, 1, CAPACITY, "cpu")
+    Start((5, 6), (1, 2)).rewind(slots, StopRule((), (), 9))
+    decoded, fault = read(slots, 2, 0, lambda steps: ())
+    assert (decoded.tokens, decoded.accepted, decoded.counters, fault) == (((1,), (2,)), (), {}, Fault(0))

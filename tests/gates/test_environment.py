@@ -1,0 +1,220 @@
+"""The machine is judged from the journal: each disturbance has its own code, and silence never passes for quiet."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pynvml
+import pytest
+
+from specgate.conditions import GpuProcess, Sample
+from specgate.core import Rule, Run, State, Verdict
+from specgate.errors import ExitCode
+from specgate.gates.environment import GATE
+from specgate.nvml import GpuProbe
+from specgate.store import from_plain, to_plain
+from specgate.verdict import overall
+from tests.fake_nvml import Driver, Gpu, liar
+from tests.surroundings import (
+    BLOCKS,
+    ENGINE,
+    MIDDLE,
+    SAMPLES,
+    SECOND,
+    UUID,
+    disturbed,
+    gpu,
+    no_gpu,
+    watched_run,
+)
+
+PARAMS = {"gpu": True, "max_other_cpu_share": 0.5, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
+RULE = Rule("quiet", "environment", True, params=PARAMS)
+HOST_ONLY = replace(RULE, params={**PARAMS, "gpu": False})
+OURS = GpuProcess(ENGINE, "ours")
+ALWAYS = slice(None)
+
+
+def verdicts(samples: Sequence[Sample], rule: Rule = RULE) -> list[Verdict]:
+    return list(GATE.judge(rule, watched_run(samples)))
+
+
+def judged(samples: Sequence[Sample], rule: Rule = RULE) -> Verdict:
+    """The verdict of a point, which all its cells share."""
+    first, *others = verdicts(samples, rule)
+    for other in others:
+        assert replace(other, cell=first.cell) == first
+    return first
+
+
+def test_a_quiet_machine_passes_at_every_cell_with_its_figures() -> None:
+    found = judged(SAMPLES)
+    assert (found.state, found.reason_code) == (State.PASS, "undisturbed")
+    assert found.evidence["gpu"] == UUID
+    assert found.evidence["temperature_max_c"] == 51
+    assert found.evidence["other_cpu_share"] == pytest.approx(0.02)
+    assert [v.cell for v in verdicts(SAMPLES)] == ["demo-64/fake/c64/b1/baseline", "demo-64/fake/c64/b1/spec-3"]
+
+
+def every(**changes: Any) -> list[Sample]:
+    return disturbed(lambda s: gpu(s, **changes), ALWAYS)
+
+
+def once(**changes: Any) -> list[Sample]:
+    return disturbed(lambda s: gpu(s, **changes))
+
+
+def spec_blocks_slower() -> list[Sample]:
+    spans = [b.span_ns for b in BLOCKS if b.role.speculative and b.span_ns]
+
+    def clock(s: Sample) -> Sample:
+        return gpu(s, sm_clock_mhz=1700) if any(a <= s.monotonic_ns <= b for a, b in spans) else s
+
+    return disturbed(clock, ALWAYS)
+
+
+def jumped() -> list[Sample]:
+    return disturbed(lambda s: replace(s, wall_ns=s.wall_ns - 3600 * SECOND), slice(MIDDLE, None))
+
+
+def loaded() -> list[Sample]:
+    return disturbed(lambda s: replace(s, host=replace(s.host, other_cpu_share=0.9)), ALWAYS)
+
+
+DISTURBANCES: dict[str, tuple[str, Callable[[], list[Sample]], str]] = {
+    "no watch": ("unwatched", list, "16 of 16 blocks have no samples"),
+    "a watch that died": ("unwatched", lambda: SAMPLES[:MIDDLE], "16 of 16 blocks have no samples"),
+    "a watch that hung": ("unwatched", lambda: [*SAMPLES[:MIDDLE], *SAMPLES[MIDDLE + 12 :]], "no sample for 6.5 s"),
+    "no driver": ("nvml_missing", lambda: disturbed(no_gpu, ALWAYS), "NVML Shared Library Not Found"),
+    "a driver that went": ("nvml_missing", lambda: disturbed(no_gpu, slice(MIDDLE, None)), "without a GPU reading"),
+    "hidden processes": (
+        "nvml_missing",
+        lambda: every(processes=None, unread={"processes": "Insufficient Permissions"}),
+        "does not tell processes: Insufficient Permissions",
+    ),
+    "hidden clock events": (
+        "nvml_missing",
+        lambda: once(clock_event_reasons=None, unread={"clock_event_reasons": "Not Supported"}),
+        "does not tell clock_event_reasons: Not Supported",
+    ),
+    "no power": ("nvml_implausible", lambda: once(power_mw=0), "0 where 0 is impossible: power_mw"),
+    "an engine never seen": ("nvml_implausible", lambda: every(processes=(), utilization_pct=0), "never showed"),
+    "another process": (
+        "foreign_process",
+        lambda: once(processes=(OURS, GpuProcess(99, "foreign", "trainer"))),
+        "pid 99 (trainer)",
+    ),
+    "memory errors": ("ecc_error", lambda: every(ecc_uncorrected=2), "2 uncorrected memory errors"),
+    "rows to remap": ("ecc_error", lambda: every(rows_in_trouble=True), "rows wait to be remapped"),
+    "hardware slow-down": ("throttled", lambda: once(clock_event_reasons=0x8), "hw_slowdown"),
+    "software thermal slow-down": ("throttled", lambda: once(clock_event_reasons=0x24), "sw_thermal_slowdown"),
+    "hardware thermal slow-down": ("throttled", lambda: once(clock_event_reasons=0x40), "hw_thermal_slowdown"),
+    "power brake": ("throttled", lambda: once(clock_event_reasons=0x80), "hw_power_brake_slowdown"),
+    "heat between two samples": (
+        "throttled",
+        lambda: disturbed(lambda s: gpu(s, thermal_violation_ns=250_007_000), slice(MIDDLE, None)),
+        "0.25 s of thermal violation",
+    ),
+    "a lowered power limit": ("power_capped", lambda: every(power_limit_mw=500_000), "500 W of 700 W"),
+    "roles at two clocks": ("clock_shift", spec_blocks_slower, "baseline 1980 MHz, spec-3 1700 MHz"),
+    "a wall clock set back": ("clock_jump", jumped, "jumped by 3600.0 s"),
+    "others on the host": ("host_loaded", loaded, "others used 90% of the CPU time"),
+}
+
+
+@pytest.mark.parametrize(("code", "samples", "said"), DISTURBANCES.values(), ids=list(DISTURBANCES))
+def test_each_disturbance_rejects_with_its_own_code_what_was_seen_and_what_to_do(
+    code: str, samples: Callable[[], list[Sample]], said: str
+) -> None:
+    found = judged(samples())
+    assert (found.state, found.reason_code) == (State.ENV_REJECTED, code)
+    assert said in found.message
+    assert found.next_step
+    assert "also" not in found.evidence
+
+
+def test_a_rejected_machine_ends_with_its_own_exit_code() -> None:
+    run = watched_run(once(clock_event_reasons=0x40))
+    assert overall(replace(run, verdicts=tuple(GATE.judge(RULE, run)))) == (State.ENV_REJECTED, ExitCode.ENV_REJECTED)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"clock_event_reasons": 0x1 | 0x2 | 0x4},
+        {"power_violation_ns": 10**9},
+        {"ecc_uncorrected": None, "unread": {"ecc_uncorrected": "Not Supported"}},
+        {"thermal_violation_ns": None, "unread": {"thermal_violation_ns": "Not Supported"}},
+        {"power_limit_mw": 750_000},
+    ],
+    ids=["idle, set clocks and power cap", "power", "no ECC", "no violation counters", "a raised limit"],
+)
+def test_what_a_sound_gpu_may_do_or_lack_does_not_reject(changes: dict[str, Any]) -> None:
+    assert judged(every(**changes)).state is State.PASS
+
+
+def test_several_disturbances_are_all_named() -> None:
+    hot = once(clock_event_reasons=0x40, processes=(OURS, GpuProcess(99, "foreign")))
+    found = judged(hot)
+    assert (found.reason_code, found.evidence["also"]) == ("foreign_process", "throttled")
+
+
+def test_the_driver_that_gives_zeros_everywhere_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Driver([liar(UUID)]))
+    with GpuProbe(UUID, lambda pid: OURS) as probe:
+        reading = probe.read()
+    found = judged(disturbed(lambda s: replace(s, gpu=reading), ALWAYS))
+    assert (found.state, found.reason_code) == (State.ENV_REJECTED, "nvml_implausible")
+
+
+def test_the_driver_of_a_healthy_gpu_at_work_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Driver([Gpu(uuid=UUID).busy(ENGINE)]))
+    with GpuProbe(UUID, lambda pid: OURS) as probe:
+        reading = probe.read()
+    assert judged(disturbed(lambda s: replace(s, gpu=reading), ALWAYS)).state is State.PASS
+
+
+# ── a policy that does without a GPU ─────────────────────────────────────────────────────────────────────────────────
+
+GPU_CODES = {"nvml_missing", "nvml_implausible", "foreign_process", "ecc_error", "throttled", "power_capped"}
+
+
+@pytest.mark.parametrize(("code", "samples", "said"), DISTURBANCES.values(), ids=list(DISTURBANCES))
+def test_without_gpu_only_the_host_is_judged_and_nothing_known_is_skipped(
+    code: str, samples: Callable[[], list[Sample]], said: str
+) -> None:
+    found = judged(samples(), HOST_ONLY)
+    if code in GPU_CODES | {"clock_shift"}:
+        assert found.state is State.PASS
+        assert "gpu" not in found.evidence
+    else:
+        assert (found.state, found.reason_code) == (
+            State.SKIPPED if code == "unwatched" else State.ENV_REJECTED,
+            code,
+        )
+
+
+def test_a_run_that_was_stored_before_there_was_a_watch_is_unwatched() -> None:
+    run = replace(watched_run(SAMPLES), conditions={})
+    assert {(v.state, v.reason_code) for v in GATE.judge(RULE, run)} == {(State.ENV_REJECTED, "unwatched")}
+    assert {(v.state, v.reason_code) for v in GATE.judge(HOST_ONLY, run)} == {(State.SKIPPED, "unwatched")}
+
+
+def test_a_stored_run_is_judged_as_it_was(tmp_path: Any) -> None:
+    run = watched_run(once(clock_event_reasons=0x40, processes=(OURS, GpuProcess(99, "foreign", "trainer"))))
+    stored = from_plain(Run, to_plain(Run, run), tmp_path)
+    assert list(GATE.judge(RULE, stored)) == list(GATE.judge(RULE, run))
+
+
+def test_the_bits_that_reject_are_the_drivers_slow_downs() -> None:
+    from specgate.conditions import THROTTLES
+
+    assert (
+        pynvml.nvmlClocksEventReasonHwSlowdown
+        | pynvml.nvmlClocksEventReasonSwThermalSlowdown
+        | pynvml.nvmlClocksEventReasonHwThermalSlowdown
+        | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
+    ) == THROTTLES

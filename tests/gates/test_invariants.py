@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specgate.core import Held, Invariant, Rule, Run, State
+from specgate.gates.invariants import GATE
+from tests.factories import blocks_of, plan_of, run_of, scenario
+
+RULE = Rule("perf-mode", "invariants", True)
+
+
+def run_with(*held: Held) -> Run:
+    """A run of one baseline and one spec cell, both with I1, I2, … as given."""
+    plan = plan_of(replace(scenario(), perf_mode=True))
+    certificate = tuple(
+        Invariant(f"I{n}", h, "fallback_kernel" if h is Held.BROKEN else "seen", f"said of I{n}")
+        for n, h in enumerate(held, 1)
+    )
+    return run_of(plan, blocks_of(plan), certificates={c.key: certificate for c in plan.cells})
+
+
+def test_a_certificate_without_a_flaw_passes_and_says_what_holds() -> None:
+    (first, _) = GATE.judge(RULE, run_with(Held.HELD, Held.HELD))
+    assert (first.state, first.message) == (State.PASS, "I1 I2 hold")
+
+
+def test_a_broken_invariant_is_invalid_under_its_own_reason() -> None:
+    (first, _) = GATE.judge(RULE, run_with(Held.BROKEN, Held.HELD))
+    assert (first.state, first.reason_code) == (State.INVALID, "fallback_kernel")
+    assert first.message == "I1 is broken: said of I1"
+
+
+@pytest.mark.parametrize(("accepted", "state"), [("", State.INVALID), ("I1", State.INVALID), ("I1, I2", State.PASS)])
+def test_only_a_policy_may_accept_what_cannot_be_seen(accepted: str, state: State) -> None:
+    rule = replace(RULE, params={"accept_unseen": accepted})
+    (first, _) = GATE.judge(rule, run_with(Held.UNSEEN, Held.UNSEEN, Held.HELD))
+    assert first.state is state
+    assert first.reason_code == ("all_held" if state is State.PASS else "not_observable")
+
+
+def test_what_is_broken_is_not_accepted_by_any_policy() -> None:
+    rule = replace(RULE, params={"accept_unseen": "I1"})
+    assert [v.state for v in GATE.judge(rule, run_with(Held.BROKEN))] == [State.INVALID] * 2
+
+
+def test_a_perf_mode_cell_without_a_certificate_passes_nothing() -> None:
+    run = replace(run_with(Held.HELD), certificates={})
+    assert {(v.state, v.reason_code) for v in GATE.judge(RULE, run)} == {(State.INVALID, "not_measured")}
+
+
+def test_scenarios_that_do_not_ask_for_perf_mode_are_skipped() -> None:
+    plan = plan_of()
+    assert [v.state for v in GATE.judge(RULE, run_of(plan, blocks_of(plan)))] == [State.SKIPPED]

@@ -1,0 +1,81 @@
+"""One role against another of the same rounds: within a margin, beyond it, faster, or not known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specgate.core import Block, Rule, Run, State, Verdict
+from specgate.gates.regression import GATE
+from tests.factories import blocks_of, corrupt, plan_of, run_of, scenario
+
+
+def run(slower: float, jitter: float = 0.003, rounds: int = 4) -> Run:
+    """spec-3 cycles that take `slower` times as long as those of spec-2 per token; drafts are never accepted."""
+    plan = plan_of(scenario(spec=(2, 3), rounds=rounds))
+
+    def slow(block: Block) -> Block:
+        return replace(block, elapsed_ns=round(block.elapsed_ns * (slower if block.role.k == 3 else 1.0)))
+
+    return run_of(plan, blocks_of(plan, accept=(0,), jitter=jitter, change=slow))
+
+
+def verdict(measured: Run, *, margin: float = 2.0, against: str = "spec-2", role: str = "spec-3") -> Verdict:
+    rule = Rule("no-slower", "regression", True, role=role, params={"against": against, "margin_pct": margin})
+    (found,) = GATE.judge(rule, measured)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("slower", "state", "code"),
+    [
+        (1.0, State.PASS, "within_margin"),
+        (1.05, State.FAIL, "margin_exceeded"),
+        (0.95, State.IMPROVED, "faster"),
+    ],
+)
+def test_an_interval_beside_the_margin_decides(slower: float, state: State, code: str) -> None:
+    found = verdict(run(slower))
+    assert (found.state, found.reason_code) == (state, code)
+
+
+def test_noise_wider_than_the_margin_is_not_decided_and_says_how_much_more_is_needed() -> None:
+    found = verdict(run(1.0, jitter=0.1))
+    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "margin_not_excluded")
+    assert "more pairs: a new run with --measurement-runs" in (found.next_step or "")
+
+
+def test_an_effect_below_what_the_machine_can_tell_is_no_improvement() -> None:
+    faster = run(0.95)
+    assert verdict(replace(faster, mde={faster.comparisons[1].cell.key: 0.1})).state is State.PASS
+
+
+def test_against_the_baseline_the_margin_is_on_the_pairs_themselves() -> None:
+    measured = run(1.0)  # cycles of 14 ms that emit one token, against steps of 10 ms
+    assert verdict(measured, against="baseline").state is State.FAIL
+    assert verdict(measured, against="baseline", margin=50).state is State.PASS
+
+
+def test_a_fail_says_what_would_do() -> None:
+    found = verdict(run(1.1))
+    assert "7." in (found.next_step or "") and "less time" in (found.next_step or "")
+
+
+def test_speed_that_is_withheld_is_compared_with_nothing() -> None:
+    plan = plan_of(scenario(spec=(2, 3)))
+    found = verdict(run_of(plan, blocks_of(plan, change=corrupt)))
+    assert (found.state, found.reason_code) == (State.INVALID, "token_mismatch")
+
+
+@pytest.mark.parametrize(
+    ("against", "state", "code"),
+    [
+        ("spec-3", State.SKIPPED, "same_role"),
+        ("spec-5", State.SKIPPED, "no_cell"),
+        ("fast", State.INVALID, "no_such_role"),
+    ],
+)
+def test_a_role_without_a_partner_is_not_judged(against: str, state: State, code: str) -> None:
+    found = verdict(run(1.0), against=against)
+    assert (found.state, found.reason_code) == (state, code)
