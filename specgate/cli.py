@@ -34,11 +34,11 @@ def cli() -> None:
 
 cli.add_command(micro)
 cli.add_command(full)
+cli.add_command(doctor)
+cli.add_command(calibrate)
 cli.add_command(status)
 cli.add_command(verify)
 cli.add_command(check)
-cli.add_command(doctor)
-cli.add_command(calibrate)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(tape)

@@ -558,7 +558,6 @@ class Run:
     """point key → the sentence that says why its blocks are missing or incomplete."""
     verdicts: tuple[Verdict, ...] = ()
     warnings: tuple[str, ...] = ()
-    order: Order | None = None
     certificates: Mapping[str, tuple[Invariant, ...]] = field(default_factory=dict)
     """cell key → its PERF_MODE invariants, for the cells of scenarios that ask for them."""
     conditions: Mapping[str, Conditions] = field(default_factory=dict)
@@ -567,6 +566,7 @@ class Run:
     """cell key → minimum detectable effect (ratio less 1), from this machine's noise passport; empty without one."""
     ended_early: Mapping[str, int] = field(default_factory=dict)
     """point key → the planned rounds after which a look found it decided, where further ones were planned."""
+    order: Order | None = None
 
     @property
     def acceptance(self) -> AcceptanceSource:

@@ -17,7 +17,20 @@ from specgate import __version__, looks, machine, noise, plugins
 from specgate.admission import admission, order_of, record
 from specgate.attribution import conditions_of
 from specgate.certificate import certificates
-from specgate.core import Block, EngineFacts, Margin, Order, PairRef, Plan, Point, Policy, Run, Scenario, State, Verdict
+from specgate.core import (
+    Block,
+    EngineFacts,
+    Margin,
+    Order,
+    PairRef,
+    Plan,
+    Point,
+    Policy,
+    Run,
+    Scenario,
+    State,
+    Verdict,
+)
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError, UsageError
 from specgate.gate_set import fitted, machine_size
 from specgate.ledger import Ledger
@@ -97,7 +110,8 @@ def carry_out(request: Request) -> ExitCode:
                 runner.run()
         except (SpecgateError, KeyboardInterrupt) as error:
             stopped = error
-    run, plan = without_decided(run, plan, config, folder)
+    early = looks.ended_early(plan, run, config.policy, journal_of(folder))
+    run, plan = replace(run, ended_early=early), looks.without(plan, early)
     run = judge(conclude(run, plan, config, folder, runner, stopped), config.policy)
     said: list[str] = []
     try:
@@ -204,9 +218,9 @@ def begin(
         cells=(),
         comparisons=(),
         failures={},
-        order=order,
         warnings=noise.warnings(passport),
         mde=noise.effects(plan, passport),
+        order=order,
     )
     folder.write_config(config)
     folder.write_json("env.json", environment)
@@ -320,15 +334,10 @@ def conclude(
     )
 
 
-def without_decided(run: Run, plan: Plan, config: Config, folder: RunFolder) -> tuple[Run, Plan]:
-    """The run, and what is left of its plan, once the points that a look found decided end there."""
-    early = looks.ended_early(plan, run, config.policy, journal_of(folder))
-    return replace(run, ended_early=early), looks.without(plan, early)
-
-
 def with_figures(run: Run, plan: Plan, config: Config, folder: RunFolder) -> Run:
     """The run with everything that follows from its samples, which is the same at any later time."""
-    engines = folder.engines()
+    early = looks.ended_early(plan, run, config.policy, journal_of(folder))
+    plan, engines = looks.without(plan, early), folder.engines()
     blocks = whole_rounds(plan, folder.blocks())
     forced = any(facts.acceptance == "forced" for facts in engines.values())
     cells, comparisons = measure(plan, blocks, folder.margins(), near_tie_margin(config.policy), forced=forced)
@@ -338,8 +347,9 @@ def with_figures(run: Run, plan: Plan, config: Config, folder: RunFolder) -> Run
         cells=cells,
         comparisons=comparisons,
         certificates=certificates(plan, cells, comparisons, blocks, engines, folder.traces()),
-        warnings=tuple(dict.fromkeys((*run.warnings, *(w for facts in engines.values() for w in warnings_of(facts))))),
         conditions=conditions_of(plan, blocks, folder.samples()),
+        ended_early=early,
+        warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),
     )
 
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from specgate import machine, plugins
+from specgate import looks, machine, plugins
 from specgate.core import Plan, Run
 from specgate.errors import ExitCode, InvalidResult, SpecgateError
 from specgate.ledger import Entry, Ledger
 from specgate.plan import build_plan
-from specgate.session import ending, judge, judgement, speculation_blocks, with_figures, without_decided
+from specgate.session import ending, judge, judgement, speculation_blocks, with_figures
 from specgate.store import SCHEMA, SCHEMA_VERSION, Config, RunFolder, to_plain, without_home
 
 MANIFEST: Final = "MANIFEST.sha256"
@@ -133,8 +133,8 @@ def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
     config = folder.read_config()
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     stored = replace(folder.read_run(), scenarios=config.scenarios, pair=config.pair, kind=config.kind)
-    run, plan = without_decided(stored, plan, config, folder)
-    return judge(with_figures(run, plan, config, folder), config.policy), plan, config
+    run = judge(with_figures(stored, plan, config, folder), config.policy)
+    return run, looks.without(plan, run.ended_early), config
 
 
 def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) -> Iterator[Difference]:
