@@ -14,6 +14,7 @@ from typing import Final
 
 from specgate import plugins
 from specgate.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
+from specgate.comparison import NO_TOKEN
 from specgate.core import (
     Cell,
     CellResult,
@@ -39,6 +40,9 @@ LACKS: Final = {
     "tokens": "the tokens of both runs",
     "degeneracy": "the generated text",
     "validity": "the blocks and their accept counts",
+    "environment": "readings of the machine",
+    "invariants": "a certificate",
+    "regression": "pairs of blocks",
 }
 """What a benchmark would have to hold for these gates."""
 
@@ -77,7 +81,8 @@ def with_margin(run: Run, margin: float) -> Run:
 
 def _with_margin(comparison: Comparison, margin: float) -> Comparison:
     divergences = tuple(
-        replace(d, near_tie=d.margin is not None and d.margin < margin) for d in comparison.tokens.divergences
+        replace(d, near_tie=d.margin is not None and d.margin < margin and NO_TOKEN not in (d.expected, d.got))
+        for d in comparison.tokens.divergences
     )
     tokens = replace(comparison.tokens, divergences=divergences)
     speedup = comparison.speedup
