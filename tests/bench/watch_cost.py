@@ -13,6 +13,7 @@ import math
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -58,7 +59,11 @@ def main(pairs: int, seconds: float, interval: float) -> None:
     if found is not None:
         middle, low, high = (math.exp(v) - 1 for v in (found.mean, found.low, found.high))
         click.echo(f"time on/off: {middle:+.3%} (95 % interval {low:+.3%} … {high:+.3%}), sd of a pair {found.sd:.3%}")
-    click.echo(f"median on/off: {math.exp(statistics.median(ratios)) - 1:+.3%}")
+    low, high = median_interval(ratios)
+    middle, low, high = (math.exp(v) - 1 for v in (statistics.median(ratios), low, high))
+    click.echo(
+        f"median on/off: {middle:+.3%} (95 % interval {low:+.3%} … {high:+.3%}), which bursts of others move less"
+    )
     click.echo(f"CPU time of the watch: {statistics.fmean(shares):.3%} of all CPUs")
 
 
@@ -75,6 +80,15 @@ def hashed(chunks: int) -> str:
     for _ in range(chunks):
         digest.update(CHUNK)
     return digest.hexdigest()
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Order statistics that hold the median with 95 %: the sign test's interval."""
+    from scipy.stats import binom
+
+    ordered, n = sorted(values), len(values)
+    reach = max(0, int(binom.ppf(0.025, n, 0.5)) - 1)
+    return ordered[reach], ordered[n - 1 - reach]
 
 
 def watch_cpu_s() -> float:
