@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -207,6 +208,10 @@ def _differing(file: str, place: str, was: object, now: object) -> Iterator[Diff
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
         for i, (old, new) in enumerate(zip(was, now, strict=True)):
             yield from _differing(file, f"{place}[{i}]", old, new)
+    elif isinstance(was, float) and isinstance(now, float):
+        # Another machine's linear algebra adds in another order: its last digits are no contradiction.
+        if not math.isclose(was, now, rel_tol=1e-9, abs_tol=1e-12):
+            yield Difference(file, place, f"{_short(was)}; recomputed: {_short(now)}")
     elif type(was) is not type(now) or was != now:
         yield Difference(file, place, f"{_short(was)}; recomputed: {_short(now)}")
 

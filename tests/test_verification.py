@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from specgate.cli import cli as commands
 from specgate.errors import UsageError
 from specgate.store import RunFolder
-from specgate.verification import verify
+from specgate.verification import differences_of, verify
 from tests.command import Cli
 
 
@@ -213,3 +213,10 @@ def test_a_torn_journal_is_reported_and_left_as_it_is(run: Path) -> None:
     found = differences(run)
     assert any("an unfinished line" in line for line in found), found
     assert file.read_text() == torn
+
+
+def test_the_last_digits_of_another_machine_are_no_difference_and_the_ninth_is() -> None:
+    stored = {"figures": [-0.00024844178997684985, 1.5]}
+    assert not list(differences_of("run.json", stored, {"figures": [-0.0002484417899766278, 1.5]}))
+    (found,) = differences_of("run.json", stored, {"figures": [-0.00024844178997684985, 1.50000001]})
+    assert (found.file, found.place) == ("run.json", "figures[1]")
