@@ -16,7 +16,7 @@ from specgate.store import Config, RunFolder
 from specgate.streak import NEEDED
 
 if TYPE_CHECKING:
-    from specgate.session import Request
+    from specgate.request import Request
 
 
 def order_of(request: Request, config: Config, ledger: Ledger) -> Order:

@@ -20,8 +20,10 @@ from specgate.measurement import check_block
 from specgate.noise import SCHEMA, CellNoise, Passport, effect, file_of
 from specgate.plan import build_plan
 from specgate.progress import progress
+from specgate.request import Request
+from specgate.resolution import resolve
 from specgate.runner import Runner, in_round
-from specgate.session import Request, fitting_prompts, now, resolve
+from specgate.session import fitting_prompts, now
 from specgate.stats import Pairs
 from specgate.store import Config, RunFolder, label_of, to_plain
 

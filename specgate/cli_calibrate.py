@@ -38,7 +38,7 @@ def calibrate(**options: Any) -> None:
     --margin-pct: this machine is too noisy to judge.
     """
     from specgate import calibration
-    from specgate.session import Request
+    from specgate.request import Request
 
     plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
     options.pop("debug")

@@ -36,7 +36,7 @@ def status(as_json: bool, **options: Any) -> None:
     Exit code 0, or 6 where the ledger was changed.
     """
     from specgate.position import position
-    from specgate.session import Request
+    from specgate.request import Request
 
     options["options"] = dict(key_value(o) for o in options["options"])
     found = position(Request(kind="full", argv=(), plain=True, **options))

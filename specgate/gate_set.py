@@ -20,7 +20,7 @@ from specgate.store import Config
 from specgate.workload import RANDOM
 
 if TYPE_CHECKING:
-    from specgate.session import Request
+    from specgate.request import Request
 
 
 def machine_size() -> Literal["cpu", "gpu"]:

@@ -10,11 +10,11 @@ from specgate.core import Order
 from specgate.gate_set import micro_gates
 from specgate.ledger import History, Ledger
 from specgate.order import OF_THE_ENGINE, claim_of, digests
-from specgate.session import resolve
+from specgate.resolution import resolve
 from specgate.streak import NEEDED, Claim, Streak, completed, streak
 
 if TYPE_CHECKING:
-    from specgate.session import Request
+    from specgate.request import Request
 
 
 @dataclass(frozen=True, slots=True)

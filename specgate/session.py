@@ -6,9 +6,8 @@ Request ─► Config, Plan ─► Runner (journal) ─► measurement ─► ga
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Literal
 
 import click
@@ -22,69 +21,29 @@ from specgate.core import (
     EngineFacts,
     Margin,
     Order,
-    PairRef,
     Plan,
     Point,
     Policy,
     Run,
-    Scenario,
     State,
     Verdict,
 )
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError, UsageError
-from specgate.gate_set import fitted, machine_size
 from specgate.ledger import Ledger
 from specgate.looks import Journal
 from specgate.measurement import eagle_speculation, measure
-from specgate.pairs.resolve import resolve_pair, target_limits
+from specgate.pairs.resolve import target_limits
 from specgate.plan import build_plan, check_limits
-from specgate.policy import find_policy, near_tie_margin
+from specgate.policy import near_tie_margin
 from specgate.progress import progress
+from specgate.request import Request
+from specgate.resolution import read_back, resolve
 from specgate.runner import Ended, Runner, whole_rounds
-from specgate.scenario import override, select
 from specgate.selftest.stamp import last_green
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
 from specgate.watch import snapshot, watching
 from specgate.workload import Prompts, build_prompts
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The command line of `micro` or `full`, parsed but not yet understood."""
-
-    kind: Literal["micro", "full"]
-    argv: tuple[str, ...]
-    plain: bool
-    out: Path
-    backend: str | None = None
-    scenarios: Sequence[str] = ()
-    only: str | None = None
-    policy: str | None = None
-    pair: str | None = None
-    target: Path | None = None
-    draft: Path | None = None
-    warmup_runs: int | None = None
-    measurement_runs: int | None = None
-    perf_mode: bool | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    resume: Path | None = None
-    override_order: str | None = None
-
-
-FIXED_BY_A_RUN = (
-    "backend",
-    "scenarios",
-    "only",
-    "policy",
-    "pair",
-    "target",
-    "draft",
-    "warmup_runs",
-    "measurement_runs",
-    "perf_mode",
-    "options",
-)
 
 
 def carry_out(request: Request) -> ExitCode:
@@ -232,59 +191,6 @@ def begin(
     folder.write_json("env.json", environment)
     folder.write_run(run)
     return folder, run
-
-
-def resolve(request: Request) -> Config:
-    size = machine_size()
-    backend = plugins.backend(request.backend) if request.backend else plugins.default_backend()
-    availability = backend.available()
-    if not availability.usable:
-        raise EnvironmentRefused(f"back end {backend.name!r} cannot run here: {availability.reason}")
-    gates = {name: gate.params for name, gate in plugins.gates().items()}
-    chosen = [
-        override(
-            scenario,
-            warmup_runs=request.warmup_runs,
-            measurement_runs=request.measurement_runs,
-            perf_mode=request.perf_mode,
-        )
-        for scenario in select(request.scenarios, request.only, request.kind, size)
-    ]
-    pair = chosen_pair(request, chosen)
-    chosen = fitted(chosen, pair, other_target=request.target is not None or request.pair is not None)
-    return Config(
-        kind=request.kind,
-        backend=backend.name,
-        pair=pair,
-        policy=find_policy(request.policy or ("seed" if size == "gpu" else "cpu"), gates),
-        scenarios={s.name: s for s in chosen},
-        options=request.options,
-    )
-
-
-def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:
-    """The command line's pair, else the scenarios'. Raises UsageError where they name several, or it names two."""
-    if request.pair is not None:
-        if request.target is not None or request.draft is not None:
-            raise UsageError("--pair together with --target or --draft", hint="name the pair in one way")
-        return resolve_pair(request.pair, None, None)
-    names = {s.pair for s in scenarios}
-    if len(names) > 1 and request.target is None:
-        raise UsageError(f"scenarios of several pairs in one run: {', '.join(sorted(names))}", hint="run them apart")
-    return resolve_pair(names.pop(), request.target, request.draft)
-
-
-def read_back(request: Request) -> Config:
-    """The config of the run that is to go on. Raises UsageError for options that the run has fixed."""
-    assert request.resume is not None
-    if given := [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]:
-        options = ", ".join("--" + name.removesuffix("s").replace("_", "-") for name in given)
-        raise UsageError(f"--resume with {options}", hint="the run's own config.resolved.yaml says what it measures")
-    config = RunFolder.open(request.resume).read_config()
-    if config.kind != request.kind:
-        hint = f"continue it with specgate {config.kind} --resume"
-        raise UsageError(f"{request.resume} is a {config.kind} run", hint=hint)
-    return config
 
 
 def resume(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:

@@ -24,7 +24,7 @@ from specgate.errors import SpecgateError
 from specgate.ledger import Entry, Ledger
 from specgate.order import of_engine
 from specgate.position import position
-from specgate.session import Request
+from specgate.request import Request
 from tests.command import ROOT, Cli
 
 FAKE = ("--backend", "fake")

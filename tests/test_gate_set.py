@@ -13,8 +13,8 @@ from specgate.core import AcceptanceSource, PairRef, Policy
 from specgate.gate_set import micro_gates
 from specgate.order import digests
 from specgate.policy import find_policy
+from specgate.request import Request
 from specgate.scenario import find, shipped
-from specgate.session import Request
 from specgate.store import Config
 from specgate.workload import RANDOM
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from specgate.core import Run, State
+from specgate.request import Request
 from specgate.selftest import stored
-from specgate.session import Request, carry_out
+from specgate.session import carry_out
 from specgate.store import RunFolder
 
 FOLDER: Final = Path(__file__).parent

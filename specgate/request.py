@@ -1,0 +1,31 @@
+"""The command line of a run, parsed but not yet understood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The command line of `micro` or `full`, parsed but not yet understood."""
+
+    kind: Literal["micro", "full"]
+    argv: tuple[str, ...]
+    plain: bool
+    out: Path
+    backend: str | None = None
+    scenarios: Sequence[str] = ()
+    only: str | None = None
+    policy: str | None = None
+    pair: str | None = None
+    target: Path | None = None
+    draft: Path | None = None
+    warmup_runs: int | None = None
+    measurement_runs: int | None = None
+    perf_mode: bool | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    resume: Path | None = None
+    override_order: str | None = None
