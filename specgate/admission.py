@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from specgate.core import EngineFacts, Order, Run, State
 from specgate.errors import ExitCode, UsageError
 from specgate.gate_set import micro_gates
 from specgate.ledger import Ledger
 from specgate.order import admit, after_micro, claim_of, digests, entry_of
+from specgate.request import Request
 from specgate.store import Config, RunFolder
 from specgate.streak import NEEDED
-
-if TYPE_CHECKING:
-    from specgate.request import Request
 
 
 def order_of(request: Request, config: Config, ledger: Ledger) -> Order:

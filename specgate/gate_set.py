@@ -10,17 +10,15 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from specgate import machine
 from specgate.core import PairRef, Scenario
 from specgate.policy import micro_scenarios
+from specgate.request import Request
 from specgate.scenario import SHIPPED, select
 from specgate.store import Config
 from specgate.workload import RANDOM
-
-if TYPE_CHECKING:
-    from specgate.request import Request
 
 
 def machine_size() -> Literal["cpu", "gpu"]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from specgate.core import Order
 from specgate.gate_set import micro_gates
 from specgate.ledger import History, Ledger
 from specgate.order import OF_THE_ENGINE, claim_of, digests
+from specgate.request import Request
 from specgate.resolution import resolve
 from specgate.streak import NEEDED, Claim, Streak, completed, streak
-
-if TYPE_CHECKING:
-    from specgate.request import Request
 
 
 @dataclass(frozen=True, slots=True)

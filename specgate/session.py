@@ -299,6 +299,7 @@ def judge(run: Run, policy: Policy) -> Run:
 
 def write(run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[str, ExitCode]) -> None:
     """Reports first, run.json last: a `complete` run.json means that everything else is there."""
+    folder.write_json("env.json", run.environment)
     folder.write_json("gates.json", judgement(run, config.policy, end))
     for name in plugins.registered("specgate.reports"):
         report = plugins.report(name)
