@@ -147,10 +147,10 @@ def _serve(conn: Connection, backend: str, request: OpenRequest, log: Path) -> N
         conn.send(answer)
 
 
-def _carry_out(engine: Engine, method: str, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+def _carry_out(engine: Engine, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     """A call of the engine, but for `trace`: looking is the harness's, unless there is nothing to look at."""
     if method == "trace" and not isinstance(engine, ScriptedTrace):
-        return profiler.trace(engine, *args)  # type: ignore[arg-type]  # as `EngineWorker.trace` sends them
+        return profiler.trace(engine, *args)
     return getattr(engine, method)(*args, **kwargs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,14 +22,14 @@ def counted(made: Block, **changes: int) -> Block:
     return replace(made, counters={**COUNTERS, **changes})
 
 
-def traces_of(plan: Plan, **changes: object) -> dict[str, BlockTrace]:
+def traces_of(plan: Plan, **changes: Any) -> dict[str, BlockTrace]:
     """A quiet trace of every cell, of the first prompt set; `changes` to the spec cell's."""
     round_ = next(r for r in plan.rounds if not r.warmup and r.prompt_set == 0)
     traces = {}
     for cell in plan.cells:
         tokens = block(round_, cell.role, steps=4).tokens
         seen = BlockTrace(cell.key, 0, 0, "profiler", 4, tokens, {"mine": 8}, {}, {"cudaGraphLaunch": 4})
-        traces[cell.key] = replace(seen, **changes) if cell.role.speculative else seen  # type: ignore[arg-type]  # by test
+        traces[cell.key] = replace(seen, **changes) if cell.role.speculative else seen
     return traces
 
 

@@ -21,7 +21,7 @@ from specgate.verdict import overall
 from tests.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, policy_of, run_of
 
 BASELINE = {"scenario": "Baseline_Single_Context32K", "throughput_tokens_per_sec": {"mean": 100.0, "std": 1.0}}
-SPECULATIVE = {
+SPECULATIVE: dict[str, Any] = {
     "scenario": "Speculative_Single_Context32K_3tokens",
     "throughput_tokens_per_sec": {"mean": 210.0},
     "eagle_speculation": {
@@ -49,7 +49,7 @@ def states(run: Run) -> dict[str, tuple[State, str]]:
 
 
 def speculative(**changes: object) -> dict[str, Any]:
-    return {**SPECULATIVE, "eagle_speculation": {**SPECULATIVE["eagle_speculation"], **changes}}  # type: ignore[dict-item]
+    return {**SPECULATIVE, "eagle_speculation": {**SPECULATIVE["eagle_speculation"], **changes}}
 
 
 def test_of_a_benchmark_acceptance_is_judged_and_the_rest_is_said_to_be_beyond_it(tmp_path: Path) -> None:

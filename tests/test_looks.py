@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from specgate.core import Block, Plan, Policy, Rule, Run
 from specgate.looks import Journal, ended_early, without
@@ -16,9 +17,9 @@ def speed_policy(*floors: float) -> Policy:
     return policy_of(*(Rule(f"speed-{f}", "speed", True, role="spec-3", params={"min": f}) for f in floors))
 
 
-def ends(blocks: list[Block], policy: Policy, plan: Plan = PLAN, **journal: object) -> dict[str, int]:
+def ends(blocks: list[Block], policy: Policy, plan: Plan = PLAN, **journal: Any) -> dict[str, int]:
     run: Run = run_of(plan, ())
-    return ended_early(plan, run, policy, replace(Journal(blocks, (), run.engines), **journal))  # type: ignore[arg-type]  # fields by name
+    return ended_early(plan, run, policy, replace(Journal(blocks, (), run.engines), **journal))
 
 
 def test_a_point_ends_at_the_first_look_that_decides_every_rule() -> None:

@@ -39,7 +39,7 @@ def test_runs_say_when_the_self_test_was_last_green_and_on_which_source(
 ) -> None:
     assert stamp.last_green(tmp_path) == "never beside these runs"
     stamp.write(tmp_path, 22)
-    assert "22 faults seen, this source tree" in stamp.last_green(tmp_path)
+    assert "all 22 checks, this source tree" in stamp.last_green(tmp_path)
     monkeypatch.setattr(machine, "source_tree_sha256", lambda: "0" * 64)
     assert "another source tree" in stamp.last_green(tmp_path)
     (tmp_path / stamp.NAME).write_text("{")

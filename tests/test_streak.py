@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ SUBJECT = {"policy": "cpu", "pair": "demo"}
 CLAIM = Claim(SUBJECT, {"one": "1", "two": "2"}, {"source": "s", "weights": "w"})
 
 
-def entry(n: int, state: State = State.PASS, *, hours_ago: float = 1.0, **changes: object) -> Entry:
+def entry(n: int, state: State = State.PASS, *, hours_ago: float = 1.0, **changes: Any) -> Entry:
     made = Entry(
         time=(NOW - timedelta(hours=hours_ago)).isoformat(timespec="seconds"),
         run=f"run-{n}",
@@ -32,7 +33,7 @@ def entry(n: int, state: State = State.PASS, *, hours_ago: float = 1.0, **change
         pid=1000 + n,
         process_started="2026-11-21T10:00:00.000+00:00",
     )
-    return replace(made, **changes)  # type: ignore[arg-type]  # the names are a test's own
+    return replace(made, **changes)
 
 
 def length(*entries: Entry) -> int:

@@ -12,21 +12,21 @@ from specgate import machine
 NAME: Final = "selftest.json"
 
 
-def write(runs: Path, faults: int) -> None:
-    """All `faults` were seen, by this source tree, now."""
+def write(runs: Path, checks: int) -> None:
+    """All `checks` came out as they must, with this source tree, now."""
     runs.mkdir(parents=True, exist_ok=True)
     said = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "source_tree_sha256": machine.source_tree_sha256()}
-    (runs / NAME).write_text(json.dumps({**said, "faults": faults}) + "\n", encoding="utf-8")
+    (runs / NAME).write_text(json.dumps({**said, "checks": checks}) + "\n", encoding="utf-8")
 
 
 def last_green(runs: Path) -> str:
     """One sentence for a run's page."""
     try:
         said = json.loads((runs / NAME).read_text(encoding="utf-8"))
-        time, tree, faults = said["time"], said["source_tree_sha256"], said["faults"]
+        time, tree, checks = said["time"], said["source_tree_sha256"], said["checks"]
     except FileNotFoundError:
         return "never beside these runs"
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{NAME} cannot be read: {error}"
     same = "this source tree" if tree == machine.source_tree_sha256() else f"another source tree, {str(tree)[:8]}"
-    return f"green {time}: {faults} faults seen, {same}"
+    return f"green {time}: all {checks} checks, {same}"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,12 +23,19 @@ from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, S
 
 ROOT = Path(__file__).parents[3]
 POSITIONS = 512
-SUPPORTED = {"layers": 4, "heads": 2, "kv_heads": 1, "head_dim": 64, "intermediate": 96, "positions": POSITIONS}
+SUPPORTED: dict[str, Any] = {
+    "layers": 4,
+    "heads": 2,
+    "kv_heads": 1,
+    "head_dim": 64,
+    "intermediate": 96,
+    "positions": POSITIONS,
+}
 
 
 def written(folder: Path, **sizes: int) -> OpenRequest:
     """A request for a random pair of these sizes, written to `folder`."""
-    target, draft = write_random_pair(folder, seed=5, **{**SUPPORTED, **sizes})  # type: ignore[arg-type]  # no sequence
+    target, draft = write_random_pair(folder, seed=5, **{**SUPPORTED, **sizes})
     pair = PairRef("random", target, draft)
     return OpenRequest(pair, "bfloat16", max_batch=2, max_positions=256, max_k=3, perf_mode=False)
 
