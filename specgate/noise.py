@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from specgate import machine
@@ -113,9 +112,8 @@ def _too_narrow(policy: Policy, plan: Plan, passport: Passport | None) -> Iterat
     known = effects(plan, passport)
     for rule in policy.rules:
         for cell in plan.cells if "margin_pct" in rule.params else ():
-            meant = fnmatchcase(cell.point.scenario, rule.scenario) and fnmatchcase(cell.role.name, rule.role)
             mde = known.get(cell.key, 0.0)
-            if meant and float(rule.params["margin_pct"]) < 100 * mde:
+            if rule.matches(cell) and float(rule.params["margin_pct"]) < 100 * mde:
                 yield rule, f"the minimum detectable effect of {cell.key} is {100 * mde:.2f} % here"
 
 

@@ -28,6 +28,7 @@ from specgate.core import (
     State,
     Verdict,
 )
+from specgate.cycle_accounting import cycle_budgets
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError, UsageError
 from specgate.ledger import Ledger
 from specgate.looks import Journal
@@ -40,6 +41,7 @@ from specgate.request import Request
 from specgate.resolution import read_back, resolve
 from specgate.runner import Ended, Runner, whole_rounds
 from specgate.selftest.stamp import last_green
+from specgate.speedup_limits import with_ceilings
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
 from specgate.watch import snapshot, watching
@@ -253,16 +255,18 @@ def with_figures(run: Run, plan: Plan, config: Config, folder: RunFolder) -> Run
     blocks = whole_rounds(plan, folder.blocks())
     forced = any(facts.acceptance == "forced" for facts in engines.values())
     cells, comparisons = measure(plan, blocks, folder.margins(), near_tie_margin(config.policy), forced=forced)
-    return replace(
+    found = replace(
         run,
         engines=engines,
         cells=cells,
         comparisons=comparisons,
+        budgets=cycle_budgets(plan, cells, comparisons, blocks, engines, run.bandwidth),
         certificates=certificates(plan, cells, comparisons, blocks, engines, folder.traces()),
         conditions=conditions_of(plan, blocks, folder.samples()),
         ended_early=early,
         warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),
     )
+    return with_ceilings(found, config.policy)
 
 
 def speculation_blocks(run: Run, plan: Plan, folder: RunFolder) -> dict[str, object]:
