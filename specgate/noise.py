@@ -6,7 +6,6 @@ folder of runs.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from pathlib import Path
 
 from specgate import machine
 from specgate.core import Cell, Plan, Policy, Rule, Scenario, State
-from specgate.errors import InvalidResult, UsageError
+from specgate.errors import UsageError
+from specgate.record import read_record
 from specgate.stats import ALPHA, MIN_FREEDOM, MIN_PAIRS, minimum_detectable_effect, planned_looks
-from specgate.store import from_plain
 
 SCHEMA = "specgate.noise/v1"
 
@@ -64,17 +63,7 @@ def file_of(out: Path) -> Path:
 
 def passport_of(out: Path) -> Passport | None:
     """Raises InvalidResult where the file is not a passport."""
-    file = file_of(out)
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise InvalidResult(f"{file}: not JSON: {error}") from error
-    schema = data.pop("schema", None) if isinstance(data, dict) else None
-    if schema != SCHEMA:
-        raise InvalidResult(f"{file}: schema: {schema!r}; this specgate reads {SCHEMA!r}")
-    return from_plain(Passport, data, file)
+    return read_record(Passport, file_of(out), SCHEMA)
 
 
 def effect(sd: float, scenario: Scenario) -> float | None:

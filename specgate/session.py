@@ -15,6 +15,7 @@ import click
 from specgate import __version__, looks, machine, noise, plugins
 from specgate.admission import admission, order_of, record
 from specgate.attribution import conditions_of
+from specgate.bandwidth import bandwidth_of
 from specgate.certificate import certificates
 from specgate.core import (
     Block,
@@ -187,6 +188,7 @@ def begin(
         failures={},
         warnings=noise.warnings(passport),
         mde=noise.effects(plan, passport),
+        bandwidth=bandwidth_of(request.out),
         order=order,
     )
     folder.write_config(config)
