@@ -25,6 +25,8 @@ OPTIONS: Final = (
     # Every variant of a kernel must round alike: the compiler may not choose where a product and a sum are fused.
     "--fmad=false",
 )
+BESIDE_A_STEP: Final = frozenset({"read_memory"})
+"""Kernel files that measure the device; no step launches them."""
 ARGUMENT = Tensor | int | float | None
 
 
@@ -121,5 +123,6 @@ def unrolled(file: str, seen: set[str]) -> list[str]:
 
 
 def entry_points() -> frozenset[str]:
-    """Names of all our kernels."""
-    return frozenset(name for file in FOLDER.glob("*.cu") for name in ENTRY.findall(file.read_text(encoding="utf-8")))
+    """Names of the kernels that a step may launch."""
+    files = (file for file in FOLDER.glob("*.cu") if file.stem not in BESIDE_A_STEP)
+    return frozenset(name for file in files for name in ENTRY.findall(file.read_text(encoding="utf-8")))
