@@ -16,6 +16,7 @@ from specgate.cli_run import full, micro
 from specgate.cli_scenarios import plan, scenarios
 from specgate.cli_status import status
 from specgate.cli_tape import tape
+from specgate.cli_tune import tune
 from specgate.cli_verify import check, verify
 from specgate.errors import ExitCode, SpecgateError
 from specgate.pairs.cli import pairs
@@ -42,6 +43,7 @@ cli.add_command(check)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(tape)
+cli.add_command(tune)
 cli.add_command(selftest)
 cli.add_command(pairs)
 

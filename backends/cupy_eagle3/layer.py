@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
@@ -10,12 +11,12 @@ from specgate.backends.cupy_eagle3.buffers import LayerBuffers, Pages
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.rms_norm import RmsNorm
 from specgate.backends.cupy_eagle3.kernels.rope_append import RopeAppend
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 from specgate.backends.cupy_eagle3.model import RopeTable
 from specgate.backends.cupy_eagle3.nvtx import mark
+from specgate.backends.cupy_eagle3.tuning.gemms import Gemms
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.backends.eagle3.weights import LayerWeights
 
@@ -42,6 +43,8 @@ class Layer:
         geometry: TargetGeometry | DraftGeometry,
         heads: Heads,
         slots: int,
+        gemms: Gemms,
+        whose: Literal["EAGLE3", "TARGET"],
         *,
         input_width: int,
         rows: int,
@@ -51,13 +54,13 @@ class Layer:
     ) -> None:
         hidden, going_on = geometry.hidden, slots * asking
         self.eps, self.names = geometry.rms_eps, names
-        self.qkv = MatmulRows(heads.qkv_width, input_width, Epilogue.PLAIN, slots * rows)
+        self.qkv = gemms(f"{whose}_QKV", heads.qkv_width, input_width, slots * rows)
         self.rope_append = RopeAppend(heads)
         self.attention = Attention(heads, asking, window)
-        self.o = MatmulRows(hidden, heads.width, Epilogue.RESIDUAL, going_on)
+        self.o = gemms(f"{whose}_O", hidden, heads.width, going_on)
         self.norm = RmsNorm(hidden)
-        self.gate_up = MatmulRows(geometry.intermediate, hidden, Epilogue.SWIGLU, going_on)
-        self.down = MatmulRows(hidden, geometry.intermediate, Epilogue.RESIDUAL, going_on)
+        self.gate_up = gemms(f"{whose}_FFN_GATE_UP", geometry.intermediate, hidden, going_on)
+        self.down = gemms(f"{whose}_FFN_DOWN", hidden, geometry.intermediate, going_on)
 
     def __call__(
         self, b: LayerBuffers, w: LayerWeights, pages: Pages, index: int, x: Tensor, rows: Rows, asking: Rows, at: Span
