@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -137,8 +137,7 @@ def line(found: TunedGemm) -> str:
     config = "/".join(str(value) for value in found.config.values())
     times = "".join(f"{found.us[m]:>12.2f}" for m in shown(found))
     gain = sum(found.default_us.values()) / sum(found.us.values())
-    out = f"  {len(found.left_out)} left out" if found.left_out else ""
-    return f"{tag:<21}{found.n:>7} x {found.k:<6}{config:<9}{times}{found.share:>9.0%}  {gain:.2f}x{out}"
+    return f"{tag:<21}{found.n:>7} x {found.k:<6}{config:<9}{times}{found.share:>9.0%}  {gain:.2f}x"
 
 
 def shown(found: TunedGemm) -> tuple[int, int]:
@@ -147,16 +146,14 @@ def shown(found: TunedGemm) -> tuple[int, int]:
 
 def conclude(shapes: Sequence[GemmShape], done: Sequence[TunedGemm], file: Path) -> ExitCode:
     """Say what was stored and what was not reached."""
+    if left_out := [why for found in done for why in found.left_out.values()]:
+        click.echo(f"{len(left_out)} configurations left out, for example: {left_out[0]}")
     if done:
-        reasons: dict[str, Any] = {why: None for found in done for why in found.left_out.values()}
-        for why in list(reasons)[:3]:
-            click.echo(f"left out, for example: {why}")
         click.echo(f"{len(done)} weights in {file}")
     reached = {found.weight for found in done}
-    late = dict.fromkeys(f"{shape.tag} {shape.n} x {shape.k}" for shape in shapes if shape.weight not in reached)
+    late = list(dict.fromkeys(f"{s.tag} {s.n} x {s.k}" for s in shapes if s.weight not in reached))
     if not late:
         return ExitCode.PASS
-    click.echo(
-        f"budget spent before {len(late)} products: {', '.join(list(late)[:3])}, …: go on with --missing", err=True
-    )
+    named = ", ".join(late[:3]) + (", …" if late[3:] else "")
+    click.echo(f"budget spent before {len(late)} products: {named}: go on with --missing", err=True)
     return ExitCode.INCONCLUSIVE

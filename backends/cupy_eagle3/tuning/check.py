@@ -40,7 +40,7 @@ class Oracles:
     def fault(self, config: GemmConfig) -> str | None:
         """What is wrong with what `config` computes; None where nothing is."""
         product = self.product
-        launcher, rows = product.launcher(config), {count: rows_of(count) for count in ROWS}
+        launcher, rows = product.launcher(config), {count: rows_of(count, product.x.device) for count in ROWS}
 
         def run(on: Product, count: int) -> Tensor:
             out = on.output()

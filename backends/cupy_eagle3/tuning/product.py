@@ -28,14 +28,14 @@ class Product:
     before: Tensor
 
     @classmethod
-    def random(cls, n: int, k: int, epilogue: Epilogue, copies: int) -> Product:
-        """On the current GPU. Sums have a variance of about one."""
+    def random(cls, n: int, k: int, epilogue: Epilogue, copies: int, device: torch.device | str = "cuda") -> Product:
+        """Sums have a variance of about one."""
         if n % parts(epilogue):
             raise ValueError(f"{n} rows of a gate and an up projection: an even number is needed")
-        generator = torch.Generator("cuda").manual_seed(n + k)
+        generator = torch.Generator(device).manual_seed(n + k)
 
         def normal(*shape: int, scale: float, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-            return torch.empty(shape, dtype=dtype, device="cuda").normal_(0.0, scale, generator=generator)
+            return torch.empty(shape, dtype=dtype, device=device).normal_(0.0, scale, generator=generator)
 
         return cls(
             epilogue,
@@ -64,7 +64,7 @@ class Product:
         return torch.full_like(self.before, float("nan"), dtype=dtype)
 
 
-def rows_of(count: int) -> Rows:
+def rows_of(count: int, device: torch.device | str = "cuda") -> Rows:
     """`count` slots of one row each."""
-    active = torch.arange(count, dtype=torch.int32, device="cuda")
-    return Rows(active, torch.tensor([count], dtype=torch.int32, device="cuda"), count, 1)
+    active = torch.arange(count, dtype=torch.int32, device=device)
+    return Rows(active, torch.tensor([count], dtype=torch.int32, device=device), count, 1)

@@ -55,7 +55,10 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"device": "cpu"}, r"option device: not known\n  back end cupy knows: capture, graphs, log_shapes, on_draft_error, tuned"),
+        (
+            {"device": "cpu"},
+            r"option device: not known\n  back end cupy knows: capture, graphs, log_shapes, on_draft_error, tuned",
+        ),
         ({"graphs": "of"}, r"option graphs = 'of'\n  known: on, off"),
         ({"on_draft_error": "ignore"}, r"option on_draft_error = 'ignore'\n  known: fail, baseline"),
     ],
