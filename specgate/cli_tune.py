@@ -126,8 +126,9 @@ def named_pairs(pairs: Sequence[str], target: Path | None, draft: Path | None) -
 
 
 def header(found: TunedGemm) -> str:
-    rows = "".join(f"{f'us, {m} rows' if m > 1 else 'us, 1 row':>12}" for m in shown(found))
-    return f"configurations are {'/'.join(found.config)}\n{'product':<21}{'weight':^16}{'':9}{rows}{'of read':>9}  gain"
+    rows = "".join(f"{f'us at {m}':>9}" for m in shown(found))
+    names = f"configurations are {'/'.join(found.config)}; us are of a launch at so many rows"
+    return f"{names}\n{'product':<21}{'weight':^16}{'':9}{rows}{'of read':>9}   gain"
 
 
 def line(found: TunedGemm) -> str:
@@ -135,7 +136,7 @@ def line(found: TunedGemm) -> str:
     more = f" +{len(found.tags) - 1}" if len(found.tags) > 1 else ""
     tag = found.tags[0].removesuffix("_SMALLVOC") + more
     config = "/".join(str(value) for value in found.config.values())
-    times = "".join(f"{found.us[m]:>12.2f}" for m in shown(found))
+    times = "".join(f"{found.us[m]:>9.2f}" for m in shown(found))
     gain = sum(found.default_us.values()) / sum(found.us.values())
     return f"{tag:<21}{found.n:>7} x {found.k:<6}{config:<9}{times}{found.share:>9.0%}  {gain:.2f}x"
 
