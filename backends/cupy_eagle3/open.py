@@ -71,7 +71,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         memory_plan.require(memory, torch.cuda.memory_allocated(device), sizes, device)
         buffers = Buffers.allocate(target.geometry, draft.geometry if draft else None, sizes, device)
     facts = engine_facts(
-        *(target, draft, draft_error, memory),
+        *(target, draft, draft_error, memory, sizes),
         graphs=graphs,
         tuned_products=describe(tuned, gemms.lookups),
         tuned_sha256=tuned.sha256(gemms.shapes),
