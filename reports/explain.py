@@ -119,9 +119,10 @@ def waterfall_lines(budget: CycleBudget) -> Iterator[str]:
 
 def limit_lines(run: Run, cell: Cell, budget: CycleBudget) -> Iterator[str]:
     if budget.limit is not None and budget.waterfall is not None:
+        highest, at_floors = ratio(budget.limit.highest), ratio(budget.limit.at_floors)
         yield from wrapped(
-            f"at AL {budget.waterfall.acceptance:.2f} at most {ratio(budget.limit.highest)} against this baseline, with "
-            f"the cycle at its floor; {ratio(budget.limit.at_floors)} with the baseline's step at its floor as well",
+            f"at AL {budget.waterfall.acceptance:.2f} at most {highest} against this baseline, with the cycle at its "
+            f"floor; {at_floors} with the baseline's step at its floor too",
             2,
         )
     for ceiling in budget.ceilings:
