@@ -21,7 +21,7 @@ MEANING = {
     "accept": "comparing",
     "commit": "bookkeeping",
     "gap": "the host between the phases",
-    "cost": "the baseline's step over the spec cycle, not split",
+    "cost": "baseline step over spec cycle, not split",
     "prefill": "whole requests wait for their prefill too",
     "pairing": "mean of the pairs over the ratio of the sums",
 }
