@@ -127,7 +127,7 @@ def named_pairs(pairs: Sequence[str], target: Path | None, draft: Path | None) -
 
 def header(found: TunedGemm) -> str:
     rows = "".join(f"{f'us at {m}':>9}" for m in shown(found))
-    names = f"configurations are {'/'.join(found.config)}; us are of a launch at so many rows"
+    names = f"configurations are {'/'.join(found.config)}; us at so many rows"
     return f"{names}\n{'product':<21}{'weight':^16}{'':9}{rows}{'of read':>9}   gain"
 
 
