@@ -35,9 +35,7 @@ class FmhaConfig:
 
     @classmethod
     def candidates(cls, heads: Heads) -> tuple[FmhaConfig, ...]:
-        """What is worth trying for a cache of these heads: how many blocks a tile makes decides how evenly they fill the
-        GPU.
-        """
+        """What is worth trying for a cache of these heads: a tile decides how evenly blocks fill the GPU."""
         longest = max(BLOCK, heads.positions)
         tiles = (256, 384, 512, 640, 768, 1024, 1152, 1536, 2048, 2176)
         return tuple(cls(tile, warps) for tile, warps in (*((t, 4) for t in tiles), (512, 2)) if tile <= longest)
