@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
+from specgate.kernel_bench import KernelBench, KernelBenchRequest
 
 __all__ = [
     "BLOCK_MARK",
     "Activity",
     "Availability",
     "Backend",
+    "BenchesKernels",
     "Block",
     "Decoded",
     "Engine",
@@ -162,6 +164,16 @@ class ReadsMemory(Protocol):
 
     def read_memory(self, repeats: int) -> MemoryReads:
         """Raises EnvironmentRefused where too little memory is free."""
+
+
+@runtime_checkable
+class BenchesKernels(Protocol):
+    """What a back end has besides where it can time the kernels of its steps one by one, in this process."""
+
+    def bench_kernels(self, request: KernelBenchRequest) -> KernelBench:
+        """Raises UsageError for sizes that it cannot decode, EnvironmentRefused where the device is missing or too
+        small, BackendError (CheckpointError) for a bad pair.
+        """
 
 
 @runtime_checkable

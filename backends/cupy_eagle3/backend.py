@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 from specgate import machine
 from specgate.api import Availability, Engine, MemoryReads, OpenRequest
+from specgate.kernel_bench import KernelBench, KernelBenchRequest
 
 OLDEST = (8, 0)
 """Compute capability: bfloat16 tensor cores."""
@@ -38,6 +39,11 @@ class CupyBackend:
         from specgate.backends.cupy_eagle3.memory_reads import read_memory
 
         return read_memory(repeats)
+
+    def bench_kernels(self, request: KernelBenchRequest) -> KernelBench:
+        from specgate.backends.cupy_eagle3.bench.run import bench_kernels
+
+        return bench_kernels(request)
 
 
 BACKEND = CupyBackend()

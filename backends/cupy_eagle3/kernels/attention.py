@@ -20,7 +20,7 @@ class Attention(Kernel):
     """
 
     def __init__(self, heads: Heads, rows_per_slot: int, window: int | None = None) -> None:
-        self.heads, self.rows_per_slot = heads, rows_per_slot
+        self.heads, self.rows_per_slot, self.window = heads, rows_per_slot, window
         chunks = -(-heads.positions // CHUNK)
         self.max_chunks = chunks if window is None else min(chunks, (window + rows_per_slot - 2) // CHUNK + 2)
         super().__init__(

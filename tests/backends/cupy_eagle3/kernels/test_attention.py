@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, CHUNK, Heads
-from tests.backends.cupy_eagle3.kernels import oracles
 from tests.backends.cupy_eagle3.kernels.device import counted, normal, paged, poisoned, relative_error, rows_of
 
 pytestmark = pytest.mark.gpu
