@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
+from specgate.fmha import AttentionConfig, TileStatistics
 from specgate.kernel_bench import KernelBench, KernelBenchRequest
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Report",
     "ScriptedTrace",
     "Sequential",
+    "TunableEngine",
     "Verdict",
     "block_marker",
 ]
@@ -130,6 +132,25 @@ class ScriptedTrace(Protocol):
     """An engine that only pretends to decode may pretend to have been looked at, too; its acceptance is `scripted`."""
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]: ...
+
+
+@runtime_checkable
+class TunableEngine(Engine, Protocol):
+    """An engine whose attention can be cut otherwise while it is loaded; its prompts stay."""
+
+    def attention_config(self) -> AttentionConfig:
+        """What it decodes with."""
+
+    def attention_configs(self) -> Sequence[AttentionConfig]:
+        """What is worth trying for its pair and sizes here."""
+
+    def cut_attention(self, config: AttentionConfig) -> None:
+        """Decode with `config` from now on. Raises UsageError for knobs it does not have, BackendError where the device
+        cannot.
+        """
+
+    def attention_tiles(self, role: Role) -> TileStatistics:
+        """Of all attention of one step after the prompts."""
 
 
 @runtime_checkable
