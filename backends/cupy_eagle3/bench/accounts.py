@@ -20,12 +20,9 @@ from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
 from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, FeatureRows
-from specgate.backends.cupy_eagle3.kernels.heads import CHUNK
 from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
-from specgate.backends.cupy_eagle3.kernels.rms_norm import RmsNorm
-from specgate.backends.cupy_eagle3.kernels.rope_append import RopeAppend
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.target_argmax import TargetArgmax
 
 BF16: Final = 2
@@ -77,38 +74,38 @@ def matmul(kernel: MatmulRows, named: Mapping[str, Any], context: int) -> Mappin
     rows, (n, k) = named["rows"].most, named["weight"].shape
     out = {Epilogue.PLAIN: FLOAT, Epilogue.RESIDUAL: 2 * FLOAT, Epilogue.SWIGLU: BF16}[kernel.epilogue]
     size = n * k * BF16 + rows * k * BF16 + rows * kernel.n_out * out
+    if kernel.scaled:
+        size += rows * k // NORM_GROUP * FLOAT
+    if kernel.feeds_norm:
+        size += normed(rows, n)
     return {"matmul_rows": Account(f"{rows}×{n}×{k}", size)}
 
 
+def normed(rows: int, hidden: int) -> int:
+    """What leaving the next norm's input takes: its weight, undivided rows, and sums of squares."""
+    return hidden * BF16 + rows * (hidden * BF16 + hidden // NORM_GROUP * FLOAT)
+
+
 def attention(kernel: Attention, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """Older positions are read, new ones are taken from their projections and written, queries are read."""
     h, slots, span = kernel.heads, named["rows"].slots, span_of(kernel, named, context)
-    cached = slots * span.seen * 2 * h.kv_heads * h.head_dim * BF16
-    queries = slots * span.rows * h.width * BF16
-    parts = span.last // CHUNK - span.first // CHUNK + 1
+    position = 2 * h.kv_heads * h.head_dim
+    new = slots * kernel.appended * position * (FLOAT + BF16)
+    queries = slots * span.rows * h.width * FLOAT
+    cached = slots * (span.seen - min(span.seen, kernel.appended)) * position * BF16
+    tile = kernel.config.kv_tile
+    parts = span.last // tile - span.first // tile + 1
     partial = slots * span.rows * h.heads * parts * (h.head_dim + 2) * FLOAT
+    out = slots * span.rows * h.width * BF16
     return {
-        "attention": Account(f"{slots}×{span.rows} over {span.seen}", cached + queries),
-        "attention_combine": Account(f"{slots}×{span.rows}×{h.heads} of {parts}", partial + queries),
+        "attention": Account(f"{slots}×{span.rows} over {span.seen}", cached + new + queries),
+        "attention_combine": Account(f"{slots}×{span.rows}×{h.heads} of {parts}", partial + out),
     }
-
-
-def rms_norm(kernel: RmsNorm, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
-    rows, h = named["rows"].most, kernel.hidden
-    return {"rms_norm": Account(f"{rows}×{h}", rows * h * (FLOAT + BF16) + h * BF16)}
-
-
-def rope_append(kernel: RopeAppend, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
-    """All rows bring keys and values; where a slot's newest row alone attends, only that one keeps its query."""
-    h, rows = kernel.heads, named["rows"]
-    asking = rows.slots if named.get("counts") is not None else rows.most
-    cached = 2 * h.kv_heads * h.head_dim
-    read = rows.most * cached * FLOAT + asking * h.width * FLOAT + rows.most * h.head_dim * FLOAT
-    return {"rope_append": Account(f"{rows.most}×{h.qkv_width}", read + (rows.most * cached + asking * h.width) * BF16)}
 
 
 def embed_rows(kernel: EmbedRows, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
     rows, h = named["rows"].most, kernel.hidden
-    return {"embed_rows": Account(f"{rows}×{h}", rows * (h * (BF16 + FLOAT) + INT))}
+    return {"embed_rows": Account(f"{rows}×{h}", rows * (h * (BF16 + FLOAT) + INT) + normed(rows, h))}
 
 
 def feature_capture(kernel: FeatureCapture, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
@@ -173,7 +170,5 @@ ACCOUNTS: Final[Mapping[type[Kernel], Callable[[Any, Mapping[str, Any], int], Ma
     FeatureRows: feature_rows,
     KVReserve: kv_reserve,
     MatmulRows: matmul,
-    RmsNorm: rms_norm,
-    RopeAppend: rope_append,
     TargetArgmax: target_argmax,
 }

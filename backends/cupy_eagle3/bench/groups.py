@@ -20,12 +20,10 @@ TAGS: Final = {
     "chain.fc": "EAGLE3_FC",
     "chain.feature_rows": "EAGLE3_FEATURES",
     "chain.input": "EAGLE3_INPUT",
-    "chain.norm": "EAGLE3_NORM",
     "chain.lm_head": "EAGLE3_LM_HEAD_SMALLVOC",
     "chain.argmax": "EAGLE3_ARGMAX",
     "verify.embed": "TARGET_EMBED",
     "verify.capture": "TARGET_CAPTURE",
-    "verify.norm": "TARGET_NORM",
     "verify.lm_head": "TARGET_LM_HEAD",
     "verify.argmax": "TARGET_ARGMAX",
     "verify.accept": "ACCEPT",
@@ -33,7 +31,7 @@ TAGS: Final = {
     "commit": "COMMIT_REWIND",
 }
 LAYERS: Final = {"chain.extension": "EAGLE3", "chain.step": "EAGLE3", "verify.layer": "TARGET"}
-PARTS: Final = {"norm": "FFN_NORM", "gate_up": "FFN_GATE_UP", "down": "FFN_DOWN"}
+PARTS: Final = {"gate_up": "FFN_GATE_UP", "down": "FFN_DOWN"}
 
 
 def tag_of(path: str) -> str:

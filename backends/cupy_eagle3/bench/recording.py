@@ -12,6 +12,8 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel
 
 PACKAGE = "specgate.backends.cupy_eagle3"
+FOR_THE_NEXT = "next_weight"
+"""Argument of a launcher that fetches near what the kernel after it will read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,10 @@ class Call:
 
 
 class Recorded:
-    """Stands in the place of a launcher, and notes what it is called with."""
+    """Stands in the place of a launcher, and notes what it is called with.
+
+    What a launch does for the kernel after it is left out of the note: alone, it moves its own bytes.
+    """
 
     def __init__(self, path: str, kernel: Kernel, calls: list[Call]) -> None:
         self.path, self.kernel, self.calls = path, kernel, calls
@@ -67,15 +72,15 @@ class Recorded:
             made.append(Launch(self.kernel, name, tuple(grid), tuple(block), passed, how))
 
         launcher: Any = self.kernel
-        named = inspect.signature(launcher).bind(*arguments, **keywords).arguments
+        alone = {name: value for name, value in keywords.items() if name != FOR_THE_NEXT}
+        named = inspect.signature(launcher).bind(*arguments, **alone).arguments
         vars(self.kernel)["launch"] = note  # an attribute of the object goes before its class's method
         try:
-            launcher(*arguments, **keywords)
+            launcher(*arguments, **alone)
         finally:
             del vars(self.kernel)["launch"]
-        call = Call(self.path, self.kernel, named, tuple(made))
-        self.calls.append(call)
-        call()
+        self.calls.append(Call(self.path, self.kernel, named, tuple(made)))
+        launcher(*arguments, **keywords)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.kernel, name)

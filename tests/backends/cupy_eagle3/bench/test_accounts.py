@@ -8,13 +8,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench.accounts import ACCOUNTS, Span, account
 from specgate.backends.cupy_eagle3.bench.checks import CHECKS
 from specgate.backends.cupy_eagle3.bench.groups import groups_of
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows, Normed
 from specgate.backends.eagle3.traffic import pair_traffic
 from specgate.pairs.plant.geometries import GEOMETRIES
 from specgate.traffic import Slot, draft_bytes, pass_bytes
@@ -51,8 +52,15 @@ def test_every_launcher_of_a_step_has_an_account_and_a_check(monkeypatch: pytest
     assert used == set(ACCOUNTS) == set(CHECKS)
 
 
+def held(x: Tensor | Normed, rows: int) -> int:
+    parts = (x.rows, x.squares) if isinstance(x, Normed) else (x,)
+    return sum(part[:rows].nbytes for part in parts)
+
+
 @pytest.mark.parametrize("k", [0, 3])
-def test_a_product_moves_its_weight_its_rows_and_its_sums(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
+def test_a_product_moves_its_weight_its_rows_its_sums_and_a_norms_input(
+    monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
     no_launches(monkeypatch)
     stage = staged(k, slots=3, max_k=5)
     for call in stage.calls:
@@ -60,7 +68,10 @@ def test_a_product_moves_its_weight_its_rows_and_its_sums(monkeypatch: pytest.Mo
             rows = call.named["rows"].most
             out = call.named["out"][:rows].nbytes
             times = 2 if call.kernel.epilogue.name == "RESIDUAL" else 1
-            want = call.named["weight"].nbytes + call.named["x"][:rows].nbytes + times * out
+            want = call.named["weight"].nbytes + held(call.named["x"], rows) + times * out
+            if call.named.get("norm"):
+                left, weight = call.named["norm"]
+                want += held(left, rows) + weight.nbytes
             assert account(call, stage.context)["matmul_rows"].size == want
 
 
@@ -108,7 +119,8 @@ def test_attention_moves_each_cached_position_once_for_all_heads_of_a_group(
     target = calls[-1]
     pages = target.named["k_pages"][0], target.named["v_pages"][0]
     position = sum(page.nbytes // 64 for page in pages)
-    queries = target.named["q"][: slots * (k + 1)].nbytes
+    new = slots * (k + 1)
+    projections = target.named["qkv"][:new].nbytes
     found = account(target, context)["attention"]
-    assert found.size == slots * (context + k + 1) * position + queries
+    assert found.size == (slots * context + new) * position + projections
     assert found.shape == f"{slots}×{k + 1} over {context + k + 1}"
