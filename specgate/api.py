@@ -10,10 +10,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
 from specgate.fmha import AttentionConfig, TileStatistics
+from specgate.gemms import GemmShape, TunedGemm
 from specgate.kernel_bench import KernelBench, KernelBenchRequest
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "Decoded",
     "Engine",
     "Gate",
+    "GemmShape",
+    "GemmTuner",
     "MemoryReads",
     "OpenRequest",
     "ReadsMemory",
@@ -33,6 +37,8 @@ __all__ = [
     "ScriptedTrace",
     "Sequential",
     "TunableEngine",
+    "TunedGemm",
+    "TunesGemms",
     "Verdict",
     "block_marker",
 ]
@@ -185,6 +191,38 @@ class ReadsMemory(Protocol):
 
     def read_memory(self, repeats: int) -> MemoryReads:
         """Raises EnvironmentRefused where too little memory is free."""
+
+
+class GemmTuner(Protocol):
+    """Searches configurations of matrix products on the device that this process would decode on."""
+
+    device: str
+    """As the engine's facts name it."""
+    compute_capability: str
+
+    def untuned(self, shapes: Sequence[GemmShape], file: Path | None) -> Sequence[GemmShape]:
+        """Those for which an engine would find no configuration: in `file` alone, else where it looks by itself."""
+
+    def tune(self, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:
+        """One by one, largest weights first; none is begun once `seconds` have passed.
+
+        Raises UsageError for a tag or size that the engine does not have, BackendError where the default
+        configuration computes something wrong.
+        """
+
+
+@runtime_checkable
+class TunesGemms(Protocol):
+    """What a back end has besides where its matrix products are tuned."""
+
+    def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
+        """Every product of a baseline step, and of the cycles of these draft lengths, at these batches.
+
+        Reads configs, no weights, and needs no GPU.
+        """
+
+    def gemm_tuner(self) -> GemmTuner:
+        """Raises EnvironmentRefused where the device is missing."""
 
 
 @runtime_checkable

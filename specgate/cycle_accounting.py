@@ -43,7 +43,7 @@ def cycle_budgets(
             whole = plan.scenarios[cell.point.scenario].kind == "full"
             sums = sums_of(mine[base], whole), sums_of(mine[cell], whole)
             found = waterfall(speedup, lengths.get(cell) or 1.0, budgets[base], budgets[cell], *sums)
-            limit = limit_of(speedup, budgets[base], budgets[cell], *sums)
+            limit = limit_of(found, budgets[base], budgets[cell], sums[0].prefill_share)
             budgets[cell] = replace(budgets[cell], waterfall=found, limit=limit)
     return {cell.key: budget for cell, budget in budgets.items()}
 

@@ -42,6 +42,11 @@ class Part:
     moved: Bytes | None = None
     floor_ms: float | None = None
 
+    @property
+    def above_floor_ms(self) -> float | None:
+        """What could be won. A part that is faster than its floor has what it reads in a cache: nothing."""
+        return None if self.floor_ms is None else max(0.0, self.ms - self.floor_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class Factor:
@@ -70,6 +75,10 @@ class Waterfall:
     @property
     def acceptance(self) -> float:
         return self.factors[0].ratio
+
+    def with_decode(self, share: float) -> float:
+        """The speed-up if decoding took `share` of its time, prefill staying as it is."""
+        return self.speedup / (self.prefill_share + (1 - self.prefill_share) * share)
 
     @property
     def cost(self) -> float:
@@ -136,6 +145,13 @@ class CycleBudget:
     @property
     def floor_ms(self) -> float | None:
         """Of the whole cycle: its parts one after the other, as the engine runs them."""
-        floors = [p.floor_ms for p in self.parts]
-        known = [f for f in floors if f is not None]
-        return sum(known) if known and len(known) == len(floors) else None
+        floors = [p.floor_ms for p in self.parts if p.floor_ms is not None]
+        return sum(floors) if floors and len(floors) == len(self.parts) else None
+
+    @property
+    def share_at_floor(self) -> float | None:
+        """The cycle's time with every part at its floor, as a share of what was measured."""
+        above = [p.above_floor_ms for p in self.parts if p.above_floor_ms is not None]
+        if not above or len(above) < len(self.parts):
+            return None
+        return 1 - sum(above) / sum(p.ms for p in self.parts)

@@ -20,6 +20,8 @@ from specgate.backends.cupy_eagle3.prompts import lay_out
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.stretch import StopRule, read, run
+from specgate.backends.cupy_eagle3.tuning.shape_log import ShapeLog
+from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.core import Budget, EngineFacts, Role
 from specgate.errors import BackendError
@@ -34,7 +36,7 @@ FAULTS: Mapping[Fault, str] = {
 
 class CupyEngine:
     """EAGLE-3 on one GPU. With `plain_on_draft_error`, spec roles decode plainly, and say so, once the draft has proved
-    unusable; without, the stretch ends with BackendError.
+    unusable; without, the stretch ends with BackendError. `shape_log` gets every product that it is about to run.
     """
 
     def __init__(
@@ -47,9 +49,12 @@ class CupyEngine:
         *,
         graphs: bool = True,
         plain_on_draft_error: bool = False,
+        tuned: Tuned = NOTHING_TUNED,
+        shape_log: ShapeLog | None = None,
     ) -> None:
         self.target, self.draft, self.sizes, self.b, self._facts = target, draft, sizes, buffers, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
+        self.tuned, self.shape_log = tuned, shape_log
         self.draft_error = facts.draft_error
         self.stream = Stream()
         self.cycles: dict[tuple[int, int], Cycle] = {}
@@ -128,7 +133,8 @@ class CupyEngine:
         broken = int(bool(fault & Fault.KV_INTEGRITY))
         checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
         reused = {"cache_hit_tokens": prompted.layout.reused_positions}
-        return replace(decoded, counters={**decoded.counters, **checked, **reused}), fault
+        found = self._cycle(k, count).gemms.counters
+        return replace(decoded, counters={**decoded.counters, **checked, **reused, **found}), fault
 
     def step(self, k: int, count: int) -> Callable[[], None]:
         """One step of spec-`k` over `count` slots. Its graph is captured at its first use, with no slot active."""
@@ -144,7 +150,9 @@ class CupyEngine:
 
     def _cycle(self, k: int, count: int) -> Cycle:
         if (k, count) not in self.cycles:
-            self.cycles[k, count] = Cycle(self.target, self.draft, self.sizes, count, k)
+            self.cycles[k, count] = cycle = Cycle(self.target, self.draft, self.sizes, count, k, self.tuned)
+            if self.shape_log:
+                self.shape_log.add(cycle.gemms.shapes)
         return self.cycles[k, count]
 
     def _check_room(self, role: Role, budget: Budget) -> Prompted:

@@ -24,6 +24,8 @@ def engine_facts(
     sizes: Sizes,
     *,
     graphs: bool,
+    tuned_products: str = "none looked for",
+    tuned_sha256: str | None = None,
 ) -> EngineFacts:
     import cupy
 
@@ -34,6 +36,7 @@ def engine_facts(
         "torch": torch.__version__,
         "compute capability": f"{major}.{minor}",
         "CUDA graphs": "on" if graphs else "off",
+        "tuned products": tuned_products,
         "cache block, attention chunk": f"{BLOCK}, {sizes.fmha.kv_tile} positions",
         "target layers x hidden": f"{geometry.layers} x {geometry.hidden}",
         "target rope": describe_rope(geometry.rope),
@@ -56,5 +59,6 @@ def engine_facts(
         warnings=draft.warnings if draft else (),
         kernels=tuple(sorted(entry_points())),
         draft_error=draft_error,
+        tuned_sha256=tuned_sha256,
         traffic=pair_traffic(geometry, draft.geometry if draft else None, torch.bfloat16),
     )

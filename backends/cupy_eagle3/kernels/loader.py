@@ -27,12 +27,12 @@ OPTIONS: Final = (
     # Every variant of a kernel must round alike: the compiler may not choose where a product and a sum are fused.
     "--fmad=false",
 )
-BESIDE_A_STEP: Final = frozenset({"read_memory"})
-"""Kernel files that measure the device; no step launches them."""
 STATIC_SHARED: Final = 1024
 """Bytes left for what a kernel declares itself."""
 LEAST_SHARED: Final = 99 * 1024 - STATIC_SHARED
 """Of a block on sm_120; sm_80 and sm_90 have more."""
+BESIDE_A_STEP: Final = frozenset({"read_memory"})
+"""Kernel files that measure the device; no step launches them."""
 ARGUMENT = Tensor | int | float | None
 
 

@@ -49,12 +49,16 @@ def request_(tmp_path_factory: pytest.TempPathFactory) -> OpenRequest:
 def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let loading go on without a GPU, for what is refused of the checkpoint."""
     monkeypatch.setattr(opening, "first_gpu", lambda: torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA T4")
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"device": "cpu"}, r"option device: not known\n  back end cupy knows: capture, graphs, on_draft_error"),
+        (
+            {"device": "cpu"},
+            r"option device: not known\n  back end cupy knows: capture, graphs, log_shapes, on_draft_error, tuned",
+        ),
         ({"graphs": "of"}, r"option graphs = 'of'\n  known: on, off"),
         ({"on_draft_error": "ignore"}, r"option on_draft_error = 'ignore'\n  known: fail, baseline"),
     ],
