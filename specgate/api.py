@@ -150,10 +150,14 @@ class TunableEngine(Engine, Protocol):
     def attention_configs(self) -> Sequence[AttentionConfig]:
         """What is worth trying for its pair and sizes here."""
 
-    def cut_attention(self, config: AttentionConfig) -> None:
-        """Decode with `config` from now on. Raises UsageError for knobs it does not have, BackendError where the device
-        cannot.
+    def prepare_attention(self, configs: Sequence[AttentionConfig], roles: Sequence[Role]) -> Sequence[str | None]:
+        """Compile what `roles` need under each of `configs`; why it cannot be, for those where it cannot.
+
+        Raises UsageError for knobs and values that it does not have.
         """
+
+    def cut_attention(self, config: AttentionConfig) -> None:
+        """Decode with `config` from now on. Raises UsageError for knobs and values that it does not have."""
 
     def attention_tiles(self, role: Role) -> TileStatistics:
         """Of all attention of one step after the prompts."""

@@ -51,7 +51,8 @@ def fmha(
     FILE gets tokens per second, acceptance length and tile statistics of all of them, the best, and how far the default
     is from it; it is written after every configuration. Exit code 7 where a point has none that works.
     """
-    from specgate.fmha_points import parse_config, read_grid
+    from specgate.fmha import parse_config
+    from specgate.fmha_points import read_grid
     from specgate.fmha_run import SweepRequest, carry_out
 
     configs = (*map(parse_config, texts), *(read_grid(grid) if grid else ()))

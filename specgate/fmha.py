@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from specgate.errors import UsageError
+
 SCHEMA: Final = "specgate.fmha-sweep/v1"
 GRID_SCHEMA: Final = "specgate.fmha-grid/v1"
 
@@ -85,3 +87,14 @@ class FmhaSweep:
     device: str
     passes: int
     points: tuple[PointSweep, ...]
+
+
+def parse_config(text: str) -> AttentionConfig:
+    """`kv_tile:512,warps:4` → knobs. Raises UsageError."""
+    config = dict[str, int]()
+    for part in text.split(","):
+        name, _, value = part.partition(":")
+        if not name.strip() or not value.strip().isdigit() or name.strip() in config:
+            raise UsageError(f"attention configuration {text!r}: {part!r}", hint="write KNOB:NUMBER,KNOB:NUMBER")
+        config[name.strip()] = int(value)
+    return config

@@ -37,17 +37,6 @@ def read_grid(file: Path) -> tuple[AttentionConfig, ...]:
     return tuple(dict(zip(form.grid, values, strict=True)) for values in product(*form.grid.values()))
 
 
-def parse_config(text: str) -> AttentionConfig:
-    """`kv_tile:512,warps:4` → knobs. Raises UsageError."""
-    config = dict[str, int]()
-    for part in text.split(","):
-        name, _, value = part.partition(":")
-        if not name.strip() or not value.strip().isdigit() or name.strip() in config:
-            raise UsageError(f"attention configuration {text!r}: {part!r}", hint="write KNOB:NUMBER,KNOB:NUMBER")
-        config[name.strip()] = int(value)
-    return config
-
-
 def scenarios(names: Sequence[str]) -> Iterator[tuple[Scenario, PairRef | None]]:
     """The scenarios of `names`; without any, both regimes of the demo pair where it is at hand, else of a planted pair
     of 8B size. The pair is None where it has yet to be found.

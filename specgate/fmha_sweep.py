@@ -36,10 +36,10 @@ def sweep(
 ) -> Iterator[tuple[Trial, ...]]:
     """Every configuration's trial so far, after each that was decoded; the engine has been given its prompts.
 
-    A configuration that the device refuses, or that makes speculation emit other tokens than the baseline, has failed.
+    One that cannot be compiled or launched, or under which a role emits other tokens than the first, has failed.
     No configuration is begun after `deadline` (`time.monotonic`).
     """
-    found = [Samples() for _ in configs]
+    found = [Samples(failed=why) for why in engine.prepare_attention(configs, roles)]
     for number in range(passes):
         order = range(len(configs)) if number % 2 == 0 else reversed(range(len(configs)))
         for i in order:

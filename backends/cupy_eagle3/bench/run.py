@@ -13,7 +13,7 @@ from specgate.backends.cupy_eagle3 import limits
 from specgate.backends.cupy_eagle3.bench.checks import check
 from specgate.backends.cupy_eagle3.bench.groups import groups_of, rotation
 from specgate.backends.cupy_eagle3.bench.peers import peers_of, timed
-from specgate.backends.cupy_eagle3.bench.recording import Launch
+from specgate.backends.cupy_eagle3.bench.recording import Launch, launchers
 from specgate.backends.cupy_eagle3.bench.stage import Stage, sizes_of
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.buffers import Buffers
@@ -21,8 +21,11 @@ from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.open import first_gpu
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.timing import l2_bytes, read_bandwidth, time_launches
+from specgate.backends.cupy_eagle3.tuning.compiling import compiler
+from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.core import Role
+from specgate.errors import BackendError
 from specgate.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
 
 
@@ -43,9 +46,14 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
     with refusing_overflow(f"kernels of pair {request.pair.name}"), torch.inference_mode(), stream.current():
         pair = random_pair(geometry, sizes.positions, device)
         buffers = Buffers.allocate(geometry.target, geometry.draft, sizes, device)
+        tuned = Tuned.on(torch.cuda.get_device_name(), None)
+        stages = {r: Stage(geometry, pair, buffers, sizes, request.context, r.k, tuned) for r in request.roles}
+        with compiler() as compiling:
+            specs = (kernel.spec for stage in stages.values() for *_, kernel in launchers(stage.cycle, ""))
+            if said := [f"{spec.stem}.cu: {why}" for spec, why in compiling.compile(specs).items() if why]:
+                raise BackendError(said[0], hint="the kernel does not compile for this GPU")
         kernels = list[KernelTiming]()
-        for role in request.roles:
-            stage = Stage(geometry, pair, buffers, sizes, request.context, role.k)
+        for role, stage in stages.items():
             stage.run()
             kernels += timings(role, stage, stream)
     return KernelBench(

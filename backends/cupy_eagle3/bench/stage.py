@@ -9,28 +9,38 @@ from specgate.backends.cupy_eagle3.bench.recording import Call, record
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
 from specgate.backends.cupy_eagle3.buffers import Buffers
 from specgate.backends.cupy_eagle3.cycle import Cycle
+from specgate.backends.cupy_eagle3.kernels.attention import usual_config
 from specgate.backends.cupy_eagle3.model import Draft, Target
 from specgate.backends.cupy_eagle3.prompts import lay_out
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stretch import Start, StopRule
+from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
 
 SLACK = 512
 """Positions beyond the context, as a stretch of some steps needs them."""
 
 
 def sizes_of(context: int, batch: int, max_k: int) -> Sizes:
-    return Sizes(slots=batch, positions=context + SLACK, max_rows=max_k + 1)
+    positions = context + SLACK
+    return Sizes(batch, positions, max_k + 1, usual_config(batch, positions))
 
 
 class Stage:
     """A step of spec-`k` over slots of `context` cached positions each. `calls`: what it does, once it has run."""
 
     def __init__(
-        self, geometry: Geometry, pair: tuple[Target, Draft | None], b: Buffers, sizes: Sizes, context: int, k: int
+        self,
+        geometry: Geometry,
+        pair: tuple[Target, Draft | None],
+        b: Buffers,
+        sizes: Sizes,
+        context: int,
+        k: int,
+        tuned: Tuned = NOTHING_TUNED,
     ) -> None:
         self.geometry, self.b, self.sizes, self.context, self.k = geometry, b, sizes, context, k
         self.layout = lay_out([[slot] * context for slot in range(sizes.slots)], sizes)
-        self.cycle = Cycle(*pair, sizes, sizes.slots, k)
+        self.cycle = Cycle(*pair, sizes, sizes.slots, k, tuned)
         self.reserve = self.cycle.reserve  # as it is, while the step's own is recorded
         self.calls: list[Call] = []
 

@@ -41,6 +41,15 @@ class FmhaConfig:
         return tuple(cls(tile, warps) for tile, warps in product((128, 256, 512, 1024), (2, 4)) if tile <= longest)
 
 
+REGIMES = ((4, 8192, FmhaConfig()), (1, 0, FmhaConfig()))
+"""Slots and positions at least, and the configuration that decodes fastest there: `specgate tune fmha` finds it."""
+
+
+def usual_config(slots: int, positions: int) -> FmhaConfig:
+    """Of an engine of `slots` slots with up to `positions` positions each."""
+    return next(config for least, cached, config in REGIMES if slots >= least and positions >= cached)
+
+
 class Attention(Kernel):
     """softmax(q·kᵀ/√D)·v for `rows_per_slot` consecutive query rows per slot over paged keys and values, and before it
     rotation of queries and keys, and the new keys' and values' way into the cache.
