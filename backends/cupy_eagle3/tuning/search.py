@@ -8,7 +8,7 @@ of rows decide at which all are nearly alike.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Final
 import torch
 
 from specgate import machine
+from specgate.backends.cupy_eagle3.kernels.loader import Spec
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig
 from specgate.backends.cupy_eagle3.open import first_gpu
 from specgate.backends.cupy_eagle3.stream import Stream
@@ -75,13 +76,19 @@ def compiled(weight: Weight, compiler: Compiler) -> tuple[list[GemmConfig], dict
 
     Raises BackendError where the default does not compile.
     """
-    configs = list(dict.fromkeys((GemmConfig(), *GemmConfig.candidates(weight.n, weight.k))))
-    specs = {config: [weight.launcher(e, config).spec for e in weight.epilogues] for config in configs}
+    specs = distinct(weight, (GemmConfig(), *GemmConfig.candidates(weight.n, weight.k)))
     complaints = compiler.compile(spec for of in specs.values() for spec in of)
-    refused = {c: why for c in configs for spec in specs[c] if (why := complaints[spec]) is not None}
+    refused = {config: why for config, of in specs.items() for spec in of if (why := complaints[spec]) is not None}
     if GemmConfig() in refused:
         raise BackendError(f"{weight}: the default configuration does not compile: {refused[GemmConfig()]}")
-    return [c for c in configs if c not in refused], {text(c): why for c, why in refused.items()}
+    return [config for config in specs if config not in refused], {text(c): why for c, why in refused.items()}
+
+
+def distinct(weight: Weight, configs: Iterable[GemmConfig]) -> dict[GemmConfig, tuple[Spec, ...]]:
+    """Configuration → its kernels; of several that fit the device as the same ones, the first."""
+    specs = {config: tuple(weight.launcher(e, config).spec for e in weight.epilogues) for config in configs}
+    first = {of: config for config, of in reversed(specs.items())}
+    return {config: of for config, of in specs.items() if first[of] == config}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConfig
 from specgate.backends.cupy_eagle3.tuning.product import ROWS
-from specgate.backends.cupy_eagle3.tuning.search import SCREEN, SHORTLIST, fastest
+from specgate.backends.cupy_eagle3.tuning.search import SCREEN, SHORTLIST, distinct, fastest
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.backends.cupy_eagle3.tuning.weights import weights_of
 from specgate.errors import UsageError
@@ -47,6 +47,17 @@ def test_weights_are_gathered_from_their_products_the_largest_first() -> None:
     assert (large.n, large.k, large.tags, large.size) == (1001, 64, ("TARGET_LM_HEAD",), 2 * 1001 * 64)
     assert small.tags == ("EAGLE3_O", "TARGET_O", "TARGET_QKV")
     assert small.epilogues == (Epilogue.PLAIN, Epilogue.RESIDUAL)
+
+
+def test_of_configurations_that_are_the_same_kernel_the_first_is_tried() -> None:
+    (weight,) = weights_of([GemmShape("TARGET_FFN_GATE_UP", 28672, 4096, 1)])
+    configs = (GemmConfig(), *GemmConfig.candidates(weight.n, weight.k))
+    kept = distinct(weight, configs)
+    assert next(iter(kept)) == GemmConfig()
+    assert len(set(kept.values())) == len(kept) < len(set(configs))
+    assert {spec for of in kept.values() for spec in of} == {
+        weight.launcher(weight.epilogues[0], c).spec for c in configs
+    }
 
 
 @pytest.mark.parametrize(
