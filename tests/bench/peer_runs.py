@@ -92,7 +92,7 @@ def engine(setup: Setup) -> list[Measured]:
     name, dtype = ("cupy", "bfloat16") if setup.device == "cuda" else ("reference", "float32")
     room = setup.context + (setup.steps + 2) * (setup.spec + 1) + 8
     opened = plugins.backend(name).open(
-        OpenRequest(setup.reference, dtype, setup.batch, room, setup.spec, perf_mode=True)
+        OpenRequest(setup.reference, dtype, setup.batch, room, setup.spec, perf_mode=False)
     )
     prompts = torch.randint(setup.geometry.vocab, (setup.batch, setup.context)).tolist()
     opened.prefill(prompts, draft=True)
@@ -114,7 +114,7 @@ def compiled(setup: Setup, attention: Attention) -> list[Measured]:
             model = StaticDecoder(setup.geometry, layers, setup.batch, setup.positions, attention)
             token = torch.randint(setup.geometry.vocab, (setup.batch, 1))
             position = torch.tensor([setup.context])
-        model.to(setup.dtype).randomise()
+        model.to(setup.device, setup.dtype).randomise()
         torch.compiler.reset()
         step: Callable[..., torch.Tensor] = torch.compile(model, mode="reduce-overhead", fullgraph=True)
         clock = Clock(setup.device)
