@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
+from specgate.fmha import AttentionConfig, TileStatistics
 from specgate.gemms import GemmShape, TunedGemm
+from specgate.kernel_bench import KernelBench, KernelBenchRequest
 
 __all__ = [
     "BLOCK_MARK",
     "Activity",
     "Availability",
     "Backend",
+    "BenchesKernels",
     "Block",
     "Decoded",
     "Engine",
@@ -33,6 +36,7 @@ __all__ = [
     "Report",
     "ScriptedTrace",
     "Sequential",
+    "TunableEngine",
     "TunedGemm",
     "TunesGemms",
     "Verdict",
@@ -137,6 +141,29 @@ class ScriptedTrace(Protocol):
 
 
 @runtime_checkable
+class TunableEngine(Engine, Protocol):
+    """An engine whose attention can be cut otherwise while it is loaded; its prompts stay."""
+
+    def attention_config(self) -> AttentionConfig:
+        """What it decodes with."""
+
+    def attention_configs(self) -> Sequence[AttentionConfig]:
+        """What is worth trying for its pair and sizes here."""
+
+    def prepare_attention(self, configs: Sequence[AttentionConfig], roles: Sequence[Role]) -> Sequence[str | None]:
+        """Compile what `roles` need under each of `configs`; why it cannot be, for those where it cannot.
+
+        Raises UsageError for knobs and values that it does not have.
+        """
+
+    def cut_attention(self, config: AttentionConfig) -> None:
+        """Decode with `config` from now on. Raises UsageError for knobs and values that it does not have."""
+
+    def attention_tiles(self, role: Role) -> TileStatistics:
+        """Of all attention of one step after the prompts."""
+
+
+@runtime_checkable
 class Backend(Protocol):
     """A way to measure. Constructing and asking `available` must be cheap and import no engine library."""
 
@@ -200,6 +227,16 @@ class TunesGemms(Protocol):
 
     def gemm_tuner(self) -> GemmTuner:
         """Raises EnvironmentRefused where the device is missing."""
+
+
+@runtime_checkable
+class BenchesKernels(Protocol):
+    """What a back end has besides where it can time the kernels of its steps one by one, in this process."""
+
+    def bench_kernels(self, request: KernelBenchRequest) -> KernelBench:
+        """Raises UsageError for sizes that it cannot decode, EnvironmentRefused where the device is missing or too
+        small, BackendError (CheckpointError) for a bad pair.
+        """
 
 
 @runtime_checkable

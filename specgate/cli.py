@@ -10,6 +10,7 @@ import traceback
 import click
 
 from specgate import __version__
+from specgate.cli_bench import bench
 from specgate.cli_calibrate import calibrate
 from specgate.cli_doctor import doctor
 from specgate.cli_explain import explain
@@ -45,6 +46,7 @@ cli.add_command(explain)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(tape)
+cli.add_command(bench)
 cli.add_command(tune)
 cli.add_command(selftest)
 cli.add_command(pairs)

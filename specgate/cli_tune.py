@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.cli_tune_fmha import fmha
 from specgate.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ SPEC = click.option(
 @click.group()
 def tune() -> None:
     """Search what is fastest on this GPU."""
+
+
+tune.add_command(fmha)
 
 
 @tune.command(short_help="Write down which matrix products a pair runs.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import torch
 
@@ -37,7 +38,8 @@ def engine_facts(
         "compute capability": f"{major}.{minor}",
         "CUDA graphs": "on" if graphs else "off",
         "tuned products": tuned_products,
-        "cache block, attention chunk": f"{BLOCK}, {sizes.fmha.kv_tile} positions",
+        "cache block": f"{BLOCK} positions",
+        "attention": ", ".join(f"{knob} {value}" for knob, value in asdict(sizes.fmha).items()),
         "target layers x hidden": f"{geometry.layers} x {geometry.hidden}",
         "target rope": describe_rope(geometry.rope),
     }
