@@ -12,11 +12,16 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Final
 
+import torch
+
 from specgate.backends.cupy_eagle3.kernels.loader import Spec, module
+from specgate.backends.eagle3.memory import free_bytes
 from specgate.errors import BackendError
 
 MOST: Final = 16
-"""Processes: each has a CUDA context of its own, half a gigabyte of the GPU's memory."""
+"""Processes."""
+CONTEXT: Final = 1 << 30
+"""Bytes of the GPU's memory that a process may take: each has a CUDA context of its own."""
 
 
 class Compiler:
@@ -38,7 +43,8 @@ class Compiler:
 @contextmanager
 def compiler() -> Iterator[Compiler]:
     """Processes start with the first kernel and end with the context."""
-    count = min(MOST, len(os.sched_getaffinity(0)))
+    room = free_bytes(torch.device("cuda", torch.cuda.current_device())) // CONTEXT
+    count = max(1, min(MOST, os.cpu_count() or 1, room))
     with ProcessPoolExecutor(count, mp_context=mp.get_context("spawn")) as pool:
         try:
             yield Compiler(pool)

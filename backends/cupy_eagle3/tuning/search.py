@@ -68,7 +68,9 @@ class Tuner:
                 for weight in some:
                     if time.monotonic() - began > seconds:
                         return
-                    yield bench.tuned(weight, *candidates[weight])
+                    with bench.stream.current():
+                        found = bench.tuned(weight, *candidates[weight])
+                    yield found
 
 
 def compiled(weight: Weight, compiler: Compiler) -> tuple[list[GemmConfig], dict[str, str]]:
@@ -93,7 +95,7 @@ def distinct(weight: Weight, configs: Iterable[GemmConfig]) -> dict[GemmConfig, 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """`bandwidth`: bytes per second of a plain read, measured beforehand."""
+    """Works on `stream`, which must be current. `bandwidth`: bytes per second of a plain read, measured beforehand."""
 
     stream: Stream
     bandwidth: float
@@ -124,12 +126,11 @@ class Bench:
     def wrong(self, weight: Weight, products: Sequence[Product], configs: Sequence[GemmConfig]) -> dict[str, str]:
         """Configuration → what is wrong. Raises BackendError where it is the default."""
         found = dict[str, str]()
-        with self.stream.current():
-            for product in products:
-                oracles = Oracles.of(product)
-                for config in configs:
-                    if (fault := oracles.fault(config)) is not None:
-                        found[text(config)] = fault
+        for product in products:
+            oracles = Oracles.of(product)
+            for config in configs:
+                if (fault := oracles.fault(config)) is not None:
+                    found[text(config)] = fault
         if (fault := found.get(text(GemmConfig()))) is not None:
             raise BackendError(f"{weight}: the default configuration {fault}")
         return found
