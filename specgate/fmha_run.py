@@ -58,6 +58,7 @@ def carry_out(request: SweepRequest) -> Iterator[PointSweep]:
             for swept in sweep_point(request, engine, scenario, point, pair, deadline):
                 write_json(request.out, as_record(replace(done, device=device, points=(*done.points, swept))))
             engine.close()
+            del engine  # its memory, before the next one is loaded
             if swept is not None:
                 done = replace(done, device=device, points=(*done.points, swept))
                 yield swept

@@ -60,7 +60,7 @@ def test_what_the_budget_does_not_hold_is_left_out(pair: tuple[Path, Path]) -> N
 def test_ratios_are_of_tokens_not_of_steps() -> None:
     ours = [Measured("specgate cupy, baseline", 5.0, 5.0), Measured("specgate cupy, spec-3", 6.0, 2.0)]
     assert list(ratios([*ours, Measured("torch.compile", 7.0, 7.0)])) == [
-        "faster than torch.compile: baseline 1.40×, spec-3 3.50×",
+        "speed over torch.compile: baseline 1.40×, spec-3 3.50×",
         "speculating over its own baseline: 2.50×",
     ]
     assert list(ratios(ours[:1])) == []

@@ -68,11 +68,11 @@ def tiles_of(cycle: Cycle, b: Buffers, rewind: Callable[[], None]) -> TileStatis
     alone, and the positions that it writes are those that every step writes first.
     """
     reserve, calls = cycle.reserve, record(cycle)
+    counted = torch.zeros(len(STATISTICS), dtype=torch.int32, device=b.slots.length.device)
     rewind()
     cycle(b)
     rewind()
     reserve(b.kv, b.slots)
-    counted = torch.zeros(len(STATISTICS), dtype=torch.int32, device=b.slots.length.device)
     for call in calls:
         if isinstance(call.kernel, Attention):
             counting(call.kernel)(**call.named, statistics=counted)

@@ -124,7 +124,7 @@ def ratios(found: Sequence[Measured]) -> Iterator[str]:
     for peer in theirs:
         shown = ", ".join(f"{m.name.rpartition(' ')[2]} {peer.ms_per_token / m.ms_per_token:.2f}×" for m in ours)
         if shown:
-            yield f"faster than {peer.name}: {shown}"
+            yield f"speed over {peer.name}: {shown}"
     if len(ours) == 2:
         plain, speculating = ours
         yield f"speculating over its own baseline: {plain.ms_per_token / speculating.ms_per_token:.2f}×"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -103,7 +104,7 @@ def flashinfer(h: Heads, slots: int, span: Span) -> Peer:
     pages = -(-span.seen // PAGE)
 
     def make(inputs: int) -> Callable[[int], object]:
-        library: Any = __import__("flashinfer")
+        library: Any = import_module("flashinfer")
         workspace = torch.empty(128 << 20, dtype=torch.uint8, device="cuda")
         wrapper = library.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
         each = torch.arange(slots + 1, dtype=torch.int32, device="cuda")

@@ -12,8 +12,6 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel
 
 PACKAGE = "specgate.backends.cupy_eagle3"
-FOR_THE_NEXT = "next_weight"
-"""Argument of a launcher that fetches near what the kernel after it will read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +55,7 @@ class Call:
 
 
 class Recorded:
-    """Stands in the place of a launcher, and notes what it is called with.
-
-    What a launch does for the kernel after it is left out of the note: alone, it moves its own bytes.
-    """
+    """Stands in the place of a launcher, and notes what it is called with."""
 
     def __init__(self, path: str, kernel: Kernel, calls: list[Call]) -> None:
         self.path, self.kernel, self.calls = path, kernel, calls
@@ -72,15 +67,15 @@ class Recorded:
             made.append(Launch(self.kernel, name, tuple(grid), tuple(block), passed, how))
 
         launcher: Any = self.kernel
-        alone = {name: value for name, value in keywords.items() if name != FOR_THE_NEXT}
-        named = inspect.signature(launcher).bind(*arguments, **alone).arguments
+        named = inspect.signature(launcher).bind(*arguments, **keywords).arguments
         vars(self.kernel)["launch"] = note  # an attribute of the object goes before its class's method
         try:
-            launcher(*arguments, **alone)
+            launcher(*arguments, **keywords)
         finally:
             del vars(self.kernel)["launch"]
-        self.calls.append(Call(self.path, self.kernel, named, tuple(made)))
-        launcher(*arguments, **keywords)
+        call = Call(self.path, self.kernel, named, tuple(made))
+        self.calls.append(call)
+        call()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.kernel, name)
