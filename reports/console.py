@@ -1,8 +1,9 @@
-"""The verdict on a terminal of 80 columns: tables where there is one, one plain line per cell and verdict elsewhere."""
+"""The verdict: tables on a terminal of 80 columns or more, one plain line per cell and verdict elsewhere."""
 
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,9 @@ from specgate.core import Policy, Run, State, Value, Verdict
 from specgate.reports import figures, summary
 from specgate.reports.tables import CELL_HEAD, Entry, Group, cell_groups, tokens_entry
 
-WIDTH = 80
-_STYLES = {
+LEAST, MOST = 80, 160
+"""Columns: narrower terminals have to wrap, and on wider ones an eye would lose its row."""
+STYLES = {
     State.PASS: "green",
     State.IMPROVED: "green",
     State.FAIL: "bold red",
@@ -93,20 +95,24 @@ def _noted(name: str, entry: Entry) -> str:
 
 
 def rich_lines(run: Run) -> Iterator[str]:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(file=io.StringIO(), width=WIDTH, force_terminal=True, color_system="standard")
-    for line in opening_lines(run):
-        console.print(Text(line, style="bold red"))
-    for group in cell_groups(run):
-        console.print(_cells(group))
-    if run.verdicts:
-        console.print(_verdicts(run.verdicts))
-    for n, line in enumerate(closing_lines(run)):
-        console.print(Text(line, style="bold" if n == 0 else ""))
-    file = console.file
-    assert isinstance(file, io.StringIO)
+    yield from printed(
+        *(Text(line, style="bold red") for line in opening_lines(run)),
+        *(_cells(group) for group in cell_groups(run)),
+        *([_verdicts(run.verdicts)] if run.verdicts else []),
+        *(Text(line, style="" if n else "bold") for n, line in enumerate(closing_lines(run))),
+    )
+
+
+def printed(*renderables: Any) -> Iterator[str]:
+    """What rich makes of `renderables`, in lines, as wide as the terminal; without colour where NO_COLOR is set."""
+    from rich.console import Console
+
+    width = min(max(shutil.get_terminal_size((LEAST, 24)).columns, LEAST), MOST)
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=True, color_system="standard")
+    console.print(*renderables, sep="\n")
     yield from file.getvalue().rstrip("\n").split("\n")
 
 
@@ -156,7 +162,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Any:
         cells = [] if counted else [summary.short(v.cell) for v in same if v.cell]
         because = f"{len(same)} cells: {first.reason_code.replace('_', ' ')}" if counted else first.message
         table.add_row(
-            Text(state, style=_STYLES[first.state]),
+            Text(state, style=STYLES[first.state]),
             Text.assemble(first.rule, *(("\n" + cell, "dim") for cell in cells)),
             Text.assemble(because, *([("\nnext: " + first.next_step, "dim")] if first.next_step else [])),
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
@@ -451,6 +452,10 @@ class Rule:
     scenario: str = "*"
     role: str = "*"
     params: Mapping[str, float | str | bool] = field(default_factory=dict)
+
+    def selects(self, cell: Cell) -> bool:
+        """Whether the globs of this rule match the scenario and the role of `cell`."""
+        return fnmatchcase(cell.point.scenario, self.scenario) and fnmatchcase(cell.role.name, self.role)
 
 
 @dataclass(frozen=True, slots=True)

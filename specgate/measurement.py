@@ -131,26 +131,27 @@ def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bo
 def speed_values(blocks: Sequence[Block], whole: bool) -> Iterator[Value]:
     """Medians over blocks. Blocks that emitted nothing (every request ended at its prefill token) have no speed."""
     live = [b for b in blocks if b.emitted]
-    if not live:
-        return
+    for name, of in block_figures(live, whole).items():
+        yield Value(name, statistics.median(map(of, live)), "p50", len(live))
 
-    def median(name: str, of: Callable[[Block], float]) -> Value:
-        return Value(name, statistics.median(map(of, live)), "p50", len(live))
 
-    yield median("output_tok_s", lambda b: speed(b, whole))
-    yield median("output_tok_s_per_user", lambda b: speed(b, whole) / len(b.tokens))
-    yield median("tpot_ms", ms_per_token)
-    yield median("step_ms", lambda b: statistics.median(b.step_ns) / 1e6)
-    for phase in PHASES:
-        if all(phase in b.phase_ns for b in live):
-            yield median(f"{phase}_ms", partial(ms_per_step, phase))
-    if whole:
-        yield median("ttft_ms", lambda b: b.prefill_ns / 1e6)
-        yield median("e2e_ms", lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6)
-    point = live[0].point
-    yield median(
-        "prefill_tok_s", lambda b: point.context * len(b.tokens) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0
-    )
+def block_figures(blocks: Sequence[Block], whole: bool) -> dict[str, Callable[[Block], float]]:
+    """Metric → how to take it of one block, for what is a median over `blocks`; empty where there is no block."""
+    if not blocks:
+        return {}
+    requests: dict[str, Callable[[Block], float]] = {
+        "ttft_ms": lambda b: b.prefill_ns / 1e6,
+        "e2e_ms": lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6,
+    }
+    return {
+        "output_tok_s": lambda b: speed(b, whole),
+        "output_tok_s_per_user": lambda b: speed(b, whole) / len(b.tokens),
+        "tpot_ms": ms_per_token,
+        "step_ms": lambda b: statistics.median(b.step_ns) / 1e6,
+        **{f"{p}_ms": partial(ms_per_step, p) for p in PHASES if all(p in b.phase_ns for b in blocks)},
+        **(requests if whole else {}),
+        "prefill_tok_s": lambda b: b.point.context * len(b.tokens) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0,
+    }
 
 
 def ms_per_step(phase: str, block: Block) -> float:
@@ -180,15 +181,7 @@ def acceptance_values(blocks: Sequence[Block], record: AcceptanceRecord | None) 
     yield Value("disabled_draft_error", float(sum(map(draft_errors, blocks))), "count", sum(active_counts(blocks)))
     if record.acceptance_length is None:
         return
-    # One cluster per prompt, not per block: rounds repeat the same greedy text and are no new evidence.
-    clusters: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for b in blocks:
-        for row, drafts in zip(b.accepted, b.drafted, strict=True):
-            for slot, a in enumerate(row):
-                if drafts[slot] > 0:
-                    clusters[b.prompt_set, slot][0] += a + 1
-                    clusters[b.prompt_set, slot][1] += 1
-    sums = list(clusters.values())
+    sums = list(by_prompt(blocks).values())
     interval = cluster_interval([s[0] for s in sums], [s[1] for s in sums])
     bounds = (interval.low, interval.high) if interval else (None, None)
     yield Value("acceptance_length", record.acceptance_length, "tok_weighted", len(sums), *bounds)
@@ -203,6 +196,21 @@ def acceptance_values(blocks: Sequence[Block], record: AcceptanceRecord | None) 
         yield Value(f"cond_acceptance_at_pos[{i}]", cond, "tok_weighted", record.drafted_at_pos[i - 1])
     for i, count in enumerate(record.hist):
         yield Value(f"accept_hist[{i}]", float(count), "count", record.steps)
+
+
+def by_prompt(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
+    """(prompt set, slot) → (Σ accepted + 1, steps) over steps with drafts, of which acceptance length is the ratio.
+
+    One cluster per prompt, not per block: rounds repeat the same greedy text and are no new evidence.
+    """
+    clusters: dict[tuple[int, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for b in blocks:
+        for row, drafts in zip(b.accepted, b.drafted, strict=True):
+            for slot, a in enumerate(row):
+                if drafts[slot] > 0:
+                    emitted, steps = clusters[b.prompt_set, slot]
+                    clusters[b.prompt_set, slot] = emitted + a + 1, steps + 1
+    return clusters
 
 
 def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:

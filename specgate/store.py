@@ -253,12 +253,19 @@ class RunFolder:
         self.write_text("MANIFEST.sha256", "".join(lines))
 
     def write_text(self, name: str, text: str) -> None:
-        """Atomically: a reader sees the old file or the new one, never half of it."""
-        file = self.path / name
-        temporary = file.with_name(file.name + ".tmp")
-        with disk(file):
-            temporary.write_text(without_home(text), encoding="utf-8")
-            temporary.replace(file)
+        write_text(self.path / name, text)
+
+
+def write_text(file: Path, text: str) -> None:
+    """Atomically: a reader sees the old file or the new one, never half of it. The folder is made where there is none.
+
+    Raises EnvironmentRefused where the disk is full or the folder not writable.
+    """
+    temporary = file.with_name(file.name + ".tmp")
+    with disk(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(without_home(text), encoding="utf-8")
+        temporary.replace(file)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from specgate.core import AcceptanceSource, Run
-from specgate.reports.console import PLAIN, REPORT, WIDTH, ConsoleReport
+from specgate.reports.console import LEAST, PLAIN, REPORT, ConsoleReport
 from tests.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario, with_acceptance
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -21,7 +21,7 @@ def sample(*, broken: bool = False) -> Run:
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_no_line_is_wider_than_the_terminal(broken: bool) -> None:
-    assert max(len(line) for line in ANSI.sub("", REPORT.render(sample(broken=broken), POLICY)).splitlines()) <= WIDTH
+    assert max(len(line) for line in ANSI.sub("", REPORT.render(sample(broken=broken), POLICY)).splitlines()) <= LEAST
 
 
 @pytest.mark.parametrize("report", [REPORT, PLAIN])
@@ -106,7 +106,7 @@ def test_acceptance_that_is_not_real_is_named_at_its_figures(report: ConsoleRepo
     real, other = sample(), with_acceptance(sample(), source)
     assert f"{source} acceptance" in ANSI.sub("", report.render(other, POLICY)).partition("records-valid")[0]
     assert "real acceptance" not in ANSI.sub("", report.render(real, POLICY))
-    assert max(map(len, ANSI.sub("", REPORT.render(other, POLICY)).splitlines())) <= WIDTH
+    assert max(map(len, ANSI.sub("", REPORT.render(other, POLICY)).splitlines())) <= LEAST
 
 
 def test_tokens_of_a_forced_run_are_not_said_to_be_equal() -> None:

@@ -1,0 +1,81 @@
+"""A sheet on a terminal: rich tables, or plain lines with one row each where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from specgate.reports.console import STYLES, printed
+from specgate.reports.sheet import Section, Sheet
+from specgate.reports.tables import Entry
+
+STYLES_BY_NAME = {state.value: style for state, style in STYLES.items()}
+
+
+def tables(sheet: Sheet) -> str:
+    from rich.text import Text
+
+    heads = [Text(sheet.title, style="bold"), Text(sheet.subtitle, style="dim")]
+    banners = [Text(banner, style="bold yellow") for banner in sheet.banners]
+    sections = [part for section in sheet.sections for part in section_parts(section)]
+    return "\n".join(printed(*heads, *banners, *sections, *(Text(line, style="bold") for line in ending(sheet))))
+
+
+def section_parts(section: Section) -> Iterator[Any]:
+    from rich.text import Text
+
+    yield Text(f"\n{section.title}", style="bold")
+    if section.table.rows:
+        yield _table(section)
+    if section.note:
+        yield Text(section.note, style="dim")
+
+
+def _table(section: Section) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for n, head in enumerate(section.table.head):
+        found.add_column(Text(head), justify="left" if n < section.table.texts else "right", overflow="fold")
+    for row in section.table.rows:
+        found.add_row(*map(_cell, row))
+    return found
+
+
+def _cell(entry: str | Entry) -> Any:
+    from rich.text import Text
+
+    text, note = (entry, None) if isinstance(entry, str) else (entry.text, entry.note)
+    style = STYLES_BY_NAME.get(text, "")
+    return Text.assemble((text, style), *([(f"\n{note}", "dim")] if note else []))
+
+
+def plain(sheet: Sheet) -> str:
+    return "\n".join(plain_lines(sheet))
+
+
+def plain_lines(sheet: Sheet) -> Iterator[str]:
+    yield sheet.title
+    yield sheet.subtitle
+    yield from (f"note: {banner}" for banner in sheet.banners)
+    for section in sheet.sections:
+        yield f"{section.title}:"
+        if section.table.rows:
+            yield "  " + "\t".join(section.table.head)
+        for row in section.table.rows:
+            yield "  " + "\t".join(map(in_words, row))
+        if section.note:
+            yield f"  {section.note}"
+    yield from ending(sheet)
+
+
+def in_words(entry: str | Entry) -> str:
+    text = entry if isinstance(entry, str) else f"{entry.text} ({entry.note})" if entry.note else entry.text
+    return " ".join(text.split())
+
+
+def ending(sheet: Sheet) -> Iterator[str]:
+    if sheet.ending:
+        yield f"{sheet.ending.state}: {sheet.ending.reason}"
