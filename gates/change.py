@@ -50,8 +50,8 @@ class ChangeGate:
             message = f"{said}; B's prompts are not A's"
             return verdict(rule, key, State.INCONCLUSIVE, "prompts_differ", message, evidence, step)
         if change.how is How.UNPAIRED and not rule.params["trust_unpaired"]:
-            step = "measure both in one run, or lock the clocks and say trust_unpaired: true"
-            message = f"{said}: proves nothing, for anything may have changed in between"
+            step = "where clocks are locked, a rule may say trust_unpaired: true"
+            message = f"{said}: proves nothing"
             return verdict(rule, key, State.INCONCLUSIVE, "unpaired_in_time", message, evidence, step)
         worst, best = worse_to_better(change.metric, change.ci_low, change.ci_high)
         return verdict(rule, key, *decided(worst, best, margin, said), evidence)

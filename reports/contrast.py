@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from specgate.contrast import Change, Contrast, How, TokenContrast
@@ -17,9 +18,10 @@ from specgate.reports.tables import Entry, Table
 from specgate.reports.view import SheetView
 from specgate.verdict import worst as overall
 
+_HASH = re.compile(r"[0-9a-f]{40,}")
 UNPAIRED = (
     "Unpaired in time: A and B were measured one after the other, so whatever changed in between is in their times "
-    "and in no interval. Pair them in one run to know."
+    "and in no interval."
 )
 COLUMNS = (
     *("run_a", "run_b", "kind", "scenario", "backend_a", "backend_b", "role", "context_len", "batch", "k"),
@@ -62,8 +64,11 @@ def banners(contrast: Contrast) -> Iterator[str]:
         yield UNPAIRED
     a, b = contrast.a, contrast.b
     if {a.acceptance, b.acceptance} != {"real"}:
-        same = "both" if a.acceptance == b.acceptance else f"of A, {b.acceptance} of B: lengths are not compared"
-        yield f"Acceptance is {a.acceptance} {same}."
+        yield (
+            f"Acceptance is {a.acceptance} in both."
+            if a.acceptance == b.acceptance
+            else f"Acceptance is {a.acceptance} in A, {b.acceptance} in B: lengths are not compared."
+        )
     for name, run in (("A", a), ("B", b)):
         for where, why in run.failures.items():
             yield f"{name} was cut short ({where}): {why.splitlines()[0]}"
@@ -90,7 +95,8 @@ def difference_table(found: Sequence[Difference]) -> Table:
 
 def cut(text: str) -> str:
     """Hashes and lists by their beginnings: what differs is seen there."""
-    return (text if len(text) <= 48 else text[:47] + "…") or figures.NONE
+    length = 12 if _HASH.fullmatch(text) else 48
+    return (text if len(text) <= length else f"{text[:length]}…") or figures.NONE
 
 
 def verdicts(contrast: Contrast) -> Table:
@@ -108,27 +114,26 @@ def verdicts(contrast: Contrast) -> Table:
 
 def changes(contrast: Contrast, cell: Cell) -> Section:
     rows = [change_row(c) for c in contrast.changes if c.cell == cell]
-    head = ("figure", "unit", "A", "B", "B / A", "95 % interval", "rests on")
-    return Section(label(cell), Table(head, rows, texts=2), None if rows else "Neither run has a figure of this cell.")
+    head = ("figure", "A", "B", "B / A", "95 % interval", "rests on")
+    return Section(label(cell), Table(head, rows), None if rows else "Neither run has a figure of this cell.")
 
 
 def change_row(change: Change) -> list[str | Entry]:
     span = interval(change)
     return [
         change.metric,
-        metric(change.metric).unit,
         shown(change.metric, change.a),
         shown(change.metric, change.b),
         figures.NONE if change.ratio is None else f"{change.ratio:.3f}×",
-        span or Entry(figures.NONE, (change.reason_code or "").replace("_", " ") or None),
-        Entry(change.how.value, f"n = {change.n}" if change.n else None),
+        Entry(span, f"n = {change.n}") if span else Entry(figures.NONE, (change.reason_code or "").replace("_", " ")),
+        change.how.value,
     ]
 
 
 def interval(change: Change) -> str | None:
     if change.ci_low is None or change.ci_high is None:
         return None
-    return f"{change.ci_low:.3f} … {change.ci_high:.3f}"
+    return f"{change.ci_low:.3f}–{change.ci_high:.3f}"
 
 
 def shown(name: str, value: float | None) -> str:

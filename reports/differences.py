@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from specgate.conditions import Conditions, clock_events
 from specgate.contrast import Contrast
@@ -37,9 +37,9 @@ def differences(contrast: Contrast) -> list[Difference]:
         *between("environment", environment(a), environment(b)),
         *between("pair", asdict(a.pair), asdict(b.pair)),
         *(d for p, q in points for d in between("engine", engine(a, p), engine(b, q))),
-        *(d for p, q in points for d in between(f"scenario {p.scenario}", scenario(a, p), scenario(b, q))),
-        *(d for p, q in points for d in between(f"prompts of {short(p.key)}", prompts(a, p), prompts(b, q))),
-        *(d for p, q in points for d in between(f"machine during {short(p.key)}", during(a, p), during(b, q))),
+        *(of(p.scenario, d) for p, q in points for d in between("scenario", scenario(a, p), scenario(b, q))),
+        *(of(short(p.key), d) for p, q in points for d in between("prompts", prompts(a, p), prompts(b, q))),
+        *(of(short(p.key), d) for p, q in points for d in between("machine", during(a, p), during(b, q))),
     ]
     return list(dict.fromkeys(found))
 
@@ -49,6 +49,10 @@ def between(group: str, a: Mapping[str, object], b: Mapping[str, object]) -> Ite
     for key in dict.fromkeys((*mine, *other)):
         if mine.get(key) != other.get(key):
             yield Difference(group, key, mine.get(key, ""), other.get(key, ""))
+
+
+def of(where: str, found: Difference) -> Difference:
+    return replace(found, key=f"{where}: {found.key}")
 
 
 def asked_point(point: Point) -> tuple[str, int, int]:
@@ -67,9 +71,11 @@ def lasting(facts: object) -> object:
 
 def engine(run: Run, point: Point) -> Mapping[str, object]:
     facts = run.engines.get(point.key)
+    if facts is None:
+        return {}
     hashed = ("target_sha256", "draft_sha256")  # the fingerprint has them
-    found = {key: value for key, value in asdict(facts).items() if key not in hashed} if facts else {}
-    return {**found, "kernels": f"{len(facts.kernels)} kernels" if facts and facts.kernels else None}
+    found = {key: value for key, value in asdict(facts).items() if key not in (*hashed, "details", "kernels")}
+    return {**found, "kernels": len(facts.kernels or ()), **facts.details}
 
 
 def scenario(run: Run, point: Point) -> Mapping[str, object]:

@@ -72,7 +72,7 @@ def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Entry], *, spec
         for row in matrix.rows
         if row.role.speculative or not speculative
     ]
-    return Table((*HEAD, *(c.label for c in matrix.columns)), rows, texts=1)
+    return Table((*HEAD, *(c.label for c in matrix.columns)), rows, texts=len(HEAD))
 
 
 def entries(matrix: Matrix, row: MatrixRow, shown: Callable[[Column, MatrixEntry], Entry]) -> Iterator[Entry]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from specgate.reports.console import STYLES, printed
 from specgate.reports.sheet import Section, Sheet
 from specgate.reports.tables import Entry
 
+NAME = 22
 STYLES_BY_NAME = {state.value: style for state, style in STYLES.items()}
 
 
@@ -36,9 +37,12 @@ def _table(section: Section) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    found = Table(box=SIMPLE_HEAD, pad_edge=False)
+    found = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for n, head in enumerate(section.table.head):
-        found.add_column(Text(head), justify="left" if n < section.table.texts else "right", overflow="fold")
+        # A name that is broken in two is no name; what stands beside it may wrap.
+        whole = n == 0 and all(len(in_words(row[0])) <= NAME for row in section.table.rows)
+        side: Literal["left", "right"] = "left" if n < section.table.texts else "right"
+        found.add_column(Text(head), justify=side, overflow="fold", no_wrap=whole)
     for row in section.table.rows:
         found.add_row(*map(_cell, row))
     return found
