@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from specgate.contrast import Change, Contrast, How, TokenContrast
 from specgate.core import Cell, Run, State, Value
+from specgate.errors import ExitCode
 from specgate.metrics import metric
 from specgate.reports import figures
 from specgate.reports.csv import Row
@@ -16,7 +17,7 @@ from specgate.reports.sheet import Ending, Section, Sheet
 from specgate.reports.summary import about, label, short, worst
 from specgate.reports.tables import Entry, Table
 from specgate.reports.view import SheetView
-from specgate.verdict import worst as overall
+from specgate.verdict import overall_of_contrast
 
 _HASH = re.compile(r"[0-9a-f]{40,}")
 UNPAIRED = (
@@ -50,7 +51,9 @@ def sheet(contrast: Contrast) -> Sheet:
 
 
 def ending(contrast: Contrast) -> Ending:
-    state, code = overall(contrast.verdicts)
+    state, code = overall_of_contrast(contrast)
+    if code is ExitCode.BACKEND_ERROR:
+        return Ending(code.name, code, next(cut_short(contrast)))
     culprit = worst(contrast.verdicts)
     if culprit is not None:
         return Ending(state.value, code, f"{about(culprit)}: {culprit.message}")
@@ -69,11 +72,15 @@ def banners(contrast: Contrast) -> Iterator[str]:
             if a.acceptance == b.acceptance
             else f"Acceptance is {a.acceptance} in A, {b.acceptance} in B: lengths are not compared."
         )
-    for name, run in (("A", a), ("B", b)):
-        for where, why in run.failures.items():
-            yield f"{name} was cut short ({where}): {why.splitlines()[0]}"
+    yield from cut_short(contrast)
     if any(t.reason_code == "prompts_differ" for t in contrast.tokens):
         yield "The prompts differ: acceptance and tokens depend on them, and neither can be paired."
+
+
+def cut_short(contrast: Contrast) -> Iterator[str]:
+    for name, run in (("A", contrast.a), ("B", contrast.b)):
+        for where, why in run.failures.items():
+            yield f"{name} was cut short ({where}): {why.splitlines()[0]}"
 
 
 def sides(contrast: Contrast) -> Section:

@@ -1,4 +1,4 @@
-"""junit.xml: a test case per gate × cell, valid against the schema that Jenkins' xUnit plug-in has for JUnit 10.
+"""junit.xml: a test case for the verdict and one per gate × cell, as Jenkins' xUnit schema for JUnit (10) has it.
 
 What fails a run fails its test case: required verdicts that are not green. FAIL and INCONCLUSIVE are failures, INVALID
 and ENV_REJECTED errors. An advisory verdict never does: it is skipped, with what it says. That schema has no
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from specgate.core import Policy, Run, State, Verdict
+from specgate.errors import ExitCode
 from specgate.reports.markup import visible
 from specgate.reports.summary import acceptance_label, headline, seconds
 from specgate.reports.tables import evidence
@@ -45,8 +46,7 @@ class JunitReport:
 
 
 def suite(run: Run) -> ET.Element:
-    cases = [failure_case(run, where, why) for where, why in run.failures.items()]
-    cases += [case(run, verdict) for verdict in run.verdicts]
+    cases = [verdict_case(run), *(case(run, verdict) for verdict in run.verdicts)]
     outcomes = Counter(child.tag for c in cases for child in c)
     found = element(
         "testsuite",
@@ -85,9 +85,15 @@ def case(run: Run, verdict: Verdict) -> ET.Element:
     return found
 
 
-def failure_case(run: Run, where: str, why: str) -> ET.Element:
-    found = element("testcase", classname=f"specgate.{run.kind}", name=f"{where} was measured", time="0")
-    found.append(element("error", type="cut_short", message=why))
+def verdict_case(run: Run) -> ET.Element:
+    """The run as a whole, so that the file is red where the exit code is not 0, whatever the cause."""
+    head = headline(run)
+    found = element("testcase", classname=f"specgate.{run.kind}", name="verdict", time="0")
+    if head.code is not ExitCode.PASS:
+        tag = "failure" if head.code in (ExitCode.FAIL, ExitCode.INCONCLUSIVE) else "error"
+        outcome = element(tag, type=head.state, message=head.reason)
+        outcome.text = visible("\n".join(f"{where}: {why}" for where, why in run.failures.items())) or None
+        found.append(outcome)
     return found
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from specgate.reports.console import STYLES, printed
+from specgate.reports.console import STYLES, printed, words
+from specgate.reports.markup import visible
 from specgate.reports.sheet import Section, Sheet
 from specgate.reports.tables import Entry
 
@@ -14,50 +15,43 @@ STYLES_BY_NAME = {state.value: style for state, style in STYLES.items()}
 
 
 def tables(sheet: Sheet) -> str:
-    from rich.text import Text
-
-    heads = [Text(sheet.title, style="bold"), Text(sheet.subtitle, style="dim")]
-    banners = [Text(banner, style="bold yellow") for banner in sheet.banners]
+    heads = [words((sheet.title, "bold")), words((sheet.subtitle, "dim"))]
+    banners = [words((banner, "bold yellow")) for banner in sheet.banners]
     sections = [part for section in sheet.sections for part in section_parts(section)]
-    return "\n".join(printed(*heads, *banners, *sections, *(Text(line, style="bold") for line in ending(sheet))))
+    return "\n".join(printed(*heads, *banners, *sections, *(words((line, "bold")) for line in ending(sheet))))
 
 
 def section_parts(section: Section) -> Iterator[Any]:
-    from rich.text import Text
-
-    yield Text(f"\n{section.title}", style="bold")
+    yield words((f"\n{section.title}", "bold"))
     if section.table.rows:
         yield _table(section)
     if section.note:
-        yield Text(section.note, style="dim")
+        yield words((section.note, "dim"))
 
 
 def _table(section: Section) -> Any:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
-    from rich.text import Text
 
     found = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for n, head in enumerate(section.table.head):
         # A name that is broken in two is no name; what stands beside it may wrap.
         whole = n == 0 and all(len(in_words(row[0])) <= NAME for row in section.table.rows)
         side: Literal["left", "right"] = "left" if n < section.table.texts else "right"
-        found.add_column(Text(head), justify=side, overflow="fold", no_wrap=whole)
+        found.add_column(words(head), justify=side, overflow="fold", no_wrap=whole)
     for row in section.table.rows:
         found.add_row(*map(_cell, row))
     return found
 
 
 def _cell(entry: str | Entry) -> Any:
-    from rich.text import Text
-
     text, note = (entry, None) if isinstance(entry, str) else (entry.text, entry.note)
     style = STYLES_BY_NAME.get(text, "")
-    return Text.assemble((text, style), *([(f"\n{note}", "dim")] if note else []))
+    return words((text, style), *([(f"\n{note}", "dim")] if note else []))
 
 
 def plain(sheet: Sheet) -> str:
-    return "\n".join(plain_lines(sheet))
+    return "\n".join(map(visible, plain_lines(sheet)))
 
 
 def plain_lines(sheet: Sheet) -> Iterator[str]:

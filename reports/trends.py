@@ -24,18 +24,21 @@ COLUMNS = (
 
 
 def sheet(trends: Trends) -> Sheet:
-    count = len(trends.runs)
     return Sheet(
         title="History",
-        subtitle=f"{count} run{'' if count == 1 else 's'}, {len(trends.grounds)} grounds; nothing here is a gate",
+        subtitle=f"{counted(len(trends.runs), 'run')} on {counted(len(trends.grounds), 'ground')}; no gate",
         ending=None,
-        banners=[f"{folder} was left out: {why}" for folder, why in trends.unread.items()],
+        banners=[f"Left out: {why}" for why in trends.unread],
         sections=[
             Section("Runs", runs(trends), None if trends.runs else "No run could be read."),
             *(section(trends, n, list(found)) for n, (_, found) in enumerate(groupby(trends.series, key=one_picture))),
             Section("Grounds", grounds(trends), "What must stay the same for figures to be of one kind."),
         ],
     )
+
+
+def counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def runs(trends: Trends) -> Table:

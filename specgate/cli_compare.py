@@ -39,7 +39,7 @@ def compare(a: Path, b: Path, policy: str, html: bool, md: bool, csv: bool, out:
     from specgate.contrasting import contrast_of
     from specgate.policy import FOR_CONTRASTS, find_policy
     from specgate.stored import several
-    from specgate.verdict import worst
+    from specgate.verdict import overall_of_contrast
 
     gates = plugins.contrast_gates()
     judging = find_policy(policy, {name: gate.params for name, gate in gates.items()}, FOR_CONTRASTS)
@@ -50,7 +50,7 @@ def compare(a: Path, b: Path, policy: str, html: bool, md: bool, csv: bool, out:
     view = plugins.view("compare")
     click.echo(view.render(contrast, "plain" if is_plain(plain) else "console"))
     write_files(out, rendered(view, contrast, html=html, md=md, csv=csv))
-    _, code = worst(contrast.verdicts)
+    _, code = overall_of_contrast(contrast)
     sys.exit(code)
 
 

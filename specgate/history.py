@@ -24,18 +24,18 @@ def trends_of(folder: Path) -> Trends:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="give the folder that holds run folders")
     runs: list[Run] = []
-    unread: dict[str, str] = {}
+    unread: list[str] = []
     for config in sorted(folder.rglob("config.resolved.yaml")):
         try:
             runs.append(stored(config.parent).run)
         except SpecgateError as error:
-            unread[str(config.parent.relative_to(folder))] = error.message
+            unread.append(error.message)
     if not runs and not unread:
         raise UsageError(f"{folder} holds no run folder", hint="give the folder that holds run folders")
     once = {run.id: run for run in runs}  # a copy of a run is no second run
     ordered = sorted(once.values(), key=lambda run: (run.started, run.id))
     grounds = {name: facts for run in ordered for c in run.cells for name, facts in [ground(run, c.cell)]}
-    return Trends(tuple(ordered), tuple(series(ordered)), grounds, unread)
+    return Trends(tuple(ordered), tuple(series(ordered)), grounds, tuple(unread))
 
 
 def series(runs: Sequence[Run]) -> Iterator[Series]:

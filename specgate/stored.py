@@ -40,6 +40,9 @@ def stored(path: Path) -> Stored:
     """
     folder = RunFolder.open(path, read_only=True)
     if not (path / MANIFEST).is_file():
+        if folder.read_run().status != "running":
+            hint = "every run that has ended has one: without it, nothing vouches for the files"
+            raise InvalidResult(f"{path}: {MANIFEST} is missing", hint=hint)
         return unended(folder)
     listed = listings(path / MANIFEST)
     if changed := [d for d in manifest_differences(path) if d.file in listed]:
@@ -49,6 +52,7 @@ def stored(path: Path) -> Stored:
 
 
 def unended(folder: RunFolder) -> Stored:
+    """A run whose process was killed, as far as its journal goes."""
     try:
         run, _, config = recompute(folder)
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:

@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Trends:
-    """Runs in the order in which they were started, what they say over time, and the folders that could not be read.
+    """Runs in the order in which they were started, what they say over time, and why folders could not be read.
 
     A ground is what must stay the same for figures to be of one kind: machine, weights, prompts, and what was asked.
     The source tree is not in it: its effect is what a trend shows.
@@ -39,4 +39,4 @@ class Trends:
     runs: tuple[Run, ...]
     series: tuple[Series, ...]
     grounds: Mapping[str, Mapping[str, str]]
-    unread: Mapping[str, str]
+    unread: tuple[str, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from specgate.contrast import Contrast
 from specgate.core import Run, State, Verdict
 from specgate.errors import ExitCode
 
@@ -23,6 +24,12 @@ def overall(run: Run) -> tuple[State, ExitCode]:
     which nothing required was judged is inconclusive, never green.
     """
     return (State.INVALID, ExitCode.BACKEND_ERROR) if run.failures else worst(run.verdicts)
+
+
+def overall_of_contrast(contrast: Contrast) -> tuple[State, ExitCode]:
+    """As `overall`: a comparison with a run that was cut short is never green."""
+    cut_short = contrast.a.failures or contrast.b.failures
+    return (State.INVALID, ExitCode.BACKEND_ERROR) if cut_short else worst(contrast.verdicts)
 
 
 def worst(verdicts: Iterable[Verdict]) -> tuple[State, ExitCode]:
