@@ -22,10 +22,11 @@ def progress(plain: bool) -> Iterator[Progress]:
 
         yield tell
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
+    done = (MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(None), *done, TextColumn("left"), TimeRemainingColumn())
     # auto_refresh would draw from a thread of its own while a block is being timed.
     with Bar(*columns, auto_refresh=False, transient=True) as bar:
         task = bar.add_task("starting the engine", total=None)
@@ -33,7 +34,8 @@ def progress(plain: bool) -> Iterator[Progress]:
 
         def advance(block: Block, done: int, planned: int) -> None:
             speed = f"{tokens_per_second(block):.1f} tok/s"
-            what = f"{block.point.scenario} {block.role} {speed}"
+            point = block.point
+            what = f"{point.scenario} c{point.context} b{point.batch} {block.role} {speed}"
             bar.update(task, completed=done, total=planned, description=what)
             bar.refresh()
 
