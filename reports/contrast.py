@@ -24,6 +24,9 @@ UNPAIRED = (
     "Unpaired in time: A and B were measured one after the other, so whatever changed in between is in their times "
     "and in no interval."
 )
+MEDIANS = (
+    "A and B are medians over blocks, B / A the geometric mean over their pairs: where blocks scatter, these part."
+)
 COLUMNS = (
     *("run_a", "run_b", "kind", "scenario", "backend_a", "backend_b", "role", "context_len", "batch", "k"),
     *("metric", "unit", "direction", "how", "a", "b", "ratio", "ci_low", "ci_high", "n"),
@@ -122,7 +125,7 @@ def verdicts(contrast: Contrast) -> Table:
 def changes(contrast: Contrast, cell: Cell) -> Section:
     rows = [change_row(c) for c in contrast.changes if c.cell == cell]
     head = ("figure", "A", "B", "B / A", "95 % interval", "rests on")
-    return Section(label(cell), Table(head, rows), None if rows else "Neither run has a figure of this cell.")
+    return Section(label(cell), Table(head, rows), MEDIANS if rows else "Neither run has a figure of this cell.")
 
 
 def change_row(change: Change) -> list[str | Entry]:

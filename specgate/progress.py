@@ -34,8 +34,7 @@ def progress(plain: bool) -> Iterator[Progress]:
 
         def advance(block: Block, done: int, planned: int) -> None:
             speed = f"{tokens_per_second(block):.1f} tok/s"
-            point = block.point
-            what = f"{point.scenario} c{point.context} b{point.batch} {block.role} {speed}"
+            what = f"{block.point.scenario} {block.role} {speed}"
             bar.update(task, completed=done, total=planned, description=what)
             bar.refresh()
 
