@@ -91,7 +91,7 @@ def sides(contrast: Contrast) -> Section:
         [name, run.id, engine_of(run), run.started.replace("T", " ").replace("+00:00", " UTC"), run.status]
         for name, run in (("A", contrast.a), ("B", contrast.b))
     ]
-    return Section("Runs", Table(("", "run", "engine", "started", "status"), rows, texts=5))
+    return Section("Runs", Table(("side", "run", "engine", "started", "status"), rows, texts=5))
 
 
 def engine_of(run: Run) -> str:

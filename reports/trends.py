@@ -53,7 +53,7 @@ def runs(trends: Trends) -> Table:
         ]
         for n, run in enumerate(trends.runs, 1)
     ]
-    return Table(("", "started (UTC)", "kind", "verdict", "source", "run"), rows, texts=6)
+    return Table(("no.", "started (UTC)", "kind", "verdict", "source", "run"), rows, texts=6)
 
 
 def one_picture(series: Series) -> tuple[object, ...]:
