@@ -26,7 +26,7 @@ class ChangeGate:
             what = f"metric: {rule.params['metric']!r} is none; one is {', '.join(METRICS)}"
             yield verdict(rule, "", State.INVALID, "no_such_metric", what)
             return
-        found = [c for c in contrast.changes if c.metric == rule.params["metric"] and rule.selects(c.cell)]
+        found = [c for c in contrast.changes if c.metric == rule.params["metric"] and rule.matches(c.cell)]
         if not found:
             what = (
                 f"no cell of both runs has {rule.params['metric']} under scenario {rule.scenario!r}, role {rule.role!r}"

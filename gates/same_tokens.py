@@ -19,7 +19,7 @@ class SameTokens:
     params: Mapping[str, type] = {}
 
     def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]:
-        found = [t for t in contrast.tokens if rule.selects(t.cell)]
+        found = [t for t in contrast.tokens if rule.matches(t.cell)]
         if not found:
             what = f"no cell of both runs matches scenario {rule.scenario!r} and role {rule.role!r}"
             yield verdict(rule, "", State.SKIPPED, "no_cell", what)

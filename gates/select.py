@@ -9,7 +9,7 @@ from specgate.core import CellResult, Rule, Run, State, Verdict
 
 def selected(rule: Rule, run: Run) -> Iterator[CellResult]:
     """The cells whose scenario and role match the rule's globs, in plan order."""
-    return (result for result in run.cells if rule.selects(result.cell))
+    return (result for result in run.cells if rule.matches(result.cell))
 
 
 def verdict(

@@ -13,6 +13,7 @@ from specgate import __version__
 from specgate.cli_calibrate import calibrate
 from specgate.cli_compare import compare, matrix
 from specgate.cli_doctor import doctor
+from specgate.cli_explain import explain
 from specgate.cli_history import history
 from specgate.cli_report import report
 from specgate.cli_run import full, micro
@@ -46,6 +47,7 @@ cli.add_command(matrix)
 cli.add_command(history)
 cli.add_command(verify)
 cli.add_command(check)
+cli.add_command(explain)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(tape)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from specgate.comparison import first_difference
 from specgate.contrast import Change, Contrast, How, TokenContrast
-from specgate.core import Block, Cell, Point, Run, Value
+from specgate.core import Block, Cell, CellResult, Point, Run, Value
 from specgate.errors import UsageError
 from specgate.measurement import block_figures, by_prompt
 from specgate.metrics import METRICS
@@ -28,21 +29,25 @@ COMPARED = tuple(m.name for m in METRICS.values() if m.direction in ("higher", "
 class Partners:
     """A cell of A and its partner in B, with the measured blocks of each."""
 
-    a: Cell
-    b: Cell
+    result_a: CellResult
+    result_b: CellResult
     run_a: Run
     run_b: Run
     blocks_a: Sequence[Block]
     blocks_b: Sequence[Block]
 
     @property
+    def a(self) -> Cell:
+        return self.result_a.cell
+
+    @property
+    def b(self) -> Cell:
+        return self.result_b.cell
+
+    @property
     def same_prompts(self) -> bool:
         a, b = (run.prompts.get(cell.point.key, {}) for run, cell in ((self.run_a, self.a), (self.run_b, self.b)))
         return bool(a) and a.get("sha256") == b.get("sha256")
-
-    def values(self, metric: str) -> tuple[Value | None, Value | None]:
-        a, b = self.run_a.result(self.a.key), self.run_b.result(self.b.key)
-        return (a.values.get(metric) if a else None), (b.values.get(metric) if b else None)
 
 
 def contrast_of(a: Stored, b: Stored) -> Contrast:
@@ -51,32 +56,33 @@ def contrast_of(a: Stored, b: Stored) -> Contrast:
     Raises UsageError where the runs are of different kinds, one and the same, or have no cell in common.
     """
     check_comparable(a, b)
-    theirs = {asked(c.cell): c.cell for c in b.run.cells}
-    pairs = {c.cell: theirs[asked(c.cell)] for c in a.run.cells if asked(c.cell) in theirs}
+    theirs = {asked(c.cell): c for c in b.run.cells}
+    pairs = [(c, theirs[asked(c.cell)]) for c in a.run.cells if asked(c.cell) in theirs]
     if not pairs:
         names = (", ".join(dict.fromkeys(described(c.cell) for c in run.cells)) or "none" for run in (a.run, b.run))
         hint = "compare runs of one scenario: specgate compare matches scenario, context, batch and role"
         raise UsageError("no cell of A is also in B; A has {}; B has {}".format(*names), hint=hint)
-    blocks_a, blocks_b = a.blocks(), b.blocks()
+    blocks_a, blocks_b = by_cell(a.blocks()), by_cell(b.blocks())
     partners = [
-        Partners(
-            mine,
-            other,
-            a.run,
-            b.run,
-            [x for x in blocks_a if x.cell == mine],
-            [x for x in blocks_b if x.cell == other],
-        )
-        for mine, other in pairs.items()
+        Partners(mine, other, a.run, b.run, blocks_a.get(mine.cell, ()), blocks_b.get(other.cell, ()))
+        for mine, other in pairs
     ]
+    paired = {cell for mine, other in pairs for cell in (mine.cell, other.cell)}
     return Contrast(
         a=a.run,
         b=b.run,
         changes=tuple(change for p in partners for change in changes(p)),
         tokens=tuple(map(tokens, partners)),
-        only_a=tuple(c.cell for c in a.run.cells if c.cell not in pairs),
-        only_b=tuple(c.cell for c in b.run.cells if c.cell not in pairs.values()),
+        only_a=tuple(c.cell for c in a.run.cells if c.cell not in paired),
+        only_b=tuple(c.cell for c in b.run.cells if c.cell not in paired),
     )
+
+
+def by_cell(blocks: Sequence[Block]) -> dict[Cell, list[Block]]:
+    found: dict[Cell, list[Block]] = defaultdict(list)
+    for block in blocks:
+        found[block.cell].append(block)
+    return found
 
 
 def check_comparable(a: Stored, b: Stored) -> None:
@@ -101,7 +107,7 @@ def changes(partners: Partners) -> Iterator[Change]:
     if (speedup := speedup_change(partners)) is not None:
         yield speedup
     for metric in COMPARED:
-        a, b = partners.values(metric)
+        a, b = partners.result_a.values.get(metric), partners.result_b.values.get(metric)
         if a is not None or b is not None:
             yield change(partners, metric, a, b)
 

@@ -16,17 +16,21 @@ from typing import Literal
 
 from specgate.acceptance import AcceptanceRecord
 from specgate.conditions import Conditions
+from specgate.cycle_budget import Bandwidth, CycleBudget
 from specgate.perf_mode import BlockTrace, Held, Invariant
+from specgate.traffic import Traffic
 
 __all__ = [
     "AcceptanceRecord",
     "AcceptanceSource",
+    "Bandwidth",
     "Block",
     "BlockTrace",
     "Budget",
     "Cell",
     "CellResult",
     "Comparison",
+    "CycleBudget",
     "Divergence",
     "EngineFacts",
     "Finish",
@@ -47,6 +51,7 @@ __all__ = [
     "Schedule",
     "State",
     "TokenCheck",
+    "Traffic",
     "Value",
     "Verdict",
     "Workload",
@@ -281,6 +286,8 @@ class EngineFacts:
     """Names of the kernels that a decode step may launch, where the engine has kernels of its own."""
     draft_error: str | None = None
     """Why the draft could not be used, where the engine decodes spec roles plainly instead. It then has no draft."""
+    traffic: Traffic | None = None
+    """What its passes must move through memory, where it says so."""
 
 
 class Finish(StrEnum):
@@ -453,8 +460,8 @@ class Rule:
     role: str = "*"
     params: Mapping[str, float | str | bool] = field(default_factory=dict)
 
-    def selects(self, cell: Cell) -> bool:
-        """Whether the globs of this rule match the scenario and the role of `cell`."""
+    def matches(self, cell: Cell) -> bool:
+        """Whether its `scenario` and `role` patterns select `cell`."""
         return fnmatchcase(cell.point.scenario, self.scenario) and fnmatchcase(cell.role.name, self.role)
 
 
@@ -532,6 +539,10 @@ class Run:
     ended_early: Mapping[str, int] = field(default_factory=dict)
     """point key → the planned rounds after which a look found it decided, where further ones were planned."""
     order: Order | None = None
+    bandwidth: Bandwidth | None = None
+    """Of this machine's memory, where it had been measured when the run began."""
+    budgets: Mapping[str, CycleBudget] = field(default_factory=dict)
+    """cell key → where the time of its cycles goes; of cells whose times may be quoted."""
 
     @property
     def acceptance(self) -> AcceptanceSource:

@@ -129,7 +129,7 @@ def judged_rule(
     if rule.gate == "acceptance":
         yield from plugins.gate(rule.gate).judge(rule, run)
         return
-    matching = [(c.cell, r) for c, r in zip(run.cells, results, strict=True) if rule.selects(c.cell)]
+    matching = [(c.cell, r) for c, r in zip(run.cells, results, strict=True) if rule.matches(c.cell)]
     if not matching:
         what = f"no cell of this file matches scenario {rule.scenario!r} and role {rule.role!r}"
         yield Verdict(rule.id, rule.gate, "", State.SKIPPED, rule.required, "no_cell", what)

@@ -32,7 +32,9 @@ from specgate.core import Block, BlockTrace, EngineFacts, Margin, PairRef, Polic
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 
 SCHEMA = "specgate.result/v1"
-SCHEMA_VERSION = "1.0.0"
+SCHEMA_VERSION = "1.1.0"
+OLDER_VERSIONS = ("1.0.0",)
+"""Whose results lack fields that came later, and are read as they are."""
 
 T = TypeVar("T")
 

@@ -23,10 +23,11 @@ from specgate.errors import ExitCode, InvalidResult, SpecgateError
 from specgate.ledger import Entry, Ledger
 from specgate.plan import build_plan
 from specgate.session import ending, judge, judgement, speculation_blocks, with_figures
-from specgate.store import SCHEMA, SCHEMA_VERSION, Config, RunFolder, to_plain, without_home
+from specgate.store import OLDER_VERSIONS, SCHEMA, SCHEMA_VERSION, Config, RunFolder, to_plain, without_home
 
 MANIFEST: Final = "MANIFEST.sha256"
 UNLISTED: Final = {MANIFEST, ".lock"}
+MISSING: Final = "is missing"
 _DRAWING = re.compile(r"<svg.*?</svg>", re.DOTALL)
 """What another version of the plotting library draws otherwise; its figures stand in the tables too."""
 _DECIMAL = re.compile(r"(-?\d+\.\d+(?:e[+-]?\d+)?)")
@@ -140,13 +141,16 @@ def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
 
 
 def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) -> Iterator[Difference]:
+    stored = stored_json(folder.path / "run.json")
+    version = stored.get("schema_version") if isinstance(stored, dict) else None
+    older = version in OLDER_VERSIONS
     again = {
         "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": version if older else SCHEMA_VERSION,
         **to_plain(Run, run),
         "eagle_speculation": speculation_blocks(run, plan, folder),
     }
-    yield from differences_of("run.json", stored_json(folder.path / "run.json"), again)
+    yield from differences_of("run.json", stored, again, older=older)
     if run.fingerprint.get("config_sha256") != config.digest:
         why = f"{run.fingerprint.get('config_sha256')}; config.resolved.yaml gives {config.digest}"
         yield Difference("run.json", "fingerprint.config_sha256", why)
@@ -207,10 +211,14 @@ def stored_json(file: Path) -> object:
         raise InvalidResult(f"{file.name}: not readable as JSON: {error}") from error
 
 
-def differences_of(file: str, stored: object, again: Mapping[str, Any]) -> Iterator[Difference]:
-    """Every place where the stored JSON is not the recomputed one, as that would be stored."""
+def differences_of(file: str, stored: object, again: Mapping[str, Any], *, older: bool = False) -> Iterator[Difference]:
+    """Every place where the stored JSON is not the recomputed one, as that would be stored.
+
+    One of an `older` version lacks what came later: a missing key is then no contradiction.
+    """
     text = without_home(json.dumps(again, allow_nan=False, ensure_ascii=False))
-    yield from _differing(file, "", stored, json.loads(text))
+    found = _differing(file, "", stored, json.loads(text))
+    yield from (d for d in found if not (older and d.why == MISSING))
 
 
 def _differing(file: str, place: str, was: object, now: object) -> Iterator[Difference]:
@@ -218,7 +226,7 @@ def _differing(file: str, place: str, was: object, now: object) -> Iterator[Diff
         for key in [*now, *(k for k in was if k not in now)]:
             inner = f"{place}.{key}" if place else str(key)
             if key not in was or key not in now:
-                yield Difference(file, inner, "is missing" if key not in was else "does not follow from the samples")
+                yield Difference(file, inner, MISSING if key not in was else "does not follow from the samples")
             else:
                 yield from _differing(file, inner, was[key], now[key])
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
