@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -36,9 +35,10 @@ class FmhaConfig:
 
     @classmethod
     def candidates(cls, heads: Heads) -> tuple[FmhaConfig, ...]:
-        """What is worth trying for a cache of these heads."""
+        """What is worth trying for a cache of these heads: a tile decides how evenly blocks fill the GPU."""
         longest = max(BLOCK, heads.positions)
-        return tuple(cls(tile, warps) for tile, warps in product((128, 256, 512, 1024), (2, 4)) if tile <= longest)
+        tiles = (256, 384, 512, 640, 768, 1024, 1152, 1536, 2048, 2176)
+        return tuple(cls(tile, warps) for tile, warps in (*((t, 4) for t in tiles), (512, 2)) if tile <= longest)
 
 
 class Attention(Kernel):
