@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from specgate.core import Policy, Run
+from specgate.environment import flat
 from specgate.errors import ExitCode
 from specgate.reports import points, summary, tables
 
@@ -87,12 +88,12 @@ def grounds(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
     engines: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for key, engine in run.engines.items():
         stated = {name: value for name, value in asdict(engine).items() if value is not None}
-        engines.setdefault(tuple(tables.flat(stated)), []).append(summary.short(key))
+        engines.setdefault(tuple(flat(stated)), []).append(summary.short(key))
     return [
-        ("Fingerprint", list(tables.flat(run.fingerprint))),
+        ("Fingerprint", list(flat(run.fingerprint))),
         *((f"Engine of {', '.join(names)}", list(rows)) for rows, names in engines.items()),
-        *((f"Prompts of {summary.short(key)}", list(tables.flat(about))) for key, about in run.prompts.items()),
-        ("Environment", list(tables.flat(run.environment))),
+        *((f"Prompts of {summary.short(key)}", list(flat(about))) for key, about in run.prompts.items()),
+        ("Environment", list(flat(run.environment))),
     ]
 
 

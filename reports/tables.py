@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specgate.core import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
@@ -210,22 +209,3 @@ def all_figures(run: Run, point: Point) -> Table:
     names = list(dict.fromkeys(name for r in results for name in r.values))
     rows = [[name, metric(name).unit, *(figures.of(r, name) for r in results)] for name in names]
     return Table(("metric", "unit", *(r.cell.role.name for r in results)), rows, texts=2)
-
-
-def flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """`{"host": {"cpu": "x"}}` → `("host.cpu", "x")`, in the order of the mapping."""
-    for key, value in facts.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{name}.")
-        elif isinstance(value, list | tuple) and value and all(isinstance(item, Mapping) for item in value):
-            for i, item in enumerate(value):
-                yield from flat(item, f"{name}[{i}].")
-        else:
-            yield name, _plain(value)
-
-
-def _plain(value: object) -> str:
-    if value is None:
-        return "unknown"
-    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
