@@ -8,24 +8,8 @@ from dataclasses import dataclass
 from specgate.core import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
 from specgate.metrics import metric
 from specgate.reports import figures
+from specgate.reports.parts import Entry, Table
 from specgate.reports.summary import acceptance_label, cell_note, label, short
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One cell of a table: its text, and a second, quieter line."""
-
-    text: str
-    note: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """`texts` leading columns are words and flush left; the others are figures and flush right."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | Entry]]
-    texts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +156,13 @@ def evidence(verdict: Verdict) -> str:
         return figures.NONE if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
     return " · ".join(f"{name} {text(value)}" for name, value in verdict.evidence.items())
+
+
+def micro_gates(run: Run) -> Table:
+    """The micro scenarios that must be green before a full run."""
+    gates = run.order.gates if run.order else {}
+    rows = [[name, "in this run" if name in run.scenarios else "not in this run", sha] for name, sha in gates.items()]
+    return Table(("scenario", "", "SHA-256 of what it measures"), rows, texts=3)
 
 
 # ── tokens and loops ─────────────────────────────────────────────────────────────────────────────────────────────────
