@@ -29,6 +29,7 @@ MANIFEST: Final = "MANIFEST.sha256"
 UNLISTED: Final = {MANIFEST, ".lock"}
 _DRAWING = re.compile(r"<svg.*?</svg>", re.DOTALL)
 """What another version of the plotting library draws otherwise; its figures stand in the tables too."""
+_DECIMAL = re.compile(r"(-?\d+\.\d+(?:e[+-]?\d+)?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +199,26 @@ def line_differences(file: str, stored: str, again: str) -> Iterator[Difference]
     """The first line that differs."""
     old, new = (_DRAWING.sub("<svg/>", text).splitlines() for text in (stored, again))
     for number, (was, is_) in enumerate(zip(old, new, strict=False), 1):
-        if was != is_:
+        if not same_line(was, is_):
             yield Difference(file, f"line {number}", f"{_short(was)}; recomputed: {_short(is_)}")
             return
     if len(old) != len(new):
         yield Difference(file, f"line {min(len(old), len(new)) + 1}", f"{len(old)} lines; recomputed: {len(new)}")
+
+
+def same_line(was: str, now: str) -> bool:
+    """Whether two lines of a report say the same, decimal fractions compared as such."""
+    if was == now:
+        return True
+    old, new = _DECIMAL.split(was), _DECIMAL.split(now)
+    return old[::2] == new[::2] and all(
+        same_figure(float(a), float(b)) for a, b in zip(old[1::2], new[1::2], strict=True)
+    )
+
+
+def same_figure(was: float, now: float) -> bool:
+    """Another machine's linear algebra adds in another order: its last digits are no contradiction."""
+    return math.isclose(was, now, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def stored_json(file: Path) -> object:
@@ -231,8 +247,7 @@ def _differing(file: str, place: str, was: object, now: object) -> Iterator[Diff
         for i, (old, new) in enumerate(zip(was, now, strict=True)):
             yield from _differing(file, f"{place}[{i}]", old, new)
     elif isinstance(was, float) and isinstance(now, float):
-        # Another machine's linear algebra adds in another order: its last digits are no contradiction.
-        if not math.isclose(was, now, rel_tol=1e-9, abs_tol=1e-12):
+        if not same_figure(was, now):
             yield Difference(file, place, f"{_short(was)}; recomputed: {_short(now)}")
     elif type(was) is not type(now) or was != now:
         yield Difference(file, place, f"{_short(was)}; recomputed: {_short(now)}", absent=was is None)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from specgate.cli import cli as commands
 from specgate.errors import UsageError
 from specgate.store import RunFolder
-from specgate.verification import differences_of, verify
+from specgate.verification import differences_of, line_differences, verify
 from tests.command import Cli
 
 
@@ -220,3 +220,11 @@ def test_the_last_digits_of_another_machine_are_no_difference_and_the_ninth_is()
     assert not list(differences_of("run.json", stored, {"figures": [-0.0002484417899766278, 1.5]}))
     (found,) = differences_of("run.json", stored, {"figures": [-0.00024844178997684985, 1.50000001]})
     assert (found.file, found.place) == ("run.json", "figures[1]")
+
+
+def test_the_last_digits_in_a_table_are_no_difference_and_the_ninth_or_a_word_is() -> None:
+    stored = "run-1,spec-3,1.8563021794385072,PASS\nrun-1,spec-4,2.25,PASS\n"
+    assert not list(line_differences("summary.csv", stored, stored.replace("5072", "5070")))
+    for was, now in (("1.8563021794385072", "1.85630219"), ("PASS\n", "FAIL\n"), ("spec-3", "spec-2")):
+        (found,) = line_differences("summary.csv", stored, stored.replace(was, now, 1))
+        assert (found.file, found.place) == ("summary.csv", "line 1")
