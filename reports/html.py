@@ -45,6 +45,7 @@ def script_hash(script: str) -> str:
 
 def context(run: Run, policy: Policy) -> dict[str, object]:
     """Everything the template shows, by name."""
+    judgements = list(tables.judgements(run))
     return {
         "run": run,
         "policy": policy,
@@ -57,8 +58,9 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "cell_head": tables.CELL_HEAD,
         "groups": tables.cell_groups(run),
         "matrix": tables.matrix(run, policy),
-        "concerns": tables.judgements(run, quiet=False),
-        "quiet": tables.judgements(run, quiet=True),
+        "concerns": [j for j in judgements if j.verdict.required and not j.quiet],
+        "advice": [j for j in judgements if not j.verdict.required and not j.quiet],
+        "quiet": [j for j in judgements if j.quiet],
         "micro_gates": tables.micro_gates(run),
         "speed_pictures": speed_pictures(run, policy),
         "certificates": tables.certificates(run),

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.conditions import Timeline
-from specgate.core import CellResult, Comparison, Point, Policy, Run, State
+from specgate.core import CellResult, Comparison, Point, Policy, Run
 from specgate.reports.asked import floors
 from specgate.reports.parts import Picture, Table, left_out
 from specgate.reports.pictures import acceptance, blocks, depth, latency, machine, speedups
-from specgate.reports.tables import all_figures, title
+from specgate.reports.tables import QUIET, all_figures, name_of, title
 
 DRAWN: Final = 8
 """Points of a run whose pictures are drawn: a page of a hundred points would be slow to make and to open."""
-QUIET: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`undrawn` says why there are no pictures."""
+    """`name` is the title without where acceptance comes from; `undrawn` says why there are no pictures."""
 
+    name: str
     title: str
     pictures: Sequence[Picture]
     figures: Table
@@ -35,9 +35,9 @@ def sections(run: Run, policy: Policy) -> Iterator[Section]:
     for n, point in enumerate(points):
         figures = all_figures(run, point)
         if point in chosen:
-            yield Section(title(run, point), list(pictures(f"p{n}", run, policy, point)), figures)
+            yield Section(name_of(point), title(run, point), list(pictures(f"p{n}", run, policy, point)), figures)
         else:
-            yield Section(title(run, point), (), figures, why)
+            yield Section(name_of(point), title(run, point), (), figures, why)
 
 
 def drawn_points(run: Run, points: Sequence[Point]) -> set[Point]:

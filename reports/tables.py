@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from specgate.core import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
 from specgate.metrics import metric
 from specgate.reports import figures
-from specgate.reports.parts import Entry, Table
+from specgate.reports.parts import Entry as Entry
+from specgate.reports.parts import Table
 from specgate.reports.summary import acceptance_label, cell_note, label, short
 
 
@@ -21,10 +23,13 @@ class Group:
     rows: Sequence[Sequence[Entry]]
 
 
+def name_of(point: Point) -> str:
+    return f"{point.scenario} · {point.context:,} tokens · batch {point.batch}"
+
+
 def title(run: Run, point: Point) -> str:
     """Scenario, context and batch, and where acceptance comes from if not from a trained pair."""
-    parts = (point.scenario, f"{point.context:,} tokens", f"batch {point.batch}", acceptance_label(run))
-    return " · ".join(part for part in parts if part)
+    return " · ".join(part for part in (name_of(point), acceptance_label(run)) if part)
 
 
 # ── cells ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -117,6 +122,9 @@ def certificate_evidence(run: Run) -> Table:
 # ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+QUIET: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
+
+
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """Rows: cells; columns: rules; entries: numbers of verdicts in `Run.verdicts`, None where a rule is silent."""
@@ -141,14 +149,15 @@ class Judgement:
     where: str
     evidence: str
 
+    @property
+    def quiet(self) -> bool:
+        """Green or skipped: it asks for nothing."""
+        return self.verdict.state in QUIET
 
-def judgements(run: Run, *, quiet: bool) -> list[Judgement]:
-    """The verdicts that ask for nothing (green or skipped), or those that do."""
-    return [
-        Judgement(i, v, short(v.cell) if v.cell else "no cell", evidence(v))
-        for i, v in enumerate(run.verdicts)
-        if (v.state in (State.PASS, State.IMPROVED, State.SKIPPED)) is quiet
-    ]
+
+def judgements(run: Run) -> Iterator[Judgement]:
+    for i, v in enumerate(run.verdicts):
+        yield Judgement(i, v, short(v.cell) if v.cell else "no cell", evidence(v))
 
 
 def evidence(verdict: Verdict) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from specgate.core import CellResult, Value
@@ -54,6 +54,11 @@ def draw_role(axes: Any, result: CellResult, nudge: float, labelled: bool) -> No
             axes.annotate(f"{share:.0%}", (x, share), place, textcoords="offset points", ha="center")
 
 
+def known(values: Sequence[Value | None]) -> list[tuple[int, float, Value]]:
+    """(position, share, value) where there is a share; positions are 1-based."""
+    return [(i, v.value, v) for i, v in enumerate(values, 1) if v is not None and v.value is not None]
+
+
 def shares(result: CellResult) -> list[Value | None]:
     return [result.values.get(f"acceptance_at_pos[{i}]") for i in range(1, result.cell.role.k + 1)]
 
@@ -81,14 +86,8 @@ def _position_table(results: Sequence[CellResult]) -> Table:
 
 
 def _words(result: CellResult) -> str:
-    def said(values: Sequence[Value | None], form: str) -> Iterator[str]:
-        found = ((i, v.value) for i, v in enumerate(values, 1) if v is not None and v.value is not None)
-        return (form.format(i=i, share=share) for i, share in found)
-
-    at, given = (
-        ", ".join(said(shares(result), "position {i} {share:.0%}")),
-        ", ".join(said(conditional(result), "{share:.0%}")),
-    )
+    at = ", ".join(f"position {i} {share:.0%}" for i, share, _ in known(shares(result)))
+    given = ", ".join(f"{share:.0%}" for _, share, _ in known(conditional(result)))
     return f"{result.cell.role}: {at}; given the draft before: {given}"
 
 

@@ -26,10 +26,10 @@ def by_depth(key: str, results: Sequence[CellResult]) -> Picture:
             tint = svg.colour(result.cell.role)
             times.plot([x for x, _ in timed], [y for _, y in timed], "o-", color=tint, label=result.cell.role.name)
         lengths.set(ylabel="acceptance length")
-        lengths.set_ylim(bottom=1)
         times.set(xlabel=f"tokens in the cache beyond the {context:,} of the prompt", ylabel="ms per step")
-        times.set_ylim(bottom=0)
-        for axes in panels:
+        for axes, least in ((lengths, 1), (times, 0)):
+            top = axes.get_ylim()[1]
+            axes.set_ylim(least, top + 0.1 * (top - least))
             svg.rows_of_grid(axes)
             svg.few_ticks(axes.yaxis)
         handles, labels = times.get_legend_handles_labels()

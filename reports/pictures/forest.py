@@ -79,9 +79,15 @@ def over_role(run: Run, verdict: Verdict) -> Row | None:
     value, low, high, margin = (found.get(key) for key in ("ratio", "ci_low", "ci_high", "margin_pct"))
     if result is None or not isinstance(value, float) or not isinstance(margin, float):
         return None
-    bounds = (low, high) if isinstance(low, float) and isinstance(high, float) else (None, None)
-    name = f"{short(verdict.cell)} over {found.get('against')}"
-    return Row(name, result.cell.role, value, *bounds, 1 / (1 + margin / 100), run.mde.get(verdict.cell))
+    return Row(
+        name=f"{short(verdict.cell)} over {found.get('against')}",
+        role=result.cell.role,
+        value=value,
+        low=low if isinstance(low, float) else None,
+        high=high if isinstance(high, float) else None,
+        asked=1 / (1 + margin / 100),
+        mde=run.mde.get(verdict.cell),
+    )
 
 
 def draw(axes: Any, rows: Sequence[Row]) -> None:

@@ -14,8 +14,8 @@ from specgate.reports.pictures import svg
 
 STRIPS: Final = {
     "sm_clock_mhz": "SM clock, MHz",
-    "temperature_c": "GPU, °C",
-    "power_w": "power, W",
+    "temperature_c": "GPU temperature, °C",
+    "power_w": "GPU power, W",
     "other_cpu_share": "CPU of others",
 }
 """Column of a timeline → its label; a strip of which nothing could be read is not drawn."""
@@ -47,7 +47,7 @@ def over_time(key: str, timeline: Timeline, comparisons: Sequence[Comparison]) -
     caption = "Shaded: every second round. " + ("Above: speed-up of each pair while it ran. " if comparisons else "")
     caption += "Strips show the worst of each stretch: the lowest clock, the highest of everything else."
     missing = [label for field, label in STRIPS.items() if field not in strips]
-    caption += f" Nothing was read of: {', '.join(missing)}." if missing else ""
+    caption += f" Nothing was read of {'; '.join(missing)}." if missing else ""
     drawing = svg.stacked(f"{key}-machine", described, draw, shares, 0.9 + 0.66 * sum(shares))
     return Picture(name, caption, drawing, [pair_table(timeline, comparisons), sample_table(timeline)])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections import Counter
 from dataclasses import replace
@@ -10,9 +12,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from specgate.core import Role, Rule, Run
-from specgate.reports.html import ARTIFACTS, REPORT
-from specgate.reports.points import floors
+from specgate.core import LastGreen, Order, Role, Rule, Run
+from specgate.reports.asked import floors
+from specgate.reports.grounds import FILES
+from specgate.reports.html import REPORT, TEMPLATES
+from specgate.reports.points import DRAWN, sections
 from tests.factories import (
     POLICY,
     blocks_of,
@@ -53,7 +57,7 @@ class Page(HTMLParser):
         self.open.pop()
 
     def handle_data(self, data: str) -> None:
-        if data.strip() and "style" not in self.open:
+        if data.strip() and not {"style", "script"} & set(self.open):
             self.texts.append(data.strip())
 
     @property
@@ -86,10 +90,15 @@ def page(run: Run) -> Page:
 def test_the_verdict_its_reason_and_the_command_come_before_everything_else() -> None:
     shown = page(sample(broken=True)).text
     body = shown[shown.index("specgate micro · demo pair") :]
-    order = [
-        body.index(part)
-        for part in ("real acceptance", "INVALID", "sequences leave the baseline", "specgate micro --scenario", "Cells")
-    ]
+    parts = (
+        "real acceptance",
+        "INVALID",
+        "sequences leave the baseline",
+        "specgate micro --scenario",
+        "Gates",
+        "Cells",
+    )
+    order = [body.index(part) for part in parts]
     assert order == sorted(order)
     assert "Exit code 6" in body
 
@@ -110,21 +119,24 @@ def test_every_link_within_the_page_has_its_target() -> None:
     assert targets <= set(ids)
 
 
-def test_nothing_is_fetched_and_nothing_runs() -> None:
+def test_nothing_is_fetched_and_only_the_pages_own_script_may_run() -> None:
     found = page(sample())
-    assert not {tag for tag, _ in found.tags} & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
+    assert not {tag for tag, _ in found.tags} & {"link", "img", "iframe", "object", "embed", "base", "form"}
     links = {a["href"] for a in found.all("a") if not (a["href"] or "").startswith("#")}
-    assert links == set(ARTIFACTS)
+    assert links == set(FILES)
     markup = rendered()
     assert not re.search(r"""(?:src|href)=["'](?:https?:)?//|url\((?!#)|@import""", markup)
+    (script,) = re.findall(r"<script>(.*?)</script>", markup, re.DOTALL)
+    assert script == (TEMPLATES / "script.js").read_text(encoding="utf-8")
     policies = [a["content"] for a in found.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
-    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policies == [f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'"]
 
 
 def test_every_picture_has_its_figures_in_words_and_in_a_table() -> None:
     markup = rendered()
     pictures = re.findall(r"<figure.*?</figure>", markup, re.DOTALL)
-    assert len(pictures) == 8
+    assert len(pictures) == 14
     for picture in pictures:
         assert re.search(r'<svg [^>]*role="img" aria-label="[^"]{30,}"', picture)
         assert "<details>" in picture and "<table" in picture
@@ -141,7 +153,8 @@ def test_acceptance_by_position_is_described_by_its_figures() -> None:
 
 def test_the_question_of_a_scenario_stands_above_its_cells() -> None:
     shown = page(sample()).text
-    assert shown.index("batch 2 Does it?") < shown.index("spec-2") < shown.index("Gates")
+    cells = shown[shown.index("role acceptance length") :]
+    assert cells.index("batch 2 Does it?") < cells.index("spec-2") < cells.index("batch 1 Does it?")
 
 
 def test_a_warning_is_not_called_a_failure() -> None:
@@ -154,7 +167,7 @@ def test_a_run_without_its_baseline_shows_acceptance_and_no_speed_up() -> None:
     plan = plan_of(scenario(spec=(3,)))
     run = judged(run_of(plan, [b for b in blocks_of(plan) if b.role.speculative]), POLICY)
     shown = page(run)
-    assert len(shown.all("svg")) == 3
+    assert len(shown.all("svg")) == 5
     assert "no pair of blocks whose speed may be quoted" in shown.text
     assert "no pairs" in shown.text and "2.83" in shown.text
 
@@ -195,7 +208,7 @@ def test_hostile_text_is_shown_and_never_obeyed() -> None:
         ),
     )
     markup = REPORT.render(run, POLICY)
-    assert "<script" not in markup
+    assert markup.count("<script") == 1
     assert page(run).text.count(HOSTILE) > 5
 
 
@@ -242,8 +255,9 @@ def test_the_policys_floor_is_drawn_only_where_a_rule_asks_for_one() -> None:
     )
     policy = policy_of(*rules)
     point = plan_of(scenario("cpu-one")).points[0]
-    assert floors(policy, point) == {Role(3): 1.3}
-    assert floors(policy, plan_of(scenario("gpu-one")).points[0]) == {}
+    roles = (Role(0), Role(2), Role(3))
+    assert floors(policy, point, roles) == {Role(3): 1.3}
+    assert floors(policy, plan_of(scenario("gpu-one")).points[0], roles) == {}
 
 
 def test_the_figures_of_a_forced_run_stand_under_that_word_and_its_tokens_are_left_out() -> None:
@@ -251,3 +265,42 @@ def test_the_figures_of_a_forced_run_stand_under_that_word_and_its_tokens_are_le
     shown = page(run).text
     assert shown.count("demo-64 · 64 tokens · batch 1 · forced acceptance") == 2
     assert "Left out: acceptance was forced" in shown
+
+
+def test_the_streak_is_shown_as_it_was_when_the_run_began() -> None:
+    order = Order(gates={"cpu-one": "a" * 64, "cpu-three": "b" * 64}, needed=3, streak=2, command="specgate micro")
+    shown = page(replace(sample(), order=order))
+    assert "Green 2 of 3 times in a row when this run began." in shown.text
+    assert "cpu-one in this run" in shown.text and "cpu-three not in this run" in shown.text
+    assert [a.get("class") for a in shown.all("i")] == ["on", "on", ""]
+    assert "stored without its place in the order" in page(sample()).text
+
+
+def test_what_changed_since_the_last_green_run_is_listed() -> None:
+    changed = (("packages.torch", "2.12.0", "2.13.0"), ("variables.OMP_NUM_THREADS", None, "1"))
+    green = LastGreen("an-earlier-run", "2026-11-20T10:00:00+00:00", changed)
+    shown = page(replace(sample(), last_green=green)).text
+    assert "packages.torch 2.12.0 2.13.0" in shown and "variables.OMP_NUM_THREADS – 1" in shown
+    assert "are those of an-earlier-run" in page(replace(sample(), last_green=replace(green, differences=()))).text
+    assert "can no longer be read" in page(replace(sample(), last_green=replace(green, differences=None))).text
+    assert "knows no earlier green run" in page(sample()).text
+
+
+def test_files_are_linked_with_the_hashes_they_had() -> None:
+    run = replace(sample(), files={"env.json": "e" * 64, "samples/blocks.jsonl": "f" * 64})
+    shown = page(run)
+    assert f"env.json the machine {'e' * 64}" in shown.text
+    links = {a["href"] for a in shown.all("a") if not (a["href"] or "").startswith("#")}
+    assert links == {"env.json", "samples/blocks.jsonl", "run.json", "summary.csv", "metrics.csv", "MANIFEST.sha256"}
+
+
+def test_a_run_of_many_points_draws_those_with_open_verdicts() -> None:
+    many = scenario("many", context=tuple(range(64, 64 + 12)), prompt_sets=1, rounds=1, steps=4)
+    plan = plan_of(many)
+    last = plan.points[-1]
+    blocks = blocks_of(plan, steps=4, change=lambda b: corrupt(b, at=3) if b.point == last else b)
+    drawn = list(sections(judged(run_of(plan, blocks), POLICY), POLICY))
+    assert [bool(section.pictures) for section in drawn].count(True) == DRAWN
+    assert drawn[-1].pictures and not drawn[-2].pictures
+    assert drawn[-2].undrawn is not None and "8 points of 12" in drawn[-2].undrawn
+    assert drawn[-2].figures.rows
