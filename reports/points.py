@@ -13,7 +13,7 @@ from specgate.reports.parts import Picture, Table, left_out
 from specgate.reports.pictures import acceptance, blocks, depth, latency, machine, speedups
 from specgate.reports.tables import QUIET, all_figures, name_of, title
 
-DRAWN: Final = 8
+DRAWN: Final = 6
 """Points of a run whose pictures are drawn: a page of a hundred points would be slow to make and to open."""
 
 

@@ -170,8 +170,8 @@ def evidence(verdict: Verdict) -> str:
 def micro_gates(run: Run) -> Table:
     """The micro scenarios that must be green before a full run."""
     gates = run.order.gates if run.order else {}
-    rows = [[name, "in this run" if name in run.scenarios else "not in this run", sha] for name, sha in gates.items()]
-    return Table(("scenario", "", "SHA-256 of what it measures"), rows, texts=3)
+    rows = [[name, "yes" if name in run.scenarios else "no", sha256] for name, sha256 in gates.items()]
+    return Table(("scenario", "in this run", "SHA-256 of what it measures"), rows, texts=3)
 
 
 # ── tokens and loops ─────────────────────────────────────────────────────────────────────────────────────────────────

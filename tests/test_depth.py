@@ -47,7 +47,7 @@ def test_no_step_and_no_token_is_lost_among_the_bins(accept: list[int]) -> None:
 
 def test_a_length_that_falls_with_depth_is_seen_to_fall() -> None:
     round_ = next(r for r in PLAN.rounds if not r.warmup)
-    made = block(round_, SPEC, steps=40, accept=[3] * 20 + [0] * 20)
+    made = block(round_, SPEC, steps=40, accept=[3] * 20 + [0] * 22)
     lengths = [b.acceptance_length for b in by_depth([made], withhold=False)]
     assert lengths[0] == 4 and lengths[-1] == 1
 

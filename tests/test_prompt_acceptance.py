@@ -20,7 +20,8 @@ def test_there_is_one_record_per_prompt_and_together_they_are_the_pooled_one() -
     records = by_prompt(blocks)
     assert len(records) == 3 * 2
     assert sum(r.steps for r in records) == pooled(blocks).steps == sum(len(b.step_ns) * 2 for b in blocks)
-    assert all(isinstance(r.check(), type(None)) for r in records)
+    for record in records:
+        record.check()
 
 
 @settings(max_examples=20, deadline=None)
@@ -62,4 +63,4 @@ def test_too_few_prompts_give_no_interval() -> None:
 
 def test_records_without_drafts_are_left_out() -> None:
     empty = AcceptanceRecord(3, (0, 0, 0, 0), (0, 0, 0), 0, 0)
-    assert list(position_values([], empty))[0].value is None
+    assert next(position_values([], empty)).value is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,10 +27,9 @@ def in_order(key: str, results: Sequence[CellResult]) -> Picture:
                 rounds.setdefault(pair, []).append(spot)
             at, ms = [x for x, _ in spots], [y for _, y in spots]
             axes.plot(at, ms, "o", color=svg.colour(result.cell.role), label=result.cell.role.name, zorder=3)
-        for linked in rounds.values():
-            linked.sort()
-            x, y = zip(*linked, strict=True)
-            axes.plot(x, y, color=svg.MUTED, alpha=0.45, linewidth=1, zorder=1)
+        # One line with a gap after every round.
+        links = [spot for linked in rounds.values() for spot in (*sorted(linked), (math.nan, math.nan))]
+        axes.plot(*zip(*links, strict=True), color=svg.MUTED, alpha=0.45, linewidth=1, zorder=1)
         axes.set(xlabel="round, in running order", ylabel="ms per token", ylim=(0, None))
         svg.rows_of_grid(axes)
         svg.whole_ticks(axes)

@@ -47,9 +47,8 @@ def draw_length(axes: Any, result: CellResult) -> None:
     found = [b for b in result.by_depth if b.acceptance_length is not None]
     tint = svg.colour(result.cell.role)
     axes.plot([b.depth for b in found], [b.acceptance_length for b in found], "o-", color=tint)
-    for b in found:
-        if b.ci_low is not None:
-            axes.plot([b.depth] * 2, [b.ci_low, b.ci_high], color=tint, linewidth=4, alpha=0.3, zorder=1)
+    if spans := [(b.depth, b.ci_low, b.ci_high) for b in found if b.ci_low is not None]:
+        axes.vlines(*zip(*spans, strict=True), color=tint, linewidth=4, alpha=0.3, zorder=1)
 
 
 def table(results: Sequence[CellResult], context: int) -> Table:

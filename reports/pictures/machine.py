@@ -36,8 +36,9 @@ def over_time(key: str, timeline: Timeline, comparisons: Sequence[Comparison]) -
             draw_strip(axes, timeline, field, label)
         for axes in panels:
             svg.rows_of_grid(axes)
-            for begin, end in [span for turn, span in spans.items() if turn % 2]:
-                axes.axvspan(begin, end, color=svg.GRID, alpha=0.35, linewidth=0, zorder=0)
+            seconds = [(begin, end - begin) for turn, (begin, end) in spans.items() if turn % 2]
+            whole = axes.get_xaxis_transform()
+            axes.broken_barh(seconds, (0, 1), transform=whole, color=svg.GRID, alpha=0.35, linewidth=0, zorder=0)
             axes.set_xlim(min(begin for begin, _ in spans.values()), max(end for _, end in spans.values()))
         panels[-1].set_xlabel("seconds from the first measured block")
 
@@ -55,10 +56,10 @@ def over_time(key: str, timeline: Timeline, comparisons: Sequence[Comparison]) -
 def draw_pairs(axes: Any, comparisons: Sequence[Comparison], spans: dict[int, tuple[float, float]]) -> None:
     for comparison in comparisons:
         tint = svg.colour(comparison.cell.role)
-        for turn, log_ratio in zip(comparison.turns, comparison.log_ratios, strict=True):
-            if turn in spans:
-                axes.plot(spans[turn], [math.exp(log_ratio)] * 2, color=tint, linewidth=3, solid_capstyle="butt")
-        axes.plot([], [], color=tint, linewidth=3, label=comparison.cell.role.name)
+        ratios = zip(comparison.turns, map(math.exp, comparison.log_ratios), strict=True)
+        timed = [(ratio, *spans[turn]) for turn, ratio in ratios if turn in spans]
+        if timed:
+            axes.hlines(*zip(*timed, strict=True), color=tint, linewidth=3, label=comparison.cell.role.name)
     axes.set_ylabel("speed-up")
     axes.margins(y=0.15)
     svg.ratio_axis(axes, "y")
