@@ -25,12 +25,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Without `svg` there was nothing to draw; `caption` then says why."""
+    """Without `svg` there was nothing to draw; `caption` then says why. `wide`: it needs the width of the page."""
 
     name: str
     caption: str
     svg: str | None = None
     tables: Sequence[Table] = ()
+    wide: bool = False
 
 
 def left_out(name: str, why: str) -> Picture:

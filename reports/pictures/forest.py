@@ -56,7 +56,7 @@ def forest(run: Run, policy: Policy) -> Picture:
     words += f"; and {len(rows) - 12} more in the table" if len(rows) > 12 else ""
     height = 0.75 + 0.27 * max(2, len(shown))
     drawing = svg.fitted("forest", f"{NAME}. {words}.", lambda axes: draw(axes, shown), svg.WIDE, height)
-    return Picture(NAME, caption, drawing, [table(rows)])
+    return Picture(NAME, caption, drawing, [table(rows)], wide=True)
 
 
 def rows_of(run: Run, policy: Policy) -> Iterator[Row]:

@@ -121,7 +121,7 @@ def test_without_script_the_page_says_the_same(browser: Any, page: Any, file: Pa
     context = browser.new_context(java_script_enabled=False)
     plain = context.new_page()
     plain.goto(file.as_uri())
-    for part in ("header", "#gates ~ .panel", "#cells ~ .panel", ".pictures.broad"):
+    for part in ("header", "#gates ~ .panel", "#cells ~ .panel", "#speed ~ .pictures"):
         assert plain.locator(part).first.inner_text() == page.locator(part).first.inner_text()
     assert not plain.locator("#open-all").is_visible()
     context.close()

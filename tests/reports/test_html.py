@@ -11,7 +11,10 @@ from functools import cache
 from html.parser import HTMLParser
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from specgate.attribution import conditions_of
 from specgate.core import LastGreen, Order, Role, Rule, Run
 from specgate.reports.asked import floors
 from specgate.reports.grounds import FILES
@@ -29,6 +32,7 @@ from tests.factories import (
     scenario,
     with_acceptance,
 )
+from tests.surroundings import timed, watched
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -267,27 +271,33 @@ def test_the_figures_of_a_forced_run_stand_under_that_word_and_its_tokens_are_le
     assert "Left out: acceptance was forced" in shown
 
 
+@cache
+def small() -> Run:
+    plan = plan_of(scenario(prompt_sets=1))
+    return judged(run_of(plan, blocks_of(plan)), POLICY)
+
+
 def test_the_streak_is_shown_as_it_was_when_the_run_began() -> None:
     order = Order(gates={"cpu-one": "a" * 64, "cpu-three": "b" * 64}, needed=3, streak=2, command="specgate micro")
-    shown = page(replace(sample(), order=order))
+    shown = page(replace(small(), order=order))
     assert "Green 2 of 3 times in a row when this run began." in shown.text
     assert "cpu-one yes" in shown.text and "cpu-three no" in shown.text
     assert [a.get("class") for a in shown.all("i")] == ["on", "on", ""]
-    assert "stored without its place in the order" in page(sample()).text
+    assert "stored without its place in the order" in page(small()).text
 
 
 def test_what_changed_since_the_last_green_run_is_listed() -> None:
     changed = (("packages.torch", "2.12.0", "2.13.0"), ("variables.OMP_NUM_THREADS", None, "1"))
     green = LastGreen("an-earlier-run", "2026-11-20T10:00:00+00:00", changed)
-    shown = page(replace(sample(), last_green=green)).text
+    shown = page(replace(small(), last_green=green)).text
     assert "packages.torch 2.12.0 2.13.0" in shown and "variables.OMP_NUM_THREADS – 1" in shown
-    assert "are those of an-earlier-run" in page(replace(sample(), last_green=replace(green, differences=()))).text
-    assert "can no longer be read" in page(replace(sample(), last_green=replace(green, differences=None))).text
-    assert "knows no earlier green run" in page(sample()).text
+    assert "are those of an-earlier-run" in page(replace(small(), last_green=replace(green, differences=()))).text
+    assert "can no longer be read" in page(replace(small(), last_green=replace(green, differences=None))).text
+    assert "knows no earlier green run" in page(small()).text
 
 
 def test_files_are_linked_with_the_hashes_they_had() -> None:
-    run = replace(sample(), files={"env.json": "e" * 64, "samples/blocks.jsonl": "f" * 64})
+    run = replace(small(), files={"env.json": "e" * 64, "samples/blocks.jsonl": "f" * 64})
     shown = page(run)
     assert f"env.json the machine {'e' * 64}" in shown.text
     links = {a["href"] for a in shown.all("a") if not (a["href"] or "").startswith("#")}
@@ -304,3 +314,34 @@ def test_a_run_of_many_points_draws_those_with_open_verdicts() -> None:
     assert drawn[-1].pictures and not drawn[-2].pictures
     assert drawn[-2].undrawn is not None and "6 points of 12" in drawn[-2].undrawn
     assert drawn[-2].figures.rows
+
+
+SMALL = plan_of(scenario(spec=(2, 3), prompt_sets=2))
+MADE = timed(blocks_of(SMALL))
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(st.booleans(), min_size=len(MADE), max_size=len(MADE)))
+def test_whatever_blocks_are_missing_the_page_is_whole(kept: list[bool]) -> None:
+    blocks = [b for b, keep in zip(MADE, kept, strict=True) if keep]
+    conditions = conditions_of(SMALL, blocks, watched(MADE))
+    run = judged(run_of(SMALL, blocks, status="interrupted", ended=None, conditions=conditions), POLICY)
+    shown = page(run)
+    assert "interrupted" in shown.text
+    assert all(section in shown.text for section in ("Gates", "Cells", "Speed, all cells", "Files beside this page"))
+
+
+def test_a_run_of_one_cell_has_its_cell_and_its_reasons() -> None:
+    plan = plan_of(scenario(spec=()))
+    run = judged(run_of(plan, blocks_of(plan)), POLICY)
+    shown = page(run).text
+    assert len(run.cells) == 1
+    assert "no step of this point had a draft" in shown
+    assert "no pair of blocks whose speed may be quoted" in shown and "no pair of blocks to compare" in shown
+
+
+def test_a_whole_request_has_its_first_token_drawn() -> None:
+    plan = plan_of(scenario(kind="full"))
+    run = replace(run_of(plan, blocks_of(plan)), kind="full")
+    assert "Time to the first token. baseline: 50.0 ms at the median" in REPORT.render(run, POLICY)
+    assert "a micro run measures no whole requests" in rendered()
