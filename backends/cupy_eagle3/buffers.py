@@ -14,8 +14,9 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Slots
-from specgate.backends.cupy_eagle3.sizes import Sizes, whole_tiles
+from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 
 
@@ -40,14 +41,14 @@ class Pages:
 class LayerBuffers:
     """Between the kernels of a decoder. R rows enter attention, of which R' go on; R' = R in the target.
 
-    `stream` float32 [R', H]; `normed` bfloat16 [R', H]; `qkv` float32 [R, (N + 2G)·D]; `q`, `attended` bfloat16
-    [R', N·D]; `partial` float32, see `Attention.partial_shapes`; `mlp` bfloat16 [R', F]; `logits` float32 [R', V].
+    `stream` float32 [R', H], and `normed`, its way into the next norm; `qkv` float32 [R, (N + 2G)·D]; `attended`
+    bfloat16 [R', N·D]; `partial` float32, see `Attention.partial_shapes`; `mlp` bfloat16 [R', F]; `logits` float32
+    [R', V].
     """
 
     stream: Tensor
-    normed: Tensor
+    normed: Normed
     qkv: Tensor
-    q: Tensor
     attended: Tensor
     partial: tuple[Tensor, Tensor]
     mlp: Tensor
@@ -63,7 +64,7 @@ class LayerBuffers:
         rows: int,
         device: torch.device | str,
     ) -> LayerBuffers:
-        out, heads = whole_tiles(slots * attention.rows_per_slot), attention.heads
+        out, heads = slots * attention.rows_per_slot, attention.heads
 
         def of(dtype: torch.dtype, *shape: int) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -72,9 +73,8 @@ class LayerBuffers:
         outputs, stats = (of(f32, *shape) for shape in attention.partial_shapes(slots))
         return cls(
             stream=of(f32, out, geometry.hidden),
-            normed=of(bf16, out, geometry.hidden),
-            qkv=of(f32, whole_tiles(rows), heads.qkv_width),
-            q=of(bf16, out, heads.width),
+            normed=Normed(of(bf16, out, geometry.hidden), of(f32, out, geometry.hidden // NORM_GROUP)),
+            qkv=of(f32, rows, heads.qkv_width),
             attended=of(bf16, out, heads.width),
             partial=(outputs, stats),
             mlp=of(bf16, out, geometry.intermediate),
@@ -130,7 +130,7 @@ class Buffers:
 
 def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device | str) -> TargetBuffers:
     heads = sizes.heads(geometry)
-    attention = Attention(heads, sizes.max_rows)
+    attention = Attention(heads, sizes.max_rows, config=sizes.fmha)
     return TargetBuffers(
         pages=Pages.allocate(geometry.layers, sizes.blocks, heads, device),
         layer=LayerBuffers.allocate(geometry, attention, geometry.vocab, sizes.slots, sizes.rows, device),
@@ -141,8 +141,8 @@ def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device 
 def draft_buffers(geometry: DraftGeometry, sizes: Sizes, device: torch.device | str) -> DraftBuffers:
     """The draft attends with one row per slot only, the newest; the others just fill its cache."""
     heads = sizes.heads(geometry)
-    attention = Attention(heads, 1, geometry.window)
-    width, rows = geometry.features * geometry.target_hidden, whole_tiles(sizes.rows)
+    attention = Attention(heads, 1, geometry.window, config=sizes.fmha)
+    width, rows = geometry.features * geometry.target_hidden, sizes.rows
 
     def of(dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)

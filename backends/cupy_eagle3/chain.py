@@ -7,7 +7,6 @@ from specgate.backends.cupy_eagle3.kernels.draft_argmax import DraftArgmax
 from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
 from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureRows
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
-from specgate.backends.cupy_eagle3.kernels.rms_norm import RmsNorm
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 from specgate.backends.cupy_eagle3.layer import Layer, Span
 from specgate.backends.cupy_eagle3.model import Draft, norm_of
@@ -26,17 +25,15 @@ class Chain:
 
     def __init__(self, draft: Draft, sizes: Sizes, slots: int, k: int) -> None:
         g, rows = draft.geometry, k + 1
-        heads = sizes.heads(g)
         self.draft, self.k, self.slots = draft, k, slots
         self.feature_rows = FeatureRows(g.target_hidden, g.features, norm_of(g), rows, sizes.max_rows)
         self.fc = MatmulRows(g.hidden, g.features * g.target_hidden, Epilogue.PLAIN, slots * rows)
         self.input = DraftInput(g.hidden, g.norm_before_residual, rows, sizes.max_rows)
         self.extension, self.step = (
-            Layer(g, heads, slots, input_width=2 * g.hidden, rows=n, asking=1, window=g.window, names=NAMES)
+            Layer(g, sizes, slots, input_width=2 * g.hidden, rows=n, asking=1, window=g.window, names=NAMES)
             for n in (rows, 1)
         )
-        self.norm = RmsNorm(g.hidden)
-        self.lm_head = MatmulRows(g.draft_vocab, g.hidden, Epilogue.PLAIN, slots)
+        self.lm_head = MatmulRows(g.draft_vocab, g.hidden, Epilogue.PLAIN, slots, scaled=True)
         self.argmax = DraftArgmax(
             g.hidden,
             g.draft_vocab,
@@ -55,19 +52,18 @@ class Chain:
             self.fc(d.hidden, d.packed, w.fc, rows)
             self.input(d.input, d.layer.stream, d.hidden, self.draft.input, slots, rows, eps)
         accepted = Span(self.draft.rope, b.kv, slots.length, offset=-1, counts=slots.counts)
-        self.extension(d.layer, w.layer, d.pages, 0, d.input, rows, newest, accepted)
+        self.extension(d.layer, w.layer, w.norm, d.pages, 0, d.input, rows, newest, accepted)
         self._choose(d, b, newest, 0)
         for j in range(1, self.k):
             at = Span(self.draft.rope, b.kv, slots.length, offset=j - 1)
-            self.step(d.layer, w.layer, d.pages, 0, d.input, newest, newest, at)
+            self.step(d.layer, w.layer, w.norm, d.pages, 0, d.input, newest, newest, at)
             self._choose(d, b, newest, j)
 
     def _choose(self, d: DraftBuffers, b: Buffers, newest: Rows, index: int) -> None:
         """Draft token `index`, and the input of the step after it."""
         w, eps = self.draft.weights, self.draft.geometry.rms_eps
         with mark("EAGLE_DRAFT_LM_HEAD"):
-            self.norm(d.layer.normed, d.layer.stream, w.norm, newest, eps)
-            self.lm_head(d.layer.logits, d.layer.normed, w.lm_head, newest)
+            self.lm_head(d.layer.logits, d.layer.normed, w.lm_head, newest, eps=eps)
             self.argmax(
                 d.input if index + 1 < self.k else None,
                 *(d.layer.stream, d.layer.logits, self.draft.target_ids, d.layer.normed, self.draft.input, b.slots),

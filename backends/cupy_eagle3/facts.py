@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import torch
 
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, CHUNK
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.memory_plan import in_gb
+from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.eagle3.describe import describe_rope, draft_details
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.core import EngineFacts
@@ -19,6 +20,7 @@ def engine_facts(
     draft: DraftCheckpoint | None,
     draft_error: str | None,
     memory: Mapping[str, int],
+    sizes: Sizes,
     *,
     graphs: bool,
 ) -> EngineFacts:
@@ -31,7 +33,7 @@ def engine_facts(
         "torch": torch.__version__,
         "compute capability": f"{major}.{minor}",
         "CUDA graphs": "on" if graphs else "off",
-        "cache block, attention chunk": f"{BLOCK}, {CHUNK} positions",
+        "cache block, attention chunk": f"{BLOCK}, {sizes.fmha.kv_tile} positions",
         "target layers x hidden": f"{geometry.layers} x {geometry.hidden}",
         "target rope": describe_rope(geometry.rope),
     }

@@ -8,14 +8,12 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.buffers import LayerBuffers, Pages
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
-from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
-from specgate.backends.cupy_eagle3.kernels.rms_norm import RmsNorm
-from specgate.backends.cupy_eagle3.kernels.rope_append import RopeAppend
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 from specgate.backends.cupy_eagle3.model import RopeTable
 from specgate.backends.cupy_eagle3.nvtx import mark
+from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.backends.eagle3.weights import LayerWeights
 
@@ -35,43 +33,58 @@ class Span:
 
 
 class Layer:
-    """`rows` enter attention per slot, `asking` of them (the newest) attend and go on."""
+    """`rows` enter attention per slot, `asking` of them (the newest) attend and go on.
+
+    Norms are not kernels: what feeds one leaves its input undivided, and the product that follows divides.
+    """
 
     def __init__(
         self,
         geometry: TargetGeometry | DraftGeometry,
-        heads: Heads,
+        sizes: Sizes,
         slots: int,
         *,
-        input_width: int,
         rows: int,
         asking: int,
-        window: int | None,
         names: tuple[str, str],
+        input_width: int | None = None,
+        window: int | None = None,
     ) -> None:
-        hidden, going_on = geometry.hidden, slots * asking
+        """`input_width`: of rows that are normed already; None: of `Normed` rows as wide as the stream."""
+        hidden, going_on, heads = geometry.hidden, slots * asking, sizes.heads(geometry)
         self.eps, self.names = geometry.rms_eps, names
-        self.qkv = MatmulRows(heads.qkv_width, input_width, Epilogue.PLAIN, slots * rows)
-        self.rope_append = RopeAppend(heads)
-        self.attention = Attention(heads, asking, window)
-        self.o = MatmulRows(hidden, heads.width, Epilogue.RESIDUAL, going_on)
-        self.norm = RmsNorm(hidden)
-        self.gate_up = MatmulRows(geometry.intermediate, hidden, Epilogue.SWIGLU, going_on)
-        self.down = MatmulRows(hidden, geometry.intermediate, Epilogue.RESIDUAL, going_on)
+        self.qkv = MatmulRows(
+            heads.qkv_width, input_width or hidden, Epilogue.PLAIN, slots * rows, scaled=input_width is None
+        )
+        self.attention = Attention(heads, asking, window, appended=rows, config=sizes.fmha)
+        self.o = MatmulRows(hidden, heads.width, Epilogue.RESIDUAL, going_on, feeds_norm=True)
+        self.gate_up = MatmulRows(geometry.intermediate, hidden, Epilogue.SWIGLU, going_on, scaled=True)
+        self.down = MatmulRows(hidden, geometry.intermediate, Epilogue.RESIDUAL, going_on, feeds_norm=True)
 
     def __call__(
-        self, b: LayerBuffers, w: LayerWeights, pages: Pages, index: int, x: Tensor, rows: Rows, asking: Rows, at: Span
+        self,
+        b: LayerBuffers,
+        w: LayerWeights,
+        next_norm: Tensor,
+        pages: Pages,
+        index: int,
+        x: Tensor | Normed,
+        rows: Rows,
+        asking: Rows,
+        at: Span,
     ) -> None:
-        """Run layer `index` on the attention input `x`; add what it makes to `b.stream`."""
-        k, v = pages.k[index], pages.v[index]
+        """Run layer `index` on the attention input `x`; add what it makes to `b.stream`, and leave the input of the
+        norm with weight `next_norm` [H] in `b.normed`.
+        """
         with mark(self.names[0]):
-            self.qkv(b.qkv, x, w.qkv, rows)
-            self.rope_append(
-                *(b.q, k, v, b.qkv, at.rope, at.kv.block_table, at.length, rows), offset=at.offset, counts=at.counts
+            self.qkv(b.qkv, x, w.qkv, rows, eps=self.eps)
+            self.attention(
+                *(b.attended, b.partial, pages.k[index], pages.v[index], b.qkv, at.rope, at.kv.block_table, at.length),
+                asking,
+                offset=at.offset,
+                counts=at.counts,
             )
-            self.attention(b.attended, b.partial, b.q, k, v, at.kv.block_table, at.length, asking, offset=at.offset)
-            self.o(b.stream, b.attended, w.o, asking)
+            self.o(b.stream, b.attended, w.o, asking, norm=(b.normed, w.post_norm))
         with mark(self.names[1]):
-            self.norm(b.normed, b.stream, w.post_norm, asking, self.eps)
-            self.gate_up(b.mlp, b.normed, w.gate_up, asking)
-            self.down(b.stream, b.mlp, w.down, asking)
+            self.gate_up(b.mlp, b.normed, w.gate_up, asking, eps=self.eps)
+            self.down(b.stream, b.mlp, w.down, asking, norm=(b.normed, next_norm))

@@ -54,7 +54,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     sizes = Sizes(request.max_batch, request.max_positions, request.max_k + 1)
     memory = memory_plan.plan(target.geometry, draft.geometry if draft else None, sizes)
     graphs = request.options.get("graphs") != "off"
-    facts = engine_facts(target, draft, draft_error, memory, graphs=graphs)
+    facts = engine_facts(target, draft, draft_error, memory, sizes, graphs=graphs)
     with refusing_overflow(str(request.pair.target)):
         model = Target.of(target, sizes.positions)
         head = Draft.of(draft, model, sizes.positions) if draft else None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.buffers import Buffers
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Fault
 from specgate.backends.cupy_eagle3.model import Draft, Target
 from specgate.backends.cupy_eagle3.prefill import prefill_draft, prefill_target
@@ -85,10 +86,16 @@ def copy_tail(b: Buffers, layout: Layout, twin: int, slot: int) -> None:
                 cache[:, copy] = cache[:, source]
 
 
+def normed(out: Normed, stream: Tensor, weight: Tensor) -> None:
+    """Put rows, float32 [B, H], on their way into a norm, as the kernels of a step do."""
+    out.rows[: len(stream)] = (stream * weight.float()).bfloat16()
+    out.squares[: len(stream)] = stream.square().view(len(stream), -1, NORM_GROUP).sum(-1)
+
+
 def first_tokens(verify: Verify, b: Buffers, rows: Sequence[LastRow]) -> tuple[FirstTokens, Fault]:
     """The token after each prompt, by the kernels that choose all later ones."""
     count = len(rows)
-    b.target.layer.stream[:count] = torch.stack([row.stream for row in rows])
+    normed(b.target.layer.normed, torch.stack([row.stream for row in rows]), verify.target.weights.norm)
     Start((0,) * count, (0,) * count).rewind(b.slots, StopRule((), (), 2))
     verify.head(b, b.slots.rows(count, 1))
     tokens, fault = verify.choices(b, count)

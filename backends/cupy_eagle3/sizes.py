@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`slots` requests at once, each with up to `positions` cached positions and `max_rows` rows per step (K + 1)."""
+    """`slots` requests at once, each with up to `positions` cached positions and `max_rows` rows per step (K + 1);
+    `fmha`: how all attention is cut.
+    """
 
     slots: int
     positions: int
     max_rows: int
+    fmha: FmhaConfig = field(default_factory=FmhaConfig)
 
     @property
     def max_blocks(self) -> int:
@@ -32,8 +36,3 @@ class Sizes:
 
     def heads(self, geometry: TargetGeometry | DraftGeometry) -> Heads:
         return Heads(geometry.heads, geometry.kv_heads, geometry.head_dim, self.positions)
-
-
-def whole_tiles(rows: int) -> int:
-    """Rows of an operand that tensor cores read eight at a time."""
-    return -(-rows // 8) * 8

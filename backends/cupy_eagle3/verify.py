@@ -7,7 +7,6 @@ from specgate.backends.cupy_eagle3.kernels.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
-from specgate.backends.cupy_eagle3.kernels.rms_norm import RmsNorm
 from specgate.backends.cupy_eagle3.kernels.slots import Fault, Rows
 from specgate.backends.cupy_eagle3.kernels.target_argmax import TargetArgmax
 from specgate.backends.cupy_eagle3.layer import Layer, Span
@@ -27,38 +26,27 @@ class Verify:
         self.target, self.boundaries = target, boundaries
         self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows)
         self.capture = FeatureCapture(g.hidden, max(1, len(boundaries)), rows_per_slot, sizes.max_rows)
-        self.norm = RmsNorm(g.hidden)
-        self.layer = Layer(
-            g,
-            sizes.heads(g),
-            slots,
-            input_width=g.hidden,
-            rows=rows_per_slot,
-            asking=rows_per_slot,
-            window=None,
-            names=NAMES,
-        )
-        self.lm_head = MatmulRows(g.vocab, g.hidden, Epilogue.PLAIN, rows)
+        self.layer = Layer(g, sizes, slots, rows=rows_per_slot, asking=rows_per_slot, names=NAMES)
+        self.lm_head = MatmulRows(g.vocab, g.hidden, Epilogue.PLAIN, rows, scaled=True)
         self.argmax = TargetArgmax(g.vocab)
         self.accept = Accept(rows_per_slot, sizes.max_rows)
 
     def __call__(self, b: Buffers, rows: Rows) -> None:
         """Leave logits and greedy choices of every row, its keys and values, and its captured features."""
-        t, w, eps = b.target.layer, self.target.weights, self.target.geometry.rms_eps
+        t, w = b.target.layer, self.target.weights
+        norms = [*(layer.input_norm for layer in w.layers), w.norm]
         at = Span(self.target.rope, b.kv, b.slots.length)
-        self.embed(t.stream, w.embed, b.slots, rows)
+        self.embed(t.stream, t.normed, w.embed, norms[0], b.slots, rows)
         for i, layer in enumerate(w.layers):
             self._capture(b, rows, i)
-            self.norm(t.normed, t.stream, layer.input_norm, rows, eps)
-            self.layer(t, layer, b.target.pages, i, t.normed, rows, rows, at)
+            self.layer(t, layer, norms[i + 1], b.target.pages, i, t.normed, rows, rows, at)
         self._capture(b, rows, len(w.layers))
         self.head(b, rows)
 
     def head(self, b: Buffers, rows: Rows) -> None:
-        """Logits and greedy choices of the rows whose last stream is in `stream`."""
+        """Logits and greedy choices of the rows in `normed`, on their way through the last norm."""
         t, w = b.target.layer, self.target.weights
-        self.norm(t.normed, t.stream, w.norm, rows, self.target.geometry.rms_eps)
-        self.lm_head(t.logits, t.normed, w.lm_head, rows)
+        self.lm_head(t.logits, t.normed, w.lm_head, rows, eps=self.target.geometry.rms_eps)
         self.argmax(b.target.choices, t.logits, rows)
 
     def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:

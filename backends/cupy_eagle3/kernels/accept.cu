@@ -1,10 +1,13 @@
 // accepted[slot] = length of the longest prefix of the drafts that the target would have chosen itself. One block.
 #include "argmax.cuh"
+#include "dependent.cuh"
 #include "slots.cuh"
 
 extern "C" __global__ void accept(int* accepted, int* target_tokens, Choice* choices, int* fault, const int* drafts,
                                   const int* active, const int* active_count, long long* stamps, const int* step) {
     const int a = threadIdx.x;
+    await_previous();
+    let_next_start();
     if (a >= *active_count) return;
     if (a == 0) stamps[*step * STAMPS + VERIFIED] = device_nanoseconds();
     const int slot = active[a];

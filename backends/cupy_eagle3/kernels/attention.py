@@ -3,33 +3,82 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, CHUNK, Heads
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
+QUERY_TILE = 16
+"""Query rows that a block of threads holds: the heads of a group, for as many tokens as fit."""
+JOINING = 8
+"""Warps that join the chunks of a row; a power of two."""
+STATISTICS = ("total", "span_empty", "mask_empty", "executed")
+"""Of 32-key tiles: launched, beyond the slot's length, hidden by length or window within a chunk, worked on."""
 
-class Attention(Kernel):
-    """softmax(q·kᵀ/√D)·v for `rows_per_slot` consecutive query rows per slot over paged keys and values.
 
-    q and out: bfloat16 [R, N·D]. Row t of a slot stands at length + offset + t and sees itself and what is before it,
-    at most `window` positions in all (None: everything).
+@dataclass(frozen=True, slots=True)
+class FmhaConfig:
+    """How attention is cut: a block of `warps` warps attends over `kv_tile` positions, which are fixed absolute spans,
+    so that no row's sum depends on another's. Both are part of the arithmetic: one configuration serves an engine.
     """
 
-    def __init__(self, heads: Heads, rows_per_slot: int, window: int | None = None) -> None:
-        self.heads, self.rows_per_slot = heads, rows_per_slot
-        chunks = -(-heads.positions // CHUNK)
-        self.max_chunks = chunks if window is None else min(chunks, (window + rows_per_slot - 2) // CHUNK + 2)
+    kv_tile: int = 512
+    warps: int = 4
+
+    def __post_init__(self) -> None:
+        if self.kv_tile < BLOCK or self.kv_tile % BLOCK or self.warps not in (2, 4):
+            raise ValueError(f"{self}: kv_tile must be a multiple of {BLOCK}, warps 2 or 4")
+
+    @classmethod
+    def candidates(cls, heads: Heads) -> tuple[FmhaConfig, ...]:
+        """What is worth trying for a cache of these heads."""
+        longest = max(BLOCK, heads.positions)
+        return tuple(cls(tile, warps) for tile, warps in product((128, 256, 512, 1024), (2, 4)) if tile <= longest)
+
+
+class Attention(Kernel):
+    """softmax(q·kᵀ/√D)·v for `rows_per_slot` consecutive query rows per slot over paged keys and values, and before it
+    rotation of queries and keys, and the new keys' and values' way into the cache.
+
+    qkv: float32 [R', (N + 2G)·D] of `appended` rows per slot (default: those that ask); out: bfloat16 [R, N·D]. Row t
+    of a slot stands at length + offset + t and sees itself and what is before it, at most `window` positions in all
+    (None: everything). With `counts` (int32 [S]), a slot has only so many rows in qkv, the last of them stands at
+    length + offset, and that one alone asks.
+    """
+
+    def __init__(
+        self,
+        heads: Heads,
+        rows_per_slot: int,
+        window: int | None = None,
+        *,
+        appended: int | None = None,
+        config: FmhaConfig | None = None,
+        statistics: bool = False,
+    ) -> None:
+        self.heads, self.rows_per_slot, self.appended = heads, rows_per_slot, appended or rows_per_slot
+        if self.appended != rows_per_slot and rows_per_slot != 1:
+            raise ValueError(f"{rows_per_slot} of {self.appended} rows ask: all or one must")
+        self.config, self.statistics = config or FmhaConfig(), statistics
+        tile = self.config.kv_tile
+        chunks = -(-heads.positions // tile)
+        self.max_chunks = chunks if window is None else min(chunks, (window + rows_per_slot - 2) // tile + 2)
         super().__init__(
             "attention",
             **heads.constants,
             rows=rows_per_slot,
-            chunk=CHUNK,
+            appended=self.appended,
+            chunk=tile,
+            warps=self.config.warps,
             max_chunks=self.max_chunks,
             window=window or 0,
+            statistics=int(statistics),
+            joining=JOINING,
             log2e_over_sqrt_head_dim=math.log2(math.e) / math.sqrt(heads.head_dim),
         )
 
@@ -42,31 +91,43 @@ class Attention(Kernel):
         self,
         out: Tensor,
         partial: tuple[Tensor, Tensor],
-        q: Tensor,
         k_pages: Tensor,
         v_pages: Tensor,
+        qkv: Tensor,
+        table: tuple[Tensor, Tensor],
         block_table: Tensor,
         length: Tensor,
         rows: Rows,
         *,
         offset: int,
+        counts: Tensor | None = None,
+        statistics: Tensor | None = None,
     ) -> None:
+        """`rows` ask; `table`: cos and sin, float32 [P, D/2]; STATISTICS are added to `statistics`, int32 [4]."""
         h = self.heads
         if rows.per_slot != self.rows_per_slot:
             raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.rows_per_slot}")
-        expect("q", q, (rows.most, h.width), torch.bfloat16)
+        if (statistics is not None) != self.statistics:
+            raise ValueError(f"made for statistics = {self.statistics}")
+        expect("qkv", qkv, (rows.slots * self.appended, h.qkv_width), torch.float32)
         expect("out", out, (rows.most, h.width), torch.bfloat16)
         expect("k_pages", k_pages, (1, h.kv_heads, BLOCK, h.head_dim), torch.bfloat16)
         expect("v_pages", v_pages, (1, h.kv_heads, h.head_dim, BLOCK), torch.bfloat16)
+        expect("cosine", table[0], (h.positions, h.head_dim // 2), torch.float32)
         expect("block_table", block_table, (rows.slots, h.max_blocks), torch.int32)
         for name, given, shape in zip(("partial", "stats"), partial, self.partial_shapes(rows.slots), strict=True):
             expect(name, given, shape, torch.float32)
-        tiles = -(-(h.heads // h.kv_heads) * self.rows_per_slot // 16)
-        place = (length, rows.active, rows.active_count, offset)
+        tiles = -(-(h.heads // h.kv_heads) * self.rows_per_slot // QUERY_TILE)
         self.launch(
             "attention",
-            (self.max_chunks, h.kv_heads, rows.slots * tiles),
-            (128,),
-            *(*partial, q, k_pages, v_pages, block_table, *place),
+            (self.max_chunks * tiles, h.kv_heads, rows.slots),
+            (self.config.warps * 32,),
+            *(*partial, k_pages, v_pages, statistics, qkv, *table, block_table, length, counts),
+            *(rows.active, rows.active_count, offset),
         )
-        self.launch("attention_combine", (rows.most, h.heads), (128,), out, *partial, *place)
+        self.launch(
+            "attention_combine",
+            (rows.most, h.heads),
+            (JOINING * 32,),
+            *(out, *partial, length, rows.active, rows.active_count, offset),
+        )

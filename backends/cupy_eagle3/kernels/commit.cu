@@ -4,8 +4,9 @@
 // rule = {limit, EOS ids, stop ids, ids…}: a slot ends with an EOS id (finish 1), a stop id (2), or `limit` tokens in all
 // (3). Rejected positions are forgotten by length; blocks that hold none but rejected positions return to the stack, and a
 // slot that has ended keeps its prompt's blocks only.
-#include "slots.cuh"
+#include "dependent.cuh"
 #include "kv_blocks.cuh"
+#include "slots.cuh"
 
 enum Finish { RUNNING, EOS, STOP, LENGTH };
 
@@ -24,6 +25,8 @@ extern "C" __global__ __launch_bounds__(SLOTS) void commit(int* length, int* roo
                                                            const int* prompt_blocks, const int* accepted,
                                                            const int* target_tokens, const int* rule) {
     __shared__ int released[SLOTS], going_on[SLOTS];
+    await_previous();
+    let_next_start();
     const int a = threadIdx.x, count = *active_count, now = *step;
     if (count == 0) return;
     int slot = 0, have = 0, keep = 0;

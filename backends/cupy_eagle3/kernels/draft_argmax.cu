@@ -2,18 +2,23 @@
 // the embedding of that token, norms. One block per active slot.
 //
 // drafts[slot][index] = target_ids[argmax(logits[a])], ties to the lowest; where `input` is given, input[a] =
-// [norm(embed(token)), norm(hidden)], hidden being the draft's own: stream[a], or `normed`[a] for NORM_OUTPUT.
+// [norm(embed(token)), norm(hidden)], hidden being the draft's own: stream[a], or, for NORM_OUTPUT, its norm: `normed`[a],
+// still to be divided by the root mean square that `squares`[a] tell.
 #include "argmax.cuh"
+#include "dependent.cuh"
 #include "draft_row.cuh"
 #include "slots.cuh"
 
 extern "C" __global__ __launch_bounds__(THREADS) void draft_argmax(int* drafts, bf16* input, float* stream, int* fault,
                                                                    const float* logits, const int* target_ids,
-                                                                   const bf16* normed, const bf16* embedding,
+                                                                   const bf16* normed, const float* squares,
+                                                                   const bf16* embedding,
                                                                    const bf16* embedding_norm, const bf16* feature_norm,
                                                                    const int* active, const int* active_count, int index,
                                                                    float eps) {
     const int a = blockIdx.x;
+    await_previous();
+    let_next_start();
     if (a >= *active_count) return;
     Choice best = 0;
     for (int i = threadIdx.x; i < DRAFT_VOCAB; i += THREADS) best = max(best, choice(logits[(long long)a * DRAFT_VOCAB + i], i));
@@ -25,7 +30,15 @@ extern "C" __global__ __launch_bounds__(THREADS) void draft_argmax(int* drafts, 
     }
     if (!input) return;
     float* mine = stream + (long long)a * HIDDEN;
-    auto hidden = [&](int i) { return NORM_OUTPUT ? to_float(normed[(long long)a * HIDDEN + i]) : mine[i]; };
+    float scale = 1;
+    if (NORM_OUTPUT) {
+        float sum = 0;
+        for (int i = threadIdx.x; i < HIDDEN / 8; i += THREADS) sum += squares[a * (HIDDEN / 8) + i];
+        scale = rsqrtf(block_sum<THREADS>(sum) / HIDDEN + eps);
+    }
+    auto hidden = [&](int i) {
+        return NORM_OUTPUT ? to_float(to_bf16(to_float(normed[(long long)a * HIDDEN + i]) * scale)) : mine[i];
+    };
     draft_row(input + (long long)a * 2 * HIDDEN, mine, embedding + token * HIDDEN, hidden, embedding_norm, feature_norm,
               eps);
 }

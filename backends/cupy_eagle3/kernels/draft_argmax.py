@@ -7,6 +7,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.draft_input import InputWeights
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
 
 THREADS = 1024
@@ -16,7 +17,7 @@ class DraftArgmax(Kernel):
     """Draft token `index` of every active slot from float32 logits [S, W], as a target id; then the next step's input.
 
     `target_ids` int32 [W]. With `out` (bfloat16 [S, 2H]) the row of the next draft step is written too, its hidden
-    state being `stream` (float32 [S, H]) or, for heads that feed their normed output back, `normed` (bfloat16 [S, H]).
+    state being `stream` (float32 [S, H]) or, for heads that feed their normed output back, `normed`.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class DraftArgmax(Kernel):
         stream: Tensor,
         logits: Tensor,
         target_ids: Tensor,
-        normed: Tensor,
+        normed: Normed,
         weights: InputWeights,
         slots: Slots,
         rows: Rows,
@@ -49,6 +50,7 @@ class DraftArgmax(Kernel):
     ) -> None:
         expect("logits", logits, (rows.slots, self.draft_vocab), torch.float32)
         expect("stream", stream, (rows.slots, self.hidden), torch.float32)
+        normed.check(rows.slots, self.hidden)
         expect("target_ids", target_ids, (self.draft_vocab,), torch.int32)
         if out is not None:
             expect("out", out, (rows.slots, 2 * self.hidden), torch.bfloat16)
@@ -57,6 +59,6 @@ class DraftArgmax(Kernel):
             "draft_argmax",
             (rows.slots,),
             (THREADS,),
-            *(slots.drafts, out, stream, slots.fault, logits, target_ids, normed),
+            *(slots.drafts, out, stream, slots.fault, logits, target_ids, normed.rows, normed.squares),
             *(w.embedding, w.embedding_norm, w.feature_norm, rows.active, rows.active_count, index, eps),
         )

@@ -2,6 +2,7 @@
 //
 // Row t of a slot belongs to token t of `pending`, one ahead of its feature; rows beyond counts[slot] repeat the last. Only
 // the last valid row goes on through the layer: its hidden state becomes stream[a]. One block per row.
+#include "dependent.cuh"
 #include "draft_row.cuh"
 
 extern "C" __global__ __launch_bounds__(THREADS) void draft_input(bf16* input, float* stream, const float* hidden,
@@ -10,6 +11,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void draft_input(bf16* input, f
                                                                   const int* counts, const int* active,
                                                                   const int* active_count, float eps) {
     const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS;
+    await_previous();
+    let_next_start();
     if (a >= *active_count) return;
     const int slot = active[a], newest = counts[slot] - 1;
     const long long token = pending[slot * MAX_ROWS + min(t, newest)];

@@ -1,16 +1,34 @@
-// x[r] = embedding of the row's token: the newest token of its slot, then the drafts. One block per row; float32 out.
+// x[r] = embedding of the row's token: the newest token of its slot, then the drafts, float32; and the first norm's input:
+// normed = x · norm_weight, squares = sums of x² over eight elements each. One block per row.
 #include "bf16.cuh"
+#include "dependent.cuh"
 #include "slots.cuh"
 
-extern "C" __global__ __launch_bounds__(THREADS) void embed_rows(float* x, const bf16* embedding, const int* root,
-                                                                 const int* drafts, const int* active,
+static_assert(HIDDEN % 8 == 0, "HIDDEN must be a multiple of 8");
+
+extern "C" __global__ __launch_bounds__(THREADS) void embed_rows(float* x, bf16* normed, float* squares,
+                                                                 const bf16* embedding, const bf16* norm_weight,
+                                                                 const int* root, const int* drafts, const int* active,
                                                                  const int* active_count, long long* stamps,
                                                                  const int* step) {
     const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS;
+    await_previous();
+    let_next_start();
     if (a >= *active_count) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) stamps[*step * STAMPS + DRAFTED] = device_nanoseconds();
     const int slot = active[a];
     const long long token = t == 0 ? root[slot] : drafts[slot * MAX_ROWS + t - 1];
-    for (int i = threadIdx.x; i < HIDDEN; i += THREADS)
-        x[(long long)blockIdx.x * HIDDEN + i] = to_float(embedding[token * HIDDEN + i]);
+    const bf16* in = embedding + token * HIDDEN;
+    for (int group = threadIdx.x; group < HIDDEN / 8; group += THREADS) {
+        const long long at = (long long)blockIdx.x * HIDDEN + group * 8;
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const float value = to_float(in[group * 8 + i]);
+            x[at + i] = value;
+            normed[at + i] = to_bf16(value * to_float(norm_weight[group * 8 + i]));
+            sum += value * value;
+        }
+        squares[at / 8] = sum;
+    }
 }

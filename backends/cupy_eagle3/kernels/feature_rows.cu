@@ -2,6 +2,7 @@
 // NORM 0 not at all, 1 each captured stream on its own, 2 all of them as one row. One block per row.
 //
 // A slot's first counts[slot] rows are valid; the rows after them repeat the last, so that no row holds stale numbers.
+#include "dependent.cuh"
 #include "norm.cuh"
 
 static_assert(NORM == 0 || NORM == 1 || NORM == 2, "NORM: 0 none, 1 each stream, 2 all streams");
@@ -10,6 +11,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void feature_rows(bf16* out, co
                                                                    const int* counts, const int* active,
                                                                    const int* active_count, float eps) {
     const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS;
+    await_previous();
+    let_next_start();
     if (a >= *active_count) return;
     const int slot = active[a];
     const bf16* in = features + (long long)(slot * MAX_ROWS + min(t, counts[slot] - 1)) * FEATURES * HIDDEN;

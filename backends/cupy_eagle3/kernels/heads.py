@@ -7,8 +7,6 @@ from typing import Final
 
 BLOCK: Final = 64
 """Positions per cache block."""
-CHUNK: Final = 512
-"""Positions that one block of threads attends over: fixed absolute spans, so that no row's sum depends on another's."""
 
 
 @dataclass(frozen=True, slots=True)

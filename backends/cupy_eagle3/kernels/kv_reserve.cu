@@ -2,14 +2,17 @@
 //
 // Every block that the step writes must exist, and belong to its slot alone: a block shared between slots, or one that is
 // also on the free stack, would be a silent corruption of another request. A violation stops all slots before it is done.
-#include "slots.cuh"
+#include "dependent.cuh"
 #include "kv_blocks.cuh"
+#include "slots.cuh"
 
 extern "C" __global__ __launch_bounds__(SLOTS) void kv_reserve(int* block_table, int* held, int* owner, int* free_blocks,
                                                                int* free_count, int* fault, const int* length,
                                                                const int* active, int* active_count, long long* stamps,
                                                                const int* step) {
     __shared__ int wanted[SLOTS];
+    await_previous();
+    let_next_start();
     const int a = threadIdx.x, count = *active_count;
     if (count == 0) return;
     if (a == 0) stamps[*step * STAMPS + STEP_BEGAN] = device_nanoseconds();

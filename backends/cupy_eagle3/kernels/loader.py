@@ -6,6 +6,7 @@ an edit to a header alone it would serve the old binary. `#line` keeps the compi
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from specgate.errors import BackendError
 
 FOLDER: Final = Path(__file__).parent
 ENTRY: Final = re.compile(r'extern "C" __global__ (?:__launch_bounds__\([^)]*\) )?void (\w+)\(')
@@ -25,6 +27,10 @@ OPTIONS: Final = (
     # Every variant of a kernel must round alike: the compiler may not choose where a product and a sum are fused.
     "--fmad=false",
 )
+STATIC_SHARED: Final = 1024
+"""Bytes left for what a kernel declares itself."""
+LEAST_SHARED: Final = 99 * 1024 - STATIC_SHARED
+"""Of a block on sm_120; sm_80 and sm_90 have more."""
 ARGUMENT = Tensor | int | float | None
 
 
@@ -49,30 +55,69 @@ class Spec:
 
 
 class Kernel:
-    """What all launchers share: a compiled file, loaded at its first launch, and launches on the current stream."""
+    """What all launchers share: a compiled file, loaded at its first launch, and launches on the current stream.
 
-    def __init__(self, stem: str, **constants: int | float) -> None:
+    `shared_bytes`: dynamic shared memory of a block.
+    """
+
+    def __init__(self, stem: str, *, shared_bytes: int = 0, **constants: int | float) -> None:
         self.spec = Spec.of(stem, constants)
+        self.shared_bytes = shared_bytes
 
     def launch(self, name: str, grid: Sequence[int], block: Sequence[int], *arguments: ARGUMENT) -> None:
         """Launch function `name` of the file: tensors as pointers, None as a null pointer, int as 32 bits, float as
         float32.
+
+        Every kernel of ours waits for the one before it by itself (`dependent.cuh`), and so may be started early.
         """
-        function(self.spec, name, torch.cuda.current_device())(
-            tuple(grid), tuple(block), tuple(passed(a) for a in arguments)
-        )
+        import cupy
+        from cuda.bindings import driver
+
+        device = torch.cuda.current_device()
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
+        config.sharedMemBytes = self.shared_bytes
+        config.hStream = driver.CUstream(cupy.cuda.get_current_stream().ptr)
+        config.attrs = early_start() if torch.cuda.get_device_capability(device) >= (9, 0) else []
+        config.numAttrs = len(config.attrs)
+        pointer = function(self.spec, name, device, self.shared_bytes)
+        (status,) = driver.cuLaunchKernelEx(config, pointer, tuple(zip(*map(passed, arguments), strict=True)), 0)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise BackendError(f"{self.spec.stem}.cu: {name}{tuple(grid)}x{tuple(block)}: {status.name}")
 
 
-def passed(argument: ARGUMENT) -> np.generic:
+@cache
+def early_start() -> list[Any]:
+    from cuda.bindings import driver
+
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return [attribute]
+
+
+def passed(argument: ARGUMENT) -> tuple[int | float, Any]:
+    """Value and C type."""
     match argument:
         case Tensor():
-            return np.uint64(argument.data_ptr())
+            return argument.data_ptr(), ctypes.c_void_p
         case None:
-            return np.uint64(0)
+            return 0, ctypes.c_void_p
         case int():
-            return np.int32(argument)
+            return argument, ctypes.c_int
         case _:
-            return np.float32(argument)
+            return argument, ctypes.c_float
+
+
+def shared_memory_limit() -> int:
+    """Bytes of shared memory that a block may have on the current GPU; without one, on the smallest we compile for."""
+    if not torch.cuda.is_available():
+        return LEAST_SHARED
+    import cupy
+
+    attributes: Mapping[str, int] = cupy.cuda.Device(torch.cuda.current_device()).attributes
+    return attributes["MaxSharedMemoryPerBlockOptin"] - STATIC_SHARED
 
 
 def expect(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
@@ -88,9 +133,13 @@ def expect(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) 
 
 
 @cache
-def function(spec: Spec, name: str, device: int) -> Any:
-    """The compiled function on CUDA device `device`, which must be the current one. Compiles what is not cached."""
-    return module(spec, device).get_function(name)
+def function(spec: Spec, name: str, device: int, shared_bytes: int) -> int:
+    """Handle of the compiled function on CUDA device `device`, which must be the current one. Compiles what is not
+    cached.
+    """
+    kernel = module(spec, device).get_function(name)
+    kernel.max_dynamic_shared_size_bytes = shared_bytes
+    return int(kernel.kernel.ptr)
 
 
 @cache

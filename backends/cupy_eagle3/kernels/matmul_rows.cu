@@ -1,12 +1,22 @@
 // out[m][n] = Σ_k x[m][k] · weight[n][k] for the few rows m of a decode step, on tensor cores; float32 sums.
 //
-// One block makes FEATURES output features of all rows. The weight tile is A (16 features), eight rows of x are the columns
-// of B; WARPS warps split k, warp w taking the 32-wide chunks w, w + WARPS, …; their sums are added in the order of the
-// warps. Neither split nor order depends on the number of rows: a row's result alone is its result among others, bit for
-// bit. So WARPS belongs to (N_OUT, K_IN), while ROW_TILES (rows / 8, rounded up) and IN_FLIGHT are free.
+// One block multiplies all rows with WEIGHT_TILES tiles of 16 rows of weight. Weight tiles are A, eight rows of x are the
+// columns of B; WARPS warps split k, warp w taking the SPAN 32-wide chunks w · SPAN … of every WARPS · SPAN; their sums are
+// added in the order of the warps. Neither split nor order depends on the number of rows: a row's result alone is its result
+// among others, bit for bit. So WARPS and SPAN belong to (N_OUT, K_IN); WEIGHT_TILES, STAGES and ROW_TILES (rows / 8, rounded
+// up) are free.
 //
-// Epilogues: PLAIN float32; RESIDUAL float32 += ; SWIGLU bfloat16 silu(gate) · up, gate and up being the halves of weight.
+// Weights stream through a ring of STAGES stages in shared memory, of which every thread reads only what it has copied. The
+// first stages are under way before the kernel before this one has ended.
+//
+// Rows of x may still lack their RMSNorm's division: with SCALED the sums are multiplied by 1 / sqrt(mean(x²) + eps),
+// `squares` [rows][K_IN / 8] being sums of squares over eight elements each, since a factor of a row does not change which
+// products are added. Epilogues: PLAIN float32; RESIDUAL float32 +=; SWIGLU bfloat16 silu(gate) · up, gate and up being the
+// halves of weight, of which a tile holds eight rows each. A RESIDUAL with FEEDS_NORM leaves the next norm's input so: `normed` = out · norm_weight, and squares.
+#include "async_copy.cuh"
 #include "bf16.cuh"
+#include "block.cuh"
+#include "dependent.cuh"
 #include "mma.cuh"
 
 #define PLAIN 0
@@ -15,94 +25,162 @@
 
 static_assert(K_IN % 32 == 0, "K_IN must be a multiple of 32: one chunk");
 static_assert(WARPS % 4 == 0, "WARPS must be a multiple of 4: 128 threads finish a tile");
+static_assert(STAGES >= 2, "STAGES must be 2 or more");
+static_assert(!FEEDS_NORM || N_OUT % 8 == 0, "N_OUT must be a multiple of 8 where a norm follows");
 
-const int PARTS = EPILOGUE == SWIGLU ? 2 : 1;
+const int FEATURES = EPILOGUE == SWIGLU ? 8 : 16;  // of a tile
 const int CHUNKS = K_IN / 32;
-const int TILES = ROW_TILES * PARTS;
-const int ROUND = TILES < 4 ? TILES : 4;  // tiles that shared memory holds at a time
+const int UNITS = (CHUNKS + SPAN - 1) / SPAN;
+const int TILES = ROW_TILES * WEIGHT_TILES;
+const int ROUND = TILES < 4 ? TILES : 4;  // tiles that the sums of the warps are taken of at a time
 
-struct Operands {
-    uint4 low[PARTS], high[PARTS], x[ROW_TILES];
-};
+// In the same memory, one after the other: the ring [STAGES][WARPS][SPAN][WEIGHT_TILES][2][32], and the sums of the warps.
+extern __shared__ uint4 memory[];
 
-// The second bound lets a block have all registers: left to itself, ptxas spills some kernels on sm_80 to fit two.
 extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* out, const bf16* x, const bf16* weight,
-                                                                        const int* active_count, int rows_per_slot) {
-    __shared__ float sums[WARPS][ROUND][128];
-    const int rows = *active_count * rows_per_slot;
-    if (rows == 0) return;
-    const int tiles = (rows + 7) / 8;
+                                                                     const float* squares, bf16* normed,
+                                                                     float* normed_squares, const bf16* norm_weight,
+                                                                     const int* active_count, int rows_per_slot,
+                                                                     float eps) {
+    __shared__ float scales[ROW_TILES * 8];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+    const int feature = blockIdx.x * WEIGHT_TILES * FEATURES;
 
-    const int feature = blockIdx.x * 16;
-    const bf16 *low[PARTS], *high[PARTS];
+    const bf16 *low[WEIGHT_TILES], *high[WEIGHT_TILES];
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-        // The last block of an odd N_OUT reads its last row again and throws the result away.
-        int first = min(feature + g, N_OUT - 1), second = min(feature + g + 8, N_OUT - 1);
-        low[part] = weight + (long long)(part * N_OUT + first) * K_IN + 8 * c;
-        high[part] = weight + (long long)(part * N_OUT + second) * K_IN + 8 * c;
+    for (int j = 0; j < WEIGHT_TILES; ++j) {
+        // Beyond an odd N_OUT the last row is read again, and the result thrown away.
+        const int from = feature + j * FEATURES + g, first = min(from, N_OUT - 1);
+        const int second = EPILOGUE == SWIGLU ? N_OUT + first : min(from + 8, N_OUT - 1);
+        low[j] = weight + (long long)first * K_IN + 8 * c;
+        high[j] = weight + (long long)second * K_IN + 8 * c;
     }
-    const bf16* mine = x + (long long)g * K_IN + 8 * c;
-
-    float acc[PARTS][ROW_TILES][4] = {};
-    auto load = [&](Operands& o, int chunk) {
-        const int k = chunk * 32;
+    auto slot = [&](int stage, int s, int j) {
+        return memory + (((stage * WARPS + warp) * SPAN + s) * WEIGHT_TILES + j) * 64 + lane;
+    };
+    auto fetch = [&](int stage, int unit) {
 #pragma unroll
-        for (int part = 0; part < PARTS; ++part) {
-            o.low[part] = load_streaming(low[part] + k);
-            o.high[part] = load_streaming(high[part] + k);
+        for (int s = 0; s < SPAN; ++s) {
+            const int chunk = unit * SPAN + s;
+            if (CHUNKS % SPAN && chunk >= CHUNKS) continue;
+#pragma unroll
+            for (int j = 0; j < WEIGHT_TILES; ++j) {
+                copy_async(slot(stage, s, j), low[j] + chunk * 32);
+                copy_async(slot(stage, s, j) + 32, high[j] + chunk * 32);
+            }
         }
-#pragma unroll
-        for (int t = 0; t < ROW_TILES; ++t)
-            if (t < tiles) o.x[t] = *reinterpret_cast<const uint4*>(mine + (long long)t * 8 * K_IN + k);
     };
-    auto multiply = [&](const Operands& o) {
 #pragma unroll
-        for (int t = 0; t < ROW_TILES; ++t)
-            if (t < tiles)
-#pragma unroll
-                for (int part = 0; part < PARTS; ++part) mma_k32(acc[part][t], o.low[part], o.high[part], o.x[t]);
-    };
-
-#pragma unroll 1
-    for (int chunk = warp; chunk < CHUNKS; chunk += WARPS * IN_FLIGHT) {
-        Operands operands[IN_FLIGHT];
-#pragma unroll
-        for (int i = 0; i < IN_FLIGHT; ++i)
-            if (chunk + i * WARPS < CHUNKS) load(operands[i], chunk + i * WARPS);
-#pragma unroll
-        for (int i = 0; i < IN_FLIGHT; ++i)
-            if (chunk + i * WARPS < CHUNKS) multiply(operands[i]);
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        if (warp + stage * WARPS < UNITS) fetch(stage, warp + stage * WARPS);
+        end_of_group();
+    }
+    await_previous();
+    let_next_start();
+    const int rows = *active_count * rows_per_slot;
+    if (rows == 0) {
+        await_copies<0>();
+        return;
+    }
+    const int tiles = (rows + 7) / 8;
+    if (SCALED) {
+        for (int row = warp; row < rows; row += WARPS) {
+            float sum = 0;
+#pragma unroll 4
+            for (int i = lane; i < K_IN / 8; i += 32) sum += squares[row * (K_IN / 8) + i];
+            sum = warp_sum(sum);
+            if (lane == 0) scales[row] = rsqrtf(sum / K_IN + eps);
+        }
     }
 
-    // Tile `t · PARTS + part`; element e = 32 · i + lane of a tile is C's c_i of that lane.
+    float acc[WEIGHT_TILES][ROW_TILES][4] = {};
+    const bf16* mine = x + (long long)g * K_IN + 8 * c;
+    int stage = 0;
+#pragma unroll 1
+    for (int unit = warp; unit < UNITS; unit += WARPS) {
+        uint4 b[SPAN][ROW_TILES], a[SPAN][WEIGHT_TILES][2];
+        auto load_rows = [&](int s) {
+            const int chunk = unit * SPAN + s;
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; ++t) {
+                b[s][t] = {};
+                if (t * 8 + g < rows && (CHUNKS % SPAN == 0 || chunk < CHUNKS))
+                    b[s][t] = *reinterpret_cast<const uint4*>(mine + (long long)t * 8 * K_IN + chunk * 32);
+            }
+        };
+        // Rows come from the L2 cache: asked for early, unless that many registers are not to be had.
+#pragma unroll
+        for (int s = 0; s < SPAN; ++s)
+            if (SPAN * ROW_TILES <= 8) load_rows(s);
+        await_copies<STAGES - 2>();
+#pragma unroll
+        for (int s = 0; s < SPAN; ++s)
+#pragma unroll
+            for (int j = 0; j < WEIGHT_TILES; ++j) {
+                a[s][j][0] = slot(stage, s, j)[0];
+                a[s][j][1] = slot(stage, s, j)[32];
+            }
+        const int ahead = unit + (STAGES - 1) * WARPS;
+        if (ahead < UNITS) fetch(stage == 0 ? STAGES - 1 : stage - 1, ahead);
+        end_of_group();
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+#pragma unroll
+        for (int s = 0; s < SPAN; ++s) {
+            if (SPAN * ROW_TILES > 8) load_rows(s);
+            if (CHUNKS % SPAN && unit * SPAN + s >= CHUNKS) continue;
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; ++t)
+                if (t < tiles)
+#pragma unroll
+                    for (int j = 0; j < WEIGHT_TILES; ++j) mma_k32(acc[j][t], a[s][j][0], a[s][j][1], b[s][t]);
+        }
+    }
+    await_copies<0>();
+    __syncthreads();
+
+    // Tile t · WEIGHT_TILES + j; element 32 · i + l of a tile is C's c_i of lane l.
+    float(*sums)[ROUND][128] = reinterpret_cast<float(*)[ROUND][128]>(memory);
 #pragma unroll
     for (int first = 0; first < TILES; first += ROUND) {
-        if (first / PARTS >= tiles) break;
+        if (first / WEIGHT_TILES >= tiles) break;
         if (first) __syncthreads();
 #pragma unroll
         for (int n = 0; n < ROUND; ++n)
             if (first + n < TILES)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) sums[warp][n][32 * i + lane] = acc[(first + n) % PARTS][(first + n) / PARTS][i];
+                for (int i = 0; i < 4; ++i)
+                    sums[warp][n][32 * i + lane] = acc[(first + n) % WEIGHT_TILES][(first + n) / WEIGHT_TILES][i];
         __syncthreads();
-        const int element = threadIdx.x % 128;
-        for (int n = threadIdx.x / 128 * PARTS; n < ROUND; n += WARPS / 4 * PARTS) {
-            float total[PARTS] = {};
+        const int element = threadIdx.x % 128, i = element / 32;
+        if (EPILOGUE == SWIGLU && i >= 2) continue;  // the other half of a tile belongs to the same features
+        for (int n = threadIdx.x / 128; n < ROUND && first + n < TILES; n += WARPS / 4) {
+            float total = 0, up = 0;
 #pragma unroll
-            for (int w = 0; w < WARPS; ++w)
-#pragma unroll
-                for (int part = 0; part < PARTS; ++part) total[part] += sums[w][n + part][element];
-            const int i = element / 32, l = element % 32;
-            const int row = (first + n) / PARTS * 8 + 2 * (l % 4) + i % 2;
-            const int column = feature + l / 4 + 8 * (i / 2);
-            if (row >= rows || column >= N_OUT) continue;
+            for (int w = 0; w < WARPS; ++w) {
+                total += sums[w][n][element];
+                if (EPILOGUE == SWIGLU) up += sums[w][n][element + 64];
+            }
+            const int row = (first + n) / WEIGHT_TILES * 8 + 2 * c + i % 2;
+            const int column = feature + (first + n) % WEIGHT_TILES * FEATURES + g + 8 * (i / 2);
+            const bool wanted = row < rows && column < N_OUT;
             const long long at = (long long)row * N_OUT + column;
-            if (EPILOGUE == PLAIN) static_cast<float*>(out)[at] = total[0];
-            if (EPILOGUE == RESIDUAL) static_cast<float*>(out)[at] += total[0];
-            if (EPILOGUE == SWIGLU)
-                static_cast<bf16*>(out)[at] = to_bf16(total[0] / (1 + __expf(-total[0])) * total[PARTS - 1]);
+            if (SCALED && wanted) {
+                total *= scales[row];
+                up *= scales[row];
+            }
+            if (EPILOGUE == PLAIN && wanted) static_cast<float*>(out)[at] = total;
+            if (EPILOGUE == SWIGLU && wanted) static_cast<bf16*>(out)[at] = to_bf16(total / (1 + __expf(-total)) * up);
+            if (EPILOGUE == RESIDUAL) {
+                float value = 0;
+                if (wanted) static_cast<float*>(out)[at] = value = static_cast<float*>(out)[at] + total;
+                if (FEEDS_NORM) {
+                    if (wanted) normed[at] = to_bf16(value * to_float(norm_weight[column]));
+                    float square = value * value;  // summed over the eight columns that lanes c, c + 4, … hold
+#pragma unroll
+                    for (int step = 16; step >= 4; step /= 2) square += __shfl_xor_sync(FULL_WARP, square, step);
+                    if (g == 0 && wanted) normed_squares[at / 8] = square;
+                }
+            }
         }
     }
 }

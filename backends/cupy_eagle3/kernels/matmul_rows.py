@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import product
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect, shared_memory_limit
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
 MAX_ROWS: Final = 64
-FEATURES: Final = 16
-"""Output features that one block makes."""
-WARPS: Final = 16
-"""Warps that split k. Part of the arithmetic: another number adds in another order."""
-IN_FLIGHT: Final = 2
-"""Chunks of k that a warp loads before it multiplies the first."""
+NORM_GROUP: Final = 8
+"""Elements that one partial sum of squares is over."""
+STAGE_BYTES: Final = 1024
+"""Of a tile's chunk: 16 rows of weight, 32 of k, bfloat16."""
+MAX_TILES: Final = 8
+"""Operands and sums that a thread has registers for, in tiles."""
 
 
 class Epilogue(IntEnum):
@@ -28,36 +30,135 @@ class Epilogue(IntEnum):
     SWIGLU = 2
 
 
+@dataclass(frozen=True, slots=True)
+class GemmConfig:
+    """How the work on a weight is cut. `warps` and `span` are part of the arithmetic, so that one configuration must
+    serve a weight at every number of rows; the others are free.
+
+    `warps` split k, each taking `span` 32-wide chunks at a time; a block multiplies with `tiles` tiles of 16 rows of
+    weight, which stream through `stages` stages of shared memory.
+    """
+
+    warps: int = 16
+    span: int = 2
+    stages: int = 3
+    tiles: int = 1
+
+    @classmethod
+    def candidates(cls, n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
+        """What is worth trying for a weight [n_out, k_in] here: no warp without work, no block of many features where
+        these are few, and two stages must fit.
+        """
+        chunks, most = -(-k_in // 32), shared_memory_limit() // (2 * STAGE_BYTES)
+        return tuple(
+            cls(warps, span, stages, tiles)
+            for warps, span, stages, tiles in product((4, 8, 16), (1, 2, 4), (3, 6), (1, 2, 4))
+            if warps * span <= max(4, chunks) and warps * span * tiles <= most and 16 * tiles <= max(16, n_out // 64)
+        )
+
+    def fitted(self, row_tiles: int, shared_memory: int) -> GemmConfig:
+        """The same arithmetic within `shared_memory` bytes and the registers of a thread."""
+        tiles = max(1, min(self.tiles, MAX_TILES // (row_tiles + 1)))
+        stage = self.warps * self.span * tiles * STAGE_BYTES
+        if 2 * stage > shared_memory and tiles > 1:
+            return replace(self, tiles=1).fitted(row_tiles, shared_memory)
+        if 2 * stage > shared_memory:
+            raise ValueError(f"{self}: two stages are {2 * stage} bytes of shared memory; {shared_memory} are there")
+        return replace(self, tiles=tiles, stages=min(self.stages, shared_memory // stage))
+
+    def shared_bytes(self, row_tiles: int) -> int:
+        """Of a block: the ring of weights, or, in its place afterwards, the sums of the warps."""
+        ring = self.stages * self.warps * self.span * self.tiles * STAGE_BYTES
+        return max(ring, self.warps * min(4, self.tiles * row_tiles) * 512)
+
+
+@dataclass(frozen=True, slots=True)
+class Normed:
+    """Rows on their way through an RMSNorm: `rows` bfloat16 [R, H], x · weight before the division by the root mean
+    square, and `squares` float32 [R, H / 8], sums of x² over eight elements each.
+    """
+
+    rows: Tensor
+    squares: Tensor
+
+    def check(self, rows: int, hidden: int) -> None:
+        expect("normed", self.rows, (rows, hidden), torch.bfloat16)
+        expect("squares", self.squares, (rows, hidden // NORM_GROUP), torch.float32)
+
+
 class MatmulRows(Kernel):
     """out = x · weightᵀ for few rows: bfloat16 x [R, K] and weight [N, K] (SWIGLU: [2N, K]).
 
-    PLAIN writes float32 [R, N], RESIDUAL adds to it, SWIGLU writes bfloat16 [R, N].
+    PLAIN writes float32 [R, N], RESIDUAL adds to it, SWIGLU writes bfloat16 [R, N]. With `scaled`, x is `Normed`; with
+    `feeds_norm`, a RESIDUAL also leaves the next norm's.
     """
 
-    def __init__(self, n_out: int, k_in: int, epilogue: Epilogue, rows: int) -> None:
+    def __init__(
+        self,
+        n_out: int,
+        k_in: int,
+        epilogue: Epilogue,
+        rows: int,
+        config: GemmConfig | None = None,
+        *,
+        scaled: bool = False,
+        feeds_norm: bool = False,
+    ) -> None:
         """`rows`: the most that this launcher will see; at most MAX_ROWS."""
         if not 0 < rows <= MAX_ROWS:
             raise ValueError(f"rows = {rows}: 1 to {MAX_ROWS} rows are needed")
+        if feeds_norm and epilogue is not Epilogue.RESIDUAL:
+            raise ValueError(f"{epilogue.name} feeds no norm: only RESIDUAL does")
         self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
-        tiles = -(-rows // 8) * (2 if epilogue is Epilogue.SWIGLU else 1)
+        self.scaled, self.feeds_norm = scaled, feeds_norm
+        tiles = -(-rows // 8)
+        self.config = (config or GemmConfig()).fitted(tiles, shared_memory_limit())
         super().__init__(
             "matmul_rows",
             n_out=n_out,
             k_in=k_in,
             epilogue=epilogue.value,
-            row_tiles=-(-rows // 8),
-            warps=WARPS,
-            # More tiles need the registers that more loads in flight would take.
-            in_flight=IN_FLIGHT if tiles <= 8 else 1,
+            row_tiles=tiles,
+            scaled=int(scaled),
+            feeds_norm=int(feeds_norm),
+            warps=self.config.warps,
+            span=self.config.span,
+            stages=self.config.stages,
+            weight_tiles=self.config.tiles,
+            shared_bytes=self.config.shared_bytes(tiles),
         )
 
-    def __call__(self, out: Tensor, x: Tensor, weight: Tensor, rows: Rows) -> None:
+    def __call__(
+        self,
+        out: Tensor,
+        x: Tensor | Normed,
+        weight: Tensor,
+        rows: Rows,
+        *,
+        eps: float = 0.0,
+        norm: tuple[Normed, Tensor] | None = None,
+    ) -> None:
+        """`norm`: where `feeds_norm` leaves its rows, and that norm's weight, bfloat16 [N]."""
         swiglu = self.epilogue is Epilogue.SWIGLU
         if rows.most > self.rows:
             raise ValueError(f"{rows.most} rows for a launcher of {self.rows}")
+        if isinstance(x, Normed) != self.scaled or (norm is not None) != self.feeds_norm:
+            raise ValueError(f"made for scaled = {self.scaled}, feeds_norm = {self.feeds_norm}")
         expect("out", out, (rows.most, self.n_out), torch.bfloat16 if swiglu else torch.float32)
-        # The last tile of eight rows is read whole.
-        expect("x", x, (-(-rows.most // 8) * 8, self.k_in), torch.bfloat16)
         expect("weight", weight, ((1 + swiglu) * self.n_out, self.k_in), torch.bfloat16)
-        blocks = -(-self.n_out // FEATURES)
-        self.launch("matmul_rows", (blocks,), (WARPS * 32,), out, x, weight, rows.active_count, rows.per_slot)
+        x_rows, squares = (x.rows, x.squares) if isinstance(x, Normed) else (x, None)
+        if isinstance(x, Normed):
+            x.check(rows.most, self.k_in)
+        expect("x", x_rows, (rows.most, self.k_in), torch.bfloat16)
+        left: tuple[Tensor | None, Tensor | None, Tensor | None] = None, None, None
+        if norm is not None:
+            norm[0].check(rows.most, self.n_out)
+            expect("norm weight", norm[1], (self.n_out,), torch.bfloat16)
+            left = norm[0].rows, norm[0].squares, norm[1]
+        features = self.config.tiles * (8 if swiglu else 16)
+        self.launch(
+            "matmul_rows",
+            (-(-self.n_out // features),),
+            (self.config.warps * 32,),
+            *(out, x_rows, weight, squares, *left, rows.active_count, rows.per_slot, eps),
+        )

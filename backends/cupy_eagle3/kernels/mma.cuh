@@ -1,4 +1,4 @@
-// The tensor-core product of sm_80 and later, and loads that pass the weights by the L1 cache.
+// The tensor-core product of sm_80 and later, and loads that pass keys and values by the L1 cache.
 //
 // Fragments of m16n8k16 (g = lane / 4, c = lane % 4): A holds rows g and g + 8 at columns 2c, 2c + 1 and 2c + 8, 2c + 9;
 // B holds column g at the same k; C holds rows g, g + 8 at columns 2c, 2c + 1. A column of C depends on that column of B
@@ -23,10 +23,11 @@ __device__ __forceinline__ void mma_k32(float (&c)[4], const uint4& low, const u
 }
 
 // Sixteen bytes that are read once: they must not push anything out of the L1 cache.
-__device__ __forceinline__ uint4 load_streaming(const void* address) {
+__device__ __forceinline__ uint4 load_once(const void* address) {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(address));
+                 : "l"(address)
+                 : "memory");
     return v;
 }

@@ -9,7 +9,8 @@ import torch
 from specgate.backends.cupy_eagle3.buffers import Buffers
 from specgate.backends.cupy_eagle3.engine import CupyEngine
 from specgate.backends.cupy_eagle3.facts import engine_facts
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, CHUNK
+from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.model import Draft, Target
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
@@ -39,7 +40,7 @@ def engine_of(
     target: TargetCheckpoint, draft: DraftCheckpoint | None, sizes: Sizes, *, graphs: bool = True, plain: bool = False
 ) -> CupyEngine:
     """The checkpoints are used up."""
-    facts = engine_facts(target, draft, None, {}, graphs=graphs)
+    facts = engine_facts(target, draft, None, {}, sizes, graphs=graphs)
     buffers = Buffers.allocate(target.geometry, draft.geometry if draft else None, sizes, "cuda")
     model = Target.of(target, sizes.positions)
     head = Draft.of(draft, model, sizes.positions) if draft else None
@@ -53,6 +54,7 @@ def random_prompts(lengths: list[int], vocab: int = 2048, seed: int = 0) -> list
 
 GEOMETRIES = {"4:1 of 64": (8, 2, 64), "3:1 of 64": (9, 3, 64), "2:1 of 128": (8, 4, 128), "8:1 of 128": (16, 2, 128)}
 SIZES = Sizes(slots=8, positions=2048, max_rows=6)
+CHUNK = FmhaConfig().kv_tile
 RAGGED = [5, BLOCK - 1, BLOCK, BLOCK + 1, CHUNK - 2, CHUNK, 700, 1]
 
 

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
+from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.attention import Attention
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, CHUNK, Heads
+from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention, FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
+from specgate.backends.eagle3.geometry import RopeSpec
+from specgate.backends.eagle3.rope import cos_sin_table
 from tests.backends.cupy_eagle3.kernels import oracles
 from tests.backends.cupy_eagle3.kernels.device import counted, normal, paged, poisoned, relative_error, rows_of
 
@@ -12,6 +17,7 @@ pytestmark = pytest.mark.gpu
 
 POSITIONS = 2200
 HEADS = [(32, 8, 128), (9, 3, 64), (8, 8, 64), (8, 1, 128), (14, 2, 64), (6, 1, 64), (10, 2, 128)]
+CHUNK = FmhaConfig().kv_tile
 EDGES = [0, 1, 31, 32, BLOCK - 1, BLOCK, CHUNK - 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2047, 2150]
 
 
@@ -21,32 +27,61 @@ class Cache:
     def __init__(self, heads: Heads, slots: int) -> None:
         self.heads = heads
         self.keys, self.values, self.k_pages, self.v_pages, self.block_table = paged(heads, slots)
+        self.rope = cos_sin_table(RopeSpec("default", 10000.0, heads.head_dim), heads.positions, "cuda")
+
+    def qkv(self, rows: int, seed: int = 0) -> Tensor:
+        return normal(rows, self.heads.qkv_width, dtype=torch.float32, seed=seed)
 
     def attend(
         self,
-        q: torch.Tensor,
-        positions: list[int],
+        qkv: Tensor,
+        positions: Sequence[int],
         rows: int,
         window: int | None = None,
-        active: list[int] | None = None,
-    ) -> torch.Tensor:
-        """q [slots · rows, N·D]; row t of slot s stands at positions[s] + t. What is not written stays poisoned."""
-        kernel = Attention(self.heads, rows, window)
-        slots = len(positions)
-        partial = [poisoned(*shape, dtype=torch.float32) for shape in kernel.partial_shapes(slots)]
-        out = poisoned(slots * rows, self.heads.width)
-        listed = rows_of(list(range(slots)) if active is None else active, rows, slots)
-        tables = (self.k_pages, self.v_pages, self.block_table)
-        kernel(out, (partial[0], partial[1]), q, *tables, counted([p - 3 for p in positions]), listed, offset=3)
+        *,
+        active: Sequence[int] | None = None,
+        counts: Sequence[int] | None = None,
+        config: FmhaConfig | None = None,
+        statistics: Tensor | None = None,
+    ) -> Tensor:
+        """Row t of slot s stands at positions[s] + t; with `counts`, the last of counts[s] rows stands at positions[s],
+        and it alone asks. What is not written stays poisoned.
+        """
+        asking, slots = 1 if counts else rows, len(positions)
+        kernel = Attention(self.heads, asking, window, appended=rows, config=config, statistics=statistics is not None)
+        outputs, stats = (poisoned(*shape, dtype=torch.float32) for shape in kernel.partial_shapes(slots))
+        out = poisoned(slots * asking, self.heads.width)
+        kernel(
+            *(out, (outputs, stats), self.k_pages, self.v_pages, qkv, self.rope, self.block_table),
+            counted([p - 3 for p in positions]),
+            rows_of(range(slots) if active is None else active, asking, slots),
+            offset=3,
+            counts=counted(counts) if counts else None,
+            statistics=statistics,
+        )
         return out
 
-    def oracle(self, q: torch.Tensor, positions: list[int], rows: int, window: int | None = None) -> torch.Tensor:
-        n, d = self.heads.heads, self.heads.head_dim
+    def append(self, qkv: Tensor, positions: Sequence[int], rows: int, counts: Sequence[int] | None = None) -> Tensor:
+        """The oracle's cache with the rows of every slot in it; their rotated queries, float64 [S, rows, N, D]."""
+        n, g = self.heads.heads, self.heads.kv_heads
+        turned = []
+        for s, position in enumerate(positions):
+            for t in range(counts[s] if counts else rows):
+                at = position + t - (counts[s] - 1 if counts else 0)
+                heads = qkv[s * rows + t].view(-1, self.heads.head_dim)
+                rotated = oracles.rope(heads[: n + g], self.rope[0][at], self.rope[1][at])
+                self.keys[s, :, at], self.values[s, :, at] = rotated[n:].bfloat16(), heads[n + g :].bfloat16()
+                if not counts or t == counts[s] - 1:
+                    turned.append(rotated[:n])
+        both = torch.stack(turned)
+        return both.view(len(positions), -1, *both.shape[1:])
+
+    def oracle(self, queries: Tensor, positions: Sequence[int], window: int | None = None) -> Tensor:
         return torch.stack(
             [
-                oracles.attention(q[s * rows + t].view(n, d), self.keys[s], self.values[s], p + t, window).flatten()
+                oracles.attention(query, self.keys[s], self.values[s], p + t, window).flatten()
                 for s, p in enumerate(positions)
-                for t in range(rows)
+                for t, query in enumerate(queries[s])
             ]
         )
 
@@ -57,17 +92,49 @@ def test_attention_over_paged_keys_and_values_agrees_with_float64(
     heads: int, kv_heads: int, head_dim: int, rows: int
 ) -> None:
     cache = Cache(Heads(heads, kv_heads, head_dim, POSITIONS), len(EDGES))
-    q = normal(len(EDGES) * rows, cache.heads.width)
-    assert relative_error(cache.attend(q, EDGES, rows), cache.oracle(q, EDGES, rows)) < 4e-3
+    qkv = cache.qkv(len(EDGES) * rows)
+    got = cache.attend(qkv, EDGES, rows)
+    assert relative_error(got, cache.oracle(cache.append(qkv, EDGES, rows), EDGES)) < 5e-3
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS[:3])
+@pytest.mark.parametrize("counts", [None, [1, 5, 4, 2]])
+def test_new_keys_and_values_enter_the_cache_where_they_stand_and_nothing_else_changes(
+    heads: int, kv_heads: int, head_dim: int, counts: list[int] | None
+) -> None:
+    cache, positions = Cache(Heads(heads, kv_heads, head_dim, POSITIONS), 4), [4, BLOCK + 2, CHUNK + 1, 2000]
+    qkv = cache.qkv(4 * 5)
+    got = cache.attend(qkv, positions, 5, counts=counts)
+    queries = cache.append(qkv, positions, 5, counts)
+    assert relative_error(got, cache.oracle(queries, positions)) < 5e-3
+    keys, values = cache.k_pages[cache.block_table.long()], cache.v_pages[cache.block_table.long()]
+    keys = keys.transpose(1, 2).flatten(2, 3)  # [S, G, P, D]
+    values = values.permute(0, 2, 1, 4, 3).flatten(2, 3)
+    new = torch.zeros(4, keys.shape[2], dtype=torch.bool, device="cuda")
+    for s, position in enumerate(positions):
+        first = position - counts[s] + 1 if counts else position
+        new[s, first : first + (counts[s] if counts else 5)] = True
+    fresh = new[:, None, :, None].expand_as(keys)
+    assert relative_error(keys[fresh], cache.keys[fresh]) < 3e-3
+    assert torch.equal(keys[~fresh], cache.keys[~fresh])
+    assert torch.equal(values, cache.values)
 
 
 @pytest.mark.parametrize("window", [1, 5, 64, 512, 700])
 def test_a_window_hides_what_is_older(window: int) -> None:
     cache = Cache(Heads(9, 3, 64, POSITIONS), len(EDGES))
     for rows in (1, 4):
-        q = normal(len(EDGES) * rows, cache.heads.width)
-        got = cache.attend(q, EDGES, rows, window)
-        assert relative_error(got, cache.oracle(q, EDGES, rows, window)) < 4e-3
+        qkv = cache.qkv(len(EDGES) * rows)
+        got = cache.attend(qkv, EDGES, rows, window)
+        assert relative_error(got, cache.oracle(cache.append(qkv, EDGES, rows), EDGES, window)) < 5e-3
+
+
+@pytest.mark.parametrize("window", [6, 512])
+def test_an_extension_attends_with_its_newest_row_within_the_window(window: int) -> None:
+    cache, positions, counts = Cache(Heads(9, 3, 64, POSITIONS), 4), [5, CHUNK + 1, 1500, 2048], [3, 6, 1, 4]
+    qkv = cache.qkv(4 * 6)
+    got = cache.attend(qkv, positions, 6, window, counts=counts)
+    assert relative_error(got, cache.oracle(cache.append(qkv, positions, 6, counts), positions, window)) < 5e-3
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
@@ -76,21 +143,44 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
     heads: int, kv_heads: int, head_dim: int, window: int | None
 ) -> None:
     cache = Cache(Heads(heads, kv_heads, head_dim, POSITIONS), len(EDGES))
-    q = normal(len(EDGES) * 8, cache.heads.width).view(len(EDGES), 8, -1)
-    whole = cache.attend(q.flatten(0, 1), EDGES, 8, window).view(len(EDGES), 8, -1)
+    qkv = cache.qkv(len(EDGES) * 8).view(len(EDGES), 8, -1)
+    whole = cache.attend(qkv.flatten(0, 1), EDGES, 8, window).view(len(EDGES), 8, -1)
     for rows in (1, 2, 3, 4, 5, 6):
         for first in (0, 8 - rows):
-            part = q[:, first : first + rows].flatten(0, 1).contiguous()
+            part = qkv[:, first : first + rows].flatten(0, 1).contiguous()
             got = cache.attend(part, [p + first for p in EDGES], rows, window)
             assert torch.equal(got.view(len(EDGES), rows, -1), whole[:, first : first + rows])
 
 
+@pytest.mark.parametrize("config", FmhaConfig.candidates(Heads(32, 8, 128, POSITIONS)))
+def test_every_configuration_agrees_with_float64_and_with_itself(config: FmhaConfig) -> None:
+    cache = Cache(Heads(32, 8, 128, POSITIONS), len(EDGES))
+    qkv = cache.qkv(len(EDGES) * 4)
+    got = cache.attend(qkv, EDGES, 4, config=config)
+    assert relative_error(got, cache.oracle(cache.append(qkv, EDGES, 4), EDGES)) < 5e-3
+    alone = cache.attend(qkv[::4].contiguous(), EDGES, 1, config=config)
+    assert torch.equal(alone, got[::4])
+
+
+def test_statistics_count_every_tile_once() -> None:
+    cache, positions = Cache(Heads(9, 3, 64, POSITIONS), 3), [40, CHUNK + 100, 2150]
+    statistics = torch.zeros(4, dtype=torch.int32, device="cuda")
+    cache.attend(cache.qkv(12), positions, 4, 600, statistics=statistics)
+    counts = dict(zip(STATISTICS, statistics.tolist(), strict=True))
+    launched = Attention(cache.heads, 4, 600).max_chunks * 3 * 3
+    assert counts["total"] == launched * CHUNK // 32
+    assert counts["total"] == counts["span_empty"] + counts["mask_empty"] + counts["executed"]
+    # By hand: rows 0 … 3 of a slot see positions from (first row's - 599) to the last row's, in whole tiles of 32.
+    seen = [(p + 3) // 32 - max(0, p - 599) // 32 + 1 for p in positions]
+    assert counts["executed"] == 3 * sum(seen)
+
+
 def test_slots_that_are_done_cost_nothing_and_change_nothing() -> None:
     cache = Cache(Heads(9, 3, 64, POSITIONS), 4)
-    q, positions = normal(16, cache.heads.width), [700, 100, 1500, 3]
-    everyone = cache.attend(q, positions, 4)
-    # Slots 1 and 3 go on: their queries are packed first.
-    packed = torch.cat((q[4:8], q[12:16], q[:8]))
+    qkv, positions = cache.qkv(16), [700, 100, 1500, 3]
+    everyone = cache.attend(qkv, positions, 4)
+    # Slots 1 and 3 go on: their rows are packed first.
+    packed = torch.cat((qkv[4:8], qkv[12:16], qkv[:8]))
     got = cache.attend(packed, positions, 4, active=[1, 3])
     assert torch.equal(got[:8], torch.cat((everyone[4:8], everyone[12:16])))
     assert got[8:].isnan().all()
@@ -98,11 +188,11 @@ def test_slots_that_are_done_cost_nothing_and_change_nothing() -> None:
 
 def test_what_lies_beyond_a_rows_position_does_not_reach_it() -> None:
     cache = Cache(Heads(32, 8, 128, POSITIONS), 1)
-    q = normal(1, cache.heads.width)
-    before = cache.attend(q, [700], 1)
+    qkv = cache.qkv(1)
+    before = cache.attend(qkv, [700], 1)
     block = int(cache.block_table[0, 701 // BLOCK])
     cache.k_pages[block, :, 701 % BLOCK :] = 7
     cache.v_pages[block, :, :, 701 % BLOCK :] = -9
-    assert torch.equal(cache.attend(q, [700], 1), before)
+    assert torch.equal(cache.attend(qkv, [700], 1), before)
     cache.v_pages[int(cache.block_table[0, 3]), 2, 5, 6] += 1
-    assert not torch.equal(cache.attend(q, [700], 1), before)
+    assert not torch.equal(cache.attend(qkv, [700], 1), before)

@@ -21,7 +21,10 @@ import pytest
 import specgate
 from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.kernels import loader
-from specgate.backends.cupy_eagle3.kernels.loader import FOLDER, Kernel, Spec, with_headers
+from specgate.backends.cupy_eagle3.kernels.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.heads import Heads
+from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Kernel, Spec, with_headers
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.eagle3.hf_draft import draft_geometry
 from specgate.backends.eagle3.hf_keys import read_config
@@ -104,6 +107,16 @@ def test_every_file_takes_part_in_a_step(specs: list[Spec]) -> None:
     assert all(f'#line 1 "{header.name}"' in text for header in FOLDER.glob("*.cuh"))
 
 
+def test_every_kernel_waits_for_the_one_before_it_since_it_may_be_started_early() -> None:
+    for file in FOLDER.glob("*.cu"):
+        text = file.read_text(encoding="utf-8")
+        for kernel in ENTRY.split(text)[2::2]:
+            before, waits, _ = kernel.partition("await_previous();")
+            assert waits, f"{file.name}: a kernel that does not wait may run before its input is written"
+            early = "let_next_start" in before
+            assert not early or "nothing but weights" in before, f"{file.name}: the next starts before this has waited"
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_kernel_compiles_and_spills_no_register(
     architecture: str, specs: list[Spec], outcomes: Mapping[str, Future[list[Outcome]]]
@@ -118,18 +131,15 @@ def test_every_kernel_compiles_and_spills_no_register(
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (Spec.of("rms_norm", {"hidden": 96, "threads": 256}), r"HIDDEN must be a multiple of 64"),
         (
-            Spec.of("rope_append", {"heads": 3, "kv_heads": 1, "head_dim": 96, "block": 64, "max_blocks": 2}),
+            Spec.of("embed_rows", {"hidden": 100, "rows": 1, "max_rows": 1, "threads": 128}),
+            r"HIDDEN must be a multiple of 8",
+        ),
+        (
+            Attention(Heads(3, 1, 96, 128), 1).spec,
             r"HEAD_DIM must be 64 or 128",
         ),
-        (
-            Spec.of(
-                "matmul_rows",
-                {"n_out": 64, "k_in": 48, "epilogue": 0, "row_tiles": 1, "warps": 16, "in_flight": 1},
-            ),
-            r"K_IN must be a multiple of 32",
-        ),
+        (MatmulRows(64, 48, Epilogue.PLAIN, 1).spec, r"K_IN must be a multiple of 32"),
         (
             Spec.of("feature_rows", {"hidden": 64, "features": 3, "norm": 3, "rows": 4, "max_rows": 6, "threads": 256}),
             r"NORM: 0 none, 1 each stream, 2 all streams",
@@ -154,10 +164,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_an_edit_to_a_header_changes_the_source_and_so_the_cached_binarys_key(folder: Path) -> None:
-    before = with_headers("rms_norm.cu")
+    before = with_headers("draft_input.cu")
     (folder / "block.cuh").write_text((folder / "block.cuh").read_text() + "// another line\n")
     with_headers.cache_clear()
-    assert with_headers("rms_norm.cu") != before
+    assert with_headers("draft_input.cu") != before
 
 
 def test_a_header_comes_once_however_often_it_is_included(folder: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConfig, MatmulRows, Normed
 from tests.backends.cupy_eagle3.kernels import oracles
 from tests.backends.cupy_eagle3.kernels.device import normal, poisoned, relative_error, rows_of
 
@@ -78,3 +78,76 @@ def test_more_rows_than_a_launcher_is_made_for_are_refused() -> None:
         MatmulRows(64, 64, Epilogue.PLAIN, 4)(
             poisoned(8, 64, dtype=torch.float32), normal(8, 64), normal(64, 64), rows_of(range(8), 1)
         )
+
+
+def normed_of(x: torch.Tensor, weight: torch.Tensor) -> Normed:
+    """As the kernels leave it: products rounded once, and sums of squares over eight."""
+    return Normed((x * weight.float()).bfloat16(), x.square().reshape(len(x), -1, 8).sum(-1))
+
+
+@pytest.mark.parametrize(("n", "k"), [(960, 576), (6144, 4096), (1001, 96)])
+@pytest.mark.parametrize("epilogue", [Epilogue.PLAIN, Epilogue.SWIGLU])
+def test_undivided_rows_are_divided_by_their_root_mean_square(n: int, k: int, epilogue: Epilogue) -> None:
+    parts, dtype = (2, torch.bfloat16) if epilogue is Epilogue.SWIGLU else (1, torch.float32)
+    x, norm_weight = normal(20, k, dtype=torch.float32, scale=3.0), normal(k, seed=2)
+    weight = normal(parts * n, k, scale=k**-0.5, seed=1)
+    got = []
+    for rows in (20, 3):
+        out = poisoned(rows, n, dtype=dtype)
+        kernel = MatmulRows(n, k, epilogue, rows, scaled=True)
+        kernel(out, normed_of(x, norm_weight), weight, rows_of(range(rows), 1), eps=1e-5)
+        got.append(out)
+    want = oracles.rms_norm(x, norm_weight, 1e-5)
+    oracle = oracles.swiglu(want, weight) if epilogue is Epilogue.SWIGLU else oracles.matmul_rows(want, weight)
+    assert relative_error(got[0], oracle) < 6e-3
+    assert torch.equal(got[1], got[0][:3])
+
+
+@pytest.mark.parametrize(("n", "k"), [(576, 1536), (4096, 14336), (2880, 96)])
+def test_a_residual_leaves_the_next_norms_input(n: int, k: int) -> None:
+    x, weight, norm_weight = normal(20, k), normal(n, k, scale=k**-0.5, seed=1), normal(n, seed=2)
+    before = normal(20, n, dtype=torch.float32)
+    for rows in (20, 1):
+        stream = before.clone()
+        left = Normed(poisoned(20, n), poisoned(20, n // 8, dtype=torch.float32))
+        kernel = MatmulRows(n, k, Epilogue.RESIDUAL, rows, feeds_norm=True)
+        kernel(stream, x, weight, rows_of(range(rows), 1), norm=(left, norm_weight))
+        assert relative_error(stream[:rows], before[:rows].double() + oracles.matmul_rows(x[:rows], weight)) < 1e-5
+        want = normed_of(stream, norm_weight)
+        assert torch.equal(left.rows[:rows], want.rows[:rows])
+        assert relative_error(left.squares[:rows], want.squares[:rows]) < 1e-6
+        assert left.rows[rows:].isnan().all() and left.squares[rows:].isnan().all()
+
+
+@pytest.mark.parametrize(("n", "k"), [(960, 576), (6144, 4096), (33, 32)])
+def test_every_configuration_agrees_with_float64_and_with_itself(n: int, k: int) -> None:
+    x, weight = normal(40, k), normal(n, k, seed=1)
+    for config in GemmConfig.candidates(n, k)[::3]:
+        got = []
+        for rows in (40, 1, 9):
+            out = poisoned(rows, n, dtype=torch.float32)
+            MatmulRows(n, k, Epilogue.PLAIN, rows, config)(out, x, weight, rows_of(range(rows), 1))
+            got.append(out)
+        assert relative_error(got[0], oracles.matmul_rows(x, weight)) < 1e-5
+        assert torch.equal(got[1], got[0][:1]) and torch.equal(got[2], got[0][:9])
+
+
+def test_products_that_feed_each_other_do_not_overtake_each_other() -> None:
+    """A kernel may start while the one before it ends; one that read too early would break the repetition's bits."""
+    n, rows = 1024, 4
+    weight, x, listed = normal(n, n, scale=n**-0.5, seed=1), normal(rows, n), rows_of(range(rows), 1)
+    kernel = MatmulRows(n, n, Epilogue.RESIDUAL, rows, feeds_norm=True)
+    norm_weight = torch.ones(n, dtype=torch.bfloat16, device="cuda")
+
+    def chain(wait: bool) -> torch.Tensor:
+        stream = torch.zeros(rows, n, device="cuda")
+        buffers = [Normed(x.clone(), poisoned(rows, n // 8, dtype=torch.float32)) for _ in range(2)]
+        for step in range(100):
+            kernel(stream, buffers[step % 2].rows, weight, listed, norm=(buffers[(step + 1) % 2], norm_weight))
+            if wait:
+                torch.cuda.synchronize()
+        return stream
+
+    slow = chain(wait=True)
+    assert slow.isfinite().all()
+    assert all(torch.equal(chain(wait=False), slow) for _ in range(5))

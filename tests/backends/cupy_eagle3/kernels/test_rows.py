@@ -10,7 +10,7 @@ from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput, InputW
 from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, FeatureRows
-from specgate.backends.cupy_eagle3.kernels.rms_norm import RmsNorm
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Fault
 from specgate.backends.cupy_eagle3.kernels.target_argmax import TargetArgmax
 from tests.backends.cupy_eagle3.kernels import oracles
@@ -30,24 +30,19 @@ EPS = 1e-5
 ACTIVE, SLOTS, ROWS, MAX_ROWS = [0, 2, 3], 5, 4, 6
 
 
-@pytest.mark.parametrize("hidden", [64, 576, 2880, 4096])
-def test_rms_norm_agrees_with_float64(hidden: int) -> None:
-    x, weight = normal(SLOTS * ROWS, hidden, dtype=torch.float32, scale=3.0), normal(hidden, seed=1)
-    out = poisoned(SLOTS * ROWS, hidden)
-    RmsNorm(hidden)(out, x, weight, rows_of(ACTIVE, ROWS, SLOTS), EPS)
-    assert relative_error(out[:12], oracles.rms_norm(x[:12], weight, EPS)) < 3e-3
-    assert out[12:].isnan().all()
-
-
 def test_rows_are_the_embeddings_of_root_and_drafts() -> None:
     embedding, slots = normal(500, 576), state(ACTIVE, MAX_ROWS, SLOTS)
     slots.root.copy_(integers(500, SLOTS))
     slots.drafts.copy_(integers(500, SLOTS, MAX_ROWS))
-    out = poisoned(SLOTS * ROWS, 576, dtype=torch.float32)
-    EmbedRows(576, ROWS, MAX_ROWS)(out, embedding, slots, slots.rows(SLOTS, ROWS))
+    out, norm_weight = poisoned(SLOTS * ROWS, 576, dtype=torch.float32), normal(576, seed=1)
+    normed = Normed(poisoned(SLOTS * ROWS, 576), poisoned(SLOTS * ROWS, 72, dtype=torch.float32))
+    EmbedRows(576, ROWS, MAX_ROWS)(out, normed, embedding, norm_weight, slots, slots.rows(SLOTS, ROWS))
     tokens = torch.cat((slots.root[ACTIVE, None], slots.drafts[ACTIVE, : ROWS - 1]), dim=1).flatten().long()
     assert torch.equal(out[:12], embedding[tokens].float())
     assert out[12:].isnan().all()
+    scale = torch.rsqrt(normed.squares[:12].double().sum(-1, keepdim=True) / 576 + EPS)
+    assert relative_error(normed.rows[:12] * scale, oracles.rms_norm(out[:12], norm_weight, EPS)) < 3e-3
+    assert normed.rows[12:].isnan().all() and normed.squares[12:].isnan().all()
     assert int(slots.stamps[0, 1]) > 0
 
 
@@ -110,7 +105,8 @@ def test_a_draft_token_is_chosen_mapped_and_embedded_at_once(norm_output: bool, 
     logits[1, 700] = logits[1, 77] = 50
     ids = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:vocab].sort().values.int().cuda()
     weights = InputWeights(normal(5000, 576), normal(576, seed=1), normal(576, seed=2))
-    stream, normed = normal(SLOTS, 576, dtype=torch.float32), normal(SLOTS, 576, seed=3)
+    stream = normal(SLOTS, 576, dtype=torch.float32)
+    normed = Normed(normal(SLOTS, 576, seed=3), normal(SLOTS, 72, dtype=torch.float32, seed=4).square())
     before, out = stream.clone(), poisoned(SLOTS, 1152)
     kernel = DraftArgmax(
         576, vocab, norm_output=norm_output, norm_before_residual=norm_before_residual, max_rows=MAX_ROWS
@@ -120,12 +116,13 @@ def test_a_draft_token_is_chosen_mapped_and_embedded_at_once(norm_output: bool, 
     tokens = ids[oracles.target_argmax(logits[:3])]
     assert int(tokens[1]) == int(ids[77])
     assert slots.drafts[ACTIVE, 2].tolist() == tokens.tolist()
-    hidden = (normed if norm_output else before)[:3]
+    scale = torch.rsqrt(normed.squares[:3].double().sum(-1, keepdim=True) / 576 + EPS)
+    hidden = (normed.rows[:3] * scale) if norm_output else before[:3]
     embedded = weights.embedding[tokens.long()]
     want = oracles.draft_input(embedded, hidden, weights.embedding_norm, weights.feature_norm, EPS)
-    assert relative_error(out[:3], want) < 3e-3
+    assert relative_error(out[:3], want) < 4e-3
     around = oracles.rms_norm(hidden, weights.feature_norm, EPS) if norm_before_residual else hidden
-    assert relative_error(stream[:3], around) < (3e-3 if norm_before_residual else 1e-9)
+    assert relative_error(stream[:3], around) < (4e-3 if norm_before_residual or norm_output else 1e-9)
     assert torch.equal(stream[3:], before[3:]) and out[3:].isnan().all()
     assert not slots.fault.any() and slots.drafts.count_nonzero() <= 3
 
