@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 
 from specgate.core import CellResult, Rule, Run, State, Verdict
 
 
 def selected(rule: Rule, run: Run) -> Iterator[CellResult]:
     """The cells whose scenario and role match the rule's globs, in plan order."""
-    for result in run.cells:
-        if fnmatchcase(result.cell.point.scenario, rule.scenario) and fnmatchcase(result.cell.role.name, rule.role):
-            yield result
+    return (result for result in run.cells if rule.matches(result.cell))
 
 
 def verdict(

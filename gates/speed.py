@@ -51,7 +51,7 @@ class Speed:
             return verdict(rule, key, State.PASS, "at_least_min", message, evidence)
         if decision.side == "below":
             message = f"{said}: below {floor:g}x{smallest_effect(mde)}"
-            step = would_do(result, run, floor / math.exp(found.mean))
+            step = would_do(result, run, floor / math.exp(found.mean)) + within_reach(run, key, floor)
             return verdict(rule, key, State.FAIL, "below_min", message, evidence, step)
         message = f"{said}: {floor:g}x lies inside{smallest_effect(mde)}"
         step = more_pairs(decision, floor, result, run)
@@ -73,6 +73,17 @@ def would_do(result: CellResult, run: Run, factor: float) -> str:
     if needed > most:
         return f"{cycles}: accepting every draft (AL {most}) would not do"
     return f"{cycles}, or AL would have to be {needed:.2f} (it is {length.value:.2f})"
+
+
+def within_reach(run: Run, key: str, floor: float) -> str:
+    """Whether this pair can come to `floor` on this device at all, where that is known."""
+    budget = run.budgets.get(key)
+    if budget is None or budget.limit is None or run.bandwidth is None:
+        return ""
+    highest, device = budget.limit.highest, run.bandwidth.device
+    if highest < floor:
+        return f"; this gate cannot be reached on {device} with this pair: {highest:.2f}x with the cycle at its floor"
+    return f"; with the cycle at its floor it would be {highest:.2f}x"
 
 
 def with_source(found: Verdict, run: Run) -> Verdict:

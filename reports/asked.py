@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
 from specgate.core import Cell, Point, Policy, Role
 
 
@@ -12,10 +10,7 @@ def floor_of(policy: Policy, cell: Cell) -> float | None:
     asked = [
         float(rule.params["min"])
         for rule in policy.rules
-        if rule.gate == "speed"
-        and "min" in rule.params
-        and fnmatchcase(cell.point.scenario, rule.scenario)
-        and fnmatchcase(cell.role.name, rule.role)
+        if rule.gate == "speed" and "min" in rule.params and rule.matches(cell)
     ]
     return max(asked, default=None)
 

@@ -23,7 +23,9 @@ __all__ = [
     "Decoded",
     "Engine",
     "Gate",
+    "MemoryReads",
     "OpenRequest",
+    "ReadsMemory",
     "Report",
     "ScriptedTrace",
     "Sequential",
@@ -139,6 +141,27 @@ class Backend(Protocol):
 
     def open(self, request: OpenRequest) -> Engine:
         """Load the pair. Raises BackendError (CheckpointError) with file, tensor or key, and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReads:
+    """Timed reads of the memory that an engine decodes from: `size` bytes, once through, every time.
+
+    `device` as the engine's facts name it; `gpu_uuid` as NVML does, None on a CPU.
+    """
+
+    device: str
+    gpu_uuid: str | None
+    size: int
+    elapsed_ns: tuple[int, ...]
+
+
+@runtime_checkable
+class ReadsMemory(Protocol):
+    """What a back end has besides where it can time its device's memory, in this process."""
+
+    def read_memory(self, repeats: int) -> MemoryReads:
+        """Raises EnvironmentRefused where too little memory is free."""
 
 
 @runtime_checkable

@@ -20,12 +20,13 @@ from specgate.measurement import check_block
 from specgate.noise import SCHEMA, CellNoise, Passport, effect, file_of
 from specgate.plan import build_plan
 from specgate.progress import progress
+from specgate.record import write_record
 from specgate.request import Request
 from specgate.resolution import resolve
 from specgate.runner import Runner, in_round
 from specgate.session import fitting_prompts, now
 from specgate.stats import Pairs
-from specgate.store import Config, RunFolder, label_of, to_plain
+from specgate.store import Config, RunFolder, label_of
 
 
 def calibrate(request: Request, margin_pct: float) -> ExitCode:
@@ -49,15 +50,12 @@ def calibrate(request: Request, margin_pct: float) -> ExitCode:
         raise BackendError(next(iter(runner.failures.values())))
     made_of = fingerprint(config, tree, next(iter(runner.engines.values())))
     passport = reduce(plan, folder.blocks(), margin_pct, folder.id, made_of)
-    text = {"schema": SCHEMA, **to_plain(Passport, passport)}
-    folder.write_json("noise.json", text)
+    write_record(Passport, passport, folder.path / "noise.json", SCHEMA)
     folder.write_manifest()
-    beside = RunFolder(file_of(request.out).parent)
-    beside.path.mkdir(parents=True, exist_ok=True)
-    beside.write_json(file_of(request.out).name, text)
+    write_record(Passport, passport, file_of(request.out), SCHEMA)
     for key, cell in passport.cells.items():
         click.echo(line_of(key, cell))
-    click.echo(f"noise passport {beside.path / file_of(request.out).name}")
+    click.echo(f"noise passport {file_of(request.out)}")
     click.echo(f"this machine is {'accepted' if passport.accepted else 'rejected'} at {margin_pct:g} %")
     return ExitCode.PASS if passport.accepted else ExitCode.ENV_REJECTED
 

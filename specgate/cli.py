@@ -12,6 +12,7 @@ import click
 from specgate import __version__
 from specgate.cli_calibrate import calibrate
 from specgate.cli_doctor import doctor
+from specgate.cli_explain import explain
 from specgate.cli_run import full, micro
 from specgate.cli_scenarios import plan, scenarios
 from specgate.cli_status import status
@@ -39,6 +40,7 @@ cli.add_command(calibrate)
 cli.add_command(status)
 cli.add_command(verify)
 cli.add_command(check)
+cli.add_command(explain)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(tape)

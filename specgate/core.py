@@ -10,23 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
 from specgate.acceptance import AcceptanceRecord
 from specgate.conditions import Conditions
+from specgate.cycle_budget import Bandwidth, CycleBudget
 from specgate.perf_mode import BlockTrace, Held, Invariant
 from specgate.spread import DepthBin, Distribution
+from specgate.traffic import Traffic
 
 __all__ = [
     "AcceptanceRecord",
     "AcceptanceSource",
+    "Bandwidth",
     "Block",
     "BlockTrace",
     "Budget",
     "Cell",
     "CellResult",
     "Comparison",
+    "CycleBudget",
     "DepthBin",
     "Distribution",
     "Divergence",
@@ -50,6 +55,7 @@ __all__ = [
     "Schedule",
     "State",
     "TokenCheck",
+    "Traffic",
     "Value",
     "Verdict",
     "Workload",
@@ -284,6 +290,8 @@ class EngineFacts:
     """Names of the kernels that a decode step may launch, where the engine has kernels of its own."""
     draft_error: str | None = None
     """Why the draft could not be used, where the engine decodes spec roles plainly instead. It then has no draft."""
+    traffic: Traffic | None = None
+    """What its passes must move through memory, where it says so."""
 
 
 class Finish(StrEnum):
@@ -460,6 +468,10 @@ class Rule:
     role: str = "*"
     params: Mapping[str, float | str | bool] = field(default_factory=dict)
 
+    def matches(self, cell: Cell) -> bool:
+        """Whether its `scenario` and `role` patterns select `cell`."""
+        return fnmatchcase(cell.point.scenario, self.scenario) and fnmatchcase(cell.role.name, self.role)
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -551,6 +563,10 @@ class Run:
     last_green: LastGreen | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     """File of the run folder → SHA-256, of those that were finished before the reports."""
+    bandwidth: Bandwidth | None = None
+    """Of this machine's memory, where it had been measured when the run began."""
+    budgets: Mapping[str, CycleBudget] = field(default_factory=dict)
+    """cell key → where the time of its cycles goes; of cells whose times may be quoted."""
 
     @property
     def acceptance(self) -> AcceptanceSource:

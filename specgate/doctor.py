@@ -15,7 +15,7 @@ import psutil
 
 from specgate import machine
 from specgate.conditions import THROTTLES, GpuReading, HostReading, clock_events
-from specgate.core import Policy
+from specgate.core import Bandwidth, Policy
 from specgate.host import HostProbe, cpu_quota, frequency_governors, usable_cpus
 from specgate.nvml import GpuProbe, NvmlMissing
 
@@ -23,6 +23,8 @@ LOOK_S = 0.5
 """How long the host is looked at, to see what others use of it."""
 NEAR_SLOWDOWN_C = 10
 LITTLE_MEMORY = 2 << 30
+STEADY_READS = 0.02
+"""Spread of the memory's read bandwidth."""
 MUST_BE_READ = ("processes", "clock_event_reasons")
 
 Level = Literal["ok", "warn", "reject"]
@@ -141,6 +143,14 @@ def setting_checks(gpu: GpuReading, settings: Mapping[str, Any], limits: Limits)
 
 
 _LABELS = {"ecc": "ECC", "mig": "MIG", "persistence": "persistence mode"}
+
+
+def bandwidth_check(found: Bandwidth) -> Check:
+    """What was measured; a wide spread means that others read the memory too."""
+    said = f"{found.bytes_per_s / 1e9:,.0f} GB/s (median of {found.repeats} reads of {found.size / 1e9:.1f} GB)"
+    right = f"quartiles at most {STEADY_READS:.0%} apart: let the machine come to rest"
+    level: Level = "ok" if found.spread <= STEADY_READS else "warn"
+    return Check("read bandwidth", f"{said}, quartiles {found.spread:.1%} apart", right, level)
 
 
 # ── the host ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -130,7 +129,7 @@ def judged_rule(
     if rule.gate == "acceptance":
         yield from plugins.gate(rule.gate).judge(rule, run)
         return
-    matching = [(c.cell, r) for c, r in zip(run.cells, results, strict=True) if selects(rule, c.cell)]
+    matching = [(c.cell, r) for c, r in zip(run.cells, results, strict=True) if rule.matches(c.cell)]
     if not matching:
         what = f"no cell of this file matches scenario {rule.scenario!r} and role {rule.role!r}"
         yield Verdict(rule.id, rule.gate, "", State.SKIPPED, rule.required, "no_cell", what)
@@ -140,10 +139,6 @@ def judged_rule(
         else:
             lacks = LACKS.get(rule.gate, "what this gate looks at")
             yield unable(rule, cell.key, "not_in_file", f"cannot be judged from {run.id}: it lacks {lacks}")
-
-
-def selects(rule: Rule, cell: Cell) -> bool:
-    return fnmatchcase(cell.point.scenario, rule.scenario) and fnmatchcase(cell.role.name, rule.role)
 
 
 def baseline_of(result: Benchmark, candidates: Sequence[Benchmark], *, single: bool) -> Benchmark | None:

@@ -6,18 +6,16 @@ folder of runs.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from specgate import machine
 from specgate.core import Cell, Plan, Policy, Rule, Scenario, State
-from specgate.errors import InvalidResult, UsageError
+from specgate.errors import UsageError
+from specgate.record import read_record
 from specgate.stats import ALPHA, MIN_FREEDOM, MIN_PAIRS, minimum_detectable_effect, planned_looks
-from specgate.store import from_plain
 
 SCHEMA = "specgate.noise/v1"
 
@@ -65,17 +63,7 @@ def file_of(out: Path) -> Path:
 
 def passport_of(out: Path) -> Passport | None:
     """Raises InvalidResult where the file is not a passport."""
-    file = file_of(out)
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise InvalidResult(f"{file}: not JSON: {error}") from error
-    schema = data.pop("schema", None) if isinstance(data, dict) else None
-    if schema != SCHEMA:
-        raise InvalidResult(f"{file}: schema: {schema!r}; this specgate reads {SCHEMA!r}")
-    return from_plain(Passport, data, file)
+    return read_record(Passport, file_of(out), SCHEMA)
 
 
 def effect(sd: float, scenario: Scenario) -> float | None:
@@ -113,9 +101,8 @@ def _too_narrow(policy: Policy, plan: Plan, passport: Passport | None) -> Iterat
     known = effects(plan, passport)
     for rule in policy.rules:
         for cell in plan.cells if "margin_pct" in rule.params else ():
-            meant = fnmatchcase(cell.point.scenario, rule.scenario) and fnmatchcase(cell.role.name, rule.role)
             mde = known.get(cell.key, 0.0)
-            if meant and float(rule.params["margin_pct"]) < 100 * mde:
+            if rule.matches(cell) and float(rule.params["margin_pct"]) < 100 * mde:
                 yield rule, f"the minimum detectable effect of {cell.key} is {100 * mde:.2f} % here"
 
 

@@ -33,6 +33,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "environment", "specgate.gates.environment:GATE"),
     ("specgate.reports", "console", "specgate.reports.console:REPORT"),
     ("specgate.reports", "plain", "specgate.reports.console:PLAIN"),
+    ("specgate.reports", "explain", "specgate.reports.explain:REPORT"),
     ("specgate.reports", "metrics_csv", "specgate.reports.csv:METRICS"),
     ("specgate.reports", "summary_csv", "specgate.reports.csv:SUMMARY"),
     ("specgate.reports", "html", "specgate.reports.html:REPORT"),

@@ -15,6 +15,7 @@ import click
 from specgate import __version__, looks, machine, noise, plugins
 from specgate.admission import admission, order_of, record
 from specgate.attribution import conditions_of
+from specgate.bandwidth import bandwidth_of
 from specgate.certificate import certificates
 from specgate.core import (
     Block,
@@ -28,6 +29,7 @@ from specgate.core import (
     State,
     Verdict,
 )
+from specgate.cycle_accounting import cycle_budgets
 from specgate.drift import compared, previous_green
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError, UsageError
 from specgate.ledger import Ledger
@@ -41,6 +43,7 @@ from specgate.request import Request
 from specgate.resolution import read_back, resolve
 from specgate.runner import Ended, Runner, whole_rounds
 from specgate.selftest.stamp import last_green
+from specgate.speedup_limits import with_ceilings
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
 from specgate.watch import snapshot, watching
@@ -188,6 +191,7 @@ def begin(
         failures={},
         warnings=noise.warnings(passport),
         mde=noise.effects(plan, passport),
+        bandwidth=bandwidth_of(request.out),
         order=order,
     )
     folder.write_config(config)
@@ -256,16 +260,18 @@ def with_figures(run: Run, plan: Plan, config: Config, folder: RunFolder) -> Run
     blocks = whole_rounds(plan, folder.blocks())
     forced = any(facts.acceptance == "forced" for facts in engines.values())
     cells, comparisons = measure(plan, blocks, folder.margins(), near_tie_margin(config.policy), forced=forced)
-    return replace(
+    found = replace(
         run,
         engines=engines,
         cells=cells,
         comparisons=comparisons,
+        budgets=cycle_budgets(plan, cells, comparisons, blocks, engines, run.bandwidth),
         certificates=certificates(plan, cells, comparisons, blocks, engines, folder.traces()),
         conditions=conditions_of(plan, blocks, folder.samples()),
         ended_early=early,
         warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),
     )
+    return with_ceilings(found, config.policy)
 
 
 def speculation_blocks(run: Run, plan: Plan, folder: RunFolder) -> dict[str, object]:

@@ -35,6 +35,9 @@ SCHEMA = "specgate.result/v1"
 SCHEMA_VERSION = "1.1.0"
 LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.1.0": (
+        "bandwidth",
+        "budgets",
+        "engines.*.traffic",
         "last_green",
         "files",
         "cells*.by_depth",

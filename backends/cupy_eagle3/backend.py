@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from specgate import machine
-from specgate.api import Availability, Engine, OpenRequest
+from specgate.api import Availability, Engine, MemoryReads, OpenRequest
 
 OLDEST = (8, 0)
 """Compute capability: bfloat16 tensor cores."""
@@ -33,6 +33,11 @@ class CupyBackend:
         from specgate.backends.cupy_eagle3.open import open_engine
 
         return open_engine(request)
+
+    def read_memory(self, repeats: int) -> MemoryReads:
+        from specgate.backends.cupy_eagle3.memory_reads import read_memory
+
+        return read_memory(repeats)
 
 
 BACKEND = CupyBackend()

@@ -12,6 +12,7 @@ from specgate.backends.cupy_eagle3.memory_plan import in_gb
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.eagle3.describe import describe_rope, draft_details
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.traffic import pair_traffic
 from specgate.core import EngineFacts
 
 
@@ -55,4 +56,5 @@ def engine_facts(
         warnings=draft.warnings if draft else (),
         kernels=tuple(sorted(entry_points())),
         draft_error=draft_error,
+        traffic=pair_traffic(geometry, draft.geometry if draft else None, torch.bfloat16),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from specgate.api import Availability, Engine, OpenRequest
+from specgate.api import Availability, Engine, MemoryReads, OpenRequest
 
 
 class ReferenceBackend:
@@ -22,6 +22,11 @@ class ReferenceBackend:
         from specgate.backends.reference.open import open_engine
 
         return open_engine(request)
+
+    def read_memory(self, repeats: int) -> MemoryReads:
+        from specgate.backends.reference.memory_reads import read_memory
+
+        return read_memory(repeats)
 
 
 BACKEND = ReferenceBackend()

@@ -8,6 +8,7 @@ import torch
 
 from specgate.backends.eagle3.describe import describe_rope, draft_details
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.traffic import pair_traffic
 from specgate.backends.reference.drafters import StandIn
 from specgate.core import EngineFacts
 from specgate.tape import Tape
@@ -49,6 +50,7 @@ def engine_facts(
         details=details,
         acceptance="forced" if tape else "stand-in" if isinstance(drafts, str) else None,
         tape_sha256=tape.sha256 if tape else None,
+        traffic=pair_traffic(geometry, draft.geometry if draft else None, dtype),
         warnings=(*(draft.warnings if draft else ()), *not_the_pairs(drafts, tape)),
     )
 

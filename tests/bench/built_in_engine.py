@@ -3,15 +3,13 @@
     python -m tests.bench.built_in_engine --pair planted-llama-3.1-8b-al3.0 --context 32768 --batch 1 --spec 3
 
 One run prints, for the baseline and every draft length asked for: milliseconds per step (median over steps, CUDA
-events), its phases, the floor (weights and cached positions read once, at the measured bandwidth of a plain read), and
-the ratio to the baseline of the same run.
+events), its phases, the floor (what must be moved at least, at the measured bandwidth of a plain read), and the ratio
+to the baseline of the same run.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
-from typing import Any
 
 import click
 import torch
@@ -19,14 +17,10 @@ import torch
 from specgate import plugins
 from specgate.api import Decoded, OpenRequest
 from specgate.backends.cupy_eagle3.engine import CupyEngine
-from specgate.backends.eagle3.checkpoint import Wanted
-from specgate.backends.eagle3.layout import draft_tensors, target_tensors
-from specgate.backends.eagle3.memory import weight_bytes
+from specgate.bandwidth import measure
 from specgate.core import Budget, Role
 from specgate.pairs.resolve import resolve_pair
-
-KEPT_OUT = ("embed_tokens",)
-"""Tables of which a step reads a few rows only."""
+from specgate.traffic import Slot, draft_bytes, pass_bytes
 
 
 @click.command()
@@ -48,11 +42,13 @@ def main(pair: str, context: int, batch: int, spec: tuple[int, ...], steps: int,
         perf_mode=True,
         options=dict(o.split("=", 1) for o in option),
     )
+    bandwidth = measure().bytes_per_s
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
     engine = plugins.backend("cupy").open(request)
     assert isinstance(engine, CupyEngine)
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(engine.target.geometry.vocab, (batch, context), generator=generator).tolist()
-    bandwidth = read_bandwidth()
     cold, warm = (engine.prefill(prompts, draft=True) / 1e6 for _ in range(2))
     click.echo(f"{torch.cuda.get_device_name()}, {pair}, context {context}, batch {batch}, {steps} steps")
     click.echo(f"plain read {bandwidth / 1e12:.2f} TB/s; prefill {warm:.0f} ms (first {cold:.0f} ms)")
@@ -70,40 +66,13 @@ def main(pair: str, context: int, batch: int, spec: tuple[int, ...], steps: int,
 
 
 def floor_ms(engine: CupyEngine, k: int, context: int, batch: int, bandwidth: float) -> float:
-    """Weights once (the draft's layer and head per drafted token, fc once) and every cached position once per pass."""
-    t = engine.target.geometry
-    size = weight_bytes(
-        {n: w for n, w in target_tensors(t).items() if not any(s in n for s in KEPT_OUT)}, torch.bfloat16
-    )
-    if t.tied_embeddings:
-        size += 2 * t.vocab * t.hidden
-    size += 4 * t.layers * t.kv_heads * t.head_dim * context * batch
-    if k and engine.draft:
-        d = engine.draft.geometry
-        wanted = read_whole(draft_tensors(d, False, False))
-        fc = 2 * d.hidden * d.features * d.target_hidden
-        size += k * (weight_bytes(wanted, torch.bfloat16) - fc) + fc
-        size += k * 4 * d.kv_heads * d.head_dim * min(context, d.window or context) * batch
-    return size / bandwidth * 1e3
-
-
-def read_whole(wanted: Mapping[str, Wanted]) -> dict[str, Wanted]:
-    return {name: want for name, want in wanted.items() if not any(part in name for part in KEPT_OUT)}
-
-
-def read_bandwidth() -> float:
-    """Bytes per second of a sum over 4 GB: the ceiling that a step can be compared with."""
-    data = torch.randn(1 << 30, dtype=torch.float32, device="cuda")
-    event: Any = torch.cuda.Event  # torch gives no types
-    times = list[float]()
-    for _ in range(8):
-        start, end = (event(enable_timing=True) for _ in range(2))
-        start.record()
-        data.sum()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return data.nbytes / statistics.median(times)
+    """Of a cycle at `context` cached positions that extends the draft over one token per slot."""
+    traffic = engine.facts().traffic
+    assert traffic is not None
+    moved = pass_bytes(traffic.target, [Slot(context, k + 1)] * batch)
+    if k and traffic.draft:
+        moved += draft_bytes(traffic.draft, [Slot(context - 1, 1)] * batch, [k] * batch)
+    return moved.total / bandwidth * 1e3
 
 
 def tokens_per_s(block: Decoded) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from specgate.core import Rule, Run, State, Verdict
+from specgate.core import Bandwidth, CycleBudget, Rule, Run, State, Verdict
+from specgate.cycle_budget import Limit
 from specgate.gates.speed import GATE
 from tests.factories import blocks_of, corrupt, plan_of, run_of, scenario, with_acceptance
 
@@ -114,3 +115,25 @@ def test_what_the_machine_can_tell_is_named_where_it_is_known() -> None:
     known = replace(measured, mde={measured.comparisons[0].cell.key: 0.014})
     assert "this machine can tell 1.4 %" in verdict(known, 1.5).message
     assert "can tell" not in verdict(measured, 1.5).message
+
+
+def limited(highest: float) -> Run:
+    """The run, with a limit: what its cycle would give at its floor."""
+    found = run()
+    key = found.comparisons[0].cell.key
+    budget = CycleBudget(96, 14.0, 70.0, (), limit=Limit(highest, highest))
+    memory = Bandwidth("2026-11-21T12:00:00+00:00", "NVIDIA H200", None, 1 << 30, 30, 4e12, 0.001)
+    return replace(found, budgets={key: budget}, bandwidth=memory)
+
+
+def test_a_floor_beyond_the_cycles_own_is_said_to_be_out_of_reach() -> None:
+    step = verdict(limited(2.3), 2.5).next_step or ""
+    assert step.endswith(
+        "; this gate cannot be reached on NVIDIA H200 with this pair: 2.30x with the cycle at its floor"
+    )
+    assert "AL would have to be" in step
+
+
+def test_a_floor_within_reach_comes_with_how_far_the_cycle_could_go() -> None:
+    assert (verdict(limited(3.1), 2.5).next_step or "").endswith("; with the cycle at its floor it would be 3.10x")
+    assert "at its floor" not in (verdict(run(), 2.5).next_step or "")

@@ -31,6 +31,8 @@ STATIC_SHARED: Final = 1024
 """Bytes left for what a kernel declares itself."""
 LEAST_SHARED: Final = 99 * 1024 - STATIC_SHARED
 """Of a block on sm_120; sm_80 and sm_90 have more."""
+BESIDE_A_STEP: Final = frozenset({"read_memory"})
+"""Kernel files that measure the device; no step launches them."""
 ARGUMENT = Tensor | int | float | None
 
 
@@ -170,5 +172,6 @@ def unrolled(file: str, seen: set[str]) -> list[str]:
 
 
 def entry_points() -> frozenset[str]:
-    """Names of all our kernels."""
-    return frozenset(name for file in FOLDER.glob("*.cu") for name in ENTRY.findall(file.read_text(encoding="utf-8")))
+    """Names of the kernels that a step may launch."""
+    files = (file for file in FOLDER.glob("*.cu") if file.stem not in BESIDE_A_STEP)
+    return frozenset(name for file in files for name in ENTRY.findall(file.read_text(encoding="utf-8")))

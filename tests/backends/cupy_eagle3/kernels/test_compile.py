@@ -23,8 +23,9 @@ from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.kernels import loader
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
-from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Kernel, Spec, with_headers
+from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Kernel, Spec, entry_points, with_headers
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.eagle3.hf_draft import draft_geometry
 from specgate.backends.eagle3.hf_keys import read_config
@@ -91,7 +92,8 @@ def compile_all(architecture: str, specs: Sequence[Spec]) -> list[Outcome]:
 def specs() -> list[Spec]:
     """Every kernel of every geometry, role and batch, equal ones once."""
     pairs = [demo(), *(geometry() for geometry in GEOMETRIES.values())]
-    return list(dict.fromkeys(spec for pair in pairs for spec in specs_of(pair)))
+    beside = ReadMemory().spec
+    return [*dict.fromkeys(spec for pair in pairs for spec in specs_of(pair)), beside]
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +103,9 @@ def outcomes(specs: list[Spec]) -> Iterator[Mapping[str, Future[list[Outcome]]]]
         yield {name: pool.submit(compile_all, name, specs) for name in ARCHITECTURES}
 
 
-def test_every_file_takes_part_in_a_step(specs: list[Spec]) -> None:
+def test_every_file_takes_part_in_a_step_or_measures_the_device(specs: list[Spec]) -> None:
     assert {spec.stem for spec in specs} == {file.stem for file in FOLDER.glob("*.cu")}
+    assert "read_memory" not in entry_points() and "matmul_rows" in entry_points()
     text = "".join(spec.source for spec in specs)
     assert all(f'#line 1 "{header.name}"' in text for header in FOLDER.glob("*.cuh"))
 

@@ -1,0 +1,35 @@
+"""How fast the host's memory can be read by torch's threads."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import torch
+
+from specgate.api import MemoryReads
+from specgate.backends.eagle3.memory import free_bytes
+from specgate.errors import EnvironmentRefused
+
+SIZE: Final = 2 << 30
+"""Bytes: above the caches of any host of today."""
+WARM_UP: Final = 2
+
+
+def read_memory(repeats: int, size: int = SIZE) -> MemoryReads:
+    """Add up `size` bytes of random numbers `repeats` times, with the threads that the engine decodes with.
+
+    Raises EnvironmentRefused where so much is not free.
+    """
+    free = free_bytes(torch.device("cpu"))
+    if size > free:
+        raise EnvironmentRefused(
+            f"{free / 1e9:.2f} GB of memory free, but reading takes {size / 1e9:.2f} GB", hint="free some memory"
+        )
+    values = torch.rand(size // 4)
+    elapsed = []
+    for _ in range(WARM_UP + repeats):
+        began = time.perf_counter_ns()
+        values.sum()
+        elapsed.append(time.perf_counter_ns() - began)
+    return MemoryReads("cpu", None, size, tuple(elapsed[WARM_UP:]))

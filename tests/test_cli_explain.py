@@ -1,0 +1,120 @@
+"""`specgate explain` on whole runs: of every ending, of an older version, under another policy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specgate.cli import cli as commands
+from specgate.errors import UsageError
+from specgate.store import RunFolder
+from specgate.verification import verify
+from tests.command import Cli
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Path:
+    cli = Cli(tmp_path_factory.mktemp("original"), *pair)
+    done = cli.micro("--backend", "fake")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return cli.newest()
+
+
+@pytest.fixture
+def run(original: Path, tmp_path: Path) -> Path:
+    shutil.copytree(original, tmp_path / original.name)
+    return tmp_path / original.name
+
+
+def explained(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(commands, ["explain", *map(str, arguments)])
+
+
+def edit(run: Path, change: Any) -> None:
+    """Change run.json behind a mended manifest."""
+    file = run / "run.json"
+    data = json.loads(file.read_text())
+    change(data)
+    file.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    RunFolder(run).write_manifest()
+
+
+def test_every_cell_is_explained_and_nothing_is_written(run: Path) -> None:
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    result = explained(run)
+    assert result.exit_code == 0, result.output
+    for role in ("baseline: ", "spec-2: ", "spec-3: "):
+        assert f"\n{role}" in result.output
+    assert "speed-up" in result.output
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+
+
+def test_the_policy_says_whose_gates(run: Path, tmp_path: Path) -> None:
+    assert "min" not in explained(run).output  # the run's own policy has no speed rule
+    rule = "{id: fast, gate: speed, required: true, role: spec-3, min: 3.0}"
+    (tmp_path / "fast.yaml").write_text(f"schema: specgate.policy/v1\nrules:\n  - {rule}\n")
+    result = explained(run, "--policy", tmp_path / "fast.yaml")
+    assert "fast (min 3×): AL would have to be" in result.output, result.output
+
+
+def test_json_holds_the_budgets_as_run_json_does(run: Path) -> None:
+    record = json.loads(explained(run, "--json").output)
+    assert (record["schema"], record["run"], record["bandwidth"]) == ("specgate.explain/v1", run.name, None)
+    assert record["budgets"] == json.loads((run / "run.json").read_text())["budgets"]
+
+
+def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path: Path) -> None:
+    assert isinstance(explained(tmp_path).exception, UsageError)
+
+
+@pytest.mark.parametrize("fault", ["die_after_blocks=20", "wrong_token_at=5"])
+def test_runs_that_ended_otherwise_are_explained_as_far_as_they_go(cli: Cli, fault: str) -> None:
+    assert cli.micro("--backend", "fake", "-o", fault).returncode in (6, 7)
+    result = explained(cli.newest())
+    assert result.exit_code == 0, result.output
+    assert ("no times may be quoted: its tokens are not the baseline's" in result.output) == ("wrong" in fault)
+
+
+def test_a_full_run_has_its_prefill_in_the_product(cli: Cli) -> None:
+    cli.scenario("full", budget="new_tokens: 12")
+    asked = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake")
+    done = cli.run("full", *asked, "--override-order", "the order is not what is tested here")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "whole requests wait for their prefill too" in explained(cli.newest()).output
+
+
+# ── verify ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_edited_budget_does_not_follow_from_the_samples(run: Path) -> None:
+    key = "tiny/fake/c24/b2/spec-3"
+    edit(run, lambda data: data["budgets"][key]["parts"][0].update(ms=0.5))
+    assert [d.place for d in verify(run).differences] == [f"budgets.{key}.parts[0].ms"]
+
+
+def test_a_result_of_an_older_version_lacks_budgets_and_holds(run: Path) -> None:
+    def aged(data: Any) -> None:
+        data["schema_version"] = "1.0.0"
+        del data["budgets"], data["bandwidth"]
+        for facts in data["engines"].values():
+            del facts["traffic"]
+
+    edit(run, aged)
+    assert verify(run).differences == ()
+    assert "spec-3: " in explained(run).output
+    edit(run, lambda data: data.update(schema_version="1.1.0"))
+    assert {d.place for d in verify(run).differences} >= {"budgets", "bandwidth"}
+
+
+def test_what_an_older_result_does_hold_must_still_follow(run: Path) -> None:
+    def aged(data: Any) -> None:
+        data["schema_version"] = "1.0.0"
+        data["cells"][1]["values"]["acceptance_length"]["value"] += 0.1
+
+    edit(run, aged)
+    assert [d.place for d in verify(run).differences] == ["cells[1].values.acceptance_length.value"]
