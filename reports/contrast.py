@@ -13,9 +13,9 @@ from specgate.reports import figures
 from specgate.reports.csv import Row
 from specgate.reports.csv import worst as gravest
 from specgate.reports.differences import Difference, differences
+from specgate.reports.parts import Entry, Table
 from specgate.reports.sheet import Ending, Section, Sheet
 from specgate.reports.summary import about, label, short, worst
-from specgate.reports.tables import Entry, Table
 from specgate.reports.view import SheetView
 from specgate.verdict import overall_of_contrast
 

@@ -8,13 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from specgate.conditions import Conditions, clock_events
 from specgate.contrast import Contrast
 from specgate.core import Point, Run
+from specgate.environment import differences as facts_that_differ
 from specgate.reports.figures import percent
 from specgate.reports.summary import short
-from specgate.reports.tables import flat
-
-PASSING = ("load_average", "sm_clock_mhz", "temperature_c", "clock_event_reasons", "tree_sha256")
-"""Of the environment: what is another at any moment, or stands in the fingerprint too."""
-FACTS = ("host", "python", "packages", "source", "gpus", "variables")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +30,7 @@ def differences(contrast: Contrast) -> list[Difference]:
     points = [(p, theirs[asked_point(p)]) for p in dict.fromkeys(c.point for c in contrast.cells)]
     found = [
         *between("fingerprint", a.fingerprint, b.fingerprint),
-        *between("environment", environment(a), environment(b)),
+        *between("environment", a.environment, b.environment),
         *between("pair", asdict(a.pair), asdict(b.pair)),
         *(d for p, q in points for d in between("engine", engine(a, p), engine(b, q))),
         *(of(p.scenario, d) for p, q in points for d in between("scenario", scenario(a, p), scenario(b, q))),
@@ -45,10 +41,7 @@ def differences(contrast: Contrast) -> list[Difference]:
 
 
 def between(group: str, a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[Difference]:
-    mine, other = dict(flat(a)), dict(flat(b))
-    for key in dict.fromkeys((*mine, *other)):
-        if mine.get(key) != other.get(key):
-            yield Difference(group, key, mine.get(key, ""), other.get(key, ""))
+    return (Difference(group, key, was or "", now or "") for key, was, now in facts_that_differ(a, b))
 
 
 def of(where: str, found: Difference) -> Difference:
@@ -57,16 +50,6 @@ def of(where: str, found: Difference) -> Difference:
 
 def asked_point(point: Point) -> tuple[str, int, int]:
     return point.scenario, point.context, point.batch
-
-
-def environment(run: Run) -> Mapping[str, object]:
-    return {name: lasting(facts) for name, facts in run.environment.items() if name in FACTS}
-
-
-def lasting(facts: object) -> object:
-    if isinstance(facts, Mapping):
-        return {key: lasting(value) for key, value in facts.items() if key not in PASSING}
-    return [lasting(item) for item in facts] if isinstance(facts, list | tuple) else facts
 
 
 def engine(run: Run, point: Point) -> Mapping[str, object]:

@@ -10,8 +10,9 @@ from specgate.matrix import Entry as MatrixEntry
 from specgate.matrix import Row as MatrixRow
 from specgate.reports import figures
 from specgate.reports.csv import Row
+from specgate.reports.parts import Entry, Table
 from specgate.reports.sheet import Section, Sheet
-from specgate.reports.tables import Entry, Table, tokens_entry
+from specgate.reports.tables import tokens_entry
 from specgate.reports.view import SheetView
 
 HEAD = ("scenario", "context", "batch", "role")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specgate.errors import ExitCode
-from specgate.reports.tables import Table
+from specgate.reports.parts import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from specgate.reports.console import STYLES, printed, words
 from specgate.reports.markup import visible
+from specgate.reports.parts import Entry
 from specgate.reports.sheet import Section, Sheet
-from specgate.reports.tables import Entry
 
 NAME = 22
 STYLES_BY_NAME = {state.value: style for state, style in STYLES.items()}

@@ -9,9 +9,9 @@ from specgate.core import Run
 from specgate.metrics import metric
 from specgate.reports.contrast import shown
 from specgate.reports.csv import Row
+from specgate.reports.parts import Entry, Table
 from specgate.reports.sheet import Section, Sheet
 from specgate.reports.summary import headline
-from specgate.reports.tables import Entry, Table
 from specgate.reports.trend_chart import trend
 from specgate.reports.view import SheetView
 from specgate.trends import Series, Trends

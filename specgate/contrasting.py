@@ -12,8 +12,9 @@ from specgate.comparison import first_difference
 from specgate.contrast import Change, Contrast, How, TokenContrast
 from specgate.core import Block, Cell, CellResult, Point, Run, Value
 from specgate.errors import UsageError
-from specgate.measurement import block_figures, by_prompt
+from specgate.measurement import block_figures
 from specgate.metrics import METRICS
+from specgate.prompt_acceptance import by_prompt
 from specgate.stats import Pairs
 from specgate.stored import Stored
 from specgate.two_samples import Estimate, difference, log_ratio_of_ratios, of_mean, of_pairs
@@ -148,7 +149,7 @@ def with_interval(bare: Change, estimate: Estimate, n: int) -> Change:
 def estimated(partners: Partners, metric: str) -> tuple[Estimate | None, int]:
     """ln(B / A) of a metric with how many samples are behind it; (None, 0) where it has none per block or prompt."""
     if metric == "acceptance_length":
-        a, b = by_prompt(partners.blocks_a), by_prompt(partners.blocks_b)
+        a, b = lengths(partners.blocks_a), lengths(partners.blocks_b)
         return log_ratio_of_ratios(a, b, paired=partners.same_prompts), min(len(a), len(b))
     whole = partners.run_a.kind == "full"
     sides = [per_block(blocks, whole, metric) for blocks in (partners.blocks_a, partners.blocks_b)]
@@ -160,6 +161,11 @@ def estimated(partners: Partners, metric: str) -> tuple[Estimate | None, int]:
         return of_mean(both), len(both)
     one, other = of_mean(list(a_of.values())), of_mean(list(b_of.values()))
     return (difference(one, other) if one and other else None), min(len(a_of), len(b_of))
+
+
+def lengths(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
+    """Prompt → (accepted + steps, steps), of which acceptance length is the ratio."""
+    return {prompt: (r.accepted + r.steps, r.steps) for prompt, r in by_prompt(blocks).items() if r.steps}
 
 
 def per_block(blocks: Sequence[Block], whole: bool, metric: str) -> dict[tuple[int, int], float]:
