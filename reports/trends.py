@@ -74,7 +74,9 @@ def section(trends: Trends, number: int, found: Sequence[Series]) -> Section:
         for place in places
     ]
     head = ("run", "started (UTC)", *(s.cell.role.name for s in found))
-    where = f"{point.scenario} c{point.context} b{point.batch}, {point.backend}, ground {first.ground}"
+    # A picture of one line has no legend.
+    role = f" {first.cell.role}" if len(found) == 1 else ""
+    where = f"{point.scenario} c{point.context} b{point.batch}{role}, {point.backend}, ground {first.ground}"
     title = f"{first.metric} ({metric(first.metric).unit}): {where}"
     return Section(title, Table(head, rows, texts=2), svg=trend(f"t{number}", title, found))
 
