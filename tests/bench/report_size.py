@@ -14,13 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from specgate.attribution import conditions_of
+from specgate.cycle_accounting import cycle_budgets
 from specgate.reports.html import REPORT
 from specgate.store import RunFolder
+from tests.budgets import MEMORY, with_traffic
 from tests.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
 from tests.surroundings import timed, watched
 
@@ -52,6 +55,8 @@ def build(folder: Path) -> None:
     )
     blocks = timed(blocks_of(plan))
     run = run_of(plan, blocks, conditions=conditions_of(plan, blocks, watched(blocks)))
+    budgets = cycle_budgets(plan, run.cells, run.comparisons, blocks, with_traffic(run), MEMORY)
+    run = replace(run, budgets=budgets, bandwidth=MEMORY)
     samples = sum(not b.warmup for b in blocks)
     click.echo(f"{len(run.cells)} cells, {samples:,} samples, {len(judged(run, POLICY).verdicts):,} verdicts")
     RunFolder(folder).write_run(judged(run, POLICY))
