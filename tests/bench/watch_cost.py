@@ -1,9 +1,10 @@
 """What the watch costs a block that keeps every CPU busy: its time with the watch on, over its time with it off.
 
-    python -m tests.bench.watch_cost --pairs 24
+    python -m tests.bench.watch_cost --pairs 24 [--gpu]
 
-One run, interleaved A B · B A. A block hashes a fixed number of bytes on every usable CPU. The watch samples as in a
-run, the GPU too where there is one. Beside the ratio, the CPU time that the watch itself used says what to expect.
+One run, interleaved A B · B A. A block hashes a fixed number of bytes on every usable CPU; with --gpu it is a decode
+stretch of the built-in engine, by CUDA events. The watch samples as in a run, the GPU too where there is one. Beside
+the ratio, the CPU time that the watch itself used says what to expect.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
 import psutil
+import torch
 
 from specgate import machine
+from specgate.core import Budget, Role
 from specgate.host import usable_cpus
 from specgate.stats import slot_interval
 from specgate.watch import INTERVAL_S, watching
@@ -32,12 +35,12 @@ CHUNK = bytes(1 << 24)
 @click.option("--pairs", default=24)
 @click.option("--seconds", default=2.0, help="Length of a block, about.")
 @click.option("--interval", default=INTERVAL_S, help="Seconds between samples.")
-def main(pairs: int, seconds: float, interval: float) -> None:
+@click.option("--gpu", is_flag=True, help="Blocks are decode stretches on the GPU.")
+def main(pairs: int, seconds: float, interval: float, gpu: bool) -> None:
     """Print the ratio on/off with its 95 % interval, and the share of CPU time that the watch used."""
     uuid = machine.visible_gpu_uuid()
     cpus = len(usable_cpus())
-    block(cpus, 4)
-    chunks = max(1, round(seconds / block(cpus, 20) * 20))
+    block = stretches(seconds) if gpu else hashes(cpus, seconds)
     ratios, orders, shares = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for pair in range(pairs):
@@ -46,10 +49,10 @@ def main(pairs: int, seconds: float, interval: float) -> None:
                 if watched:
                     with watching(Path(folder) / "environment.jsonl", 0, uuid, interval):
                         before = watch_cpu_s()
-                        on = block(cpus, chunks)
+                        on = block()
                         shares.append((watch_cpu_s() - before) / (on * cpus))
                 else:
-                    off = block(cpus, chunks)
+                    off = block()
             ratios.append(math.log(on / off))
             orders.append(1 if pair % 2 == 0 else -1)
     found = slot_interval(ratios, orders)
@@ -67,12 +70,34 @@ def main(pairs: int, seconds: float, interval: float) -> None:
     click.echo(f"CPU time of the watch: {statistics.fmean(shares):.3%} of all CPUs")
 
 
-def block(cpus: int, chunks: int) -> float:
-    """Seconds that every CPU needs to hash `chunks` chunks; hashing lets go of the interpreter's lock."""
-    start = time.perf_counter()
-    with ThreadPoolExecutor(cpus) as pool:
-        list(pool.map(hashed, [chunks] * cpus))
-    return time.perf_counter() - start
+def hashes(cpus: int, seconds: float) -> Callable[[], float]:
+    """A block of about `seconds`: every CPU hashes as much; hashing lets go of the interpreter's lock."""
+
+    def block(chunks: int) -> float:
+        start = time.perf_counter()
+        with ThreadPoolExecutor(cpus) as pool:
+            list(pool.map(hashed, [chunks] * cpus))
+        return time.perf_counter() - start
+
+    block(4)
+    chunks = max(1, round(seconds / block(20) * 20))
+    return lambda: block(chunks)
+
+
+def stretches(seconds: float) -> Callable[[], float]:
+    """A block of about `seconds`: steps of a small planted pair, which are bound by launches, not by memory."""
+    from specgate.backends.cupy_eagle3.sizes import Sizes
+    from tests.backends.cupy_eagle3.gpu_pairs import checkpoints_of, engine_of, random_prompts
+
+    engine = engine_of(*checkpoints_of("4:1 of 64", "A", torch.bfloat16), Sizes(slots=1, positions=32768, max_rows=4))
+    engine.prefill(random_prompts([256]), draft=True)
+
+    def block(steps: int) -> float:
+        return engine.decode(Role(0), Budget(steps=steps), ()).elapsed_ns / 1e9
+
+    block(100)
+    steps = min(32000, max(1, round(seconds / block(1000) * 1000)))
+    return lambda: block(steps)
 
 
 def hashed(chunks: int) -> str:

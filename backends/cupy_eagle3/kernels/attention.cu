@@ -257,11 +257,12 @@ extern "C" __global__ __launch_bounds__(JOINING * 32) void attention_combine(bf1
                                                                               const int* length, const int* active,
                                                                               const int* active_count, int offset) {
     const int row = blockIdx.x, head = blockIdx.y, a = row / ROWS;
+    const bool idle = a >= *active_count;
+    const int position = idle ? 0 : length[active[a]] + offset;
+    const int first = first_chunk(position), chunks = (position + row % ROWS) / CHUNK - first + 1;
     let_next_start();  // a product, which reads nothing but weights until it has waited for this kernel
     await_previous();
-    if (a >= *active_count) return;
-    const int position = length[active[a]] + offset;
-    const int first = first_chunk(position), chunks = (position + row % ROWS) / CHUNK - first + 1;
+    if (idle) return;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int EACH = HEAD_DIM / 32;
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -36,9 +35,19 @@ class FmhaConfig:
 
     @classmethod
     def candidates(cls, heads: Heads) -> tuple[FmhaConfig, ...]:
-        """What is worth trying for a cache of these heads."""
+        """What is worth trying for a cache of these heads: a tile decides how evenly blocks fill the GPU."""
         longest = max(BLOCK, heads.positions)
-        return tuple(cls(tile, warps) for tile, warps in product((128, 256, 512, 1024), (2, 4)) if tile <= longest)
+        tiles = (256, 384, 512, 640, 768, 1024, 1152, 1536, 2048, 2176)
+        return tuple(cls(tile, warps) for tile, warps in (*((t, 4) for t in tiles), (512, 2)) if tile <= longest)
+
+
+REGIMES = ((4, 8192, FmhaConfig()), (1, 0, FmhaConfig()))
+"""Slots and positions at least, and the configuration that decodes fastest there: `specgate tune fmha` finds it."""
+
+
+def usual_config(slots: int, positions: int) -> FmhaConfig:
+    """Of an engine of `slots` slots with up to `positions` positions each."""
+    return next(config for least, cached, config in REGIMES if slots >= least and positions >= cached)
 
 
 class Attention(Kernel):
@@ -61,7 +70,8 @@ class Attention(Kernel):
         config: FmhaConfig | None = None,
         statistics: bool = False,
     ) -> None:
-        self.heads, self.rows_per_slot, self.appended = heads, rows_per_slot, appended or rows_per_slot
+        self.heads, self.window = heads, window
+        self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
         if self.appended != rows_per_slot and rows_per_slot != 1:
             raise ValueError(f"{rows_per_slot} of {self.appended} rows ask: all or one must")
         self.config, self.statistics = config or FmhaConfig(), statistics

@@ -21,6 +21,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void draft_argmax(int* drafts, 
     let_next_start();
     if (a >= *active_count) return;
     Choice best = 0;
+#pragma unroll 8
     for (int i = threadIdx.x; i < DRAFT_VOCAB; i += THREADS) best = max(best, choice(logits[(long long)a * DRAFT_VOCAB + i], i));
     best = block_max<THREADS>(best);
     const long long token = target_ids[index_of(best)];

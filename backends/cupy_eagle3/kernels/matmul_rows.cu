@@ -32,6 +32,7 @@ const int FEATURES = EPILOGUE == SWIGLU ? 8 : 16;  // of a tile
 const int CHUNKS = K_IN / 32;
 const int UNITS = (CHUNKS + SPAN - 1) / SPAN;
 const int TILES = ROW_TILES * WEIGHT_TILES;
+const int ROWS_PER_WARP = (ROW_TILES * 8 + WARPS - 1) / WARPS, SQUARES = (K_IN / 8 + 31) / 32;
 const int ROUND = TILES < 4 ? TILES : 4;  // tiles that the sums of the warps are taken of at a time
 
 // In the same memory, one after the other: the ring [STAGES][WARPS][SPAN][WEIGHT_TILES][2][32], and the sums of the warps.
@@ -75,22 +76,36 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
         if (warp + stage * WARPS < UNITS) fetch(stage, warp + stage * WARPS);
         end_of_group();
     }
+    // No kernel directly before a product changes how many rows there are.
+    const int rows = *active_count * rows_per_slot, tiles = (rows + 7) / 8;
     await_previous();
     let_next_start();
-    const int rows = *active_count * rows_per_slot;
     if (rows == 0) {
         await_copies<0>();
         return;
     }
-    const int tiles = (rows + 7) / 8;
-    if (SCALED) {
-        for (int row = warp; row < rows; row += WARPS) {
-            float sum = 0;
-#pragma unroll 4
-            for (int i = lane; i < K_IN / 8; i += 32) sum += squares[row * (K_IN / 8) + i];
-            sum = warp_sum(sum);
-            if (lane == 0) scales[row] = rsqrtf(sum / K_IN + eps);
+
+    // What the sums will be finished with is asked for now, and used when they are there.
+    const int element = threadIdx.x % 128, half = element / 32, own = threadIdx.x / 128;
+    const int finished = 2 * c + half % 2, made = g + 8 * (half / 2);  // row and feature in a tile
+    float squared[ROWS_PER_WARP][SQUARES];
+    auto load_squares = [&](int r) {
+#pragma unroll
+        for (int i = 0; i < SQUARES; ++i) {
+            const int row = warp + r * WARPS, at = lane + 32 * i;
+            squared[r][i] = row < rows && at < K_IN / 8 ? squares[row * (K_IN / 8) + at] : 0;
         }
+    };
+    if (SCALED && SQUARES <= 16) load_squares(0);  // of more rows there are registers for later
+    auto place = [&](int tile, int& row, int& column) {
+        row = tile / WEIGHT_TILES * 8 + finished;
+        column = feature + tile % WEIGHT_TILES * FEATURES + made;
+        return row < rows && column < N_OUT;
+    };
+    float before = 0;
+    if (EPILOGUE == RESIDUAL && own < TILES) {
+        int row, column;
+        if (place(own, row, column)) before = static_cast<const float*>(out)[(long long)row * N_OUT + column];
     }
 
     float acc[WEIGHT_TILES][ROW_TILES][4] = {};
@@ -136,6 +151,18 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
         }
     }
     await_copies<0>();
+    if (SCALED)
+#pragma unroll
+        for (int r = 0; r < ROWS_PER_WARP; ++r) {
+            const int row = warp + r * WARPS;
+            if (row >= rows) break;
+            if (r || SQUARES > 16) load_squares(r);
+            float sum = 0;
+#pragma unroll
+            for (int i = 0; i < SQUARES; ++i) sum += squared[r][i];
+            sum = warp_sum(sum);
+            if (lane == 0) scales[row] = rsqrtf(sum / K_IN + eps);
+        }
     __syncthreads();
 
     // Tile t · WEIGHT_TILES + j; element 32 · i + l of a tile is C's c_i of lane l.
@@ -151,18 +178,16 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
                 for (int i = 0; i < 4; ++i)
                     sums[warp][n][32 * i + lane] = acc[(first + n) % WEIGHT_TILES][(first + n) / WEIGHT_TILES][i];
         __syncthreads();
-        const int element = threadIdx.x % 128, i = element / 32;
-        if (EPILOGUE == SWIGLU && i >= 2) continue;  // the other half of a tile belongs to the same features
-        for (int n = threadIdx.x / 128; n < ROUND && first + n < TILES; n += WARPS / 4) {
+        if (EPILOGUE == SWIGLU && half >= 2) continue;  // the other half of a tile belongs to the same features
+        for (int n = own; n < ROUND && first + n < TILES; n += WARPS / 4) {
             float total = 0, up = 0;
 #pragma unroll
             for (int w = 0; w < WARPS; ++w) {
                 total += sums[w][n][element];
                 if (EPILOGUE == SWIGLU) up += sums[w][n][element + 64];
             }
-            const int row = (first + n) / WEIGHT_TILES * 8 + 2 * c + i % 2;
-            const int column = feature + (first + n) % WEIGHT_TILES * FEATURES + g + 8 * (i / 2);
-            const bool wanted = row < rows && column < N_OUT;
+            int row, column;
+            const bool wanted = place(first + n, row, column);
             const long long at = (long long)row * N_OUT + column;
             if (SCALED && wanted) {
                 total *= scales[row];
@@ -171,8 +196,9 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
             if (EPILOGUE == PLAIN && wanted) static_cast<float*>(out)[at] = total;
             if (EPILOGUE == SWIGLU && wanted) static_cast<bf16*>(out)[at] = to_bf16(total / (1 + __expf(-total)) * up);
             if (EPILOGUE == RESIDUAL) {
+                float* stream = static_cast<float*>(out);
                 float value = 0;
-                if (wanted) static_cast<float*>(out)[at] = value = static_cast<float*>(out)[at] + total;
+                if (wanted) stream[at] = value = (first + n == own ? before : stream[at]) + total;
                 if (FEEDS_NORM) {
                     if (wanted) normed[at] = to_bf16(value * to_float(norm_weight[column]));
                     float square = value * value;  // summed over the eight columns that lanes c, c + 4, … hold

@@ -18,8 +18,8 @@ NORM_GROUP: Final = 8
 """Elements that one partial sum of squares is over."""
 STAGE_BYTES: Final = 1024
 """Of a tile's chunk: 16 rows of weight, 32 of k, bfloat16."""
-MAX_TILES: Final = 8
-"""Operands and sums that a thread has registers for, in tiles."""
+MANY_ROWS: Final = 16
+"""Beyond which a thread has registers for one tile of weight only."""
 
 
 class Epilogue(IntEnum):
@@ -52,13 +52,15 @@ class GemmConfig:
         chunks, most = -(-k_in // 32), shared_memory_limit() // (2 * STAGE_BYTES)
         return tuple(
             cls(warps, span, stages, tiles)
-            for warps, span, stages, tiles in product((4, 8, 16), (1, 2, 4), (3, 6), (1, 2, 4))
-            if warps * span <= max(4, chunks) and warps * span * tiles <= most and 16 * tiles <= max(16, n_out // 64)
+            for warps, span, stages, tiles in product((4, 8, 16), (1, 2, 4), (2, 3, 4), (1, 2))
+            if warps * span <= min(32, max(4, chunks))
+            and warps * span * tiles <= most
+            and 16 * tiles <= n_out // 64 + 16
         )
 
     def fitted(self, row_tiles: int, shared_memory: int) -> GemmConfig:
         """The same arithmetic within `shared_memory` bytes and the registers of a thread."""
-        tiles = max(1, min(self.tiles, MAX_TILES // (row_tiles + 1)))
+        tiles = self.tiles if row_tiles <= MANY_ROWS // 8 else 1
         stage = self.warps * self.span * tiles * STAGE_BYTES
         if 2 * stage > shared_memory and tiles > 1:
             return replace(self, tiles=1).fitted(row_tiles, shared_memory)
