@@ -71,10 +71,11 @@ def cost_of(folder: Path) -> str:
     (folder / REPORT.filename).write_text(page, encoding="utf-8")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     run_size = (folder / "run.json").stat().st_size
-    return (
-        f"run.json {run_size / MIB:.1f} MiB, read in {read_busy - busy:.2f} s of CPU time; page {len(page.encode()) / MIB:.2f} MiB, "
-        f"rendered in {done - read:.2f} s ({done_busy - read_busy:.2f} s of CPU time); peak memory {peak / MIB:.0f} MiB"
+    sizes = f"run.json {run_size / MIB:.1f} MiB; page {len(page.encode()) / MIB:.2f} MiB"
+    times = (
+        f"read in {read_busy - busy:.2f} s; rendered in {done - read:.2f} s, {done_busy - read_busy:.2f} s of CPU time"
     )
+    return f"{sizes}; {times}; peak memory {peak / MIB:.0f} MiB"
 
 
 if __name__ == "__main__":
