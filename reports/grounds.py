@@ -8,6 +8,7 @@ from typing import Final
 
 from specgate.core import Run
 from specgate.environment import flat
+from specgate.reports.explain import bandwidth_line
 from specgate.reports.figures import NONE
 from specgate.reports.parts import Table
 from specgate.reports.summary import short
@@ -40,6 +41,7 @@ def grounds(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
         ("Fingerprint", list(flat(run.fingerprint))),
         *((f"Engine of {', '.join(names)}", list(rows)) for rows, names in engines.items()),
         *((f"Prompts of {short(key)}", list(flat(about))) for key, about in run.prompts.items()),
+        *([("Memory bandwidth", [("read", bandwidth_line(run.bandwidth))])] if run.bandwidth else []),
         ("Environment", list(flat(run.environment))),
     ]
 

@@ -10,7 +10,7 @@ from specgate.conditions import Timeline
 from specgate.core import CellResult, Comparison, Point, Policy, Run
 from specgate.reports.asked import floors
 from specgate.reports.parts import Picture, Table, left_out
-from specgate.reports.pictures import acceptance, blocks, depth, latency, machine, speedups
+from specgate.reports.pictures import acceptance, blocks, cycle, depth, latency, machine, speedups
 from specgate.reports.tables import QUIET, all_figures, name_of, title
 
 DRAWN: Final = 6
@@ -61,6 +61,9 @@ def pictures(key: str, run: Run, policy: Policy, point: Point) -> Iterator[Pictu
     quoted, paired = quotable(results, comparisons), [c for c in comparisons if c.speedup.value is not None]
     conditions = run.conditions.get(point.key)
     yield speedups.of_pairs(key, paired, floors(policy, point, tuple(r.cell.role for r in results)))
+    budgets = cycle.budgets_of(run, results)
+    yield cycle.waterfall(key, run, budgets)
+    yield cycle.budget(key, run, budgets)
     yield machine.over_time(key, conditions.timeline if conditions else Timeline(), paired)
     yield acceptance.by_position(key, drafted)
     yield acceptance.histogram(key, drafted)

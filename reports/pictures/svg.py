@@ -59,7 +59,12 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 0.62, 0.08, 0.28, 0.46
 
 def colour(role: Role) -> str:
     """The placeholder of a role's colour: `--role-0` for the baseline, `--role-k` for spec-k; the ninth repeats."""
-    return f"#0d01{role.k % _ROLES:02x}"
+    return tint(role.k)
+
+
+def tint(n: int) -> str:
+    """The same palette, for what is no role."""
+    return f"#0d01{n % _ROLES:02x}"
 
 
 def drawn(name: str, description: str, draw: Callable[[Any], None], height: float = HEIGHT) -> str:

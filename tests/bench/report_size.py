@@ -14,13 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from specgate.attribution import conditions_of
+from specgate.cycle_accounting import cycle_budgets
 from specgate.reports.html import REPORT
 from specgate.store import RunFolder
+from tests.budgets import MEMORY, with_traffic
 from tests.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
 from tests.surroundings import timed, watched
 
@@ -52,24 +55,27 @@ def build(folder: Path) -> None:
     )
     blocks = timed(blocks_of(plan))
     run = run_of(plan, blocks, conditions=conditions_of(plan, blocks, watched(blocks)))
+    budgets = cycle_budgets(plan, run.cells, run.comparisons, blocks, with_traffic(run), MEMORY)
+    run = replace(run, budgets=budgets, bandwidth=MEMORY)
     samples = sum(not b.warmup for b in blocks)
     click.echo(f"{len(run.cells)} cells, {samples:,} samples, {len(judged(run, POLICY).verdicts):,} verdicts")
     RunFolder(folder).write_run(judged(run, POLICY))
 
 
 def cost_of(folder: Path) -> str:
-    start = time.perf_counter()
+    busy = time.process_time()
     run = RunFolder(folder, read_only=True).read_run()
-    read = time.perf_counter()
+    read, read_busy = time.perf_counter(), time.process_time()
     page = REPORT.render(run, POLICY)
-    done = time.perf_counter()
+    done, done_busy = time.perf_counter(), time.process_time()
     (folder / REPORT.filename).write_text(page, encoding="utf-8")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     run_size = (folder / "run.json").stat().st_size
-    return (
-        f"run.json {run_size / MIB:.1f} MiB, read in {read - start:.2f} s; page {len(page.encode()) / MIB:.2f} MiB, "
-        f"rendered in {done - read:.2f} s; peak memory {peak / MIB:.0f} MiB"
+    sizes = f"run.json {run_size / MIB:.1f} MiB; page {len(page.encode()) / MIB:.2f} MiB"
+    times = (
+        f"read in {read_busy - busy:.2f} s; rendered in {done - read:.2f} s, {done_busy - read_busy:.2f} s of CPU time"
     )
+    return f"{sizes}; {times}; peak memory {peak / MIB:.0f} MiB"
 
 
 if __name__ == "__main__":

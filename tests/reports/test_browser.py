@@ -15,7 +15,9 @@ import pytest
 
 from specgate.attribution import conditions_of
 from specgate.core import LastGreen, Order
+from specgate.cycle_accounting import cycle_budgets
 from specgate.reports.html import REPORT
+from tests.budgets import MEMORY, with_traffic
 from tests.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario
 from tests.surroundings import timed, watched
 
@@ -31,12 +33,15 @@ def everything() -> str:
     )
     blocks = timed(blocks_of(plan, change=lambda b: corrupt(b) if b.point.scenario == "cpu-two" else b))
     run = run_of(plan, blocks, margins=margins_of(blocks, 1e-4)[:1])
+    budgets = cycle_budgets(plan, run.cells, run.comparisons, blocks, with_traffic(run), MEMORY)
     return REPORT.render(
         replace(
             judged(replace(run, conditions=conditions_of(plan, blocks, watched(blocks))), POLICY),
             order=Order({"cpu-one": "a" * 64}, 3, 2, "specgate micro"),
             last_green=LastGreen("earlier", "2026-11-20T10:00:00+00:00", (("packages.torch", "2.12", "2.13"),)),
             files={"env.json": "e" * 64},
+            budgets=budgets,
+            bandwidth=MEMORY,
             warnings=("the draft's head is small",),
             mde={c.cell.key: 0.02 for c in run.comparisons},
         ),

@@ -278,10 +278,10 @@ def small() -> Run:
 
 
 def test_the_streak_is_shown_as_it_was_when_the_run_began() -> None:
-    order = Order(gates={"cpu-one": "a" * 64, "cpu-three": "b" * 64}, needed=3, streak=2, command="specgate micro")
+    order = Order(gates={"demo-64": "a" * 64, "cpu-three": "b" * 64}, needed=3, streak=2, command="specgate micro")
     shown = page(replace(small(), order=order))
     assert "Green 2 of 3 times in a row when this run began." in shown.text
-    assert "cpu-one yes" in shown.text and "cpu-three no" in shown.text
+    assert "demo-64 yes" in shown.text and "cpu-three no" in shown.text
     assert [a.get("class") for a in shown.all("i")] == ["on", "on", ""]
     assert "stored without its place in the order" in page(small()).text
 

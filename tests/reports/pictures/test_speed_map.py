@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.core import Role, Run
+from specgate.core import Run
 from specgate.reports.pictures.speed_map import break_even, maps
 from tests.factories import blocks_of, plan_of, run_of, scenario
 
@@ -54,13 +54,17 @@ def test_break_even_is_drawn_where_a_field_loses() -> None:
     ]
     _, three = maps(replace(run, comparisons=tuple(slow)))
     assert "Thick line: break-even" in three.caption
-    assert "no line to draw" in next(iter(maps(run))).caption
+    assert "No two neighbours" in next(iter(maps(run))).caption
 
 
-def test_scenarios_that_share_a_batch_and_a_context_have_maps_of_their_own() -> None:
-    plan = plan_of(scenario("one", context=(64, 128)), scenario("two", context=(64, 128)))
-    names = [shown.name for shown in maps(run_of(plan, blocks_of(plan)))]
-    assert names == [f"Speed-up by batch and context: {Role(3)}, {name}" for name in ("one", "two")]
+def test_scenarios_that_share_a_field_show_the_least_and_the_greatest() -> None:
+    plan = plan_of(scenario("one", context=(64, 128)), scenario("two", context=(64,)))
+    run = run_of(plan, blocks_of(plan))
+    values = {c.cell.point.scenario: 1.5 if c.cell.point.scenario == "one" else 0.9 for c in run.comparisons}
+    made = [replace(c, speedup=replace(c.speedup, value=values[c.cell.point.scenario])) for c in run.comparisons]
+    (shown,) = maps(replace(run, comparisons=tuple(made)))
+    assert list(shown.tables[0].rows[0]) == ["1", "0.90× … 1.50×", "1.50×"]
+    assert "the least, which decides the colour" in shown.caption and "Thick line" in shown.caption
 
 
 def test_one_point_makes_no_map() -> None:
