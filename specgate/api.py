@@ -11,10 +11,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from specgate.contrast import Contrast
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
+from specgate.fmha import AttentionConfig, TileStatistics
+from specgate.gemms import GemmShape, TunedGemm
+from specgate.kernel_bench import KernelBench, KernelBenchRequest
 from specgate.trends import Trends
 
 __all__ = [
@@ -22,6 +26,7 @@ __all__ = [
     "Activity",
     "Availability",
     "Backend",
+    "BenchesKernels",
     "Block",
     "Combined",
     "ContrastGate",
@@ -29,12 +34,17 @@ __all__ = [
     "Engine",
     "Export",
     "Gate",
+    "GemmShape",
+    "GemmTuner",
     "MemoryReads",
     "OpenRequest",
     "ReadsMemory",
     "Report",
     "ScriptedTrace",
     "Sequential",
+    "TunableEngine",
+    "TunedGemm",
+    "TunesGemms",
     "Verdict",
     "View",
     "block_marker",
@@ -138,6 +148,29 @@ class ScriptedTrace(Protocol):
 
 
 @runtime_checkable
+class TunableEngine(Engine, Protocol):
+    """An engine whose attention can be cut otherwise while it is loaded; its prompts stay."""
+
+    def attention_config(self) -> AttentionConfig:
+        """What it decodes with."""
+
+    def attention_configs(self) -> Sequence[AttentionConfig]:
+        """What is worth trying for its pair and sizes here."""
+
+    def prepare_attention(self, configs: Sequence[AttentionConfig], roles: Sequence[Role]) -> Sequence[str | None]:
+        """Compile what `roles` need under each of `configs`; why it cannot be, for those where it cannot.
+
+        Raises UsageError for knobs and values that it does not have.
+        """
+
+    def cut_attention(self, config: AttentionConfig) -> None:
+        """Decode with `config` from now on. Raises UsageError for knobs and values that it does not have."""
+
+    def attention_tiles(self, role: Role) -> TileStatistics:
+        """Of all attention of one step after the prompts."""
+
+
+@runtime_checkable
 class Backend(Protocol):
     """A way to measure. Constructing and asking `available` must be cheap and import no engine library."""
 
@@ -169,6 +202,48 @@ class ReadsMemory(Protocol):
 
     def read_memory(self, repeats: int) -> MemoryReads:
         """Raises EnvironmentRefused where too little memory is free."""
+
+
+class GemmTuner(Protocol):
+    """Searches configurations of matrix products on the device that this process would decode on."""
+
+    device: str
+    """As the engine's facts name it."""
+    compute_capability: str
+
+    def untuned(self, shapes: Sequence[GemmShape], file: Path | None) -> Sequence[GemmShape]:
+        """Those for which an engine would find no configuration: in `file` alone, else where it looks by itself."""
+
+    def tune(self, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:
+        """One by one, largest weights first; none is begun once `seconds` have passed.
+
+        Raises UsageError for a tag or size that the engine does not have, BackendError where the default
+        configuration computes something wrong.
+        """
+
+
+@runtime_checkable
+class TunesGemms(Protocol):
+    """What a back end has besides where its matrix products are tuned."""
+
+    def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
+        """Every product of a baseline step, and of the cycles of these draft lengths, at these batches.
+
+        Reads configs, no weights, and needs no GPU.
+        """
+
+    def gemm_tuner(self) -> GemmTuner:
+        """Raises EnvironmentRefused where the device is missing."""
+
+
+@runtime_checkable
+class BenchesKernels(Protocol):
+    """What a back end has besides where it can time the kernels of its steps one by one, in this process."""
+
+    def bench_kernels(self, request: KernelBenchRequest) -> KernelBench:
+        """Raises UsageError for sizes that it cannot decode, EnvironmentRefused where the device is missing or too
+        small, BackendError (CheckpointError) for a bad pair.
+        """
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ import traceback
 import click
 
 from specgate import __version__
+from specgate.cli_bench import bench
 from specgate.cli_calibrate import calibrate
 from specgate.cli_compare import compare, matrix
 from specgate.cli_doctor import doctor
@@ -20,6 +21,7 @@ from specgate.cli_run import full, micro
 from specgate.cli_scenarios import plan, scenarios
 from specgate.cli_status import status
 from specgate.cli_tape import tape
+from specgate.cli_tune import tune
 from specgate.cli_verify import check, verify
 from specgate.errors import ExitCode, SpecgateError
 from specgate.pairs.cli import pairs
@@ -51,6 +53,8 @@ cli.add_command(explain)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(tape)
+cli.add_command(bench)
+cli.add_command(tune)
 cli.add_command(selftest)
 cli.add_command(pairs)
 

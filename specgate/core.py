@@ -284,6 +284,8 @@ class EngineFacts:
     """Of the accept counts that are replayed, where acceptance is forced by a tape."""
     kernels: tuple[str, ...] | None = None
     """Names of the kernels that a decode step may launch, where the engine has kernels of its own."""
+    tuned_sha256: str | None = None
+    """Of the configurations that its matrix products run with, where these are tuned."""
     draft_error: str | None = None
     """Why the draft could not be used, where the engine decodes spec roles plainly instead. It then has no draft."""
     traffic: Traffic | None = None

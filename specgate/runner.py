@@ -140,7 +140,7 @@ class Runner:
     def _register(self, point: Point, facts: EngineFacts) -> None:
         """Raises UsageError where blocks of this point were measured on something else."""
         before = self.engines.setdefault(point.key, facts)
-        for key in ("target_sha256", "draft_sha256", "device", "dtype", "capture_rule", "tape_sha256"):
+        for key in ("target_sha256", "draft_sha256", "device", "dtype", "capture_rule", "tape_sha256", "tuned_sha256"):
             old, new = getattr(before, key), getattr(facts, key)
             if old != new:
                 hint = "start a new run: blocks of two engines must not be paired"

@@ -39,7 +39,7 @@ def main(pair: str, context: int, batch: int, spec: tuple[int, ...], steps: int,
         max_batch=batch,
         max_positions=context + steps * (most + 1) + most + 8,
         max_k=most,
-        perf_mode=True,
+        perf_mode=False,
         options=dict(o.split("=", 1) for o in option),
     )
     bandwidth = measure().bytes_per_s

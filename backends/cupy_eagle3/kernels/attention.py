@@ -41,6 +41,15 @@ class FmhaConfig:
         return tuple(cls(tile, warps) for tile, warps in (*((t, 4) for t in tiles), (512, 2)) if tile <= longest)
 
 
+REGIMES = ((4, 8192, FmhaConfig()), (1, 0, FmhaConfig()))
+"""Slots and positions at least, and the configuration that decodes fastest there: `specgate tune fmha` finds it."""
+
+
+def usual_config(slots: int, positions: int) -> FmhaConfig:
+    """Of an engine of `slots` slots with up to `positions` positions each."""
+    return next(config for least, cached, config in REGIMES if slots >= least and positions >= cached)
+
+
 class Attention(Kernel):
     """softmax(q·kᵀ/√D)·v for `rows_per_slot` consecutive query rows per slot over paged keys and values, and before it
     rotation of queries and keys, and the new keys' and values' way into the cache.
@@ -61,7 +70,8 @@ class Attention(Kernel):
         config: FmhaConfig | None = None,
         statistics: bool = False,
     ) -> None:
-        self.heads, self.rows_per_slot, self.appended = heads, rows_per_slot, appended or rows_per_slot
+        self.heads, self.window = heads, window
+        self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
         if self.appended != rows_per_slot and rows_per_slot != 1:
             raise ValueError(f"{rows_per_slot} of {self.appended} rows ask: all or one must")
         self.config, self.statistics = config or FmhaConfig(), statistics

@@ -1,4 +1,7 @@
-"""One torch function per kernel, under the kernel's name, in float64 where it computes. Shapes: see the launchers."""
+"""One torch function per kernel, under the kernel's name, in float64 where it computes. Shapes: see the launchers.
+
+Independent of the kernels: written from their definitions, and used by the tests as by the benchmark.
+"""
 
 from __future__ import annotations
 
@@ -52,3 +55,8 @@ def accept(drafts: list[int], targets: list[int]) -> int:
     while agreed < len(drafts) and drafts[agreed] == targets[agreed]:
         agreed += 1
     return agreed
+
+
+def relative_error(found: Tensor, want: Tensor) -> float:
+    """‖found − want‖ / ‖want‖; NaN where anything was not written."""
+    return float((found.double() - want.double()).norm() / want.double().norm())
