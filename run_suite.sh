@@ -103,8 +103,12 @@ measure() {
     exec "$VENV/bin/specgate" "$command" "${args[@]}" "$@"
 }
 
+has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome || command -v chrome; }
+
 tests() {
-    setup torch,dev
+    local extras=torch,dev
+    if has_browser >/dev/null; then extras+=,browser; fi # else the tests that open the page are skipped
+    setup "$extras"
     say "fetching the demo pair (once)"
     "$VENV/bin/specgate" pairs fetch
     say "ruff"

@@ -1,7 +1,8 @@
 """What a plug-in implements. An author of a back end, gate or report imports this module and `specgate.core`, no more.
 
-Entry-point groups: `specgate.backends`, `specgate.gates`, `specgate.reports`; each entry point names an object with the
-attributes below. Built-ins come in by the same door (see `pyproject.toml`).
+Entry-point groups: `specgate.backends`, `specgate.gates`, `specgate.reports`, and for what is made of several stored
+runs `specgate.contrast_gates`, `specgate.views` and `specgate.exports`; each entry point names an object with the
+attributes below. Built-ins come in by the same door (see `specgate/plugins.py`).
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
+from specgate.contrast import Contrast
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
 from specgate.fmha import AttentionConfig, TileStatistics
 from specgate.gemms import GemmShape, TunedGemm
 from specgate.kernel_bench import KernelBench, KernelBenchRequest
+from specgate.trends import Trends
 
 __all__ = [
     "BLOCK_MARK",
@@ -25,8 +28,11 @@ __all__ = [
     "Backend",
     "BenchesKernels",
     "Block",
+    "Combined",
+    "ContrastGate",
     "Decoded",
     "Engine",
+    "Export",
     "Gate",
     "GemmShape",
     "GemmTuner",
@@ -40,6 +46,7 @@ __all__ = [
     "TunedGemm",
     "TunesGemms",
     "Verdict",
+    "View",
     "block_marker",
 ]
 
@@ -272,3 +279,45 @@ class Report(Protocol):
     filename: str | None
 
     def render(self, run: Run, policy: Policy) -> str: ...
+
+
+@runtime_checkable
+class Combined(Protocol):
+    """What a report has besides where several runs make one file, such as a table with a column that names the run."""
+
+    def render_all(self, runs: Sequence[Run]) -> str: ...
+
+
+# ── of several stored runs ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@runtime_checkable
+class ContrastGate(Protocol):
+    """A judge of one run beside another; otherwise as `Gate`."""
+
+    name: str
+    params: Mapping[str, type]
+
+    def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]: ...
+
+
+Format = Literal["console", "plain", "html", "md", "csv"]
+Subject = TypeVar("Subject", contravariant=True)
+
+
+@runtime_checkable
+class View(Protocol[Subject]):
+    """A renderer of a contrast, a bench matrix or trends. Pure: the same subject gives the same text."""
+
+    name: str
+
+    def render(self, subject: Subject, format: Format) -> str: ...
+
+
+@runtime_checkable
+class Export(Protocol):
+    """Trends as the input files of another tool: file name → text."""
+
+    name: str
+
+    def files(self, trends: Trends) -> Mapping[str, str]: ...

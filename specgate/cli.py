@@ -12,8 +12,11 @@ import click
 from specgate import __version__
 from specgate.cli_bench import bench
 from specgate.cli_calibrate import calibrate
+from specgate.cli_compare import compare, matrix
 from specgate.cli_doctor import doctor
 from specgate.cli_explain import explain
+from specgate.cli_history import history
+from specgate.cli_report import report
 from specgate.cli_run import full, micro
 from specgate.cli_scenarios import plan, scenarios
 from specgate.cli_status import status
@@ -40,6 +43,10 @@ cli.add_command(full)
 cli.add_command(doctor)
 cli.add_command(calibrate)
 cli.add_command(status)
+cli.add_command(report)
+cli.add_command(compare)
+cli.add_command(matrix)
+cli.add_command(history)
 cli.add_command(verify)
 cli.add_command(check)
 cli.add_command(explain)

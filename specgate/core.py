@@ -18,6 +18,7 @@ from specgate.acceptance import AcceptanceRecord
 from specgate.conditions import Conditions
 from specgate.cycle_budget import Bandwidth, CycleBudget
 from specgate.perf_mode import BlockTrace, Held, Invariant
+from specgate.spread import DepthBin, Distribution
 from specgate.traffic import Traffic
 
 __all__ = [
@@ -31,12 +32,15 @@ __all__ = [
     "CellResult",
     "Comparison",
     "CycleBudget",
+    "DepthBin",
+    "Distribution",
     "Divergence",
     "EngineFacts",
     "Finish",
     "Grid",
     "Held",
     "Invariant",
+    "LastGreen",
     "Margin",
     "Order",
     "PairRef",
@@ -420,6 +424,10 @@ class CellResult:
     values: Mapping[str, Value]
     series_ms: tuple[tuple[int, int, float], ...]
     """(round of the whole point in running order, slot in the round, milliseconds per emitted token) per block."""
+    by_depth: tuple[DepthBin, ...] = ()
+    """From the shallowest steps to the deepest."""
+    distributions: Mapping[str, Distribution] = field(default_factory=dict)
+    """Metric → the times of single requests: `tpot_ms`, in full runs `ttft_ms` too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,6 +517,19 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
+class LastGreen:
+    """The last green run of the same kind and subject before a run, as the ledger beside them knows it.
+
+    `differences`: (key, then, now) over fingerprint and environment, None for a key that one of them does not have; all
+    of it None where that run can no longer be read.
+    """
+
+    run: str
+    time: str
+    differences: tuple[tuple[str, str | None, str | None], ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """A whole run as gates and reports see it: what was asked, on what, what was found, what was decided."""
 
@@ -541,6 +562,9 @@ class Run:
     ended_early: Mapping[str, int] = field(default_factory=dict)
     """point key → the planned rounds after which a look found it decided, where further ones were planned."""
     order: Order | None = None
+    last_green: LastGreen | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """File of the run folder → SHA-256, of those that were finished before the reports."""
     bandwidth: Bandwidth | None = None
     """Of this machine's memory, where it had been measured when the run began."""
     budgets: Mapping[str, CycleBudget] = field(default_factory=dict)
