@@ -38,6 +38,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "bandwidth",
         "budgets",
         "engines.*.traffic",
+        "engines.*.tuned_sha256",
         "last_green",
         "files",
         "cells*.by_depth",

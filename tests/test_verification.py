@@ -18,7 +18,7 @@ from specgate.cli import cli as commands
 from specgate.errors import UsageError
 from specgate.store import RunFolder
 from specgate.verification import differences_of, line_differences, listings, verify
-from tests.command import Cli
+from tests.command import ROOT, Cli
 
 
 @pytest.fixture(scope="module")
@@ -271,3 +271,11 @@ def test_a_page_names_files_with_the_hashes_that_the_manifest_has(run: Path) -> 
     assert {"env.json", "gates.json", "config.resolved.yaml", "samples/blocks.jsonl"} <= stored.keys()
     assert stored.items() <= manifest.items()
     assert all(sha256 in (run / "report.html").read_text() for sha256 in stored.values())
+
+
+KEPT = sorted((ROOT / "docs" / "results").glob("*/*/run.json"))
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=[file.parent.name for file in KEPT])
+def test_a_run_that_the_documentation_quotes_holds_with_the_source_of_today(kept: Path) -> None:
+    assert [str(d) for d in verify(kept.parent).differences] == []
