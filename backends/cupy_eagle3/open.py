@@ -56,7 +56,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     """
     check_options(request.options)
     limits.check_request(request)
-    fmha, device = chosen_fmha(request), first_gpu()
+    fmha, device = chosen_fmha(request.options), first_gpu()
     if request.max_k:
         check(SpecConfig.chain(request.max_k), f"spec-{request.max_k}")
         if request.pair.draft is None:
@@ -65,6 +65,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     tuned, shape_log = chosen_files(request.options)
     target = load_target(request.pair.target, DTYPE, device, request.pair.rope)
     draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
+    fmha = fmha or usual_config(target.geometry.head_dim, request.max_batch, request.max_positions)
     sizes = Sizes(request.max_batch, request.max_positions, request.max_k + 1, fmha)
     memory = memory_plan.plan(target.geometry, draft.geometry if draft else None, sizes)
     graphs = request.options.get("graphs") != "off"
@@ -105,10 +106,10 @@ def chosen_files(options: Mapping[str, str]) -> tuple[Tuned, ShapeLog | None]:
     return Tuned.on(torch.cuda.get_device_name(), tuned), ShapeLog(log) if log else None
 
 
-def chosen_fmha(request: OpenRequest) -> FmhaConfig:
+def chosen_fmha(options: Mapping[str, str]) -> FmhaConfig | None:
     """Raises UsageError for knobs and values that attention does not have."""
-    text = request.options.get("fmha")
-    return config_of(parse_config(text)) if text else usual_config(request.max_batch, request.max_positions)
+    text = options.get("fmha")
+    return config_of(parse_config(text)) if text else None
 
 
 def first_gpu() -> torch.device:

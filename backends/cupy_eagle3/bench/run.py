@@ -38,9 +38,10 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
 
     began = time.perf_counter()
     most = max(role.k for role in request.roles)
-    sizes = sizes_of(request.context, request.batch, most)
+    geometry = Geometry.of(request.pair, drafts=most > 0)
+    sizes = sizes_of(geometry.target, request.context, request.batch, most)
     limits.check_request(OpenRequest(request.pair, "bfloat16", request.batch, sizes.positions, most, perf_mode=True))
-    geometry, device = Geometry.of(request.pair, drafts=most > 0), first_gpu()
+    device = first_gpu()
     bandwidth, stream = read_bandwidth(), Stream()
     torch.cuda.empty_cache()  # what was read to measure the bandwidth
     with refusing_overflow(f"kernels of pair {request.pair.name}"), torch.inference_mode(), stream.current():

@@ -15,14 +15,15 @@ from specgate.backends.cupy_eagle3.prompts import lay_out
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stretch import Start, StopRule
 from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
+from specgate.backends.eagle3.geometry import TargetGeometry
 
 SLACK = 512
 """Positions beyond the context, as a stretch of some steps needs them."""
 
 
-def sizes_of(context: int, batch: int, max_k: int) -> Sizes:
+def sizes_of(target: TargetGeometry, context: int, batch: int, max_k: int) -> Sizes:
     positions = context + SLACK
-    return Sizes(batch, positions, max_k + 1, usual_config(batch, positions))
+    return Sizes(batch, positions, max_k + 1, usual_config(target.head_dim, batch, positions))
 
 
 class Stage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 
 import torch
@@ -41,13 +42,22 @@ class FmhaConfig:
         return tuple(cls(tile, warps) for tile, warps in (*((t, 4) for t in tiles), (512, 2)) if tile <= longest)
 
 
-REGIMES = ((4, 8192, FmhaConfig()), (1, 0, FmhaConfig()))
-"""Slots and positions at least, and the configuration that decodes fastest there: `specgate tune fmha` finds it."""
+REGIMES = (
+    (128, 4, 8192, FmhaConfig(kv_tile=1024)),
+    (128, 1, 0, FmhaConfig(kv_tile=1024)),
+    (0, 4, 8192, FmhaConfig(kv_tile=512)),
+    (0, 1, 0, FmhaConfig(kv_tile=512)),
+)
+"""Head size, slots and positions at least, and the configuration used there: docs/performance.md cites the sweep.
+
+Two blocks of head size 128 fit on an SM of an H200, three of 64; longer tiles make one wave of them.
+"""
 
 
-def usual_config(slots: int, positions: int) -> FmhaConfig:
+def usual_config(head_dim: int, slots: int, positions: int) -> FmhaConfig:
     """Of an engine of `slots` slots with up to `positions` positions each."""
-    return next(config for least, cached, config in REGIMES if slots >= least and positions >= cached)
+    at_least = (head_dim, slots, positions)
+    return next(config for *least, config in REGIMES if all(map(operator.ge, at_least, least)))
 
 
 class Attention(Kernel):

@@ -24,9 +24,11 @@ def test_a_knob_or_value_that_attention_does_not_have_is_refused(knobs: dict[str
 
 
 def test_each_regime_has_its_configuration() -> None:
-    by_regime = {(slots, positions): config for slots, positions, config in REGIMES}
-    assert usual_config(1, 40000) == usual_config(3, 100) == usual_config(8, 8191) == by_regime[1, 0]
-    assert usual_config(4, 8192) == usual_config(8, 40000) == by_regime[4, 8192]
+    by_regime = {(dim, slots, positions): config for dim, slots, positions, config in REGIMES}
+    for dim, least in ((128, 128), (64, 0)):
+        assert usual_config(dim, 1, 40000) == usual_config(dim, 3, 100) == by_regime[least, 1, 0]
+        assert usual_config(dim, 8, 8191) == by_regime[least, 1, 0]
+        assert usual_config(dim, 4, 8192) == usual_config(dim, 8, 40000) == by_regime[least, 4, 8192]
 
 
 def test_only_the_workspaces_of_attention_are_made_anew() -> None:

@@ -41,7 +41,7 @@ def staged(
 ) -> Stage:
     """A step of spec-`k` that has run."""
     torch.manual_seed(0)
-    sizes = sizes_of(context, slots, k if max_k is None else max_k)
+    sizes = sizes_of(geometry.target, context, slots, k if max_k is None else max_k)
     pair = random_pair(geometry, sizes.positions, device)
     stage = Stage(geometry, pair, Buffers.allocate(geometry.target, geometry.draft, sizes, device), sizes, context, k)
     stage.run()
