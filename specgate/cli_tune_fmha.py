@@ -75,7 +75,7 @@ def lines(point: PointSweep) -> Iterator[str]:
     yield f"{point.scenario}: {point.pair}, {point.batch} × {point.context}, {point.steps} steps per stretch"
     roles = tuple(point.best.roles) if point.best else ()
     heads = "".join(f"{role:>12}" for role in roles)
-    yield f"{'configuration':<26}{heads} tok/s  acceptance  tiles worked on  of best"
+    yield f"{'configuration':<26}{heads}   ms/step  acceptance  tiles worked on  of best"
     for trial in sorted(point.trials, key=lambda t: -t.score):
         yield row(point, trial)
     if point.best is not None:
@@ -85,12 +85,12 @@ def lines(point: PointSweep) -> Iterator[str]:
 def row(point: PointSweep, trial: Trial) -> str:
     if trial.failed is not None or point.best is None:
         return f"{text_of(trial.config):<26}  failed: {trial.failed}"[:100]
-    speeds = "".join(f"{found.tok_s:12.1f}" for found in trial.roles.values())
+    speeds = "".join(f"{found.step_ms:12.4f}" for found in trial.roles.values())
     lengths = [f"{r.acceptance_length:.2f}" for r in trial.roles.values() if r.acceptance_length is not None]
     last = list(trial.roles.values())[-1].tiles
     share = f"{last.executed / last.total:.0%}" if last.total else ""
     of_best = f"{trial.score / point.best.score:.1%}"
-    return f"{text_of(trial.config):<26}{speeds}       {'/'.join(lengths):>10}  {share:>15}  {of_best:>7}"
+    return f"{text_of(trial.config):<26}{speeds}           {'/'.join(lengths):>10}  {share:>15}  {of_best:>7}"
 
 
 def behind(point: PointSweep) -> str:

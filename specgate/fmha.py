@@ -50,10 +50,14 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """Geometric mean of the roles' tokens per second: one configuration serves them all. 0 where it failed."""
+        """Geometric mean of the roles' steps per second: one configuration serves them all. 0 where it failed.
+
+        Not of tokens per second: sums in another order may choose another token, and the acceptance length of a stretch
+        that goes another way says nothing of the configuration.
+        """
         if self.failed is not None or not self.roles:
             return 0.0
-        return math.exp(math.fsum(math.log(r.tok_s) for r in self.roles.values()) / len(self.roles))
+        return math.exp(math.fsum(math.log(1e3 / r.step_ms) for r in self.roles.values()) / len(self.roles))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ REGIMES = (
     (128, 4, 8192, FmhaConfig(kv_tile=1024)),
     (128, 1, 0, FmhaConfig(kv_tile=1024)),
     (0, 4, 8192, FmhaConfig(kv_tile=512)),
-    (0, 1, 0, FmhaConfig(kv_tile=512)),
+    (0, 1, 0, FmhaConfig(kv_tile=256)),
 )
 """Head size, slots and positions at least, and the configuration used there: docs/performance.md cites the sweep.
 
