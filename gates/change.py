@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from specgate.contrast import Change, Contrast, How
+from specgate.archive.contrast import Change, Contrast, How
 from specgate.core import Rule, State, Verdict
 from specgate.gates.select import verdict
 from specgate.metrics import METRICS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from specgate.contrast import Change, Contrast, How, TokenContrast
+from specgate.archive.contrast import Change, Contrast, How, TokenContrast
 from specgate.core import Cell, Run, State, Value
 from specgate.errors import ExitCode
 from specgate.metrics import metric

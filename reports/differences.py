@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
+from specgate.archive.contrast import Contrast
 from specgate.conditions import Conditions, clock_events
-from specgate.contrast import Contrast
 from specgate.core import Point, Run
 from specgate.environment import differences as facts_that_differ
 from specgate.reports.figures import percent

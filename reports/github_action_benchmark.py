@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from specgate.archive.trends import Series, Trends
 from specgate.metrics import Direction, metric
 from specgate.reports.summary import label
-from specgate.trends import Series, Trends
 
 FILES: Mapping[Direction, str] = {"higher": "bigger-is-better.json", "lower": "smaller-is-better.json"}
 

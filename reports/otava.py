@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from specgate.archive.trends import Series, Trends
 from specgate.core import Cell
 from specgate.metrics import metric
 from specgate.reports.csv import Row, table
-from specgate.trends import Series, Trends
 
 ATTRIBUTES = ("run", "source", "verdict")
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from specgate.archive.trends import Series
 from specgate.core import Value
 from specgate.metrics import metric
 from specgate.reports.figures import figure
 from specgate.reports.pictures import svg
-from specgate.trends import Series
 
 
 def trend(key: str, title: str, found: Sequence[Series]) -> str:

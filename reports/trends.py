@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from specgate.archive.trends import Series, Trends
 from specgate.core import Run
 from specgate.metrics import metric
 from specgate.reports.contrast import shown
@@ -14,7 +15,6 @@ from specgate.reports.sheet import Section, Sheet
 from specgate.reports.summary import headline
 from specgate.reports.trend_chart import trend
 from specgate.reports.view import SheetView
-from specgate.trends import Series, Trends
 
 COLUMNS = (
     *("run_id", "started", "kind", "verdict", "status", "source_tree_sha256", "ground"),

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
-from specgate.contrast import Contrast
+from specgate.archive.contrast import Contrast
+from specgate.archive.trends import Trends
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
-from specgate.fmha import AttentionConfig, TileStatistics
-from specgate.gemms import GemmShape, TunedGemm
-from specgate.kernel_bench import KernelBench, KernelBenchRequest
-from specgate.trends import Trends
+from specgate.tuning.fmha import AttentionConfig, TileStatistics
+from specgate.tuning.gemms import GemmShape, TunedGemm
+from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest
 
 __all__ = [
     "BLOCK_MARK",

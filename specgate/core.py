@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Literal
 
 from specgate.acceptance import AcceptanceRecord
+from specgate.budget.cycle_budget import Bandwidth, CycleBudget
+from specgate.budget.traffic import Traffic
 from specgate.conditions import Conditions
-from specgate.cycle_budget import Bandwidth, CycleBudget
 from specgate.perf_mode import BlockTrace, Held, Invariant
 from specgate.spread import DepthBin, Distribution
-from specgate.traffic import Traffic
 
 __all__ = [
     "AcceptanceRecord",

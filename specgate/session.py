@@ -15,7 +15,9 @@ import click
 from specgate import __version__, looks, machine, noise, plugins
 from specgate.admission import admission, order_of, record
 from specgate.attribution import conditions_of
-from specgate.bandwidth import bandwidth_of
+from specgate.budget.bandwidth import bandwidth_of
+from specgate.budget.cycle_accounting import cycle_budgets
+from specgate.budget.speedup_limits import with_ceilings
 from specgate.certificate import certificates
 from specgate.core import (
     Block,
@@ -29,7 +31,6 @@ from specgate.core import (
     State,
     Verdict,
 )
-from specgate.cycle_accounting import cycle_budgets
 from specgate.drift import compared, previous_green
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError, UsageError
 from specgate.ledger import Ledger
@@ -43,7 +44,6 @@ from specgate.request import Request
 from specgate.resolution import read_back, resolve
 from specgate.runner import Ended, Runner, whole_rounds
 from specgate.selftest.stamp import last_green
-from specgate.speedup_limits import with_ceilings
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
 from specgate.watch import snapshot, watching

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from specgate.contrast import Contrast
+from specgate.archive.contrast import Contrast
 from specgate.core import Run, State, Verdict
 from specgate.errors import ExitCode
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
+from specgate.budget.cycle_accounting import cycle_budgets
+from specgate.budget.cycle_budget import Bandwidth
+from specgate.budget.speedup_limits import with_ceilings
+from specgate.budget.traffic import DraftTraffic, PassTraffic, Traffic
 from specgate.core import Block, EngineFacts, Policy, Rule, Run
-from specgate.cycle_accounting import cycle_budgets
-from specgate.cycle_budget import Bandwidth
-from specgate.speedup_limits import with_ceilings
-from specgate.traffic import DraftTraffic, PassTraffic, Traffic
 from tests.factories import blocks_of, plan_of, policy_of, run_of, scenario
 
 MEMORY = Bandwidth("2026-11-21T12:00:00+00:00", "NVIDIA H200", "GPU-1", 8 << 30, 30, 4.48e12, 0.003)

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from specgate import machine
 from specgate.api import Availability, Engine, GemmTuner, MemoryReads, OpenRequest
 from specgate.core import PairRef
-from specgate.gemms import GemmShape
-from specgate.kernel_bench import KernelBench, KernelBenchRequest
+from specgate.tuning.gemms import GemmShape
+from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest
 
 OLDEST = (8, 0)
 """Compute capability: bfloat16 tensor cores."""

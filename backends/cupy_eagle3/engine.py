@@ -28,7 +28,7 @@ from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.core import Budget, EngineFacts, Role
 from specgate.errors import BackendError
-from specgate.fmha import AttentionConfig, TileStatistics
+from specgate.tuning.fmha import AttentionConfig, TileStatistics
 
 FAULTS: Mapping[Fault, str] = {
     Fault.TARGET_NOT_FINITE: "the target's logits are not finite: the checkpoint holds NaN or infinity, or overflows",

@@ -15,7 +15,7 @@ from specgate.backends.cupy_eagle3.kernels.loader import Spec
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.errors import UsageError
-from specgate.fmha import AttentionConfig, TileStatistics
+from specgate.tuning.fmha import AttentionConfig, TileStatistics
 
 
 def config_of(knobs: AttentionConfig) -> FmhaConfig:

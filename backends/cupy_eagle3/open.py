@@ -28,7 +28,7 @@ from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from specgate.backends.eagle3.spec_config import SpecConfig, check
 from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, UsageError
-from specgate.fmha import parse_config
+from specgate.tuning.fmha import parse_config
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "capture": None,

@@ -17,10 +17,10 @@ import torch
 from specgate import plugins
 from specgate.api import Decoded, OpenRequest
 from specgate.backends.cupy_eagle3.engine import CupyEngine
-from specgate.bandwidth import measure
+from specgate.budget.bandwidth import measure
+from specgate.budget.traffic import Slot, draft_bytes, pass_bytes
 from specgate.core import Budget, Role
 from specgate.pairs.resolve import resolve_pair
-from specgate.traffic import Slot, draft_bytes, pass_bytes
 
 
 @click.command()

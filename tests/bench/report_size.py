@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from specgate.attribution import conditions_of
-from specgate.cycle_accounting import cycle_budgets
+from specgate.budget.cycle_accounting import cycle_budgets
 from specgate.reports.html import REPORT
 from specgate.store import RunFolder
 from tests.budgets import MEMORY, with_traffic

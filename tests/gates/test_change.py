@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specgate.contrast import Change, Contrast, How
+from specgate.archive.contrast import Change, Contrast, How
 from specgate.core import Rule, State, Verdict
 from specgate.gates.change import GATE
 from tests.factories import blocks_of, plan_of, run_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specgate.contrast import Contrast, TokenContrast
+from specgate.archive.contrast import Contrast, TokenContrast
 from specgate.core import Rule, State, Verdict
 from specgate.gates.same_tokens import GATE
 from tests.factories import blocks_of, plan_of, run_of

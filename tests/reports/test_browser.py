@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from specgate.attribution import conditions_of
+from specgate.budget.cycle_accounting import cycle_budgets
 from specgate.core import LastGreen, Order
-from specgate.cycle_accounting import cycle_budgets
 from specgate.reports.html import REPORT
 from tests.budgets import MEMORY, with_traffic
 from tests.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario

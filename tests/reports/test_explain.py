@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from specgate.budget.cycle_accounting import cycle_budgets
 from specgate.core import Block, Role
-from specgate.cycle_accounting import cycle_budgets
 from specgate.reports.explain import REPORT
 from tests.budgets import asks, budgeted, split
 from tests.factories import blocks_of, corrupt, plan_of, policy_of, run_of, scenario

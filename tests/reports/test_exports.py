@@ -10,11 +10,11 @@ from datetime import datetime
 
 import yaml
 
+from specgate.archive.history import series
+from specgate.archive.trends import Trends
 from specgate.core import Run
-from specgate.history import series
 from specgate.reports.github_action_benchmark import EXPORT as GITHUB
 from specgate.reports.otava import EXPORT as OTAVA
-from specgate.trends import Trends
 from tests.factories import blocks_of, corrupt, plan_of, run_of, scenario
 
 PLAN = plan_of(scenario(kind="full", spec=(2, 3)))

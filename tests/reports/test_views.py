@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from specgate import plugins
-from specgate.contrasting import contrast_of
+from specgate.archive.contrasting import contrast_of
+from specgate.archive.history import series
+from specgate.archive.matrix import matrix_of
+from specgate.archive.stored import stored
+from specgate.archive.trends import Trends
 from specgate.core import Cell, Point, Run
-from specgate.history import series
-from specgate.matrix import matrix_of
 from specgate.policy import FOR_CONTRASTS, find_policy
 from specgate.reports.contrast import UNPAIRED
 from specgate.reports.markup import visible
-from specgate.stored import stored
-from specgate.trends import Trends
 from tests.factories import corrupt, scenario, with_acceptance
 from tests.hostile import STRINGS, with_text
 from tests.reports.test_html import Page

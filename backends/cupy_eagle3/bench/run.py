@@ -26,7 +26,7 @@ from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.core import Role
 from specgate.errors import BackendError
-from specgate.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
+from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
 
 
 def bench_kernels(request: KernelBenchRequest) -> KernelBench:

@@ -9,7 +9,7 @@ from specgate.backends.cupy_eagle3.tuning.gemms import Lookup
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.core import PairRef
 from specgate.errors import EnvironmentRefused
-from specgate.gemms import GemmShape
+from specgate.tuning.gemms import GemmShape
 
 SHOWN = 3
 """Shapes that a message names."""

@@ -30,7 +30,7 @@ from specgate.backends.cupy_eagle3.tuning.tuned import Tuned, code_sha256
 from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError
-from specgate.gemms import GemmShape, TunedGemm
+from specgate.tuning.gemms import GemmShape, TunedGemm
 
 SCREEN: Final = 4
 """Rows at which all are timed; the fastest there are timed at all of `ROWS`."""

@@ -10,7 +10,7 @@ from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConf
 from specgate.backends.cupy_eagle3.tuning.gemms import EPILOGUES, parts
 from specgate.backends.cupy_eagle3.tuning.product import MOST
 from specgate.errors import UsageError
-from specgate.gemms import GemmShape
+from specgate.tuning.gemms import GemmShape
 
 CHUNK: Final = 32
 """Columns of a weight that a tensor core takes at a time."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig
 from specgate.backends.cupy_eagle3.tuning.tuned import code_sha256
-from specgate.gemm_files import write_tuned
-from specgate.gemms import TunedGemm, TunedGemms
+from specgate.tuning.gemm_files import write_tuned
+from specgate.tuning.gemms import TunedGemm, TunedGemms
 
 DEVICE = "NVIDIA T4"
 

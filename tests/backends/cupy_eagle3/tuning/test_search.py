@@ -14,8 +14,8 @@ from specgate.backends.cupy_eagle3.tuning.search import SCREEN, SHORTLIST, disti
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.backends.cupy_eagle3.tuning.weights import weights_of
 from specgate.errors import UsageError
-from specgate.gemm_files import read_tuned
-from specgate.gemms import GemmShape
+from specgate.tuning.gemm_files import read_tuned
+from specgate.tuning.gemms import GemmShape
 
 CONFIGS = [replace(GemmConfig(), warps=4 * (i + 1)) for i in range(SHORTLIST + 3)]
 times = st.lists(st.tuples(*[st.integers(1, 50)] * len(ROWS)), min_size=1, max_size=len(CONFIGS))
@@ -76,7 +76,7 @@ def test_a_shape_that_the_engine_does_not_have_is_refused(shape: GemmShape, said
 @pytest.mark.gpu
 def test_what_was_tuned_here_is_found_here_and_merged_with_what_was_there(tmp_path: Path) -> None:
     from specgate.backends.cupy_eagle3.tuning.search import Tuner
-    from specgate.gemm_tuning import tune_into
+    from specgate.tuning.gemm_tuning import tune_into
 
     tuner, file = Tuner(), tmp_path / "tuned.json"
     shapes = [GemmShape("TARGET_O", 576, 576, 4), GemmShape("EAGLE3_FFN_GATE_UP", 3072, 576, 1)]

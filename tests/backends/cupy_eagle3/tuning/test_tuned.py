@@ -12,7 +12,7 @@ from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig
 from specgate.backends.cupy_eagle3.tuning import tuned
 from specgate.backends.cupy_eagle3.tuning.tuned import KERNEL, NOTHING_TUNED, Tuned, code_sha256
 from specgate.errors import UsageError
-from specgate.gemms import GemmShape, TunedGemm
+from specgate.tuning.gemms import GemmShape, TunedGemm
 from tests.backends.cupy_eagle3.tuning.files import DEVICE, gemm, written
 
 SHAPE = GemmShape("TARGET_O", 4096, 4096, 4)
