@@ -41,33 +41,44 @@ def main(pairs: int, seconds: float, interval: float, gpu: bool) -> None:
     uuid = machine.visible_gpu_uuid()
     cpus = len(usable_cpus())
     block = stretches(seconds) if gpu else hashes(cpus, seconds)
-    ratios, orders, shares = [], [], []
+    wall, cpu, orders, shares = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for pair in range(pairs):
-            on, off = 0.0, 0.0
             for watched in (False, True) if pair % 2 == 0 else (True, False):
                 if watched:
                     with watching(Path(folder) / "environment.jsonl", 0, uuid, interval):
                         before = watch_cpu_s()
-                        on = block()
-                        shares.append((watch_cpu_s() - before) / (on * cpus))
+                        on, on_cpu = timed(block)
+                        watch = watch_cpu_s() - before
                 else:
-                    off = block()
-            ratios.append(math.log(on / off))
+                    off, off_cpu = timed(block)
+            wall.append(math.log(on / off))
+            cpu.append(math.log((on_cpu + watch) / off_cpu))
             orders.append(1 if pair % 2 == 0 else -1)
-    found = slot_interval(ratios, orders)
+            shares.append(watch / (on * cpus))
     click.echo(
         f"{cpus} CPUs, {pairs} pairs of blocks of {off:.2f} s, a sample every {interval:g} s, GPU {uuid or 'none'}"
     )
+    say("time of a block, on/off", wall, orders)
+    if not gpu:
+        say("CPU time of block and watch, on/off", cpu, orders)
+    click.echo(f"CPU time of the watch: {statistics.fmean(shares):.3%} of all CPUs")
+
+
+def timed(block: Callable[[], float]) -> tuple[float, float]:
+    """Seconds of a block, and the CPU seconds of this process meanwhile: time that others took is not among these."""
+    before = time.process_time()
+    return block(), time.process_time() - before
+
+
+def say(what: str, ratios: Sequence[float], orders: Sequence[int]) -> None:
+    found = slot_interval(ratios, orders)
     if found is not None:
         middle, low, high = (math.exp(v) - 1 for v in (found.mean, found.low, found.high))
-        click.echo(f"time on/off: {middle:+.3%} (95 % interval {low:+.3%} … {high:+.3%}), sd of a pair {found.sd:.3%}")
+        click.echo(f"{what}: {middle:+.3%} (95 % interval {low:+.3%} … {high:+.3%}), sd of a pair {found.sd:.3%}")
     low, high = median_interval(ratios)
     middle, low, high = (math.exp(v) - 1 for v in (statistics.median(ratios), low, high))
-    click.echo(
-        f"median on/off: {middle:+.3%} (95 % interval {low:+.3%} … {high:+.3%}), which bursts of others move less"
-    )
-    click.echo(f"CPU time of the watch: {statistics.fmean(shares):.3%} of all CPUs")
+    click.echo(f"  median {middle:+.3%} ({low:+.3%} … {high:+.3%}), which bursts of others move less")
 
 
 def hashes(cpus: int, seconds: float) -> Callable[[], float]:
