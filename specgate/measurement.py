@@ -12,6 +12,7 @@ from specgate.comparison import compare, first_difference, speed
 from specgate.core import Block, Cell, CellResult, Comparison, Margin, Plan, Value
 from specgate.degeneracy import repeated_ngram_share
 from specgate.errors import InvalidResult
+from specgate.served import check_served, filled_ns, request_values, served_steps
 from specgate.stats import cluster_interval
 
 SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms")
@@ -72,6 +73,9 @@ def check_block(block: Block) -> None:
     (accepted + 1) − truncated, the prefill token apart. Steps that are counted as `disabled_draft_error` had no draft.
     """
     where = f"{block.cell.key} set {block.prompt_set} round {block.round}"
+    if block.served is not None:
+        check_served(block, block.served, where)
+        return
     batch, k = len(block.tokens), block.role.k
     widths = {len(row) for row in (*block.accepted, *block.drafted, block.truncated, block.finish)}
     heights = {len(block.accepted), len(block.drafted), len(block.step_ns)}
@@ -140,17 +144,19 @@ def speed_values(blocks: Sequence[Block], whole: bool) -> Iterator[Value]:
     yield median("output_tok_s", lambda b: speed(b, whole))
     yield median("output_tok_s_per_user", lambda b: speed(b, whole) / len(b.tokens))
     yield median("tpot_ms", ms_per_token)
-    yield median("step_ms", lambda b: statistics.median(b.step_ns) / 1e6)
+    if all(b.step_ns for b in live):
+        yield median("step_ms", lambda b: statistics.median(b.step_ns) / 1e6)
     for phase in PHASES:
         if all(phase in b.phase_ns for b in live):
             yield median(f"{phase}_ms", partial(ms_per_step, phase))
-    if whole:
+    requests = [r for b in live if b.served for r in b.served.requests]
+    if requests:
+        yield from request_values(requests)
+    elif whole:
         yield median("ttft_ms", lambda b: b.prefill_ns / 1e6)
         yield median("e2e_ms", lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6)
     point = live[0].point
-    yield median(
-        "prefill_tok_s", lambda b: point.context * len(b.tokens) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0
-    )
+    yield median("prefill_tok_s", lambda b: point.context * len(b.tokens) / (ns / 1e9) if (ns := filled_ns(b)) else 0.0)
 
 
 def ms_per_step(phase: str, block: Block) -> float:
@@ -159,13 +165,14 @@ def ms_per_step(phase: str, block: Block) -> float:
 
 def ms_per_token(block: Block) -> float:
     """Decode milliseconds per token of one request, averaged over the block's requests."""
-    return block.elapsed_ns / 1e6 * len(block.tokens) / block.emitted
+    return block.decoding_ns / 1e6 / block.emitted
 
 
 def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
     """How many slots were at work, and what one of them gained by a step."""
     counts = active_counts(blocks)
     if not counts:
+        yield from served_steps(blocks)
         return
     request_steps = sum(counts)
     yield Value("emitted_per_step", sum(b.emitted for b in blocks) / request_steps, "tok_weighted", request_steps)
@@ -180,15 +187,7 @@ def acceptance_values(blocks: Sequence[Block], record: AcceptanceRecord | None) 
     yield Value("disabled_draft_error", float(sum(map(draft_errors, blocks))), "count", sum(active_counts(blocks)))
     if record.acceptance_length is None:
         return
-    # One cluster per prompt, not per block: rounds repeat the same greedy text and are no new evidence.
-    clusters: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for b in blocks:
-        for row, drafts in zip(b.accepted, b.drafted, strict=True):
-            for slot, a in enumerate(row):
-                if drafts[slot] > 0:
-                    clusters[b.prompt_set, slot][0] += a + 1
-                    clusters[b.prompt_set, slot][1] += 1
-    sums = list(clusters.values())
+    sums = clusters(blocks)
     interval = cluster_interval([s[0] for s in sums], [s[1] for s in sums])
     bounds = (interval.low, interval.high) if interval else (None, None)
     yield Value("acceptance_length", record.acceptance_length, "tok_weighted", len(sums), *bounds)
@@ -203,6 +202,26 @@ def acceptance_values(blocks: Sequence[Block], record: AcceptanceRecord | None) 
         yield Value(f"cond_acceptance_at_pos[{i}]", cond, "tok_weighted", record.drafted_at_pos[i - 1])
     for i, count in enumerate(record.hist):
         yield Value(f"accept_hist[{i}]", float(count), "count", record.steps)
+
+
+def clusters(blocks: Sequence[Block]) -> list[tuple[int, int]]:
+    """(tokens, steps) by prompt, not by block: rounds repeat the same greedy text and are no new evidence.
+
+    A server counts over all requests of a block: the cluster is then the prompt set.
+    """
+    tokens: dict[tuple[int, int], int] = defaultdict(int)
+    steps: dict[tuple[int, int], int] = defaultdict(int)
+    for b in blocks:
+        if b.served is not None:
+            record = record_of(b)
+            tokens[b.prompt_set, 0] += record.accepted + record.steps
+            steps[b.prompt_set, 0] += record.steps
+        for row, drafts in zip(b.accepted, b.drafted, strict=True):
+            for slot, a in enumerate(row):
+                if drafts[slot] > 0:
+                    tokens[b.prompt_set, slot] += a + 1
+                    steps[b.prompt_set, slot] += 1
+    return [(tokens[key], steps[key]) for key in tokens]
 
 
 def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:
@@ -242,6 +261,8 @@ def pooled_acceptance(blocks: Sequence[Block]) -> AcceptanceRecord:
 
 def record_of(block: Block) -> AcceptanceRecord:
     """The request-steps with drafts; one without emits a single token, which nothing can truncate."""
+    if block.served is not None and block.served.acceptance is not None:
+        return block.served.acceptance
     emitted, truncated = block.emitted - undrafted(block), sum(block.truncated)
     return AcceptanceRecord.from_steps(block.role.k, block.accepted, block.drafted, emitted, truncated)
 
