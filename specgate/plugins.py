@@ -22,6 +22,11 @@ GROUPS = ("specgate.backends", "specgate.gates", "specgate.reports")
 _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.backends", "cupy", "specgate.backends.cupy_eagle3.backend:BACKEND"),
     ("specgate.backends", "reference", "specgate.backends.reference.backend:BACKEND"),
+    ("specgate.backends", "vllm", "specgate.backends.servers.backend:VLLM"),
+    ("specgate.backends", "sglang", "specgate.backends.servers.backend:SGLANG"),
+    ("specgate.backends", "trtllm", "specgate.backends.servers.backend:TRTLLM"),
+    ("specgate.backends", "lmdeploy", "specgate.backends.servers.backend:LMDEPLOY"),
+    ("specgate.backends", "llamacpp", "specgate.backends.servers.backend:LLAMACPP"),
     ("specgate.backends", "fake", "specgate.backends.fake:BACKEND"),
     ("specgate.gates", "validity", "specgate.gates.validity:GATE"),
     ("specgate.gates", "tokens", "specgate.gates.tokens:GATE"),
