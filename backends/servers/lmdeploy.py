@@ -43,7 +43,8 @@ class Lmdeploy:
         argv = [
             launch.options.program or self.program, "serve", "api_server", str(launch.pair.target), "--backend", engine,
             "--server-name", HOST, "--server-port", str(launch.port), "--model-name", SERVED_NAME,
-            "--dtype", launch.dtype, "--session-len", str(launch.max_positions), "--max-batch-size", str(launch.max_batch),
+            "--dtype", launch.dtype, "--session-len", str(launch.max_positions),
+            "--max-batch-size", str(launch.max_batch),
         ]  # fmt: skip
         if launch.role.speculative:
             argv += ["--speculative-algorithm", "eagle3", "--speculative-draft-model", str(launch.draft)]

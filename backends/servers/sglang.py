@@ -45,7 +45,8 @@ class Sglang:
     def command(self, launch: Launch) -> Command:
         argv = [
             launch.options.program or self.program, "-m", "sglang.launch_server",
-            "--model-path", str(launch.pair.target), "--host", HOST, "--port", str(launch.port), "--served-model-name", SERVED_NAME, "--dtype", launch.dtype,
+            "--model-path", str(launch.pair.target), "--host", HOST, "--port", str(launch.port),
+            "--served-model-name", SERVED_NAME, "--dtype", launch.dtype,
             "--context-length", str(launch.max_positions), "--max-running-requests", str(launch.max_batch),
             "--disable-radix-cache", "--enable-metrics",
         ]  # fmt: skip

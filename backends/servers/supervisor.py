@@ -5,7 +5,8 @@
 The command gets a session of its own. It is ended, with all that it has started, when the pipe on our standard input
 closes (which it does however the asking process ends, SIGKILL included), or when the command itself ends. Orphans of
 the command become our children (PR_SET_CHILD_SUBREAPER), so that none is overlooked; should we be killed, the kernel
-kills the command (PR_SET_PDEATHSIG). On our standard output: `started PID`, later `ended CODE`. Standard error is the log.
+kills the command (PR_SET_PDEATHSIG). On our standard output: `started PID`, later `ended CODE`. Standard error is the
+log.
 
 Elsewhere than on Linux the two kernel services are missing: closing the pipe ends the command and its descendants.
 """
