@@ -125,9 +125,9 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
             f"{where}: it drafts, and is to be the baseline", hint="-o url.baseline=URL of a server that does not"
         )
     acceptance, undrafted = record_of(role.k, own or spec, answers, where) if role.speculative else (None, None)
-    buffered = [a for a in answers if len(a.tokens) > role.k + 2 and len(a.times.chunk_ns) == 1]
-    if buffered:
-        raise BackendError(f"{where}: {len(buffered[0].tokens)} tokens in one chunk: the answer is not streamed")
+    for answer in answers:
+        if len(answer.tokens) > role.k + 2 and answer.times.chunk_ns[0] == answer.times.chunk_ns[-1]:
+            raise BackendError(f"{where}: {len(answer.tokens)} tokens came at once: the answer is not streamed")
     first = min(a.times.chunk_ns[0] for a in answers)
     cached = [a.usage.cached for a in answers if a.usage.cached is not None]
     return Decoded(

@@ -24,6 +24,8 @@ from specgate.errors import BackendError
 
 SETTLE_S: Final = 5.0
 """Counters may follow the answers; this long they may take."""
+DYING_S: Final = 0.3
+"""A connection may break this long before the process is seen to have ended."""
 POLL_S: Final = 0.02
 READY_POLL_S: Final = 0.1
 
@@ -155,8 +157,7 @@ class Server:
             raise BackendError(f"{self.where}: the server {how} ({error.message})", hint=why) from error
 
     def _ended_by_now(self) -> int | None:
-        """A connection may break a little before the process is seen to have ended."""
-        process, deadline = self.running.process, time.monotonic() + 1.0
+        process, deadline = self.running.process, time.monotonic() + DYING_S
         while process is not None and process.ended is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return process.ended if process is not None else None

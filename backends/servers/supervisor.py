@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import platform
 import select
 import signal
 import subprocess
@@ -25,6 +26,8 @@ from collections.abc import Sequence
 import psutil
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LINUX = platform.system() == "Linux"
+POLL_S = 0.2
 
 
 def main(grace_s: float, command: Sequence[str]) -> int:
@@ -40,9 +43,8 @@ def main(grace_s: float, command: Sequence[str]) -> int:
         say("ended 127")
         return 127
     say(f"started {child.pid}")
-    while child.poll() is None and not asker_gone(0.2):
-        pass
-    if child.returncode is None:
+    wait_for_either(child.pid)
+    if child.poll() is None:
         end(child, grace_s)
     end_descendants()
     say(f"ended {child.returncode}")
@@ -57,14 +59,17 @@ def as_a_command() -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
+    if LINUX:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def asker_gone(wait_s: float) -> bool:
-    """Whether the pipe has been closed; nothing is ever written into it."""
-    readable, _, _ = select.select([0], [], [], wait_s)
-    return bool(readable) and not os.read(0, 1)
+def wait_for_either(pid: int) -> None:
+    """Until the pipe is closed (nothing is ever written into it) or the command has ended."""
+    if LINUX:
+        select.select([0, os.pidfd_open(pid)], [], [])
+        return
+    while not select.select([0], [], [], POLL_S)[0] and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        pass
 
 
 def end(child: subprocess.Popen[bytes], grace_s: float) -> None:

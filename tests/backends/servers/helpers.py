@@ -87,3 +87,13 @@ def started(folder: Path, pair: tuple[Path, Path], dialect: str, *arguments: str
         yield engine
     finally:
         engine.close()
+
+
+@contextmanager
+def attached(folder: Path, pair: tuple[Path, Path], dialect: str, options: dict[str, str]) -> Iterator[Engine]:
+    """An engine on servers that somebody else has started."""
+    engine = backend(dialect).open(request_of(pair, folder, options))
+    try:
+        yield engine
+    finally:
+        engine.close()

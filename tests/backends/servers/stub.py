@@ -24,7 +24,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dialect", choices=DIALECTS, required=True)
     parser.add_argument("--port", "--server-port", type=int, required=True)
     parser.add_argument("--k", type=int, default=0)
-    parser.add_argument("--rate", type=float, default=0.0)
+    parser.add_argument("--rate", type=float, default=2000.0)
     parser.add_argument("--model-name", "--served-model-name", default="specgate")
     parser.add_argument("--fault", action="append", default=[])
     for flag in ("--speculative-config", "--speculative-num-steps", "--spec-draft-n-max", "--config"):

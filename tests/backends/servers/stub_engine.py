@@ -70,7 +70,7 @@ Writer = Callable[[int, Step], list[dict[str, object]]]
 
 
 class Stub:
-    """State and faults of one running stub. `rate`: steps per second of a stream; 0 for as fast as it goes."""
+    """State and faults of one running stub. `rate`: steps per second of a stream."""
 
     def __init__(self, dialect: str, k: int, rate: float, model: str, faults: dict[str, str]) -> None:
         self.dialect, self.k, self.rate, self.model, self.faults = dialect, k, rate, model, faults
@@ -119,8 +119,7 @@ class Stub:
         began = time.perf_counter()
         held = b""
         for number, step in enumerate(planned):
-            if self.rate:
-                await asyncio.sleep(max(0.0, began + number / self.rate - time.perf_counter()))
+            await asyncio.sleep(max(0.0, began + number / self.rate - time.perf_counter()))
             if number == 2:
                 await self.strike(request, response)
             data = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in write(number, step))
