@@ -101,8 +101,6 @@ class AcceptanceRecord:
 
     def check(self) -> None:
         """Raise InvalidResult with the equation that fails."""
-        if self.totals is not None:
-            self._check_totals(self.totals)
         unknown = {0} if self.totals is not None else set()
         if (
             self.k < 1
@@ -113,6 +111,8 @@ class AcceptanceRecord:
                 f"acceptance record: k = {self.k} needs {self.k + 1} histogram bins and {self.k} positions, "
                 f"got {len(self.hist)} and {len(self.drafted_at_pos)}"
             )
+        if self.totals is not None:
+            self._check_totals(self.totals)
         if min(*self.hist, *self.drafted_at_pos, self.emitted, self.truncated) < 0:
             raise InvalidResult("acceptance record: a count is negative")
         if self.per_position and any(a > d for a, d in zip(self.accepted_at_pos, self.drafted_at_pos, strict=True)):

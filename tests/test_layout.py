@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SHELVES = ("backends", "gates", "reports", "scenarios")
-HEAVY = ("torch", "cupy", "pandas", "matplotlib", "scipy", "pydantic", "tokenizers", "gguf", "transformers")
+HEAVY = ("torch", "cupy", "pandas", "matplotlib", "scipy", "pydantic", "tokenizers", "gguf", "transformers", "aiohttp")
 
 
 @pytest.mark.parametrize("name", SHELVES)

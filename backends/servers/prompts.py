@@ -26,7 +26,7 @@ class PromptTexts:
         again = self.tokenizer.encode(text, add_special_tokens=False).ids
         if tuple(again) != prompt:
             raise BackendError(
-                f"a prompt of {len(prompt)} tokens is a text of {len(again)} other ones",
+                f"a prompt of {len(prompt)} tokens, as text, has {len(again)}, or other ones",
                 hint="leave out -o prompts=text",
             )
         return text

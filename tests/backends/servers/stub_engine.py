@@ -106,6 +106,11 @@ class Stub:
         if self.has("reset"):
             self.counts = Counts()
 
+    def die_in_time(self) -> None:
+        """End the process once so many requests have been answered."""
+        if self.counts.requests >= int(self.faults.get("die_after", 1 << 30)):
+            os._exit(9)
+
     async def stream(self, request: web.Request, planned: Sequence[Step], write: Writer) -> web.StreamResponse:
         """Send one event per step at the scripted rate; faults strike after the second one."""
         if self.has("status"):
@@ -113,6 +118,7 @@ class Stub:
             return web.json_response({"error": {"message": said}}, status=int(self.faults["status"]))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
+        self.die_in_time()
         self.counts.running += 1
         stamps: list[float] = []
         self.sent_at.append(stamps)
