@@ -19,7 +19,7 @@ KEY = "sk-not-to-be-written"
 
 
 def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
-    done = cli.micro("--backend", "vllm", "-o", f"program={program(cli.folder, 'vllm')}", "--plain")
+    done = cli.micro("--backend", "vllm", "-o", f"program={program(cli.folder, 'vllm', '--rate 500')}", "--plain")
     assert done.returncode == 0, done.stdout + done.stderr
     run = RunFolder.open(cli.newest()).read_run()
     lengths = {c.cell.role.name: c.acceptance and c.acceptance.acceptance_length for c in run.cells}
@@ -35,7 +35,7 @@ def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
 
 
 def test_a_server_that_dies_costs_its_point_and_no_finished_block(cli: Cli) -> None:
-    server = program(cli.folder, "vllm", "--fault", "die_after=12")
+    server = program(cli.folder, "vllm", "--rate 500 --fault die_after=12")
     done = cli.micro("--backend", "vllm", "-o", f"program={server}", "--plain")
     assert done.returncode == 7
     assert "the server ended with exit code 9" in done.stderr
