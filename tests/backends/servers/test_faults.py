@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -19,7 +22,7 @@ STEPS = Budget(steps=20)
 KEY = "sk-not-to-be-seen"
 
 IN_MID_BLOCK = [
-    ("die", r"the server ended with exit code 9"),
+    ("die", r"the connection broke"),
     ("hang", r"silent for 0.5 s"),
     ("malformed_json", r"malformed event"),
     ("malformed_sse", r"malformed event: field '<html>gateway</html>'"),
@@ -36,31 +39,60 @@ IN_MID_BLOCK = [
 ]
 
 
+@pytest.fixture(scope="module")
+def baselines() -> Iterator[Callable[[str], str]]:
+    """Engine → the URL of a stub without faults, started once, in the baseline's place."""
+    with ExitStack() as stack:
+        yield cache(lambda name: stack.enter_context(running_stub(name, 0)))
+
+
 @pytest.mark.parametrize(("fault", "said"), IN_MID_BLOCK, ids=[f for f, _ in IN_MID_BLOCK])
 def test_a_fault_in_mid_block_is_named(
-    fault: str, said: str, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str,
+    said: str,
+    baselines: Callable[[str], str],
+    pair: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server_module, "SETTLE_S", 0.3)
-    with started(tmp_path, pair, "vllm", "--fault", fault, stall_s="0.5", stop_s="0.5") as engine:
-        engine.prefill(PROMPTS, draft=True)
-        with pytest.raises(BackendError, match=said):
-            engine.decode(Role(3), Budget(steps=40), ())
-        if fault == "reset":
-            with pytest.raises(BackendError):
-                engine.decode(Role(3), STEPS, ())
-    assert not psutil.Process().children()
+    with running_stub("vllm", 3, "--fault", fault) as url:
+        options = {"url": url, "url.baseline": baselines("vllm"), "stall_s": "0.5"}
+        with attached(tmp_path, pair, "vllm", options) as engine:
+            engine.prefill(PROMPTS, draft=True)
+            with pytest.raises(BackendError, match=said):
+                engine.decode(Role(3), Budget(steps=40), ())
 
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("fault", ["no_usage", "foreign"])
 def test_no_engine_gets_away_with_it(
-    name: str, fault: str, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    fault: str,
+    baselines: Callable[[str], str],
+    pair: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server_module, "SETTLE_S", 0.3)
-    with started(tmp_path, pair, name, "--fault", fault) as engine:
+    with (
+        running_stub(name, 3, "--fault", fault) as url,
+        attached(tmp_path, pair, name, {"url": url, "url.baseline": baselines(name)}) as engine,
+    ):
         engine.prefill(PROMPTS, draft=True)
         with pytest.raises(BackendError):
             engine.decode(Role(3), STEPS, ())
+
+
+def test_a_server_that_dies_in_mid_block_is_explained_by_its_log(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    faults = ("--fault", "die", "--fault", "log='torch.OutOfMemoryError: CUDA out of memory'")
+    before = psutil.Process().children()
+    with started(tmp_path, pair, "vllm", *faults) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        with pytest.raises(BackendError, match="the server ended with exit code 9") as caught:
+            engine.decode(Role(3), STEPS, ())
+        assert "memory ran out" in str(caught.value)
+    assert psutil.Process().children() == before
 
 
 @pytest.mark.parametrize("name", ENGINES)
