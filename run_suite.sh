@@ -85,19 +85,30 @@ arguments() {
 }
 
 measure() {
-    local extras=torch args=()
+    local extras=torch args=() pair=(--pair demo)
     arguments >/dev/null # so that a bad variable stops us before anything is installed
     if has_gpu; then extras=cuda13; fi
+    if [ -n "${MODEL_PATH:-}${SPEC_MODEL_PATH:-}" ]; then
+        pair=(${MODEL_PATH:+--target "$MODEL_PATH"} ${SPEC_MODEL_PATH:+--draft "$SPEC_MODEL_PATH"})
+    fi
     setup "$extras"
     say "fetching what the demo pair and the prompts are made of (once)"
     "$VENV/bin/specgate" pairs fetch ${MODEL_PATH:+--texts}
     mapfile -d '' -t args < <(arguments)
+    if has_gpu && [ "${BACKEND:-cupy}" = cupy ] && [ "${PERF_MODE:-1}" = 1 ]; then
+        say "tuning the pair's matrix products for this GPU (those that nobody has tuned yet)"
+        "$VENV/bin/specgate" tune gemm --missing "${pair[@]}" || say "going on without"
+    fi
     say "specgate $command ${args[*]} $*"
     exec "$VENV/bin/specgate" "$command" "${args[@]}" "$@"
 }
 
+has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome || command -v chrome; }
+
 tests() {
-    setup torch,dev
+    local extras=torch,dev
+    if has_browser >/dev/null; then extras+=,browser; fi # else the tests that open the page are skipped
+    setup "$extras"
     say "fetching the demo pair (once)"
     "$VENV/bin/specgate" pairs fetch
     say "ruff"
@@ -106,7 +117,8 @@ tests() {
     say "mypy"
     "$VENV/bin/mypy"
     say "pytest"
-    "$VENV/bin/python" -m pytest "$@"
+    # Workers side by side, each with one thread; a file's tests stay together, for what they share.
+    OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile "$@"
 }
 
 case "$command" in

@@ -45,7 +45,7 @@ class Script:
     d2h_in_loop: bool = False
     alloc_in_loop: bool = False
     untuned_launches: int = 0
-    """Launches per block that found no tuned configuration."""
+    """Look-ups per block that found no tuned configuration."""
     left_multi_token: int = 0
     """Request-steps per spec block that left multi-token mode for no good reason."""
     kv_integrity_failures: int = 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from specgate.core import BASELINE, Cell, CellResult, Role, Rule, Run, State, Verdict
-from specgate.gates.samples import evidence_of, looks_of, more_pairs, pairs_of, smallest_effect, span
+from specgate.gates.samples import evidence_of, looks_of, more_pairs, smallest_effect, span
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 from specgate.gates.speed import with_source
 from specgate.stats import Pairs, decide
@@ -84,7 +84,7 @@ def pairs_between(cell: Cell, base: Cell, run: Run) -> Pairs | None:
     comparisons = [run.comparison(c.key) for c in (cell, base) if c.role != BASELINE]
     if any(c is None or c.tokens.mismatches for c in comparisons):
         return None
-    mine, *others = [pairs_of(c) for c in comparisons if c is not None]
+    mine, *others = [Pairs.of(c) for c in comparisons if c is not None]
     return mine.over(others[0]) if others else mine
 
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from specgate.core import CellResult, Comparison, Run
-from specgate.stats import Decision, Interval, Pairs, pairs_needed, planned_looks
+from specgate.core import CellResult, Run
+from specgate.stats import Decision, Interval, pairs_needed, planned_looks
 
 Evidence = Mapping[str, float | int | str | None]
-
-
-def pairs_of(comparison: Comparison) -> Pairs:
-    return Pairs(comparison.log_ratios, comparison.orders, comparison.prompt_sets, comparison.turns)
 
 
 def looks_of(result: CellResult, run: Run) -> tuple[int, ...]:

@@ -1,18 +1,21 @@
-"""The verdict on a terminal of 80 columns: tables where there is one, one plain line per cell and verdict elsewhere."""
+"""The verdict: tables on a terminal of 80 columns or more, one plain line per cell and verdict elsewhere."""
 
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from specgate.core import Policy, Run, State, Value, Verdict
 from specgate.reports import figures, summary
+from specgate.reports.markup import visible
 from specgate.reports.tables import CELL_HEAD, Entry, Group, cell_groups, tokens_entry
 
-WIDTH = 80
-_STYLES = {
+LEAST, MOST = 80, 160
+"""Columns: narrower terminals have to wrap, and on wider ones an eye would lose its row."""
+STYLES = {
     State.PASS: "green",
     State.IMPROVED: "green",
     State.FAIL: "bold red",
@@ -93,33 +96,42 @@ def _noted(name: str, entry: Entry) -> str:
 
 
 def rich_lines(run: Run) -> Iterator[str]:
-    from rich.console import Console
+    yield from printed(
+        *(words((line, "bold red")) for line in opening_lines(run)),
+        *(_cells(group) for group in cell_groups(run)),
+        *([_verdicts(run.verdicts)] if run.verdicts else []),
+        *(words((line, "" if n else "bold")) for n, line in enumerate(closing_lines(run))),
+    )
+
+
+def words(*parts: str | tuple[str, str]) -> Any:
+    """A rich Text of texts, each with its style or none. What is in them can neither style nor move the cursor."""
     from rich.text import Text
 
-    console = Console(file=io.StringIO(), width=WIDTH, force_terminal=True, color_system="standard")
-    for line in opening_lines(run):
-        console.print(Text(line, style="bold red"))
-    for group in cell_groups(run):
-        console.print(_cells(group))
-    if run.verdicts:
-        console.print(_verdicts(run.verdicts))
-    for n, line in enumerate(closing_lines(run)):
-        console.print(Text(line, style="bold" if n == 0 else ""))
-    file = console.file
-    assert isinstance(file, io.StringIO)
+    styled = ((part, "") if isinstance(part, str) else part for part in parts)
+    return Text.assemble(*((visible(text), style) for text, style in styled))
+
+
+def printed(*renderables: Any) -> Iterator[str]:
+    """What rich makes of `renderables`, in lines, as wide as the terminal; without colour where NO_COLOR is set."""
+    from rich.console import Console
+
+    width = min(max(shutil.get_terminal_size((LEAST, 24)).columns, LEAST), MOST)
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=True, color_system="standard")
+    console.print(*renderables, sep="\n")
     yield from file.getvalue().rstrip("\n").split("\n")
 
 
 def _cells(group: Group) -> Any:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
-    from rich.text import Text
 
     reasons = [f"{row[0].text}: {row[0].note}" for row in group.rows if row[0].note]
     table = Table(
-        title=Text(group.title),
+        title=words(group.title),
         title_justify="left",
-        caption=Text("\n".join(reasons)) if reasons else None,
+        caption=words("\n".join(reasons)) if reasons else None,
         caption_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -134,16 +146,14 @@ def _cells(group: Group) -> Any:
 
 
 def _two_lines(entry: Entry) -> Any:
-    from rich.text import Text
 
-    return Text.assemble(entry.text, *([("\n" + entry.note, "dim")] if entry.note else []))
+    return words(entry.text, *([("\n" + entry.note, "dim")] if entry.note else []))
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Any:
     """What a rule says of several cells in the same words is one row; green cells are counted, the others named."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True)
     table.add_column("verdict", no_wrap=True)
@@ -156,9 +166,9 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Any:
         cells = [] if counted else [summary.short(v.cell) for v in same if v.cell]
         because = f"{len(same)} cells: {first.reason_code.replace('_', ' ')}" if counted else first.message
         table.add_row(
-            Text(state, style=_STYLES[first.state]),
-            Text.assemble(first.rule, *(("\n" + cell, "dim") for cell in cells)),
-            Text.assemble(because, *([("\nnext: " + first.next_step, "dim")] if first.next_step else [])),
+            words((state, STYLES[first.state])),
+            words(first.rule, *(("\n" + cell, "dim") for cell in cells)),
+            words(because, *([("\nnext: " + first.next_step, "dim")] if first.next_step else [])),
         )
     return table
 
@@ -172,4 +182,4 @@ def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
 
 
 REPORT = ConsoleReport("console", rich_lines)
-PLAIN = ConsoleReport("plain", plain_lines)
+PLAIN = ConsoleReport("plain", lambda run: map(visible, plain_lines(run)))

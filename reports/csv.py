@@ -34,6 +34,8 @@ SUMMARY_COLUMNS = (
     *("speedup_vs_ar_ratio", "speedup_ci_low", "speedup_ci_high", "pairs"),
     *("compared_tokens", "mismatches", "near_ties", "verdict", "reason_code"),
 )
+FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")
+"""The last four are full-width: some spreadsheets take them for the others."""
 _SEVERITY = (
     State.INVALID,
     State.ENV_REJECTED,
@@ -175,12 +177,12 @@ def table(rows: Iterable[Row], columns: Sequence[str]) -> str:
 
 def inert(value: Scalar) -> Scalar:
     """Text that begins like a formula, behind an apostrophe: what a spreadsheet opens must not run."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return f"'{value}" if isinstance(value, str) and value[:1] in FORMULA_STARTS else value
 
 
 @dataclass(frozen=True, slots=True)
 class CsvReport:
-    """An `api.Report` that is one table."""
+    """An `api.Report` that is one table, and `api.Combined`: the rows of several runs differ in `run_id`."""
 
     name: str
     filename: str
@@ -188,7 +190,10 @@ class CsvReport:
     columns: Sequence[str]
 
     def render(self, run: Run, policy: Policy) -> str:
-        return table(self.rows(run), self.columns)
+        return self.render_all([run])
+
+    def render_all(self, runs: Sequence[Run]) -> str:
+        return table((row for run in runs for row in self.rows(run)), self.columns)
 
 
 METRICS = CsvReport("metrics_csv", "metrics.csv", metric_rows, METRIC_COLUMNS)

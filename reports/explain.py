@@ -7,9 +7,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from specgate.budget.cycle_budget import TOLERANCE, Bandwidth, Ceiling, Part
 from specgate.core import Cell, CellResult, CycleBudget, Run
-from specgate.cycle_budget import TOLERANCE, Bandwidth, Ceiling, Part
-from specgate.reports.console import WIDTH, ConsoleReport
+from specgate.reports.console import LEAST, ConsoleReport
 from specgate.reports.figures import NONE, number, percent, ratio
 from specgate.reports.tables import title
 
@@ -173,7 +173,7 @@ def wrapped(text: str, indent: int = 0) -> Iterator[str]:
     held = text.replace(" %", "\u00a0%")
     return (
         line.replace("\u00a0", " ")
-        for line in textwrap.wrap(held, WIDTH, initial_indent=pad, subsequent_indent=pad + "  ")
+        for line in textwrap.wrap(held, LEAST, initial_indent=pad, subsequent_indent=pad + "  ")
     )
 
 

@@ -8,6 +8,7 @@ from specgate.core import CellResult, Value
 from specgate.metrics import metric
 
 NONE = "–"
+SPEEDUP = "speedup_vs_ar_ratio"
 COUNTED = ("steps", "blocks", "slots")
 """Units of what is counted: whole numbers are written as such, means of them are not."""
 
@@ -33,7 +34,7 @@ def figure(value: Value | None) -> str:
     if value is None or value.value is None:
         return NONE
     kind = metric(value.metric)
-    if kind.name == "speedup_vs_ar_ratio":
+    if kind.name == SPEEDUP:
         return ratio(value.value)
     if kind.unit == "ratio":
         return percent(value.value)
@@ -46,7 +47,8 @@ def span(value: Value | None) -> str | None:
     """The interval, formatted like its value; None where there is none."""
     if value is None or value.value is None or value.ci_low is None or value.ci_high is None:
         return None
-    low, high = (f"{bound:.2f}" for bound in (value.ci_low, value.ci_high))
+    share = metric(value.metric).unit == "ratio" and value.metric != SPEEDUP
+    low, high = (percent(bound) if share else f"{bound:.2f}" for bound in (value.ci_low, value.ci_high))
     return f"{low} … {high}"
 
 

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import base64
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from specgate.core import Policy, Run
 from specgate.errors import ExitCode
-from specgate.reports import points, summary, tables
+from specgate.reports import grounds, points, summary, tables
+from specgate.reports.parts import Picture
+from specgate.reports.pictures import forest, speed_map
 
 TEMPLATES = Path(__file__).parent / "templates"
-ARTIFACTS = {
-    "run.json": "the whole result",
-    "gates.json": "policy and verdicts",
-    "summary.csv": "one row per cell",
-    "metrics.csv": "one row per value",
-    "config.resolved.yaml": "what was asked, resolved",
-    "env.json": "the machine",
-    "samples/blocks.jsonl": "every block: tokens, accept counts, times",
-    "samples/environment.jsonl": "what the machine did meanwhile",
-    "MANIFEST.sha256": "hashes of all files",
-}
 
 
 class HtmlReport:
-    """An `api.Report`: no script, no external request, everything escaped."""
+    """An `api.Report`: nothing is fetched, everything is escaped, and the one script that may run is its own."""
 
     name = "html"
     filename = "report.html"
 
     def render(self, run: Run, policy: Policy) -> str:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
+        from markupsafe import Markup
 
         environment = Environment(
             loader=FileSystemLoader(TEMPLATES),
@@ -39,11 +33,19 @@ class HtmlReport:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        return environment.get_template("report.html").render(context(run, policy)) + "\n"
+        script = (TEMPLATES / "script.js").read_text(encoding="utf-8")
+        shown = {**context(run, policy), "script": Markup(script), "script_hash": script_hash(script)}
+        return environment.get_template("report.html").render(shown) + "\n"
+
+
+def script_hash(script: str) -> str:
+    """As a Content-Security-Policy names an inline script: any other one on the page is refused by the browser."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
 def context(run: Run, policy: Policy) -> dict[str, object]:
     """Everything the template shows, by name."""
+    judgements = list(tables.judgements(run))
     return {
         "run": run,
         "policy": policy,
@@ -56,8 +58,11 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "cell_head": tables.CELL_HEAD,
         "groups": tables.cell_groups(run),
         "matrix": tables.matrix(run, policy),
-        "concerns": tables.judgements(run, quiet=False),
-        "quiet": tables.judgements(run, quiet=True),
+        "concerns": [j for j in judgements if j.verdict.required and not j.quiet],
+        "advice": [j for j in judgements if not j.verdict.required and not j.quiet],
+        "quiet": [j for j in judgements if j.quiet],
+        "micro_gates": tables.micro_gates(run),
+        "speed_pictures": speed_pictures(run, policy),
         "certificates": tables.certificates(run),
         "certificate_evidence": tables.certificate_evidence(run),
         "sections": list(points.sections(run, policy)),
@@ -65,8 +70,9 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "divergence_count": sum(len(c.tokens.divergences) for c in run.comparisons),
         "compared_tokens": sum(c.tokens.compared_tokens for c in run.comparisons),
         "loops": tables.loops(run),
-        "grounds": grounds(run),
-        "artifacts": ARTIFACTS,
+        "changes": grounds.changes(run),
+        "grounds": grounds.grounds(run),
+        "files": grounds.files(run),
     }
 
 
@@ -82,18 +88,9 @@ def facts(run: Run) -> list[tuple[str, str]]:
     return [*rows, ("specgate", run.tool_version)]
 
 
-def grounds(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What the result rests on, in folded lists: title, rows. Points with the same engine share one list."""
-    engines: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for key, engine in run.engines.items():
-        stated = {name: value for name, value in asdict(engine).items() if value is not None}
-        engines.setdefault(tuple(tables.flat(stated)), []).append(summary.short(key))
-    return [
-        ("Fingerprint", list(tables.flat(run.fingerprint))),
-        *((f"Engine of {', '.join(names)}", list(rows)) for rows, names in engines.items()),
-        *((f"Prompts of {summary.short(key)}", list(tables.flat(about))) for key, about in run.prompts.items()),
-        ("Environment", list(tables.flat(run.environment))),
-    ]
+def speed_pictures(run: Run, policy: Policy) -> Sequence[Picture]:
+    """Of all points together."""
+    return [forest.forest(run, policy), *speed_map.maps(run)]
 
 
 REPORT = HtmlReport()

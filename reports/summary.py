@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -40,7 +41,7 @@ def headline(run: Run) -> Headline:
         first, _, rest = why.partition("\n")
         where = "the run" if point == "run" else point
         return Headline(code.name, code, f"{where} was cut short: {first}", rest.strip() or None)
-    culprit = worst(run)
+    culprit = worst(run.verdicts)
     if culprit is None:
         return Headline(state.value, code, _all_green(run), _advisory(run))
     return Headline(state.value, code, f"{about(culprit)}: {culprit.message}", culprit.next_step)
@@ -54,9 +55,9 @@ def out_of_order(run: Run) -> str | None:
     return f"ORDER OVERRIDDEN (micro gates green {order.streak} of {order.needed} times): {order.override}"
 
 
-def worst(run: Run) -> Verdict | None:
+def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
     """The first required verdict of the worst state that is not green."""
-    required = [v for v in run.verdicts if v.required]
+    required = [v for v in verdicts if v.required]
     return next((v for state in _BAD_FIRST for v in required if v.state is state), None)
 
 
@@ -108,9 +109,16 @@ def reproduction(run: Run) -> str:
     return shlex.join(run.argv)
 
 
-def duration(run: Run) -> str | None:
-    """`4 min 30 s`; None while the run has no end."""
+def seconds(run: Run) -> float | None:
+    """How long the run took; None while it has no end."""
     if run.ended is None:
         return None
-    seconds = round((datetime.fromisoformat(run.ended) - datetime.fromisoformat(run.started)).total_seconds())
-    return f"{seconds // 60} min {seconds % 60} s" if seconds >= 60 else f"{seconds} s"
+    return (datetime.fromisoformat(run.ended) - datetime.fromisoformat(run.started)).total_seconds()
+
+
+def duration(run: Run) -> str | None:
+    """`4 min 30 s`; None while the run has no end."""
+    took = seconds(run)
+    if took is None:
+        return None
+    return f"{took // 60:.0f} min {took % 60:.0f} s" if took >= 60 else f"{took:.0f} s"

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from specgate.core import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
 from specgate.metrics import metric
 from specgate.reports import figures
+from specgate.reports.parts import Entry as Entry
+from specgate.reports.parts import Table
 from specgate.reports.summary import acceptance_label, cell_note, label, short
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One cell of a table: its text, and a second, quieter line."""
-
-    text: str
-    note: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """`texts` leading columns are words and flush left; the others are figures and flush right."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | Entry]]
-    texts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +23,13 @@ class Group:
     rows: Sequence[Sequence[Entry]]
 
 
+def name_of(point: Point) -> str:
+    return f"{point.scenario} · {point.context:,} tokens · batch {point.batch}"
+
+
 def title(run: Run, point: Point) -> str:
     """Scenario, context and batch, and where acceptance comes from if not from a trained pair."""
-    parts = (point.scenario, f"{point.context:,} tokens", f"batch {point.batch}", acceptance_label(run))
-    return " · ".join(part for part in parts if part)
+    return " · ".join(part for part in (name_of(point), acceptance_label(run)) if part)
 
 
 # ── cells ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,6 +122,9 @@ def certificate_evidence(run: Run) -> Table:
 # ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+QUIET: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
+
+
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """Rows: cells; columns: rules; entries: numbers of verdicts in `Run.verdicts`, None where a rule is silent."""
@@ -158,14 +149,15 @@ class Judgement:
     where: str
     evidence: str
 
+    @property
+    def quiet(self) -> bool:
+        """Green or skipped: it asks for nothing."""
+        return self.verdict.state in QUIET
 
-def judgements(run: Run, *, quiet: bool) -> list[Judgement]:
-    """The verdicts that ask for nothing (green or skipped), or those that do."""
-    return [
-        Judgement(i, v, short(v.cell) if v.cell else "no cell", evidence(v))
-        for i, v in enumerate(run.verdicts)
-        if (v.state in (State.PASS, State.IMPROVED, State.SKIPPED)) is quiet
-    ]
+
+def judgements(run: Run) -> Iterator[Judgement]:
+    for i, v in enumerate(run.verdicts):
+        yield Judgement(i, v, short(v.cell) if v.cell else "no cell", evidence(v))
 
 
 def evidence(verdict: Verdict) -> str:
@@ -173,6 +165,13 @@ def evidence(verdict: Verdict) -> str:
         return figures.NONE if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
     return " · ".join(f"{name} {text(value)}" for name, value in verdict.evidence.items())
+
+
+def micro_gates(run: Run) -> Table:
+    """The micro scenarios that must be green before a full run."""
+    gates = run.order.gates if run.order else {}
+    rows = [[name, "yes" if name in run.scenarios else "no", sha256] for name, sha256 in gates.items()]
+    return Table(("scenario", "in this run", "SHA-256 of what it measures"), rows, texts=3)
 
 
 # ── tokens and loops ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,22 +209,3 @@ def all_figures(run: Run, point: Point) -> Table:
     names = list(dict.fromkeys(name for r in results for name in r.values))
     rows = [[name, metric(name).unit, *(figures.of(r, name) for r in results)] for name in names]
     return Table(("metric", "unit", *(r.cell.role.name for r in results)), rows, texts=2)
-
-
-def flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """`{"host": {"cpu": "x"}}` → `("host.cpu", "x")`, in the order of the mapping."""
-    for key, value in facts.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{name}.")
-        elif isinstance(value, list | tuple) and value and all(isinstance(item, Mapping) for item in value):
-            for i, item in enumerate(value):
-                yield from flat(item, f"{name}[{i}].")
-        else:
-            yield name, _plain(value)
-
-
-def _plain(value: object) -> str:
-    if value is None:
-        return "unknown"
-    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)

@@ -10,7 +10,7 @@ from specgate.core import EngineFacts, Order, Run, State
 from specgate.errors import ExitCode, UsageError
 from specgate.gate_set import micro_gates
 from specgate.ledger import Ledger
-from specgate.order import admit, after_micro, claim_of, digests, entry_of
+from specgate.order import admit, after_micro, claim_of, digests, entry_of, standing
 from specgate.request import Request
 from specgate.store import Config, RunFolder
 from specgate.streak import NEEDED
@@ -30,10 +30,10 @@ def order_of(request: Request, config: Config, ledger: Ledger) -> Order:
     else:
         gates, command = micro_gates(request, config)
         order = Order(digests(gates), NEEDED, 0, command, request.override_order)
+    claim = claim_of(config, order.gates)
     if request.kind == "full":
-        return admit(ledger, claim_of(config, order.gates), order)
-    ledger.read()
-    return order
+        return admit(ledger, claim, order)
+    return replace(order, streak=standing(ledger, claim).length)
 
 
 def admission(request: Request, config: Config, ledger: Ledger, order: Order) -> Callable[[EngineFacts], None]:

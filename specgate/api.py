@@ -1,7 +1,8 @@
 """What a plug-in implements. An author of a back end, gate or report imports this module and `specgate.core`, no more.
 
-Entry-point groups: `specgate.backends`, `specgate.gates`, `specgate.reports`; each entry point names an object with the
-attributes below. Built-ins come in by the same door (see `pyproject.toml`).
+Entry-point groups: `specgate.backends`, `specgate.gates`, `specgate.reports`, and for what is made of several stored
+runs `specgate.contrast_gates`, `specgate.views` and `specgate.exports`; each entry point names an object with the
+attributes below. Built-ins come in by the same door (see `specgate/plugins.py`).
 """
 
 from __future__ import annotations
@@ -11,20 +12,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
+from specgate.archive.contrast import Contrast
+from specgate.archive.trends import Trends
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Served, ServedRequest, Verdict
+from specgate.tuning.fmha import AttentionConfig, TileStatistics
+from specgate.tuning.gemms import GemmShape, TunedGemm
+from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest
 
 __all__ = [
     "BLOCK_MARK",
     "Activity",
     "Availability",
     "Backend",
+    "BenchesKernels",
     "Block",
     "ChecksOptions",
+    "Combined",
+    "ContrastGate",
     "Decoded",
     "Engine",
+    "Export",
     "Gate",
+    "GemmShape",
+    "GemmTuner",
     "MemoryReads",
     "OpenRequest",
     "ReadsMemory",
@@ -33,7 +45,11 @@ __all__ = [
     "Sequential",
     "Served",
     "ServedRequest",
+    "TunableEngine",
+    "TunedGemm",
+    "TunesGemms",
     "Verdict",
+    "View",
     "block_marker",
 ]
 
@@ -148,6 +164,29 @@ class ScriptedTrace(Protocol):
 
 
 @runtime_checkable
+class TunableEngine(Engine, Protocol):
+    """An engine whose attention can be cut otherwise while it is loaded; its prompts stay."""
+
+    def attention_config(self) -> AttentionConfig:
+        """What it decodes with."""
+
+    def attention_configs(self) -> Sequence[AttentionConfig]:
+        """What is worth trying for its pair and sizes here."""
+
+    def prepare_attention(self, configs: Sequence[AttentionConfig], roles: Sequence[Role]) -> Sequence[str | None]:
+        """Compile what `roles` need under each of `configs`; why it cannot be, for those where it cannot.
+
+        Raises UsageError for knobs and values that it does not have.
+        """
+
+    def cut_attention(self, config: AttentionConfig) -> None:
+        """Decode with `config` from now on. Raises UsageError for knobs and values that it does not have."""
+
+    def attention_tiles(self, role: Role) -> TileStatistics:
+        """Of all attention of one step after the prompts."""
+
+
+@runtime_checkable
 class Backend(Protocol):
     """A way to measure. Constructing and asking `available` must be cheap and import no engine library."""
 
@@ -189,6 +228,48 @@ class ReadsMemory(Protocol):
         """Raises EnvironmentRefused where too little memory is free."""
 
 
+class GemmTuner(Protocol):
+    """Searches configurations of matrix products on the device that this process would decode on."""
+
+    device: str
+    """As the engine's facts name it."""
+    compute_capability: str
+
+    def untuned(self, shapes: Sequence[GemmShape], file: Path | None) -> Sequence[GemmShape]:
+        """Those for which an engine would find no configuration: in `file` alone, else where it looks by itself."""
+
+    def tune(self, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:
+        """One by one, largest weights first; none is begun once `seconds` have passed.
+
+        Raises UsageError for a tag or size that the engine does not have, BackendError where the default
+        configuration computes something wrong.
+        """
+
+
+@runtime_checkable
+class TunesGemms(Protocol):
+    """What a back end has besides where its matrix products are tuned."""
+
+    def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
+        """Every product of a baseline step, and of the cycles of these draft lengths, at these batches.
+
+        Reads configs, no weights, and needs no GPU.
+        """
+
+    def gemm_tuner(self) -> GemmTuner:
+        """Raises EnvironmentRefused where the device is missing."""
+
+
+@runtime_checkable
+class BenchesKernels(Protocol):
+    """What a back end has besides where it can time the kernels of its steps one by one, in this process."""
+
+    def bench_kernels(self, request: KernelBenchRequest) -> KernelBench:
+        """Raises UsageError for sizes that it cannot decode, EnvironmentRefused where the device is missing or too
+        small, BackendError (CheckpointError) for a bad pair.
+        """
+
+
 @runtime_checkable
 class Gate(Protocol):
     """A judge. Pure: the same run and rule give the same verdicts, so that a verdict can be recomputed offline."""
@@ -222,3 +303,45 @@ class Report(Protocol):
     filename: str | None
 
     def render(self, run: Run, policy: Policy) -> str: ...
+
+
+@runtime_checkable
+class Combined(Protocol):
+    """What a report has besides where several runs make one file, such as a table with a column that names the run."""
+
+    def render_all(self, runs: Sequence[Run]) -> str: ...
+
+
+# ── of several stored runs ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@runtime_checkable
+class ContrastGate(Protocol):
+    """A judge of one run beside another; otherwise as `Gate`."""
+
+    name: str
+    params: Mapping[str, type]
+
+    def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]: ...
+
+
+Format = Literal["console", "plain", "html", "md", "csv"]
+Subject = TypeVar("Subject", contravariant=True)
+
+
+@runtime_checkable
+class View(Protocol[Subject]):
+    """A renderer of a contrast, a bench matrix or trends. Pure: the same subject gives the same text."""
+
+    name: str
+
+    def render(self, subject: Subject, format: Format) -> str: ...
+
+
+@runtime_checkable
+class Export(Protocol):
+    """Trends as the input files of another tool: file name → text."""
+
+    name: str
+
+    def files(self, trends: Trends) -> Mapping[str, str]: ...

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from specgate.conditions import Conditions, GpuConditions, GpuReading, Sample
 from specgate.core import Block, Plan
+from specgate.timeline import timeline_of
 
 N = TypeVar("N", int, float)
 
@@ -54,11 +55,15 @@ def conditions_of(plan: Plan, blocks: Sequence[Block], samples: Sequence[Sample]
     for point in plan.points:
         mine = [b for b in blocks if b.point == point and not b.warmup]
         if mine:
-            found[point.key] = _conditions(mine, watches)
+            measured = (r for r in plan.rounds_of(point) if not r.warmup)
+            turns = {(r.prompt_set, r.index): turn for turn, r in enumerate(measured)}
+            found[point.key] = _conditions(mine, watches, turns)
     return found
 
 
-def _conditions(blocks: Sequence[Block], watches: Mapping[int, Sequence[Sample]]) -> Conditions:
+def _conditions(
+    blocks: Sequence[Block], watches: Mapping[int, Sequence[Sample]], turns: Mapping[tuple[int, int], int]
+) -> Conditions:
     by_watch: dict[int, list[Block]] = defaultdict(list)
     for block in blocks:
         session = max((s for s in watches if s <= block.session), default=None)
@@ -76,6 +81,7 @@ def _conditions(blocks: Sequence[Block], watches: Mapping[int, Sequence[Sample]]
         clock_jump_s=max((_jump(a, b) for s in whole.values() for a, b in pairwise(s.samples)), default=0.0),
         other_cpu_share=statistics.fmean(shares) if shares else None,
         gpu=_gpu(list(whole.values()), [b for s in whole for b in by_watch[s]]),
+        timeline=timeline_of(((by_watch[s], whole[s].samples) for s in sorted(whole)), turns),
     )
 
 

@@ -1,7 +1,7 @@
 """PERF_MODE: seven invariants of a decode loop, each judged by evidence that the engine does not make itself.
 
     I1  no GEMM fall-back: every kernel of a traced block is one of the engine's own
-    I2  no untuned kernel: every launch found its tuned configuration
+    I2  no untuned kernel: every product of a block found the configuration that was tuned for its weight
     I3  multi-token mode is left at true ends only
     I4  no cache-span or mask integrity failure
     I5  the output is laid out per slot: every slot's tokens account for its steps
@@ -104,9 +104,9 @@ def tuned_kernels(blocks: Sequence[Block]) -> Invariant:
         return Invariant("I2", Held.UNSEEN, "no_tuning_table", "the engine counts no look-ups of tuned configurations")
     evidence = {"tuned_hits": hits, "tuned_total": total}
     if hits < total:
-        message = f"{total - hits} of {total} launches found no tuned configuration"
+        message = f"{total - hits} of {total} look-ups found no tuned configuration"
         return Invariant("I2", Held.BROKEN, "untuned_kernel", message, evidence)
-    return Invariant("I2", Held.HELD, "all_tuned", f"all {total} launches found their tuned configuration", evidence)
+    return Invariant("I2", Held.HELD, "all_tuned", f"all {total} look-ups found their tuned configuration", evidence)
 
 
 def counted_zero(id_: str, counter: str, blocks: Sequence[Block], applies: bool, broken: str) -> Invariant:

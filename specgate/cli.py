@@ -10,14 +10,19 @@ import traceback
 import click
 
 from specgate import __version__
-from specgate.cli_calibrate import calibrate
-from specgate.cli_doctor import doctor
-from specgate.cli_explain import explain
-from specgate.cli_run import full, micro
-from specgate.cli_scenarios import plan, scenarios
-from specgate.cli_status import status
-from specgate.cli_tape import tape
-from specgate.cli_verify import check, verify
+from specgate.commands.bench import bench
+from specgate.commands.calibrate import calibrate
+from specgate.commands.compare import compare, matrix
+from specgate.commands.doctor import doctor
+from specgate.commands.explain import explain
+from specgate.commands.history import history
+from specgate.commands.report import report
+from specgate.commands.run import full, micro
+from specgate.commands.scenarios import plan, scenarios
+from specgate.commands.status import status
+from specgate.commands.tape import tape
+from specgate.commands.tune import tune
+from specgate.commands.verify import check, verify
 from specgate.errors import ExitCode, SpecgateError
 from specgate.pairs.cli import pairs
 from specgate.selftest.cli import selftest
@@ -38,12 +43,18 @@ cli.add_command(full)
 cli.add_command(doctor)
 cli.add_command(calibrate)
 cli.add_command(status)
+cli.add_command(report)
+cli.add_command(compare)
+cli.add_command(matrix)
+cli.add_command(history)
 cli.add_command(verify)
 cli.add_command(check)
 cli.add_command(explain)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(tape)
+cli.add_command(bench)
+cli.add_command(tune)
 cli.add_command(selftest)
 cli.add_command(pairs)
 

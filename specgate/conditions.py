@@ -132,6 +132,23 @@ class GpuConditions:
 
 
 @dataclass(frozen=True, slots=True)
+class Timeline:
+    """A point in time: its rounds, and thinned columns of what the watch saw meanwhile.
+
+    Seconds count from the first measured block; the watches of a resumed run are put end to end. `rounds` are
+    (round of the point in running order, begin, end). Of the samples that an entry of `at_s` stands for, the columns
+    hold the lowest clock and the highest of everything else; None where nothing was read. `power_w` is in watts.
+    """
+
+    rounds: tuple[tuple[int, float, float], ...] = ()
+    at_s: tuple[float, ...] = ()
+    sm_clock_mhz: tuple[int | None, ...] = ()
+    temperature_c: tuple[int | None, ...] = ()
+    power_w: tuple[float | None, ...] = ()
+    other_cpu_share: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Conditions:
     """What the machine did from the first measured block of a point to its last.
 
@@ -146,3 +163,4 @@ class Conditions:
     clock_jump_s: float
     other_cpu_share: float | None
     gpu: GpuConditions
+    timeline: Timeline = field(default_factory=Timeline)

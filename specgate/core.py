@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Literal
 
 from specgate.acceptance import AcceptanceRecord
+from specgate.budget.cycle_budget import Bandwidth, CycleBudget
+from specgate.budget.traffic import Traffic
 from specgate.conditions import Conditions
-from specgate.cycle_budget import Bandwidth, CycleBudget
 from specgate.perf_mode import BlockTrace, Held, Invariant
-from specgate.traffic import Traffic
+from specgate.spread import DepthBin, Distribution
 
 __all__ = [
     "AcceptanceRecord",
@@ -31,12 +32,15 @@ __all__ = [
     "CellResult",
     "Comparison",
     "CycleBudget",
+    "DepthBin",
+    "Distribution",
     "Divergence",
     "EngineFacts",
     "Finish",
     "Grid",
     "Held",
     "Invariant",
+    "LastGreen",
     "Margin",
     "Order",
     "PairRef",
@@ -286,6 +290,8 @@ class EngineFacts:
     """Of the accept counts that are replayed, where acceptance is forced by a tape."""
     kernels: tuple[str, ...] | None = None
     """Names of the kernels that a decode step may launch, where the engine has kernels of its own."""
+    tuned_sha256: str | None = None
+    """Of the configurations that its matrix products run with, where these are tuned."""
     draft_error: str | None = None
     """Why the draft could not be used, where the engine decodes spec roles plainly instead. It then has no draft."""
     traffic: Traffic | None = None
@@ -461,6 +467,10 @@ class CellResult:
     values: Mapping[str, Value]
     series_ms: tuple[tuple[int, int, float], ...]
     """(round of the whole point in running order, slot in the round, milliseconds per emitted token) per block."""
+    by_depth: tuple[DepthBin, ...] = ()
+    """From the shallowest steps to the deepest."""
+    distributions: Mapping[str, Distribution] = field(default_factory=dict)
+    """Metric → the times of single requests: `tpot_ms`, in full runs `ttft_ms` too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -550,6 +560,19 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
+class LastGreen:
+    """The last green run of the same kind and subject before a run, as the ledger beside them knows it.
+
+    `differences`: (key, then, now) over fingerprint and environment, None for a key that one of them does not have; all
+    of it None where that run can no longer be read.
+    """
+
+    run: str
+    time: str
+    differences: tuple[tuple[str, str | None, str | None], ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """A whole run as gates and reports see it: what was asked, on what, what was found, what was decided."""
 
@@ -582,6 +605,9 @@ class Run:
     ended_early: Mapping[str, int] = field(default_factory=dict)
     """point key → the planned rounds after which a look found it decided, where further ones were planned."""
     order: Order | None = None
+    last_green: LastGreen | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """File of the run folder → SHA-256, of those that were finished before the reports."""
     bandwidth: Bandwidth | None = None
     """Of this machine's memory, where it had been measured when the run began."""
     budgets: Mapping[str, CycleBudget] = field(default_factory=dict)

@@ -25,7 +25,7 @@ PACKAGES = (
     "pandas",
     "scipy",
 )
-_SOURCE_SUFFIXES = {".py", ".cu", ".cuh", ".yaml", ".html", ".sh", ".toml"}
+_SOURCE_SUFFIXES = {".py", ".cu", ".cuh", ".yaml", ".html", ".js", ".sh", ".toml"}
 
 
 def environment() -> dict[str, object]:

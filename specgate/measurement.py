@@ -11,11 +11,13 @@ from specgate.acceptance import AcceptanceRecord
 from specgate.comparison import compare, first_difference, speed
 from specgate.core import Block, Cell, CellResult, Comparison, Margin, Plan, Value
 from specgate.degeneracy import repeated_ngram_share
+from specgate.depth import by_depth
 from specgate.errors import InvalidResult
-from specgate.served import check_served, filled_ns, request_values, served_steps
-from specgate.stats import cluster_interval
+from specgate.latency import distributions
+from specgate.prompt_acceptance import length_values, pooled, position_values
+from specgate.served import REQUEST_FIGURES, check_served, served_steps
 
-SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms")
+SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms", "icl_ms")
 """What may not be quoted of a spec cell whose tokens are not the baseline's."""
 PHASES = ("draft", "verify", "accept", "commit")
 
@@ -56,7 +58,7 @@ def contradiction(blocks: Sequence[Block]) -> str | None:
         for block in blocks:
             check_block(block)
         if blocks[0].role.speculative:
-            pooled_acceptance(blocks)
+            pooled(blocks)
     except InvalidResult as error:
         return str(error)
     return None
@@ -101,14 +103,14 @@ def check_block(block: Block) -> None:
 
 def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bool) -> CellResult:
     planned = sum(not r.warmup for r in plan.rounds_of(cell.point))
-    acceptance = pooled_acceptance(blocks) if cell.role.speculative else None
+    acceptance = pooled(blocks) if cell.role.speculative else None
     whole = plan.scenarios[cell.point.scenario].kind == "full"
     values = {
         v.metric: v
         for v in (
             *speed_values(blocks, whole),
             *active_values(blocks),
-            *acceptance_values(blocks, acceptance),
+            *draft_values(blocks, acceptance),
             *texts(blocks),
             *cache_hits(blocks),
         )
@@ -126,6 +128,8 @@ def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bo
         acceptance=acceptance,
         values=values,
         series_ms=series(plan, blocks),
+        by_depth=by_depth(blocks, withhold=withhold),
+        distributions={} if withhold else distributions(blocks, whole=whole),
     )
 
 
@@ -135,28 +139,32 @@ def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bo
 def speed_values(blocks: Sequence[Block], whole: bool) -> Iterator[Value]:
     """Medians over blocks. Blocks that emitted nothing (every request ended at its prefill token) have no speed."""
     live = [b for b in blocks if b.emitted]
-    if not live:
-        return
+    for name, of in block_figures(live, whole).items():
+        yield Value(name, statistics.median(map(of, live)), "p50", len(live))
 
-    def median(name: str, of: Callable[[Block], float]) -> Value:
-        return Value(name, statistics.median(map(of, live)), "p50", len(live))
 
-    yield median("output_tok_s", lambda b: speed(b, whole))
-    yield median("output_tok_s_per_user", lambda b: speed(b, whole) / len(b.tokens))
-    yield median("tpot_ms", ms_per_token)
-    if all(b.step_ns for b in live):
-        yield median("step_ms", lambda b: statistics.median(b.step_ns) / 1e6)
-    for phase in PHASES:
-        if all(phase in b.phase_ns for b in live):
-            yield median(f"{phase}_ms", partial(ms_per_step, phase))
-    requests = [r for b in live if b.served for r in b.served.requests]
-    if requests:
-        yield from request_values(requests)
-    elif whole:
-        yield median("ttft_ms", lambda b: b.prefill_ns / 1e6)
-        yield median("e2e_ms", lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6)
-    point = live[0].point
-    yield median("prefill_tok_s", lambda b: point.context * len(b.tokens) / (ns / 1e9) if (ns := filled_ns(b)) else 0.0)
+def block_figures(blocks: Sequence[Block], whole: bool) -> dict[str, Callable[[Block], float]]:
+    """Metric → how to take it of one block, for what is a median over `blocks`; empty where there is no block."""
+    if not blocks:
+        return {}
+    requests: dict[str, Callable[[Block], float]] = {
+        "ttft_ms": lambda b: b.prefill_ns / 1e6,
+        "e2e_ms": lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6,
+    }
+    speeds: dict[str, Callable[[Block], float]] = {
+        "output_tok_s": lambda b: speed(b, whole),
+        "output_tok_s_per_user": lambda b: speed(b, whole) / len(b.tokens),
+        "tpot_ms": ms_per_token,
+    }
+    if any(b.served for b in blocks):
+        return {**speeds, **REQUEST_FIGURES}
+    return {
+        **speeds,
+        "step_ms": lambda b: statistics.median(b.step_ns) / 1e6,
+        **{f"{p}_ms": partial(ms_per_step, p) for p in PHASES if all(p in b.phase_ns for b in blocks)},
+        **(requests if whole else {}),
+        "prefill_tok_s": lambda b: b.point.context * len(b.tokens) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0,
+    }
 
 
 def ms_per_step(phase: str, block: Block) -> float:
@@ -181,47 +189,17 @@ def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
     yield Value("active_count_max", float(max(counts)), "max", len(counts))
 
 
-def acceptance_values(blocks: Sequence[Block], record: AcceptanceRecord | None) -> Iterator[Value]:
+def draft_values(blocks: Sequence[Block], record: AcceptanceRecord | None) -> Iterator[Value]:
     if record is None:
         return
     yield Value("disabled_draft_error", float(sum(map(draft_errors, blocks))), "count", sum(active_counts(blocks)))
-    if record.acceptance_length is None:
+    if not record.steps:
         return
-    sums = clusters(blocks)
-    interval = cluster_interval([s[0] for s in sums], [s[1] for s in sums])
-    bounds = (interval.low, interval.high) if interval else (None, None)
-    yield Value("acceptance_length", record.acceptance_length, "tok_weighted", len(sums), *bounds)
-    yield Value("draft_acceptance_rate", record.draft_acceptance_rate, "tok_weighted", record.drafted)
-    verified = record.drafted + record.steps
-    yield Value("wasted_verify_ratio", 1 - record.emitted / verified, "tok_weighted", verified)
+    yield from length_values(blocks, record)
     ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in active_rows(blocks) if len(row) > 1]
     if ragged:
         yield Value("raggedness_ratio", statistics.fmean(ragged), "mean", len(ragged))
-    for i, (at, cond) in enumerate(zip(record.acceptance_at_pos, record.cond_acceptance_at_pos, strict=True), 1):
-        yield Value(f"acceptance_at_pos[{i}]", at, "tok_weighted", record.drafted_at_pos[i - 1])
-        yield Value(f"cond_acceptance_at_pos[{i}]", cond, "tok_weighted", record.drafted_at_pos[i - 1])
-    for i, count in enumerate(record.hist):
-        yield Value(f"accept_hist[{i}]", float(count), "count", record.steps)
-
-
-def clusters(blocks: Sequence[Block]) -> list[tuple[int, int]]:
-    """(tokens, steps) by prompt, not by block: rounds repeat the same greedy text and are no new evidence.
-
-    A server counts over all requests of a block: the cluster is then the prompt set.
-    """
-    tokens: dict[tuple[int, int], int] = defaultdict(int)
-    steps: dict[tuple[int, int], int] = defaultdict(int)
-    for b in blocks:
-        if b.served is not None:
-            record = record_of(b)
-            tokens[b.prompt_set, 0] += record.accepted + record.steps
-            steps[b.prompt_set, 0] += record.steps
-        for row, drafts in zip(b.accepted, b.drafted, strict=True):
-            for slot, a in enumerate(row):
-                if drafts[slot] > 0:
-                    tokens[b.prompt_set, slot] += a + 1
-                    steps[b.prompt_set, slot] += 1
-    return [(tokens[key], steps[key]) for key in tokens]
+    yield from position_values(blocks, record)
 
 
 def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:
@@ -247,24 +225,6 @@ def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
 
 def draft_errors(block: Block) -> int:
     return block.counters.get("disabled_draft_error", 0)
-
-
-def pooled_acceptance(blocks: Sequence[Block]) -> AcceptanceRecord:
-    """The record of all blocks of a spec cell, its identities checked where a step had a draft."""
-    total, *others = map(record_of, blocks)
-    for record in others:
-        total = total + record
-    if total.steps:
-        total.check()
-    return total
-
-
-def record_of(block: Block) -> AcceptanceRecord:
-    """The request-steps with drafts; one without emits a single token, which nothing can truncate."""
-    if block.served is not None and block.served.acceptance is not None:
-        return block.served.acceptance
-    emitted, truncated = block.emitted - undrafted(block), sum(block.truncated)
-    return AcceptanceRecord.from_steps(block.role.k, block.accepted, block.drafted, emitted, truncated)
 
 
 def texts(blocks: Sequence[Block]) -> Iterator[Value]:

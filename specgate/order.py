@@ -26,7 +26,7 @@ from specgate.ledger import Entry, Ledger
 from specgate.store import Config, to_plain
 from specgate.streak import Claim, Streak, completed, streak
 
-OF_THE_ENGINE: Final = ("target_sha256", "draft_sha256", "device", "tape_sha256")
+OF_THE_ENGINE: Final = ("target_sha256", "draft_sha256", "device", "tape_sha256", "tuned_sha256")
 """The fingerprint's keys that only a loaded engine knows: fields of `core.EngineFacts`."""
 
 

@@ -12,12 +12,15 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from specgate.api import Availability, Backend, Gate, Report
+from specgate.api import Availability, Backend, ContrastGate, Export, Gate, Report, View
 from specgate.errors import EnvironmentRefused, UsageError
 
-GROUPS = ("specgate.backends", "specgate.gates", "specgate.reports")
+GROUPS = (
+    *("specgate.backends", "specgate.gates", "specgate.reports"),
+    *("specgate.contrast_gates", "specgate.views", "specgate.exports"),
+)
 
 _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.backends", "cupy", "specgate.backends.cupy_eagle3.backend:BACKEND"),
@@ -42,6 +45,16 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.reports", "metrics_csv", "specgate.reports.csv:METRICS"),
     ("specgate.reports", "summary_csv", "specgate.reports.csv:SUMMARY"),
     ("specgate.reports", "html", "specgate.reports.html:REPORT"),
+    ("specgate.reports", "junit", "specgate.reports.junit:REPORT"),
+    ("specgate.reports", "markdown", "specgate.reports.markdown:REPORT"),
+    ("specgate.reports", "github", "specgate.reports.annotations:REPORT"),
+    ("specgate.contrast_gates", "change", "specgate.gates.change:GATE"),
+    ("specgate.contrast_gates", "same-tokens", "specgate.gates.same_tokens:GATE"),
+    ("specgate.views", "compare", "specgate.reports.contrast:VIEW"),
+    ("specgate.views", "matrix", "specgate.reports.matrix:VIEW"),
+    ("specgate.views", "history", "specgate.reports.trends:VIEW"),
+    ("specgate.exports", "otava", "specgate.reports.otava:EXPORT"),
+    ("specgate.exports", "github-action-benchmark", "specgate.reports.github_action_benchmark:EXPORT"),
 )
 
 T = TypeVar("T")
@@ -97,6 +110,22 @@ def gate(name: str) -> Gate:
 
 def report(name: str) -> Report:
     return _load("specgate.reports", name, Report)  # type: ignore[type-abstract]
+
+
+def contrast_gate(name: str) -> ContrastGate:
+    return _load("specgate.contrast_gates", name, ContrastGate)  # type: ignore[type-abstract]
+
+
+def view(name: str) -> View[Any]:
+    return _load("specgate.views", name, View)  # type: ignore[type-abstract]
+
+
+def export(name: str) -> Export:
+    return _load("specgate.exports", name, Export)  # type: ignore[type-abstract]
+
+
+def contrast_gates() -> Mapping[str, ContrastGate]:
+    return {name: contrast_gate(name) for name in registered("specgate.contrast_gates")}
 
 
 def gates() -> Mapping[str, Gate]:

@@ -23,6 +23,8 @@ from specgate.schema import Form, Problem, nearest, parse, refusal
 from specgate.yamlfile import load
 
 SHIPPED = Path(__file__).parent / "gates" / "policies"
+FOR_CONTRASTS = SHIPPED / "contrast"
+"""Policies that judge one run against another (`specgate compare`), with gates of their own."""
 GateParams = Mapping[str, Mapping[str, type]]
 """Gate name → the parameters a rule may set, with their types (`api.Gate.params`)."""
 
@@ -64,9 +66,9 @@ def _beside(name: str, policy_file: Path | None) -> Scenario:
     return find(str(folder / name) if name.endswith((".yaml", ".yml")) else name)
 
 
-def find_policy(name_or_path: str, gates: GateParams) -> Policy:
-    """A shipped policy by name, or any by file. Raises UsageError with the nearest name."""
-    shipped = {p.stem: p for p in sorted(SHIPPED.glob("*.yaml"))}
+def find_policy(name_or_path: str, gates: GateParams, folder: Path = SHIPPED) -> Policy:
+    """A policy of `folder` by name, or any by file. Raises UsageError with the nearest name."""
+    shipped = {p.stem: p for p in sorted(folder.glob("*.yaml"))}
     path = shipped.get(name_or_path, Path(name_or_path))
     if name_or_path not in shipped and not (path.suffix in (".yaml", ".yml") or path.is_file()):
         hint = f"{nearest(name_or_path, shipped)}; or give a .yaml file"

@@ -22,10 +22,11 @@ def progress(plain: bool) -> Iterator[Progress]:
 
         yield tell
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
+    done = (MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(None), *done, TextColumn("left"), TimeRemainingColumn())
     # auto_refresh would draw from a thread of its own while a block is being timed.
     with Bar(*columns, auto_refresh=False, transient=True) as bar:
         task = bar.add_task("starting the engine", total=None)

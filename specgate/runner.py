@@ -9,6 +9,7 @@ blocks only.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -140,7 +141,7 @@ class Runner:
     def _register(self, point: Point, facts: EngineFacts) -> None:
         """Raises UsageError where blocks of this point were measured on something else."""
         before = self.engines.setdefault(point.key, facts)
-        for key in ("target_sha256", "draft_sha256", "device", "dtype", "capture_rule", "tape_sha256"):
+        for key in ("target_sha256", "draft_sha256", "device", "dtype", "capture_rule", "tape_sha256", "tuned_sha256"):
             old, new = getattr(before, key), getattr(facts, key)
             if old != new:
                 hint = "start a new run: blocks of two engines must not be paired"
@@ -253,10 +254,14 @@ def whole_session(blocks: Sequence[Block], round_: Round) -> int | None:
 
 def whole_rounds(plan: Plan, blocks: Sequence[Block]) -> list[Block]:
     """The blocks that may be judged: of every round that one process ran whole, in plan order."""
+    of: dict[tuple[Point, int, int, bool], list[Block]] = defaultdict(list)
+    for b in blocks:
+        of[b.point, b.prompt_set, b.round, b.warmup].append(b)
     kept = []
     for round_ in plan.rounds:
-        session = whole_session(blocks, round_)
-        kept += [b for b in blocks if in_round(b, round_) and b.session == session]
+        found = of.get((round_.point, round_.prompt_set, round_.index, round_.warmup), [])
+        session = whole_session(found, round_)
+        kept += [b for b in found if b.session == session]
     return kept
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Final
 
 from specgate.core import Block, Served, ServedRequest, Value
 from specgate.errors import InvalidResult
@@ -31,21 +32,38 @@ def check_served(block: Block, served: Served, where: str) -> None:
         )
 
 
-def request_values(requests: Sequence[ServedRequest]) -> Iterator[Value]:
-    """Medians over requests, and over the gaps between their chunks."""
-    gaps = [later - earlier for r in requests for earlier, later in pairwise(r.chunk_ns)]
-    for name, times in (
-        ("ttft_ms", [r.ttft_ns for r in requests]),
-        ("e2e_ms", [r.e2e_ns for r in requests]),
-        ("icl_ms", gaps),
-    ):
-        if times:
-            yield Value(name, statistics.median(times) / 1e6, "p50", len(times))
+def ttft_ms(block: Block) -> float:
+    return statistics.median(r.ttft_ns for r in requests_of(block)) / 1e6
 
 
-def filled_ns(block: Block) -> int:
+def e2e_ms(block: Block) -> float:
+    return statistics.median(r.e2e_ns for r in requests_of(block)) / 1e6
+
+
+def icl_ms(block: Block) -> float:
+    """0 where no answer had a second chunk."""
+    gaps = [later - earlier for r in requests_of(block) for earlier, later in pairwise(r.chunk_ns)]
+    return statistics.median(gaps) / 1e6 if gaps else 0.0
+
+
+def prefill_tok_s(block: Block) -> float:
     """Until every prompt of the block was prefilled: a server answers the first while the last may still wait."""
-    return block.prefill_ns if block.served is None else max(r.chunk_ns[0] for r in block.served.requests)
+    filled_ns = max(r.chunk_ns[0] for r in requests_of(block))
+    return block.point.context * len(block.tokens) / (filled_ns / 1e9) if filled_ns else 0.0
+
+
+def requests_of(block: Block) -> Sequence[ServedRequest]:
+    assert block.served is not None
+    return block.served.requests
+
+
+REQUEST_FIGURES: Final[Mapping[str, Callable[[Block], float]]] = {
+    "ttft_ms": ttft_ms,
+    "e2e_ms": e2e_ms,
+    "icl_ms": icl_ms,
+    "prefill_tok_s": prefill_tok_s,
+}
+"""Metric → how to take it of one block: medians over its requests, and over the gaps between their chunks."""
 
 
 def served_steps(blocks: Sequence[Block]) -> Iterator[Value]:

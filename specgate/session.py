@@ -15,7 +15,9 @@ import click
 from specgate import __version__, looks, machine, noise, plugins
 from specgate.admission import admission, order_of, record
 from specgate.attribution import conditions_of
-from specgate.bandwidth import bandwidth_of
+from specgate.budget.bandwidth import bandwidth_of
+from specgate.budget.cycle_accounting import cycle_budgets
+from specgate.budget.speedup_limits import with_ceilings
 from specgate.certificate import certificates
 from specgate.core import (
     Block,
@@ -29,7 +31,7 @@ from specgate.core import (
     State,
     Verdict,
 )
-from specgate.cycle_accounting import cycle_budgets
+from specgate.drift import compared, previous_green
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError, UsageError
 from specgate.ledger import Ledger
 from specgate.looks import Journal
@@ -42,7 +44,6 @@ from specgate.request import Request
 from specgate.resolution import read_back, resolve
 from specgate.runner import Ended, Runner, whole_rounds
 from specgate.selftest.stamp import last_green
-from specgate.speedup_limits import with_ceilings
 from specgate.store import Config, RunFolder, label_of, to_plain
 from specgate.verdict import overall
 from specgate.watch import snapshot, watching
@@ -61,6 +62,7 @@ def carry_out(request: Request) -> ExitCode:
     prompts = fitting_prompts(plan, config)
     folder, run = resume(request, config, prompts) if request.resume else begin(request, config, plan, prompts, order)
     run = replace(run, order=order)
+    green = previous_green(run, config, ledger.read().entries)
     click.echo(f"run folder {folder.path}")
     stopped: Stopped = None
     with folder.lock(), progress(request.plain) as report:
@@ -76,9 +78,10 @@ def carry_out(request: Request) -> ExitCode:
     early = looks.ended_early(plan, run, config.policy, journal_of(folder))
     run, plan = replace(run, ended_early=early), looks.without(plan, early)
     run = judge(conclude(run, plan, config, folder, runner, stopped), config.policy)
+    run = replace(run, last_green=compared(run, green, ledger.folder))
     said: list[str] = []
     try:
-        write(run, plan, config, folder, ending(run, stopped))
+        run = write(run, plan, config, folder, ending(run, stopped))
         if not isinstance(stopped, OrderRefused):  # such a run has measured nothing
             said = record(run, config, folder.path, ledger, *recorded_as(run, stopped))
     except (EnvironmentRefused, InvalidResult) as error:
@@ -303,16 +306,21 @@ def judge(run: Run, policy: Policy) -> Run:
     return replace(run, verdicts=tuple(verdicts))
 
 
-def write(run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[str, ExitCode]) -> None:
-    """Reports first, run.json last: a `complete` run.json means that everything else is there."""
+def write(run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[str, ExitCode]) -> Run:
+    """Reports first, run.json last: a `complete` run.json means that everything else is there.
+
+    Returns the run with the hashes of what was there before the reports.
+    """
     folder.write_json("env.json", run.environment)
     folder.write_json("gates.json", judgement(run, config.policy, end))
+    run = replace(run, files=folder.ground_hashes())
     for name in plugins.registered("specgate.reports"):
         report = plugins.report(name)
         if report.filename:
             folder.write_text(report.filename, report.render(run, config.policy))
     folder.write_run(run, {"eagle_speculation": speculation_blocks(run, plan, folder)})
     folder.write_manifest()
+    return run
 
 
 def now() -> str:

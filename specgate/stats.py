@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from specgate.core import PASS_ROUNDS, Scenario
+from specgate.core import PASS_ROUNDS, Comparison, Scenario
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,6 +49,10 @@ class Pairs:
     orders: Sequence[int]
     prompt_sets: Sequence[int]
     turns: Sequence[int]
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> Pairs:
+        return cls(comparison.log_ratios, comparison.orders, comparison.prompt_sets, comparison.turns)
 
     def until(self, turn: int) -> Pairs:
         """The pairs of the first `turn` rounds."""

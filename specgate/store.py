@@ -33,8 +33,23 @@ from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 
 SCHEMA = "specgate.result/v1"
 SCHEMA_VERSION = "1.1.0"
-OLDER_VERSIONS = ("1.0.0",)
-"""Whose results lack fields that came later, and are read as they are."""
+LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "1.1.0": (
+        "bandwidth",
+        "budgets",
+        "engines.*.traffic",
+        "engines.*.tuned_sha256",
+        "last_green",
+        "files",
+        "cells*.by_depth",
+        "cells*.distributions",
+        "cells*.values.*acceptance_at_pos*.ci_low",
+        "cells*.values.*acceptance_at_pos*.ci_high",
+        "conditions.*.timeline",
+    ),
+}
+"""Version → places in run.json that it added (`fnmatch` patterns): an older file has nothing there, or null."""
+GROUNDS = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")
 
 T = TypeVar("T")
 
@@ -247,20 +262,30 @@ class RunFolder:
             raise InvalidResult(f"{file}: schema: {schema!r}; this specgate reads {SCHEMA!r}")
         return from_plain(Run, {k: v for k, v in data.items() if k in Run.__dataclass_fields__}, file)
 
+    def ground_hashes(self) -> dict[str, str]:
+        """File → SHA-256 of what a report may rest on: finished before any report is written."""
+        found = (p for pattern in GROUNDS for p in sorted(self.path.glob(pattern)))
+        return {p.relative_to(self.path).as_posix(): sha256_of(p) for p in found}
+
     def write_manifest(self) -> None:
         files = sorted(p for p in self.path.rglob("*") if p.is_file() and p.name not in ("MANIFEST.sha256", ".lock"))
-        lines = [
-            f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(self.path).as_posix()}\n" for p in files
-        ]
+        lines = [f"{sha256_of(p)}  {p.relative_to(self.path).as_posix()}\n" for p in files]
         self.write_text("MANIFEST.sha256", "".join(lines))
 
     def write_text(self, name: str, text: str) -> None:
-        """Atomically: a reader sees the old file or the new one, never half of it."""
-        file = self.path / name
-        temporary = file.with_name(file.name + ".tmp")
-        with disk(file):
-            temporary.write_text(without_home(text), encoding="utf-8")
-            temporary.replace(file)
+        write_text(self.path / name, text)
+
+
+def write_text(file: Path, text: str) -> None:
+    """Atomically: a reader sees the old file or the new one, never half of it. The folder is made where there is none.
+
+    Raises EnvironmentRefused where the disk is full or the folder not writable.
+    """
+    temporary = file.with_name(file.name + ".tmp")
+    with disk(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(without_home(text), encoding="utf-8")
+        temporary.replace(file)
 
 
 @contextmanager
@@ -274,6 +299,10 @@ def disk(path: Path) -> Iterator[None]:
             "free some space, then continue with --resume: finished blocks are kept" if full else "choose another --out"
         )
         raise EnvironmentRefused(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
+
+
+def sha256_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def label_of(names: Sequence[str]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from specgate.core import Run, State
+from collections.abc import Iterable
+
+from specgate.archive.contrast import Contrast
+from specgate.core import Run, State, Verdict
 from specgate.errors import ExitCode
 
 _WORST_FIRST = (
@@ -20,8 +23,18 @@ def overall(run: Run) -> tuple[State, ExitCode]:
     A back end that failed comes first: it ends with BACKEND_ERROR whatever the cells that were measured say. A run in
     which nothing required was judged is inconclusive, never green.
     """
-    states = [v.state for v in run.verdicts if v.required and v.state is not State.SKIPPED]
-    state, code = next(((s, c) for s, c in _WORST_FIRST if s in states), (State.PASS, ExitCode.PASS))
+    return (State.INVALID, ExitCode.BACKEND_ERROR) if run.failures else worst(run.verdicts)
+
+
+def overall_of_contrast(contrast: Contrast) -> tuple[State, ExitCode]:
+    """As `overall`: a comparison with a run that was cut short is never green."""
+    cut_short = contrast.a.failures or contrast.b.failures
+    return (State.INVALID, ExitCode.BACKEND_ERROR) if cut_short else worst(contrast.verdicts)
+
+
+def worst(verdicts: Iterable[Verdict]) -> tuple[State, ExitCode]:
+    """The worst state among required verdicts; inconclusive where nothing required was judged."""
+    states = [v.state for v in verdicts if v.required and v.state is not State.SKIPPED]
     if not states:
-        state, code = State.INCONCLUSIVE, ExitCode.INCONCLUSIVE
-    return (State.INVALID, ExitCode.BACKEND_ERROR) if run.failures else (state, code)
+        return State.INCONCLUSIVE, ExitCode.INCONCLUSIVE
+    return next(((s, c) for s, c in _WORST_FIRST if s in states), (State.PASS, ExitCode.PASS))

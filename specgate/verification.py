@@ -8,12 +8,12 @@ for these.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,11 +23,10 @@ from specgate.errors import ExitCode, InvalidResult, SpecgateError
 from specgate.ledger import Entry, Ledger
 from specgate.plan import build_plan
 from specgate.session import ending, judge, judgement, speculation_blocks, with_figures
-from specgate.store import OLDER_VERSIONS, SCHEMA, SCHEMA_VERSION, Config, RunFolder, to_plain, without_home
+from specgate.store import LATER_FIELDS, SCHEMA, SCHEMA_VERSION, Config, RunFolder, sha256_of, to_plain, without_home
 
 MANIFEST: Final = "MANIFEST.sha256"
 UNLISTED: Final = {MANIFEST, ".lock"}
-MISSING: Final = "is missing"
 _DRAWING = re.compile(r"<svg.*?</svg>", re.DOTALL)
 """What another version of the plotting library draws otherwise; its figures stand in the tables too."""
 _DECIMAL = re.compile(r"(-?\d+\.\d+(?:e[+-]?\d+)?)")
@@ -40,6 +39,8 @@ class Difference:
     file: str
     place: str
     why: str
+    absent: bool = False
+    """Nothing is stored there, or null."""
 
     def __str__(self) -> str:
         return f"{self.file}: {self.place}: {self.why}" if self.place else f"{self.file}: {self.why}"
@@ -69,10 +70,14 @@ def verify(path: Path) -> Verification:
     try:
         run, plan, config = recompute(folder)
         differences += result_differences(folder, run, plan, config)
-        differences += report_differences(path, run, config)
-        differences += ledger_differences(path, run, config)
-        if run.fingerprint.get("source_tree_sha256") != machine.source_tree_sha256():
+        reports = list(report_differences(path, run, config))
+        if run.fingerprint.get("source_tree_sha256") == machine.source_tree_sha256():
+            differences += reports
+        else:
             notes.append("the run was made by another source tree: check that one out if figures differ")
+            # How a report is worded and laid out is its version's; its figures are those of run.json.
+            notes += [f"{d.file} is not as this source tree would write it (from {d.place} on)" for d in reports]
+        differences += ledger_differences(path, run, config)
     except (SpecgateError, ValueError, LookupError, TypeError, ArithmeticError) as error:
         # Samples of the right form that break the arithmetic were not measured so.
         differences.append(Difference(path.name, "", f"cannot be recomputed: {error}"))
@@ -92,7 +97,7 @@ def manifest_differences(path: Path) -> Iterator[Difference]:
     for name, sha256 in listed.items():
         if name not in present:
             yield Difference(name, "", f"is missing; {MANIFEST} lists it")
-        elif (found := _sha256(path / name)) != sha256:
+        elif (found := sha256_of(path / name)) != sha256:
             yield Difference(name, "", f"its SHA-256 is {found}; {MANIFEST} says {sha256}")
     for name in sorted(present - listed.keys()):
         yield Difference(name, "", f"is not in {MANIFEST}")
@@ -114,7 +119,7 @@ def ledger_differences(path: Path, run: Run, config: Config) -> Iterator[Differe
     if entry is None:
         return
     where = f"../ledger.jsonl ({entry.run})"
-    found = _sha256(path / MANIFEST) if (path / MANIFEST).is_file() else None
+    found = sha256_of(path / MANIFEST) if (path / MANIFEST).is_file() else None
     if found != entry.manifest_sha256:
         yield Difference(where, "manifest_sha256", f"{entry.manifest_sha256}; {MANIFEST} has {found}")
     if "run" in run.failures:
@@ -137,20 +142,22 @@ def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     stored = replace(folder.read_run(), scenarios=config.scenarios, pair=config.pair, kind=config.kind)
     run = judge(with_figures(stored, plan, config, folder), config.policy)
+    if stored.files:  # a run that was never written to its end, or by an older version, has none
+        run = replace(run, files=folder.ground_hashes())
     return run, looks.without(plan, run.ended_early), config
 
 
 def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) -> Iterator[Difference]:
     stored = stored_json(folder.path / "run.json")
-    version = stored.get("schema_version") if isinstance(stored, dict) else None
-    older = version in OLDER_VERSIONS
+    version, later = later_fields(stored)
     again = {
         "schema": SCHEMA,
-        "schema_version": version if older else SCHEMA_VERSION,
+        "schema_version": version,
         **to_plain(Run, run),
         "eagle_speculation": speculation_blocks(run, plan, folder),
     }
-    yield from differences_of("run.json", stored, again, older=older)
+    found = differences_of("run.json", stored, again)
+    yield from (d for d in found if not (d.absent and any(fnmatchcase(d.place, pattern) for pattern in later)))
     if run.fingerprint.get("config_sha256") != config.digest:
         why = f"{run.fingerprint.get('config_sha256')}; config.resolved.yaml gives {config.digest}"
         yield Difference("run.json", "fingerprint.config_sha256", why)
@@ -161,6 +168,16 @@ def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) 
     end = ending(run, None) if "run" not in run.failures else ("not reached", stated_code(gates))
     yield from differences_of("gates.json", gates, judgement(run, config.policy, end))
     yield from differences_of("env.json", stored_json(folder.path / "env.json"), run.environment)
+
+
+def later_fields(stored: object) -> tuple[str, list[str]]:
+    """The version that a run.json of these contents should state, and the places that versions after it added."""
+    version = stored.get("schema_version") if isinstance(stored, dict) else None
+    known = ["1.0.0", *LATER_FIELDS]
+    if version not in known:
+        return SCHEMA_VERSION, []
+    newer = known[known.index(version) + 1 :]
+    return version, [pattern for name in newer for pattern in LATER_FIELDS[name]]
 
 
 def stated_code(gates: object) -> ExitCode:
@@ -211,14 +228,10 @@ def stored_json(file: Path) -> object:
         raise InvalidResult(f"{file.name}: not readable as JSON: {error}") from error
 
 
-def differences_of(file: str, stored: object, again: Mapping[str, Any], *, older: bool = False) -> Iterator[Difference]:
-    """Every place where the stored JSON is not the recomputed one, as that would be stored.
-
-    One of an `older` version lacks what came later: a missing key is then no contradiction.
-    """
+def differences_of(file: str, stored: object, again: Mapping[str, Any]) -> Iterator[Difference]:
+    """Every place where the stored JSON is not the recomputed one, as that would be stored."""
     text = without_home(json.dumps(again, allow_nan=False, ensure_ascii=False))
-    found = _differing(file, "", stored, json.loads(text))
-    yield from (d for d in found if not (older and d.why == MISSING))
+    yield from _differing(file, "", stored, json.loads(text))
 
 
 def _differing(file: str, place: str, was: object, now: object) -> Iterator[Difference]:
@@ -226,7 +239,8 @@ def _differing(file: str, place: str, was: object, now: object) -> Iterator[Diff
         for key in [*now, *(k for k in was if k not in now)]:
             inner = f"{place}.{key}" if place else str(key)
             if key not in was or key not in now:
-                yield Difference(file, inner, MISSING if key not in was else "does not follow from the samples")
+                why = "is missing" if key not in was else "does not follow from the samples"
+                yield Difference(file, inner, why, absent=key not in was)
             else:
                 yield from _differing(file, inner, was[key], now[key])
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
@@ -236,13 +250,9 @@ def _differing(file: str, place: str, was: object, now: object) -> Iterator[Diff
         if not same_figure(was, now):
             yield Difference(file, place, f"{_short(was)}; recomputed: {_short(now)}")
     elif type(was) is not type(now) or was != now:
-        yield Difference(file, place, f"{_short(was)}; recomputed: {_short(now)}")
+        yield Difference(file, place, f"{_short(was)}; recomputed: {_short(now)}", absent=was is None)
 
 
 def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "…"
-
-
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -26,6 +26,7 @@ from tests.surroundings import sample
         ("dtype", lambda facts: replace(facts, dtype="another")),
         ("capture_rule", lambda facts: replace(facts, capture_rule="another")),
         ("tape_sha256", lambda facts: replace(facts, tape_sha256="another")),
+        ("tuned_sha256", lambda facts: replace(facts, tuned_sha256="another")),
     ],
 )
 def test_a_point_is_measured_on_one_engine_with_one_tape(

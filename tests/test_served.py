@@ -129,7 +129,7 @@ def test_no_tape_can_be_recorded_from_a_server() -> None:
 
 
 def test_cells_of_servers_have_no_cycle_budget() -> None:
-    from specgate.cycle_accounting import cycle_budgets
+    from specgate.budget.cycle_accounting import cycle_budgets
 
     cells, comparisons = measure(plan(), blocks(), (), 0.0)
     assert cycle_budgets(plan(), cells, comparisons, blocks(), {}, None) == {}

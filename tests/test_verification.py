@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from specgate.cli import cli as commands
 from specgate.errors import UsageError
 from specgate.store import RunFolder
-from specgate.verification import differences_of, line_differences, verify
-from tests.command import Cli
+from specgate.verification import differences_of, line_differences, listings, verify
+from tests.command import ROOT, Cli
 
 
 @pytest.fixture(scope="module")
@@ -228,3 +228,54 @@ def test_the_last_digits_in_a_table_are_no_difference_and_the_ninth_or_a_word_is
     for was, now in (("1.8563021794385072", "1.85630219"), ("PASS\n", "FAIL\n"), ("spec-3", "spec-2")):
         (found,) = line_differences("summary.csv", stored, stored.replace(was, now, 1))
         assert (found.file, found.place) == ("summary.csv", "line 1")
+
+
+def older(data: Any) -> None:
+    """As specgate.result/v1 1.0.0 stored it."""
+    data["schema_version"] = "1.0.0"
+    del data["last_green"], data["files"]
+    for cell in data["cells"]:
+        del cell["by_depth"], cell["distributions"]
+        for name, value in cell["values"].items():
+            if "acceptance_at_pos" in name:
+                value["ci_low"] = value["ci_high"] = None
+    for conditions in data["conditions"].values():
+        del conditions["timeline"]
+
+
+def test_a_run_that_was_stored_before_a_field_was_added_holds(run: Path) -> None:
+    change_json(run / "run.json", older)
+    change_json(run / "run.json", lambda data: data["fingerprint"].update(source_tree_sha256="0" * 64))
+    mend(run)
+    found = verify(run)
+    assert found.differences == ()
+    assert any(note.startswith("report.html is not as this source tree would write it") for note in found.notes)
+
+
+def test_what_an_older_version_has_always_stored_may_not_be_missing(run: Path) -> None:
+    change_json(run / "run.json", older)
+    change_json(run / "run.json", lambda data: data["cells"][1]["values"].pop("acceptance_length"))
+    mend(run)
+    assert any("cells[1].values.acceptance_length: is missing" in line for line in differences(run))
+
+
+def test_a_version_of_today_has_no_excuse_for_a_missing_field(run: Path) -> None:
+    change_json(run / "run.json", lambda data: data["cells"][0].pop("by_depth"))
+    mend(run)
+    assert "run.json: cells[0].by_depth: is missing" in differences(run)
+
+
+def test_a_page_names_files_with_the_hashes_that_the_manifest_has(run: Path) -> None:
+    manifest = listings(run / "MANIFEST.sha256")
+    stored = json.loads((run / "run.json").read_text())["files"]
+    assert {"env.json", "gates.json", "config.resolved.yaml", "samples/blocks.jsonl"} <= stored.keys()
+    assert stored.items() <= manifest.items()
+    assert all(sha256 in (run / "report.html").read_text() for sha256 in stored.values())
+
+
+KEPT = sorted((ROOT / "docs" / "results").glob("*/*/run.json"))
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=[file.parent.name for file in KEPT])
+def test_a_run_that_the_documentation_quotes_holds_with_the_source_of_today(kept: Path) -> None:
+    assert [str(d) for d in verify(kept.parent).differences] == []

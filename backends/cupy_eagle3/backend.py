@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 from specgate import machine
-from specgate.api import Availability, Engine, MemoryReads, OpenRequest
+from specgate.api import Availability, Engine, GemmTuner, MemoryReads, OpenRequest
+from specgate.core import PairRef
+from specgate.tuning.gemms import GemmShape
+from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest
 
 OLDEST = (8, 0)
 """Compute capability: bfloat16 tensor cores."""
@@ -38,6 +42,22 @@ class CupyBackend:
         from specgate.backends.cupy_eagle3.memory_reads import read_memory
 
         return read_memory(repeats)
+
+    def bench_kernels(self, request: KernelBenchRequest) -> KernelBench:
+        from specgate.backends.cupy_eagle3.bench.run import bench_kernels
+
+        return bench_kernels(request)
+
+    def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
+        from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
+        from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
+
+        return gemm_shapes(Geometry.of(pair, drafts=bool(draft_lengths)), batches, draft_lengths)
+
+    def gemm_tuner(self) -> GemmTuner:
+        from specgate.backends.cupy_eagle3.tuning.search import Tuner
+
+        return Tuner()
 
 
 BACKEND = CupyBackend()

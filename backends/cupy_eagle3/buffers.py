@@ -70,13 +70,12 @@ class LayerBuffers:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         f32, bf16 = torch.float32, torch.bfloat16
-        outputs, stats = (of(f32, *shape) for shape in attention.partial_shapes(slots))
         return cls(
             stream=of(f32, out, geometry.hidden),
             normed=Normed(of(bf16, out, geometry.hidden), of(f32, out, geometry.hidden // NORM_GROUP)),
             qkv=of(f32, rows, heads.qkv_width),
             attended=of(bf16, out, heads.width),
-            partial=(outputs, stats),
+            partial=workspace(attention, slots, device),
             mlp=of(bf16, out, geometry.intermediate),
             logits=of(f32, out, vocab),
         )
@@ -128,11 +127,25 @@ class Buffers:
         return (self.target.pages, *([self.draft.pages] if self.draft else []))
 
 
+def target_attention(geometry: TargetGeometry, sizes: Sizes) -> Attention:
+    """The widest that a step launches."""
+    return Attention(sizes.heads(geometry), sizes.max_rows, config=sizes.fmha)
+
+
+def draft_attention(geometry: DraftGeometry, sizes: Sizes) -> Attention:
+    return Attention(sizes.heads(geometry), 1, geometry.window, config=sizes.fmha)
+
+
+def workspace(attention: Attention, slots: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """See `Attention.partial_shapes`."""
+    outputs, stats = (torch.zeros(shape, device=device) for shape in attention.partial_shapes(slots))
+    return outputs, stats
+
+
 def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device | str) -> TargetBuffers:
-    heads = sizes.heads(geometry)
-    attention = Attention(heads, sizes.max_rows, config=sizes.fmha)
+    attention = target_attention(geometry, sizes)
     return TargetBuffers(
-        pages=Pages.allocate(geometry.layers, sizes.blocks, heads, device),
+        pages=Pages.allocate(geometry.layers, sizes.blocks, attention.heads, device),
         layer=LayerBuffers.allocate(geometry, attention, geometry.vocab, sizes.slots, sizes.rows, device),
         choices=torch.zeros(sizes.rows, dtype=torch.int64, device=device),
     )
@@ -140,15 +153,14 @@ def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device 
 
 def draft_buffers(geometry: DraftGeometry, sizes: Sizes, device: torch.device | str) -> DraftBuffers:
     """The draft attends with one row per slot only, the newest; the others just fill its cache."""
-    heads = sizes.heads(geometry)
-    attention = Attention(heads, 1, geometry.window, config=sizes.fmha)
+    attention = draft_attention(geometry, sizes)
     width, rows = geometry.features * geometry.target_hidden, sizes.rows
 
     def of(dtype: torch.dtype, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)
 
     return DraftBuffers(
-        pages=Pages.allocate(1, sizes.blocks, heads, device),
+        pages=Pages.allocate(1, sizes.blocks, attention.heads, device),
         layer=LayerBuffers.allocate(geometry, attention, geometry.draft_vocab, sizes.slots, sizes.rows, device),
         features=of(torch.bfloat16, sizes.slots, sizes.max_rows, width),
         packed=of(torch.bfloat16, rows, width),

@@ -6,12 +6,12 @@ from specgate.backends.cupy_eagle3.buffers import Buffers, DraftBuffers
 from specgate.backends.cupy_eagle3.kernels.draft_argmax import DraftArgmax
 from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
 from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureRows
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 from specgate.backends.cupy_eagle3.layer import Layer, Span
 from specgate.backends.cupy_eagle3.model import Draft, norm_of
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.tuning.gemms import Gemms
 
 NAMES = ("EAGLE_DRAFT_ATTENTION_FMHA", "EAGLE_DRAFT_FFN")
 
@@ -23,17 +23,24 @@ class Chain:
     newest attends and goes on: the host need not know how many were accepted.
     """
 
-    def __init__(self, draft: Draft, sizes: Sizes, slots: int, k: int) -> None:
+    def __init__(self, draft: Draft, sizes: Sizes, slots: int, k: int, gemms: Gemms) -> None:
         g, rows = draft.geometry, k + 1
         self.draft, self.k, self.slots = draft, k, slots
         self.feature_rows = FeatureRows(g.target_hidden, g.features, norm_of(g), rows, sizes.max_rows)
-        self.fc = MatmulRows(g.hidden, g.features * g.target_hidden, Epilogue.PLAIN, slots * rows)
+        self.fc = gemms("EAGLE3_FC", g.hidden, g.features * g.target_hidden, slots * rows)
         self.input = DraftInput(g.hidden, g.norm_before_residual, rows, sizes.max_rows)
         self.extension, self.step = (
-            Layer(g, sizes, slots, input_width=2 * g.hidden, rows=n, asking=1, window=g.window, names=NAMES)
+            Layer(
+                *(g, sizes, slots, gemms, "EAGLE3"),
+                rows=n,
+                asking=1,
+                names=NAMES,
+                input_width=2 * g.hidden,
+                window=g.window,
+            )
             for n in (rows, 1)
         )
-        self.lm_head = MatmulRows(g.draft_vocab, g.hidden, Epilogue.PLAIN, slots, scaled=True)
+        self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True)
         self.argmax = DraftArgmax(
             g.hidden,
             g.draft_vocab,

@@ -9,19 +9,24 @@ from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.model import Draft, Target
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.tuning.gemms import Gemms
+from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
 from specgate.backends.cupy_eagle3.verify import Verify
 
 
 class Cycle:
     """The launches of a step of spec-`k` over `slots` slots, in stream order; no allocation, no read, no wait."""
 
-    def __init__(self, target: Target, draft: Draft | None, sizes: Sizes, slots: int, k: int) -> None:
+    def __init__(
+        self, target: Target, draft: Draft | None, sizes: Sizes, slots: int, k: int, tuned: Tuned = NOTHING_TUNED
+    ) -> None:
         if k and draft is None:
             raise ValueError(f"spec-{k} without a draft")
         self.slots, self.k = slots, k
+        self.gemms = Gemms(tuned)
         self.reserve = KVReserve(sizes.slots, k + 1, sizes.positions, sizes.max_blocks, sizes.blocks)
-        self.chain = Chain(draft, sizes, slots, k) if draft and k else None
-        self.verify = Verify(target, sizes, slots, k + 1, draft.boundaries if draft and k else ())
+        self.chain = Chain(draft, sizes, slots, k, self.gemms) if draft and k else None
+        self.verify = Verify(target, sizes, slots, k + 1, self.gemms, draft.boundaries if draft and k else ())
         self.commit = Commit(sizes.slots, sizes.max_rows, sizes.positions, sizes.max_blocks)
 
     @property

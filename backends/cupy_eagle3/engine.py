@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import torch
 
 from specgate.api import Decoded
+from specgate.backends.cupy_eagle3 import fmha
 from specgate.backends.cupy_eagle3.buffers import Buffers
 from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.graph import Graph, GraphGeometry
+from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.slots import Fault
 from specgate.backends.cupy_eagle3.model import Draft, Target
@@ -20,9 +22,13 @@ from specgate.backends.cupy_eagle3.prompts import lay_out
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.stretch import StopRule, read, run
+from specgate.backends.cupy_eagle3.tuning.compiling import compiler
+from specgate.backends.cupy_eagle3.tuning.shape_log import ShapeLog
+from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.core import Budget, EngineFacts, Role
 from specgate.errors import BackendError
+from specgate.tuning.fmha import AttentionConfig, TileStatistics
 
 FAULTS: Mapping[Fault, str] = {
     Fault.TARGET_NOT_FINITE: "the target's logits are not finite: the checkpoint holds NaN or infinity, or overflows",
@@ -34,7 +40,7 @@ FAULTS: Mapping[Fault, str] = {
 
 class CupyEngine:
     """EAGLE-3 on one GPU. With `plain_on_draft_error`, spec roles decode plainly, and say so, once the draft has proved
-    unusable; without, the stretch ends with BackendError.
+    unusable; without, the stretch ends with BackendError. `shape_log` gets every product that it is about to run.
     """
 
     def __init__(
@@ -47,9 +53,12 @@ class CupyEngine:
         *,
         graphs: bool = True,
         plain_on_draft_error: bool = False,
+        tuned: Tuned = NOTHING_TUNED,
+        shape_log: ShapeLog | None = None,
     ) -> None:
         self.target, self.draft, self.sizes, self.b, self._facts = target, draft, sizes, buffers, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
+        self.tuned, self.shape_log = tuned, shape_log
         self.draft_error = facts.draft_error
         self.stream = Stream()
         self.cycles: dict[tuple[int, int], Cycle] = {}
@@ -128,7 +137,8 @@ class CupyEngine:
         broken = int(bool(fault & Fault.KV_INTEGRITY))
         checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
         reused = {"cache_hit_tokens": prompted.layout.reused_positions}
-        return replace(decoded, counters={**decoded.counters, **checked, **reused}), fault
+        found = self._cycle(k, count).gemms.counters
+        return replace(decoded, counters={**decoded.counters, **checked, **reused, **found}), fault
 
     def step(self, k: int, count: int) -> Callable[[], None]:
         """One step of spec-`k` over `count` slots. Its graph is captured at its first use, with no slot active."""
@@ -144,7 +154,9 @@ class CupyEngine:
 
     def _cycle(self, k: int, count: int) -> Cycle:
         if (k, count) not in self.cycles:
-            self.cycles[k, count] = Cycle(self.target, self.draft, self.sizes, count, k)
+            self.cycles[k, count] = cycle = Cycle(self.target, self.draft, self.sizes, count, k, self.tuned)
+            if self.shape_log:
+                self.shape_log.add(cycle.gemms.shapes)
         return self.cycles[k, count]
 
     def _check_room(self, role: Role, budget: Budget) -> Prompted:
@@ -173,6 +185,40 @@ class CupyEngine:
                 pages.k.zero_()
                 pages.v.zero_()
         raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
+
+    # ── attention, cut otherwise ─────────────────────────────────────────────────────────────────────────────────────
+
+    def attention_config(self) -> AttentionConfig:
+        return asdict(self.sizes.fmha)
+
+    def attention_configs(self) -> Sequence[AttentionConfig]:
+        return [asdict(config) for config in FmhaConfig.candidates(self.sizes.heads(self.target.geometry))]
+
+    def prepare_attention(self, configs: Sequence[AttentionConfig], roles: Sequence[Role]) -> Sequence[str | None]:
+        """Compile for all slots, side by side; the first complaint of the compiler per configuration."""
+        specs = []
+        for config in configs:
+            sizes = replace(self.sizes, fmha=fmha.config_of(config))
+            cycles = (Cycle(self.target, self.draft, sizes, self.sizes.slots, role.k, self.tuned) for role in roles)
+            specs.append([spec for cycle in cycles for spec in fmha.attention_specs(cycle)])
+        with compiler() as compiling:
+            said = compiling.compile(spec for of_config in specs for spec in of_config)
+        return [next((said[spec] for spec in of_config if said[spec]), None) for of_config in specs]
+
+    def cut_attention(self, config: AttentionConfig) -> None:
+        """Every step is captured anew; the prompts stay in the cache."""
+        self.sizes = replace(self.sizes, fmha=fmha.config_of(config))
+        self.cycles.clear()
+        self.graphs.clear()
+        self.b = fmha.recut(self.b, self.target.geometry, self.draft.geometry if self.draft else None, self.sizes)
+
+    @torch.inference_mode()
+    def attention_tiles(self, role: Role) -> TileStatistics:
+        prompted = self._check_room(role, Budget(steps=1))
+        rule = StopRule((), (), self.sizes.positions)
+        cycle = Cycle(self.target, self.draft, self.sizes, len(prompted.prompts), role.k, self.tuned)
+        with self.stream.current():
+            return fmha.tiles_of(cycle, self.b, lambda: prompted.rewind(self.b, rule))
 
     # ── forensics ────────────────────────────────────────────────────────────────────────────────────────────────────
 

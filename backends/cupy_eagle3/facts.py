@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import torch
 
@@ -24,6 +25,8 @@ def engine_facts(
     sizes: Sizes,
     *,
     graphs: bool,
+    tuned_products: str = "none looked for",
+    tuned_sha256: str | None = None,
 ) -> EngineFacts:
     import cupy
 
@@ -34,7 +37,9 @@ def engine_facts(
         "torch": torch.__version__,
         "compute capability": f"{major}.{minor}",
         "CUDA graphs": "on" if graphs else "off",
-        "cache block, attention chunk": f"{BLOCK}, {sizes.fmha.kv_tile} positions",
+        "tuned products": tuned_products,
+        "cache block": f"{BLOCK} positions",
+        "attention": ", ".join(f"{knob} {value}" for knob, value in asdict(sizes.fmha).items()),
         "target layers x hidden": f"{geometry.layers} x {geometry.hidden}",
         "target rope": describe_rope(geometry.rope),
     }
@@ -56,5 +61,6 @@ def engine_facts(
         warnings=draft.warnings if draft else (),
         kernels=tuple(sorted(entry_points())),
         draft_error=draft_error,
+        tuned_sha256=tuned_sha256,
         traffic=pair_traffic(geometry, draft.geometry if draft else None, torch.bfloat16),
     )

@@ -27,18 +27,23 @@ class GraphGeometry:
         return cls(k, slots, sizes, hash(tuple(t.data_ptr() for t in tensors_of(buffers))))
 
 
+def captured(launches: Callable[[], None], stream: Stream) -> Any:
+    """Run `launches` once on `stream`, then record them as a CUDA graph."""
+    with stream.current():
+        launches()  # warm up: compiles and loads what a capture could not
+        stream.wait()
+        stream.cupy.begin_capture()
+        launches()
+        return stream.cupy.end_capture()
+
+
 class Graph:
     """Captured launches. Replays for the exact geometry that it was captured with, and for no other."""
 
     def __init__(self, name: str, geometry: GraphGeometry, launches: Callable[[], None], stream: Stream) -> None:
         """Run `launches` once, which must change nothing (no slot may be active), then record them."""
         self.name, self.geometry, self.stream = name, geometry, stream
-        with stream.current():
-            launches()  # warm up: compiles and loads what a capture could not
-            stream.wait()
-            stream.cupy.begin_capture()
-            launches()
-            self.graph: Any = stream.cupy.end_capture()
+        self.graph = captured(launches, stream)
 
     def replay(self, geometry: GraphGeometry) -> None:
         """Enqueue one step. Raises BackendError where it was captured for something else."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.buffers import LayerBuffers, Pages
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 from specgate.backends.cupy_eagle3.model import RopeTable
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.tuning.gemms import Gemms
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.backends.eagle3.weights import LayerWeights
 
@@ -43,6 +45,8 @@ class Layer:
         geometry: TargetGeometry | DraftGeometry,
         sizes: Sizes,
         slots: int,
+        gemms: Gemms,
+        whose: Literal["EAGLE3", "TARGET"],
         *,
         rows: int,
         asking: int,
@@ -53,13 +57,13 @@ class Layer:
         """`input_width`: of rows that are normed already; None: of `Normed` rows as wide as the stream."""
         hidden, going_on, heads = geometry.hidden, slots * asking, sizes.heads(geometry)
         self.eps, self.names = geometry.rms_eps, names
-        self.qkv = MatmulRows(
-            heads.qkv_width, input_width or hidden, Epilogue.PLAIN, slots * rows, scaled=input_width is None
+        self.qkv = gemms(
+            f"{whose}_QKV", heads.qkv_width, input_width or hidden, slots * rows, scaled=input_width is None
         )
         self.attention = Attention(heads, asking, window, appended=rows, config=sizes.fmha)
-        self.o = MatmulRows(hidden, heads.width, Epilogue.RESIDUAL, going_on, feeds_norm=True)
-        self.gate_up = MatmulRows(geometry.intermediate, hidden, Epilogue.SWIGLU, going_on, scaled=True)
-        self.down = MatmulRows(hidden, geometry.intermediate, Epilogue.RESIDUAL, going_on, feeds_norm=True)
+        self.o = gemms(f"{whose}_O", hidden, heads.width, going_on, feeds_norm=True)
+        self.gate_up = gemms(f"{whose}_FFN_GATE_UP", geometry.intermediate, hidden, going_on, scaled=True)
+        self.down = gemms(f"{whose}_FFN_DOWN", hidden, geometry.intermediate, going_on, feeds_norm=True)
 
     def __call__(
         self,

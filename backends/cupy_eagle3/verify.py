@@ -6,12 +6,12 @@ from specgate.backends.cupy_eagle3.buffers import Buffers
 from specgate.backends.cupy_eagle3.kernels.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.slots import Fault, Rows
 from specgate.backends.cupy_eagle3.kernels.target_argmax import TargetArgmax
 from specgate.backends.cupy_eagle3.layer import Layer, Span
 from specgate.backends.cupy_eagle3.model import Target
 from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.tuning.gemms import Gemms
 
 NAMES = ("TARGET_ATTENTION_FMHA", "TARGET_FFN")
 
@@ -20,14 +20,20 @@ class Verify:
     """The target's forward pass as a page of kernel calls. `boundaries` are captured for the draft."""
 
     def __init__(
-        self, target: Target, sizes: Sizes, slots: int, rows_per_slot: int, boundaries: tuple[int, ...] = ()
+        self,
+        target: Target,
+        sizes: Sizes,
+        slots: int,
+        rows_per_slot: int,
+        gemms: Gemms,
+        boundaries: tuple[int, ...] = (),
     ) -> None:
         g, rows = target.geometry, slots * rows_per_slot
         self.target, self.boundaries = target, boundaries
         self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows)
         self.capture = FeatureCapture(g.hidden, max(1, len(boundaries)), rows_per_slot, sizes.max_rows)
-        self.layer = Layer(g, sizes, slots, rows=rows_per_slot, asking=rows_per_slot, names=NAMES)
-        self.lm_head = MatmulRows(g.vocab, g.hidden, Epilogue.PLAIN, rows, scaled=True)
+        self.layer = Layer(g, sizes, slots, gemms, "TARGET", rows=rows_per_slot, asking=rows_per_slot, names=NAMES)
+        self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True)
         self.argmax = TargetArgmax(g.vocab)
         self.accept = Accept(rows_per_slot, sizes.max_rows)
 

@@ -30,12 +30,12 @@ def require_room(
 
 
 @contextmanager
-def refusing_overflow(what: str) -> Iterator[None]:
+def refusing_overflow(what: str, hint: str = "ask for a shorter context") -> Iterator[None]:
     """Turn torch's error for exhausted GPU memory into EnvironmentRefused; it already names the numbers."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise EnvironmentRefused(f"{what}: {str(error).splitlines()[0]}", hint="ask for a shorter context") from error
+        raise EnvironmentRefused(f"{what}: {str(error).splitlines()[0]}", hint=hint) from error
 
 
 def weight_bytes(wanted: Mapping[str, Wanted], dtype: torch.dtype) -> int:

@@ -10,8 +10,8 @@ from specgate.backends.eagle3.checkpoint import Wanted
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.backends.eagle3.layout import draft_tensors, target_tensors
 from specgate.backends.eagle3.memory import weight_bytes
+from specgate.budget.traffic import AttentionTraffic, DraftTraffic, PassTraffic
 from specgate.core import Traffic
-from specgate.traffic import AttentionTraffic, DraftTraffic, PassTraffic
 
 
 def pair_traffic(target: TargetGeometry, draft: DraftGeometry | None, dtype: torch.dtype) -> Traffic:

@@ -26,9 +26,10 @@ pairs.add_command(check)
 @pairs.command("list", short_help="Show what there is, and what is in the cache.")
 def list_pairs() -> None:
     """Show the pairs and the pinned wheels, and what of them is in the cache."""
+    from specgate.cache import cache_dir
     from specgate.pairs.assets import ASSETS
     from specgate.pairs.demo import DRAFT_FOLDER, target_folder
-    from specgate.pairs.fetch import cache_dir, cached
+    from specgate.pairs.fetch import cached
     from specgate.pairs.resolve import shipped_names
 
     click.echo(f"cache: {cache_dir()}")

@@ -8,10 +8,11 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
+from specgate.cache import cache_dir
 from specgate.core import PairRef
 from specgate.errors import CheckpointError, EnvironmentRefused
 from specgate.pairs.assets import TARGET
-from specgate.pairs.fetch import cache_dir, require, sha256_of
+from specgate.pairs.fetch import require, sha256_of
 
 DEMO: Final = "demo"
 GGUF_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -12,27 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from specgate.cache import cache_dir
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.pairs.assets import Asset
 
-CACHE_VARIABLE: Final = "SPECGATE_CACHE"
 DOWNLOAD_TIMEOUT_S: Final = 900
-
-
-def cache_dir() -> Path:
-    """`$SPECGATE_CACHE`, else the user's cache folder. Created where missing."""
-    from platformdirs import user_cache_path
-
-    chosen = os.environ.get(CACHE_VARIABLE)
-    folder = Path(chosen).expanduser() if chosen else user_cache_path("specgate")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EnvironmentRefused(
-            f"cache folder {folder} cannot be made ({error.strerror})",
-            hint=f"set {CACHE_VARIABLE} to a folder that can be written",
-        ) from error
-    return folder
 
 
 def cached(asset: Asset) -> Path | None:

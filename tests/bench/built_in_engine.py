@@ -17,10 +17,10 @@ import torch
 from specgate import plugins
 from specgate.api import Decoded, OpenRequest
 from specgate.backends.cupy_eagle3.engine import CupyEngine
-from specgate.bandwidth import measure
+from specgate.budget.bandwidth import measure
+from specgate.budget.traffic import Slot, draft_bytes, pass_bytes
 from specgate.core import Budget, Role
 from specgate.pairs.resolve import resolve_pair
-from specgate.traffic import Slot, draft_bytes, pass_bytes
 
 
 @click.command()
@@ -39,7 +39,7 @@ def main(pair: str, context: int, batch: int, spec: tuple[int, ...], steps: int,
         max_batch=batch,
         max_positions=context + steps * (most + 1) + most + 8,
         max_k=most,
-        perf_mode=True,
+        perf_mode=False,
         options=dict(o.split("=", 1) for o in option),
     )
     bandwidth = measure().bytes_per_s

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from specgate.budget.cycle_budget import Limit
 from specgate.core import Bandwidth, CycleBudget, Rule, Run, State, Verdict
-from specgate.cycle_budget import Limit
 from specgate.gates.speed import GATE
 from tests.factories import blocks_of, corrupt, plan_of, run_of, scenario, with_acceptance
 

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from specgate.core import AcceptanceSource, Run
-from specgate.reports.console import PLAIN, REPORT, WIDTH, ConsoleReport
+from specgate.reports.console import LEAST, MOST, PLAIN, REPORT, ConsoleReport
 from tests.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario, with_acceptance
+from tests.hostile import STRINGS, with_text
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -21,7 +22,7 @@ def sample(*, broken: bool = False) -> Run:
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_no_line_is_wider_than_the_terminal(broken: bool) -> None:
-    assert max(len(line) for line in ANSI.sub("", REPORT.render(sample(broken=broken), POLICY)).splitlines()) <= WIDTH
+    assert max(len(line) for line in ANSI.sub("", REPORT.render(sample(broken=broken), POLICY)).splitlines()) <= LEAST
 
 
 @pytest.mark.parametrize("report", [REPORT, PLAIN])
@@ -106,9 +107,25 @@ def test_acceptance_that_is_not_real_is_named_at_its_figures(report: ConsoleRepo
     real, other = sample(), with_acceptance(sample(), source)
     assert f"{source} acceptance" in ANSI.sub("", report.render(other, POLICY)).partition("records-valid")[0]
     assert "real acceptance" not in ANSI.sub("", report.render(real, POLICY))
-    assert max(map(len, ANSI.sub("", REPORT.render(other, POLICY)).splitlines())) <= WIDTH
+    assert max(map(len, ANSI.sub("", REPORT.render(other, POLICY)).splitlines())) <= LEAST
 
 
 def test_tokens_of_a_forced_run_are_not_said_to_be_equal() -> None:
     shown = PLAIN.render(with_acceptance(sample(), "forced"), POLICY)
     assert "tokens – (forced)" in shown and "all equal" not in shown
+
+
+@pytest.mark.parametrize("report", [REPORT, PLAIN])
+@pytest.mark.parametrize("text", STRINGS)
+def test_text_from_outside_cannot_steer_the_terminal(report: ConsoleReport, text: str) -> None:
+    shown = ANSI.sub("", report.render(with_text(sample(), text), POLICY))
+    assert not set(shown) & {"\x1b", "\x08", "\x00", "\r"}
+    shown.encode()
+
+
+def test_a_wider_terminal_is_used_up_to_a_readable_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns, widest in ((60, LEAST), (120, 120), (400, MOST)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = ANSI.sub("", REPORT.render(sample(), POLICY)).splitlines()
+        assert max(map(len, lines)) <= widest
+        assert any(len(line) > widest * 0.9 for line in lines)

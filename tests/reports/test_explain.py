@@ -5,46 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any
 
 import pytest
 
-from specgate.core import Block, Role, Rule, Run
-from specgate.cycle_accounting import cycle_budgets
-from specgate.cycle_budget import Bandwidth
+from specgate.budget.cycle_accounting import cycle_budgets
+from specgate.core import Block, Role
 from specgate.reports.explain import REPORT
-from specgate.speedup_limits import with_ceilings
-from specgate.traffic import DraftTraffic, PassTraffic, Traffic
+from tests.budgets import asks, budgeted, split
 from tests.factories import blocks_of, corrupt, plan_of, policy_of, run_of, scenario
 
-MEMORY = Bandwidth("2026-11-21T12:00:00+00:00", "NVIDIA H200", "GPU-1", 8 << 30, 30, 4.48e12, 0.003)
-PASS = PassTraffic(15_000_000_000, 8192, ())
-TRAFFIC = Traffic(PASS, DraftTraffic(PassTraffic(850_000_000, 0, ()), PassTraffic(750_000_000, 0, ())))
 
-
-def split(made: Block) -> Block:
-    shares = {"draft": 0.15 if made.role.k else 0.0, "verify": 0.8, "accept": 0.001, "commit": 0.002}
-    return replace(made, phase_ns={name: int(share * made.elapsed_ns) for name, share in shares.items()})
-
-
-def explained(
-    change: Callable[[Block], Block] = split,
-    *,
-    floor: float = 2.5,
-    kind: Literal["micro", "full"] = "micro",
-    traffic: Traffic | None = TRAFFIC,
-    bandwidth: Bandwidth | None = MEMORY,
-    cycle_ns: int = 14_000_000,
-    base_ns: int = 10_000_000,
-) -> str:
-    plan = plan_of(scenario(kind=kind))
-    blocks = blocks_of(plan, jitter=0, change=change, cycle_ns=cycle_ns, base_ns=base_ns)
-    run = run_of(plan, blocks)
-    engines = {key: replace(f, traffic=traffic, device="NVIDIA H200") for key, f in run.engines.items()}
-    budgets = cycle_budgets(plan, run.cells, run.comparisons, blocks, engines, bandwidth)
-    policy = policy_of(Rule("fast", "speed", True, role="spec-3", params={"min": floor}))
-    asked: Run = with_ceilings(replace(run, budgets=budgets, bandwidth=bandwidth, engines=engines), policy)
-    text = REPORT.render(asked, policy)
+def explained(change: Callable[[Block], Block] = split, *, floor: float = 2.5, **options: Any) -> str:
+    text = REPORT.render(budgeted(change, floor=floor, **options), asks(floor))
     assert all(len(line) <= 80 for line in text.splitlines())
     return text
 

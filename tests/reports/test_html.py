@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections import Counter
 from dataclasses import replace
@@ -9,10 +11,15 @@ from functools import cache
 from html.parser import HTMLParser
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from specgate.core import Role, Rule, Run
-from specgate.reports.html import ARTIFACTS, REPORT
-from specgate.reports.points import floors
+from specgate.attribution import conditions_of
+from specgate.core import LastGreen, Order, Role, Rule, Run
+from specgate.reports.asked import floors
+from specgate.reports.grounds import FILES
+from specgate.reports.html import REPORT, TEMPLATES
+from specgate.reports.points import DRAWN, sections
 from tests.factories import (
     POLICY,
     blocks_of,
@@ -25,6 +32,7 @@ from tests.factories import (
     scenario,
     with_acceptance,
 )
+from tests.surroundings import timed, watched
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -53,7 +61,7 @@ class Page(HTMLParser):
         self.open.pop()
 
     def handle_data(self, data: str) -> None:
-        if data.strip() and "style" not in self.open:
+        if data.strip() and not {"style", "script"} & set(self.open):
             self.texts.append(data.strip())
 
     @property
@@ -86,10 +94,15 @@ def page(run: Run) -> Page:
 def test_the_verdict_its_reason_and_the_command_come_before_everything_else() -> None:
     shown = page(sample(broken=True)).text
     body = shown[shown.index("specgate micro · demo pair") :]
-    order = [
-        body.index(part)
-        for part in ("real acceptance", "INVALID", "sequences leave the baseline", "specgate micro --scenario", "Cells")
-    ]
+    parts = (
+        "real acceptance",
+        "INVALID",
+        "sequences leave the baseline",
+        "specgate micro --scenario",
+        "Gates",
+        "Cells",
+    )
+    order = [body.index(part) for part in parts]
     assert order == sorted(order)
     assert "Exit code 6" in body
 
@@ -110,21 +123,24 @@ def test_every_link_within_the_page_has_its_target() -> None:
     assert targets <= set(ids)
 
 
-def test_nothing_is_fetched_and_nothing_runs() -> None:
+def test_nothing_is_fetched_and_only_the_pages_own_script_may_run() -> None:
     found = page(sample())
-    assert not {tag for tag, _ in found.tags} & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
+    assert not {tag for tag, _ in found.tags} & {"link", "img", "iframe", "object", "embed", "base", "form"}
     links = {a["href"] for a in found.all("a") if not (a["href"] or "").startswith("#")}
-    assert links == set(ARTIFACTS)
+    assert links == set(FILES)
     markup = rendered()
     assert not re.search(r"""(?:src|href)=["'](?:https?:)?//|url\((?!#)|@import""", markup)
+    (script,) = re.findall(r"<script>(.*?)</script>", markup, re.DOTALL)
+    assert script == (TEMPLATES / "script.js").read_text(encoding="utf-8")
     policies = [a["content"] for a in found.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
-    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policies == [f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'"]
 
 
 def test_every_picture_has_its_figures_in_words_and_in_a_table() -> None:
     markup = rendered()
     pictures = re.findall(r"<figure.*?</figure>", markup, re.DOTALL)
-    assert len(pictures) == 8
+    assert len(pictures) == 14
     for picture in pictures:
         assert re.search(r'<svg [^>]*role="img" aria-label="[^"]{30,}"', picture)
         assert "<details>" in picture and "<table" in picture
@@ -141,7 +157,8 @@ def test_acceptance_by_position_is_described_by_its_figures() -> None:
 
 def test_the_question_of_a_scenario_stands_above_its_cells() -> None:
     shown = page(sample()).text
-    assert shown.index("batch 2 Does it?") < shown.index("spec-2") < shown.index("Gates")
+    cells = shown[shown.index("role acceptance length") :]
+    assert cells.index("batch 2 Does it?") < cells.index("spec-2") < cells.index("batch 1 Does it?")
 
 
 def test_a_warning_is_not_called_a_failure() -> None:
@@ -154,7 +171,7 @@ def test_a_run_without_its_baseline_shows_acceptance_and_no_speed_up() -> None:
     plan = plan_of(scenario(spec=(3,)))
     run = judged(run_of(plan, [b for b in blocks_of(plan) if b.role.speculative]), POLICY)
     shown = page(run)
-    assert len(shown.all("svg")) == 3
+    assert len(shown.all("svg")) == 5
     assert "no pair of blocks whose speed may be quoted" in shown.text
     assert "no pairs" in shown.text and "2.83" in shown.text
 
@@ -195,7 +212,7 @@ def test_hostile_text_is_shown_and_never_obeyed() -> None:
         ),
     )
     markup = REPORT.render(run, POLICY)
-    assert "<script" not in markup
+    assert markup.count("<script") == 1
     assert page(run).text.count(HOSTILE) > 5
 
 
@@ -242,8 +259,9 @@ def test_the_policys_floor_is_drawn_only_where_a_rule_asks_for_one() -> None:
     )
     policy = policy_of(*rules)
     point = plan_of(scenario("cpu-one")).points[0]
-    assert floors(policy, point) == {Role(3): 1.3}
-    assert floors(policy, plan_of(scenario("gpu-one")).points[0]) == {}
+    roles = (Role(0), Role(2), Role(3))
+    assert floors(policy, point, roles) == {Role(3): 1.3}
+    assert floors(policy, plan_of(scenario("gpu-one")).points[0], roles) == {}
 
 
 def test_the_figures_of_a_forced_run_stand_under_that_word_and_its_tokens_are_left_out() -> None:
@@ -251,3 +269,79 @@ def test_the_figures_of_a_forced_run_stand_under_that_word_and_its_tokens_are_le
     shown = page(run).text
     assert shown.count("demo-64 · 64 tokens · batch 1 · forced acceptance") == 2
     assert "Left out: acceptance was forced" in shown
+
+
+@cache
+def small() -> Run:
+    plan = plan_of(scenario(prompt_sets=1))
+    return judged(run_of(plan, blocks_of(plan)), POLICY)
+
+
+def test_the_streak_is_shown_as_it_was_when_the_run_began() -> None:
+    order = Order(gates={"demo-64": "a" * 64, "cpu-three": "b" * 64}, needed=3, streak=2, command="specgate micro")
+    shown = page(replace(small(), order=order))
+    assert "Green 2 of 3 times in a row when this run began." in shown.text
+    assert "demo-64 yes" in shown.text and "cpu-three no" in shown.text
+    assert [a.get("class") for a in shown.all("i")] == ["on", "on", ""]
+    assert "stored without its place in the order" in page(small()).text
+
+
+def test_what_changed_since_the_last_green_run_is_listed() -> None:
+    changed = (("packages.torch", "2.12.0", "2.13.0"), ("variables.OMP_NUM_THREADS", None, "1"))
+    green = LastGreen("an-earlier-run", "2026-11-20T10:00:00+00:00", changed)
+    shown = page(replace(small(), last_green=green)).text
+    assert "packages.torch 2.12.0 2.13.0" in shown and "variables.OMP_NUM_THREADS – 1" in shown
+    assert "are those of an-earlier-run" in page(replace(small(), last_green=replace(green, differences=()))).text
+    assert "can no longer be read" in page(replace(small(), last_green=replace(green, differences=None))).text
+    assert "knows no earlier green run" in page(small()).text
+
+
+def test_files_are_linked_with_the_hashes_they_had() -> None:
+    run = replace(small(), files={"env.json": "e" * 64, "samples/blocks.jsonl": "f" * 64})
+    shown = page(run)
+    assert f"env.json the machine {'e' * 64}" in shown.text
+    links = {a["href"] for a in shown.all("a") if not (a["href"] or "").startswith("#")}
+    assert links == {"env.json", "samples/blocks.jsonl", "run.json", "summary.csv", "metrics.csv", "MANIFEST.sha256"}
+
+
+def test_a_run_of_many_points_draws_those_with_open_verdicts() -> None:
+    many = scenario("many", context=tuple(range(64, 64 + 12)), prompt_sets=1, rounds=1, steps=4)
+    plan = plan_of(many)
+    last = plan.points[-1]
+    blocks = blocks_of(plan, steps=4, change=lambda b: corrupt(b, at=3) if b.point == last else b)
+    drawn = list(sections(judged(run_of(plan, blocks), POLICY), POLICY))
+    assert [bool(section.pictures) for section in drawn].count(True) == DRAWN
+    assert drawn[-1].pictures and not drawn[-2].pictures
+    assert drawn[-2].undrawn is not None and "6 points of 12" in drawn[-2].undrawn
+    assert drawn[-2].figures.rows
+
+
+SMALL = plan_of(scenario(spec=(2, 3), prompt_sets=2))
+MADE = timed(blocks_of(SMALL))
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(st.booleans(), min_size=len(MADE), max_size=len(MADE)))
+def test_whatever_blocks_are_missing_the_page_is_whole(kept: list[bool]) -> None:
+    blocks = [b for b, keep in zip(MADE, kept, strict=True) if keep]
+    conditions = conditions_of(SMALL, blocks, watched(MADE))
+    run = judged(run_of(SMALL, blocks, status="interrupted", ended=None, conditions=conditions), POLICY)
+    shown = page(run)
+    assert "interrupted" in shown.text
+    assert all(section in shown.text for section in ("Gates", "Cells", "Speed, all cells", "Files beside this page"))
+
+
+def test_a_run_of_one_cell_has_its_cell_and_its_reasons() -> None:
+    plan = plan_of(scenario(spec=()))
+    run = judged(run_of(plan, blocks_of(plan)), POLICY)
+    shown = page(run).text
+    assert len(run.cells) == 1
+    assert "no step of this point had a draft" in shown
+    assert "no pair of blocks whose speed may be quoted" in shown and "no pair of blocks to compare" in shown
+
+
+def test_a_whole_request_has_its_first_token_drawn() -> None:
+    plan = plan_of(scenario(kind="full"))
+    run = replace(run_of(plan, blocks_of(plan)), kind="full")
+    assert "Time to the first token. baseline: 50.0 ms at the median" in REPORT.render(run, POLICY)
+    assert "a micro run measures no whole requests" in rendered()

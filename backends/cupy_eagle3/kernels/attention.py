@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,24 @@ class FmhaConfig:
         return tuple(cls(tile, warps) for tile, warps in (*((t, 4) for t in tiles), (512, 2)) if tile <= longest)
 
 
+REGIMES = (
+    (128, 4, 8192, FmhaConfig(kv_tile=1024)),
+    (128, 1, 0, FmhaConfig(kv_tile=1024)),
+    (0, 4, 8192, FmhaConfig(kv_tile=512)),
+    (0, 1, 0, FmhaConfig(kv_tile=256)),
+)
+"""Head size, slots and positions at least, and the configuration used there: docs/performance.md cites the sweep.
+
+Two blocks of head size 128 fit on an SM of an H200, three of 64; longer tiles make one wave of them.
+"""
+
+
+def usual_config(head_dim: int, slots: int, positions: int) -> FmhaConfig:
+    """Of an engine of `slots` slots with up to `positions` positions each."""
+    at_least = (head_dim, slots, positions)
+    return next(config for *least, config in REGIMES if all(map(operator.ge, at_least, least)))
+
+
 class Attention(Kernel):
     """softmax(q·kᵀ/√D)·v for `rows_per_slot` consecutive query rows per slot over paged keys and values, and before it
     rotation of queries and keys, and the new keys' and values' way into the cache.
@@ -61,7 +80,8 @@ class Attention(Kernel):
         config: FmhaConfig | None = None,
         statistics: bool = False,
     ) -> None:
-        self.heads, self.rows_per_slot, self.appended = heads, rows_per_slot, appended or rows_per_slot
+        self.heads, self.window = heads, window
+        self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
         if self.appended != rows_per_slot and rows_per_slot != 1:
             raise ValueError(f"{rows_per_slot} of {self.appended} rows ask: all or one must")
         self.config, self.statistics = config or FmhaConfig(), statistics

@@ -8,11 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.model import Draft, Target
 from specgate.backends.eagle3.capture import Capture
 from specgate.backends.eagle3.checkpoint import Wanted
 from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
-from specgate.backends.eagle3.layout import draft_tensors, target_tensors
+from specgate.backends.eagle3.layout import draft_tensors
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 
 ROPE = RopeSpec("default", 10000.0, 64)
@@ -68,13 +69,9 @@ def without_weights(
     target: TargetGeometry, draft: DraftGeometry, boundaries: tuple[int, ...], positions: int
 ) -> tuple[Target, Draft]:
     """A pair of any size on the `meta` device, which holds shapes alone."""
-
-    def empty(wanted: Mapping[str, Wanted]) -> dict[str, Tensor]:
-        return {n: torch.empty(want.shape, dtype=torch.bfloat16, device="meta") for n, want in wanted.items()}
-
-    model = Target.of(target_checkpoint(target, empty(target_tensors(target))), positions)
-    checkpoint = draft_checkpoint(draft, empty(draft_weights(draft)), boundaries)
-    return model, Draft.of(checkpoint, model, positions)
+    model, head = random_pair(Geometry(target, draft, boundaries), positions, "meta")
+    assert head is not None
+    return model, head
 
 
 def random_weights(wanted: Mapping[str, Wanted], seed: int) -> dict[str, Tensor]:

@@ -36,7 +36,9 @@ def pair() -> PairRef:
 
 @cache
 def engine() -> CupyEngine:
-    request = OpenRequest(pair(), "bfloat16", max_batch=8, max_positions=POSITIONS, max_k=5, perf_mode=True, options={})
+    request = OpenRequest(
+        pair(), "bfloat16", max_batch=8, max_positions=POSITIONS, max_k=5, perf_mode=False, options={}
+    )
     made = plugins.backend("cupy").open(request)
     assert isinstance(made, CupyEngine)
     return made

@@ -49,13 +49,20 @@ def request_(tmp_path_factory: pytest.TempPathFactory) -> OpenRequest:
 def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let loading go on without a GPU, for what is refused of the checkpoint."""
     monkeypatch.setattr(opening, "first_gpu", lambda: torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA T4")
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"device": "cpu"}, r"option device: not known\n  back end cupy knows: capture, graphs, on_draft_error"),
+        (
+            {"device": "cpu"},
+            r"option device: not known\n  back end cupy knows: capture, fmha, graphs, log_shapes, on_draft_error",
+        ),
         ({"graphs": "of"}, r"option graphs = 'of'\n  known: on, off"),
+        ({"fmha": "kv_tile:100"}, "kv_tile must be a multiple of 64"),
+        ({"fmha": "tile:512"}, r"attention has no knob 'tile'\n  known: kv_tile, warps"),
+        ({"fmha": "512"}, "write KNOB:NUMBER,KNOB:NUMBER"),
         ({"on_draft_error": "ignore"}, r"option on_draft_error = 'ignore'\n  known: fail, baseline"),
     ],
 )

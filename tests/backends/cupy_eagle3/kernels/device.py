@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specgate.backends.cupy_eagle3.bench.oracles import relative_error as relative_error
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
 
@@ -55,8 +56,3 @@ def paged(heads: Heads, slots: int, seed: int = 0) -> tuple[Tensor, Tensor, Tens
     k_pages[order] = keys.view(slots, g, blocks, BLOCK, d).transpose(1, 2).flatten(0, 1)
     v_pages[order] = values.view(slots, g, blocks, BLOCK, d).permute(0, 2, 1, 4, 3).flatten(0, 1)
     return keys, values, k_pages, v_pages, block_table
-
-
-def relative_error(got: Tensor, want: Tensor) -> float:
-    """‖got − want‖ / ‖want‖; NaN where anything was not written."""
-    return float((got.double() - want.double()).norm() / want.double().norm())

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention, FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.geometry import RopeSpec
 from specgate.backends.eagle3.rope import cos_sin_table
-from tests.backends.cupy_eagle3.kernels import oracles
 from tests.backends.cupy_eagle3.kernels.device import counted, normal, paged, poisoned, relative_error, rows_of
 
 pytestmark = pytest.mark.gpu

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.kernels.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.commit import Commit
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
@@ -17,7 +18,6 @@ from specgate.backends.cupy_eagle3.kernels.slots import Fault, Slots
 from specgate.backends.cupy_eagle3.prompts import lay_out
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stretch import Start, StopRule
-from tests.backends.cupy_eagle3.kernels import oracles
 
 pytestmark = pytest.mark.gpu
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConfig, MatmulRows, Normed
-from tests.backends.cupy_eagle3.kernels import oracles
 from tests.backends.cupy_eagle3.kernels.device import normal, poisoned, relative_error, rows_of
 
 pytestmark = pytest.mark.gpu

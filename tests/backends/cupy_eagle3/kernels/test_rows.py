@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.kernels.draft_argmax import DraftArgmax
 from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput, InputWeights
 from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
@@ -13,7 +14,6 @@ from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, Feat
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Fault
 from specgate.backends.cupy_eagle3.kernels.target_argmax import TargetArgmax
-from tests.backends.cupy_eagle3.kernels import oracles
 from tests.backends.cupy_eagle3.kernels.device import (
     counted,
     integers,

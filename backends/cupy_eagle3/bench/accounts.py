@@ -1,0 +1,174 @@
+"""What each launch must move: every operand once, whatever the kernel's way of working makes of it.
+
+Bytes of a kernel's own making do not count where another way of working would do without them: the partial results
+that attention leaves for `attention_combine` belong to the latter alone. State words of slots (a few bytes each) do
+count, so that no kernel moves nothing, but say little: such kernels take as long as a launch takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from specgate.backends.cupy_eagle3.bench.recording import Call
+from specgate.backends.cupy_eagle3.kernels.accept import Accept
+from specgate.backends.cupy_eagle3.kernels.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.commit import Commit
+from specgate.backends.cupy_eagle3.kernels.draft_argmax import DraftArgmax
+from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
+from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
+from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
+from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, FeatureRows
+from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.target_argmax import TargetArgmax
+
+BF16: Final = 2
+FLOAT: Final = 4
+INT: Final = 4
+LONG: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """`shape` in words; `size`: bytes that a launch must move."""
+
+    shape: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The newest `rows` positions of a slot, of which the last stands at `last`, and what they see of the cache."""
+
+    rows: int
+    last: int
+    window: int | None
+
+    @property
+    def first(self) -> int:
+        """The oldest position that any row sees."""
+        oldest_row = self.last - self.rows + 1
+        return 0 if self.window is None else max(0, oldest_row - self.window + 1)
+
+    @property
+    def seen(self) -> int:
+        """Positions that the rows see together."""
+        return self.last + 1 - self.first
+
+
+def span_of(kernel: Attention, named: Mapping[str, Any], context: int) -> Span:
+    """Of an attention call over slots of `context` positions."""
+    rows = kernel.rows_per_slot
+    return Span(rows, context + int(named["offset"]) + rows - 1, kernel.window)
+
+
+def account(call: Call, context: int) -> Mapping[str, Account]:
+    """Function on the device → what a launch of it moves. Raises KeyError for a launcher that has no account."""
+    return ACCOUNTS[type(call.kernel)](call.kernel, call.named, context)
+
+
+def matmul(kernel: MatmulRows, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    rows, (n, k) = named["rows"].most, named["weight"].shape
+    out = {Epilogue.PLAIN: FLOAT, Epilogue.RESIDUAL: 2 * FLOAT, Epilogue.SWIGLU: BF16}[kernel.epilogue]
+    size = n * k * BF16 + rows * k * BF16 + rows * kernel.n_out * out
+    if kernel.scaled:
+        size += rows * k // NORM_GROUP * FLOAT
+    if kernel.feeds_norm:
+        size += normed(rows, n)
+    return {"matmul_rows": Account(f"{rows}×{n}×{k}", size)}
+
+
+def normed(rows: int, hidden: int) -> int:
+    """What leaving the next norm's input takes: its weight, undivided rows, and sums of squares."""
+    return hidden * BF16 + rows * (hidden * BF16 + hidden // NORM_GROUP * FLOAT)
+
+
+def attention(kernel: Attention, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """Older positions are read, new ones are taken from their projections and written, queries are read."""
+    h, slots, span = kernel.heads, named["rows"].slots, span_of(kernel, named, context)
+    position = 2 * h.kv_heads * h.head_dim
+    new = slots * kernel.appended * position * (FLOAT + BF16)
+    queries = slots * span.rows * h.width * FLOAT
+    cached = slots * (span.seen - min(span.seen, kernel.appended)) * position * BF16
+    tile = kernel.config.kv_tile
+    parts = span.last // tile - span.first // tile + 1
+    partial = slots * span.rows * h.heads * parts * (h.head_dim + 2) * FLOAT
+    out = slots * span.rows * h.width * BF16
+    return {
+        "attention": Account(f"{slots}×{span.rows} over {span.seen}", cached + new + queries),
+        "attention_combine": Account(f"{slots}×{span.rows}×{h.heads} of {parts}", partial + out),
+    }
+
+
+def embed_rows(kernel: EmbedRows, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    rows, h = named["rows"].most, kernel.hidden
+    return {"embed_rows": Account(f"{rows}×{h}", rows * (h * (BF16 + FLOAT) + INT) + normed(rows, h))}
+
+
+def feature_capture(kernel: FeatureCapture, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    rows, h = named["rows"].most, kernel.hidden
+    return {"feature_capture": Account(f"{rows}×{h}", rows * h * (FLOAT + BF16))}
+
+
+def feature_rows(kernel: FeatureRows, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    rows, width = named["rows"].most, kernel.width
+    weight = 0 if kernel.norm is FeatureNorm.NONE else width * BF16
+    return {"feature_rows": Account(f"{rows}×{width}", rows * width * 2 * BF16 + weight)}
+
+
+def draft_input(kernel: DraftInput, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """A row: embedding and hidden state in, both normed out; of each slot, the newest hidden state goes on."""
+    rows, h = named["rows"], kernel.hidden
+    size = rows.most * (h * (BF16 + FLOAT + 2 * BF16) + INT) + rows.slots * h * FLOAT + 2 * h * BF16
+    return {"draft_input": Account(f"{rows.most}×{2 * h}", size)}
+
+
+def draft_argmax(kernel: DraftArgmax, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """Logits in, a token out; but for the last draft also the next step's input, as in `draft_input`."""
+    slots, h = named["rows"].slots, kernel.hidden
+    size = slots * (kernel.draft_vocab * FLOAT + 2 * INT)
+    if named["out"] is not None:
+        size += slots * h * (BF16 + FLOAT + 2 * BF16 + FLOAT) + 2 * h * BF16
+    return {"draft_argmax": Account(f"{slots}×{kernel.draft_vocab}", size)}
+
+
+def target_argmax(kernel: TargetArgmax, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    rows = named["rows"].most
+    return {"target_argmax": Account(f"{rows}×{kernel.vocab}", rows * (kernel.vocab * FLOAT + LONG))}
+
+
+def accept(kernel: Accept, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """A choice is read, cleared, and written as a token; drafts are read; a length per slot."""
+    rows = named["rows"]
+    drafts = rows.most - rows.slots
+    return {"accept": Account(f"{rows.most}", rows.most * (2 * LONG + INT) + drafts * INT + rows.slots * INT)}
+
+
+def commit(kernel: Commit, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """Per slot, where no draft was accepted: a token read, and written twice; seven words read and written; four words
+    more.
+    """
+    return {"commit": Account(f"{kernel.slots} slots", kernel.slots * (3 + 2 * 7 + 4) * INT)}
+
+
+def kv_reserve(kernel: KVReserve, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """Per slot: its length and blocks held, and the table and the owner of at most two blocks that it may write."""
+    return {"kv_reserve": Account(f"{kernel.slots} slots", kernel.slots * (3 + 4) * INT)}
+
+
+ACCOUNTS: Final[Mapping[type[Kernel], Callable[[Any, Mapping[str, Any], int], Mapping[str, Account]]]] = {
+    Accept: accept,
+    Attention: attention,
+    Commit: commit,
+    DraftArgmax: draft_argmax,
+    DraftInput: draft_input,
+    EmbedRows: embed_rows,
+    FeatureCapture: feature_capture,
+    FeatureRows: feature_rows,
+    KVReserve: kv_reserve,
+    MatmulRows: matmul,
+    TargetArgmax: target_argmax,
+}

@@ -1,0 +1,276 @@
+"""Each launcher's result beside an oracle's, on operands of a recorded step: outputs poisoned first, the call repeated.
+
+A check yields (error, tolerance) for each of its results: ‖found − oracle‖ / ‖oracle‖, NaN where something was not
+written; where results must be equal, 0 or infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.bench import oracles
+from specgate.backends.cupy_eagle3.bench.accounts import span_of
+from specgate.backends.cupy_eagle3.bench.oracles import relative_error
+from specgate.backends.cupy_eagle3.bench.recording import Call
+from specgate.backends.cupy_eagle3.bench.stage import Stage
+from specgate.backends.cupy_eagle3.kernels.accept import Accept
+from specgate.backends.cupy_eagle3.kernels.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.commit import Commit
+from specgate.backends.cupy_eagle3.kernels.draft_argmax import DraftArgmax
+from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
+from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
+from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
+from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, FeatureRows
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
+from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE
+from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
+from specgate.backends.cupy_eagle3.kernels.target_argmax import TargetArgmax
+from specgate.backends.eagle3.geometry import DraftGeometry
+
+Finding = tuple[float, float]
+"""Error, and the most that is right."""
+SUMS: Final = 1e-5
+"""Of float32 sums of bfloat16 products."""
+ROUNDED: Final = 4e-3
+"""Of results that are rounded to bfloat16, which has eight bits."""
+ATTENDED: Final = 6e-3
+"""Of attention, whose queries, probabilities and results are rounded to bfloat16."""
+WRONG: Final = (math.inf, 0.0)
+
+
+def check(call: Call, stage: Stage) -> Finding:
+    """The worst of what repeating `call` finds, on the state that the step began with."""
+    stage.reset()
+    return max(CHECKS[type(call.kernel)](call, call.named, stage), key=excess)
+
+
+def excess(finding: Finding) -> float:
+    """How far an error lies beyond its tolerance; NaN is beyond all."""
+    error, tolerance = finding
+    if math.isnan(error):
+        return math.inf
+    return error / tolerance if tolerance else error
+
+
+def close(found: Tensor, want: Tensor, tolerance: float) -> Finding:
+    return relative_error(found, want), tolerance
+
+
+def equal(found: Tensor, want: Tensor) -> Finding:
+    return (0.0, 0.0) if torch.equal(found.to(want.dtype), want) else WRONG
+
+
+def holds(condition: bool) -> Finding:
+    return (0.0, 0.0) if condition else WRONG
+
+
+def poison(*outputs: Tensor) -> None:
+    for out in outputs:
+        out.fill_(math.nan)
+
+
+def divided(normed: Normed, rows: int, eps: float) -> Tensor:
+    """What a norm would have given, float64: the rows over their root mean square."""
+    mean = normed.squares[:rows].double().sum(-1, keepdim=True) / normed.rows.shape[1]
+    return normed.rows[:rows].double() * torch.rsqrt(mean + eps)
+
+
+def norm_input(normed: Normed, stream: Tensor, weight: Tensor) -> Iterator[Finding]:
+    """What a kernel leaves for the norm with `weight` of the float32 rows `stream`."""
+    rows, wide = len(stream), stream.double()
+    yield close(normed.rows[:rows], wide * weight.double(), ROUNDED)
+    yield close(normed.squares[:rows], wide.square().view(rows, normed.squares.shape[1], -1).sum(-1), SUMS)
+
+
+def matmul(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
+    kernel: Any = call.kernel
+    out, rows, given, weight = named["out"], named["rows"].most, named["x"], named["weight"]
+    x = divided(given, rows, named["eps"]) if isinstance(given, Normed) else given[:rows]
+    if kernel.epilogue is Epilogue.RESIDUAL:
+        want, norm = out[:rows].double() + oracles.matmul_rows(x, weight), named.get("norm")
+        if norm is not None:
+            poison(norm[0].rows[:rows], norm[0].squares[:rows])
+        call()
+        yield close(out[:rows], want, SUMS)
+        if norm is not None:
+            yield from norm_input(norm[0], out[:rows], norm[1])
+        return
+    poison(out[:rows])
+    call()
+    if kernel.epilogue is Epilogue.SWIGLU:
+        yield close(out[:rows], oracles.swiglu(x, weight), ROUNDED)
+    else:
+        yield close(out[:rows], oracles.matmul_rows(x, weight), SUMS)
+
+
+def attention(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
+    """What enters the cache, then what is read out of it."""
+    kernel: Any = call.kernel
+    h, rows, table = kernel.heads, named["rows"], named["block_table"]
+    span, both = span_of(kernel, named, stage.context), h.heads + h.kv_heads
+    poison(named["out"][: rows.most], *named["partial"])
+    call()
+    for slot in range(rows.slots):
+        blocks = table[slot, : span.last // BLOCK + 1].long()
+        keys = named["k_pages"][blocks].transpose(0, 1).flatten(1, 2)
+        values = named["v_pages"][blocks].permute(1, 0, 3, 2).flatten(1, 2)
+        for t in range(kernel.appended):
+            # Where the draft extends, which the stage lets it do over all rows, the last one asks.
+            position = span.last - kernel.appended + 1 + t
+            heads = named["qkv"][slot * kernel.appended + t].view(-1, h.head_dim)
+            turned = oracles.rope(heads[:both], *(angles[position] for angles in named["table"]))
+            yield close(keys[:, position], turned[h.heads :], ROUNDED)
+            yield equal(values[:, position], heads[both:].bfloat16())
+            asking = t - kernel.appended + span.rows
+            if asking >= 0:
+                want = oracles.attention(turned[: h.heads], keys, values, position, span.window)
+                yield close(named["out"][slot * span.rows + asking], want.flatten(), ATTENDED)
+
+
+def embed_rows(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
+    rows, slots, normed = named["rows"], named["slots"], named["normed"]
+    poison(named["x"][: rows.most], normed.rows[: rows.most], normed.squares[: rows.most])
+    call()
+    tokens = torch.cat((slots.root[: rows.slots, None], slots.drafts[: rows.slots, : rows.per_slot - 1]), dim=1)
+    want = named["embedding"][tokens.flatten().long()].float()
+    yield equal(named["x"][: rows.most], want)
+    yield from norm_input(normed, want, named["norm_weight"])
+
+
+def feature_capture(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
+    kernel: Any = call.kernel
+    rows, chunk = named["rows"], int(named["chunk"])
+    out = named["features"][: rows.slots, : rows.per_slot, chunk * kernel.hidden : (chunk + 1) * kernel.hidden]
+    poison(out)
+    call()
+    yield equal(out.flatten(0, 1), named["x"][: rows.most].bfloat16())
+
+
+def feature_rows(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
+    kernel: Any = call.kernel
+    rows, weight, out = named["rows"], named["weight"], named["out"][: named["rows"].most]
+    poison(out)
+    call()
+    given = named["features"][: rows.slots, : rows.per_slot].flatten(0, 1)
+    if kernel.norm is FeatureNorm.NONE:
+        yield equal(out, given)
+        return
+    parts = draft_of(stage).features if kernel.norm is FeatureNorm.EACH_STREAM else 1
+    chunks = zip(given.chunk(parts, dim=-1), weight.chunk(parts), strict=True)
+    yield close(out, torch.cat([oracles.rms_norm(part, w, named["eps"]) for part, w in chunks], dim=-1), ROUNDED)
+
+
+def draft_input(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
+    rows, w, slots = named["rows"], named["weights"], named["slots"]
+    out, stream = named["out"][: rows.most], named["stream"][: rows.slots]
+    poison(out, stream)
+    call()
+    embedded = w.embedding[slots.pending[: rows.slots, : rows.per_slot].flatten().long()]
+    hidden = named["hidden"][: rows.most]
+    yield close(out, oracles.draft_input(embedded, hidden, w.embedding_norm, w.feature_norm, named["eps"]), ROUNDED)
+    normed = oracles.rms_norm(hidden, w.feature_norm, named["eps"])
+    around = normed if draft_of(stage).norm_before_residual else hidden
+    yield close(stream, around[rows.per_slot - 1 :: rows.per_slot], ROUNDED)
+
+
+def draft_argmax(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
+    slots, w, count, out = named["slots"], named["weights"], named["rows"].slots, named["out"]
+    tokens = named["target_ids"][oracles.target_argmax(named["logits"][:count])]
+    own = divided(named["normed"], count, named["eps"]) if draft_of(stage).norm_output else named["stream"][:count]
+    want = oracles.draft_input(w.embedding[tokens.long()], own.clone(), w.embedding_norm, w.feature_norm, named["eps"])
+    slots.drafts[:count, named["index"]] = -1
+    if out is not None:
+        poison(out[:count])
+    call()
+    yield equal(slots.drafts[:count, named["index"]], tokens)
+    if out is not None:
+        yield close(out[:count], want, ROUNDED)
+
+
+def target_argmax(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
+    rows, choices = named["rows"].most, named["choices"]
+    choices.zero_()
+    call()
+    yield equal(index_of(choices[:rows]), oracles.target_argmax(named["logits"][:rows]))
+
+
+def accept(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
+    """Choices that agree with the first drafts of a slot: none of slot 0's, one of slot 1's, and so on."""
+    rows, slots, choices = named["rows"], named["slots"], named["choices"]
+    drafts = slots.drafts[: rows.slots, : rows.per_slot - 1]
+    targets = torch.randint_like(slots.drafts[: rows.slots, : rows.per_slot], stage.geometry.target.vocab)
+    for slot in range(rows.slots):
+        agreed = slot % rows.per_slot
+        targets[slot, :agreed] = drafts[slot, :agreed]
+    choices[: rows.most] = packed(targets.flatten())
+    call()
+    want = [oracles.accept(*pair) for pair in zip(drafts.tolist(), targets.tolist(), strict=True)]
+    found = slots.accepted[: rows.slots]
+    yield equal(found, torch.tensor(want, dtype=found.dtype, device=found.device))
+    yield equal(slots.target_tokens[: rows.slots, : rows.per_slot], targets)
+    yield holds(not choices.any())
+
+
+def commit(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
+    """No slot ends, and slot i has accepted i drafts, as far as there are so many."""
+    s, kv, count = named["slots"], named["kv"], stage.slots
+    accepted = torch.arange(count, dtype=torch.int32, device=s.length.device) % (stage.k + 1)
+    s.accepted[:count] = accepted
+    stage.random_tokens(s.target_tokens)
+    length, last = s.length[:count] + accepted + 1, s.target_tokens[:count].gather(1, accepted[:, None].long())
+    call()
+    held = kv.held[:count]
+    yield equal(s.length[:count], length)
+    yield equal(s.root[:count], last[:, 0])
+    yield equal(s.counts[:count], accepted + 1)
+    yield equal(s.active[:count], torch.arange(count, dtype=torch.int32, device=held.device))
+    yield equal(held, -(-length // BLOCK))
+    free = int((kv.owner == FREE).sum())
+    yield holds(free == int(kv.free_count) == stage.sizes.blocks - int(held.sum()))
+
+
+def kv_reserve(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
+    """From the layout of the prompts, which holds nothing beyond them."""
+    s, kv, count = named["slots"], named["kv"], stage.slots
+    kv.copy_(stage.layout.kv)
+    call()
+    held = kv.held[:count]
+    yield equal(held, torch.full_like(held, -(-(stage.context + stage.k + 1) // BLOCK)))
+    owners = [kv.owner[kv.block_table[slot, : int(held[slot])].long()] for slot in range(count)]
+    yield holds(all(bool((owner == slot).all()) for slot, owner in enumerate(owners)) and not s.fault.any())
+
+
+def draft_of(stage: Stage) -> DraftGeometry:
+    assert stage.geometry.draft is not None
+    return stage.geometry.draft
+
+
+def packed(tokens: Tensor) -> Tensor:
+    """Choices (`argmax.cuh`) of `tokens` by a logit of 2.0."""
+    return (torch.full_like(tokens, 0xC0000000 - (1 << 32), dtype=torch.int64) << 32) | (0xFFFFFFFF - tokens.long())
+
+
+def index_of(choices: Tensor) -> Tensor:
+    return 0xFFFFFFFF - (choices & 0xFFFFFFFF)
+
+
+CHECKS: Final[Mapping[type[Kernel], Callable[[Call, Mapping[str, Any], Stage], Iterator[Finding]]]] = {
+    Accept: accept,
+    Attention: attention,
+    Commit: commit,
+    DraftArgmax: draft_argmax,
+    DraftInput: draft_input,
+    EmbedRows: embed_rows,
+    FeatureCapture: feature_capture,
+    FeatureRows: feature_rows,
+    KVReserve: kv_reserve,
+    MatmulRows: matmul,
+    TargetArgmax: target_argmax,
+}

@@ -1,0 +1,103 @@
+"""The benchmark itself: record a step, and for each kernel of it check, time, and put the library's beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+
+import torch
+
+from specgate.api import OpenRequest
+from specgate.backends.cupy_eagle3 import limits
+from specgate.backends.cupy_eagle3.bench.checks import check
+from specgate.backends.cupy_eagle3.bench.groups import groups_of, rotation
+from specgate.backends.cupy_eagle3.bench.peers import peers_of, timed
+from specgate.backends.cupy_eagle3.bench.recording import Launch, launchers
+from specgate.backends.cupy_eagle3.bench.stage import Stage, sizes_of
+from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
+from specgate.backends.cupy_eagle3.buffers import Buffers
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.open import first_gpu
+from specgate.backends.cupy_eagle3.stream import Stream
+from specgate.backends.cupy_eagle3.timing import l2_bytes, read_bandwidth, time_launches
+from specgate.backends.cupy_eagle3.tuning.compiling import compiler
+from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
+from specgate.backends.eagle3.memory import refusing_overflow
+from specgate.core import Role
+from specgate.errors import BackendError
+from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
+
+
+def bench_kernels(request: KernelBenchRequest) -> KernelBench:
+    """Every kernel of the steps that `request` names, at its geometry, on the GPU that CUDA shows first.
+
+    Raises EnvironmentRefused where there is no GPU or too little memory, CheckpointError for a bad pair.
+    """
+    import cupy
+
+    began = time.perf_counter()
+    most = max(role.k for role in request.roles)
+    geometry = Geometry.of(request.pair, drafts=most > 0)
+    sizes = sizes_of(geometry.target, request.context, request.batch, most)
+    limits.check_request(OpenRequest(request.pair, "bfloat16", request.batch, sizes.positions, most, perf_mode=True))
+    device = first_gpu()
+    bandwidth, stream = read_bandwidth(), Stream()
+    torch.cuda.empty_cache()  # what was read to measure the bandwidth
+    with refusing_overflow(f"kernels of pair {request.pair.name}"), torch.inference_mode(), stream.current():
+        pair = random_pair(geometry, sizes.positions, device)
+        buffers = Buffers.allocate(geometry.target, geometry.draft, sizes, device)
+        tuned = Tuned.on(torch.cuda.get_device_name(), None)
+        stages = {r: Stage(geometry, pair, buffers, sizes, request.context, r.k, tuned) for r in request.roles}
+        with compiler() as compiling:
+            specs = (kernel.spec for stage in stages.values() for *_, kernel in launchers(stage.cycle, ""))
+            if said := [f"{spec.stem}.cu: {why}" for spec, why in compiling.compile(specs).items() if why]:
+                raise BackendError(said[0], hint="the kernel does not compile for this GPU")
+        kernels = list[KernelTiming]()
+        for role, stage in stages.items():
+            stage.run()
+            kernels += timings(role, stage, stream)
+    return KernelBench(
+        measured=datetime.now(UTC).isoformat(timespec="seconds"),
+        device=torch.cuda.get_device_name(),
+        pair=request.pair.name,
+        context=request.context,
+        batch=request.batch,
+        bytes_per_s=bandwidth,
+        l2_bytes=l2_bytes(),
+        seconds=time.perf_counter() - began,
+        kernels=tuple(kernels),
+        versions={"torch": torch.__version__, "cupy": cupy.__version__},
+    )
+
+
+def timings(role: Role, stage: Stage, stream: Stream) -> Iterator[KernelTiming]:
+    checked: dict[int, tuple[float, float]] = {}
+    for group in groups_of(stage.calls, stage.context):
+        first = group.calls[0]
+        if id(first) not in checked:
+            checked[id(first)] = check(first, stage)
+        stage.reset()
+        launches = rotation(group, l2_bytes())
+        timing = time_launches(in_turn(launches), len(launches), stream)
+        products = [call for call in group.calls if isinstance(call.kernel, MatmulRows)]
+        weights = list({w.data_ptr(): w for w in (call.named["weight"] for call in products)}.values())
+        whole = first.launches[0].name == group.name
+        error, tolerance = checked[id(first)]
+        yield KernelTiming(
+            role=role.name,
+            tag=group.tag,
+            function=group.name,
+            shape=group.account.shape,
+            per_step=len(group.launches),
+            us=timing.us,
+            spread=timing.spread,
+            size=group.account.size,
+            error=error,
+            tolerance=tolerance,
+            peers=tuple(timed(peer) for peer in peers_of(first, weights, stage.context)) if whole else (),
+        )
+
+
+def in_turn(launches: Sequence[Launch]) -> Callable[[int], None]:
+    return lambda i: launches[i]()

@@ -1,0 +1,79 @@
+"""A pair of any geometry with random weights: enough to time and check its kernels, without reading a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3 import limits
+from specgate.backends.cupy_eagle3.model import Draft, Target
+from specgate.backends.eagle3.capture import Capture
+from specgate.backends.eagle3.checkpoint import TensorFiles, Wanted
+from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.backends.eagle3.hf_draft import draft_geometry
+from specgate.backends.eagle3.hf_keys import read_config
+from specgate.backends.eagle3.hf_target import target_geometry
+from specgate.backends.eagle3.layout import draft_tensors, target_tensors
+from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint, canonical_names
+from specgate.backends.eagle3.planted.recipe import from_seed
+from specgate.core import PairRef
+from specgate.errors import BackendError
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """`draft` is None where no step drafts; `boundaries`: the target's streams that the draft reads."""
+
+    target: TargetGeometry
+    draft: DraftGeometry | None
+    boundaries: tuple[int, ...]
+
+    @classmethod
+    def of(cls, pair: PairRef, *, drafts: bool) -> Geometry:
+        """From the configs alone, and the names of the draft's tensors. Raises CheckpointError, and
+        BackendError for a missing draft.
+        """
+        config = read_config(pair.target)
+        target = target_geometry(config, pair.rope)
+        limits.check_geometry(target, config.file)
+        if not drafts:
+            return cls(target, None, ())
+        if pair.draft is None:
+            raise BackendError(f"pair {pair.name!r} has no draft, but a step that drafts was asked for")
+        head = read_config(pair.draft)
+        names = ("lm_head.weight",) if from_seed(head) else canonical_names(TensorFiles(pair.draft))
+        draft, capture = draft_geometry(head, target, tuple(names))
+        limits.check_geometry(draft, head.file)
+        limits.check_window(draft, head.file)
+        return cls(target, draft, tuple(capture.boundaries))
+
+
+def random_pair(geometry: Geometry, positions: int, device: torch.device | str) -> tuple[Target, Draft | None]:
+    """Normal weights that keep a stream's variance (1/√fan-in), bfloat16; none at all on the `meta` device."""
+    target = Target.of(
+        TargetCheckpoint(geometry.target, random_tensors(target_tensors(geometry.target), device), "", Path()),
+        positions,
+    )
+    g = geometry.draft
+    if g is None:
+        return target, None
+    wanted = {name: want for name, want in draft_tensors(g, False, False).items() if name != "d2t"}
+    spread = torch.arange(g.draft_vocab, device=device) * (g.vocab // g.draft_vocab - 1)
+    d2t = None if g.draft_vocab == g.vocab else spread
+    capture = Capture(geometry.boundaries, "random weights")
+    draft = DraftCheckpoint(g, random_tensors(wanted, device), d2t, capture, "", ())
+    return target, Draft.of(draft, target, positions)
+
+
+def random_tensors(wanted: Mapping[str, Wanted], device: torch.device | str) -> dict[str, Tensor]:
+    return {name: random_weight(want.shape, device) for name, want in wanted.items()}
+
+
+def random_weight(shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+    """A matrix [out, in], or the weight of a norm [H], about one."""
+    weight = torch.empty(shape, dtype=torch.bfloat16, device=device)
+    return weight.normal_(1.0, 0.1) if len(shape) == 1 else weight.normal_(0.0, shape[-1] ** -0.5)

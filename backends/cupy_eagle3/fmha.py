@@ -1,0 +1,79 @@
+"""Attention cut otherwise while an engine is loaded: configurations by name, workspaces, what tiles are worked on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+
+import torch
+
+from specgate.backends.cupy_eagle3.bench.recording import launchers, record
+from specgate.backends.cupy_eagle3.buffers import Buffers, LayerBuffers, draft_attention, target_attention, workspace
+from specgate.backends.cupy_eagle3.cycle import Cycle
+from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention, FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.loader import Spec
+from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.errors import UsageError
+from specgate.tuning.fmha import AttentionConfig, TileStatistics
+
+
+def config_of(knobs: AttentionConfig) -> FmhaConfig:
+    """The default, but for `knobs`. Raises UsageError for names and values that attention does not have."""
+    known = [field.name for field in fields(FmhaConfig)]
+    if unknown := [name for name in knobs if name not in known]:
+        raise UsageError(f"attention has no knob {unknown[0]!r}", hint=f"known: {', '.join(known)}")
+    try:
+        return FmhaConfig(**knobs)
+    except ValueError as error:
+        raise UsageError(f"attention: {error}") from error
+
+
+def recut(b: Buffers, target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes) -> Buffers:
+    """`b` with the workspaces that attention needs under `sizes`; everything else stays where it is."""
+
+    def layer_of(part: LayerBuffers, attention: Attention) -> LayerBuffers:
+        return replace(part, partial=workspace(attention, sizes.slots, part.stream.device))
+
+    cut = replace(b, target=replace(b.target, layer=layer_of(b.target.layer, target_attention(target, sizes))))
+    if b.draft is None or draft is None:
+        return cut
+    return replace(cut, draft=replace(b.draft, layer=layer_of(b.draft.layer, draft_attention(draft, sizes))))
+
+
+def attention_specs(cycle: Cycle) -> Iterator[Spec]:
+    """What is compiled for the attention of `cycle`, counting tiles or not."""
+    for _, _, _, kernel in launchers(cycle, ""):
+        if isinstance(kernel, Attention):
+            yield kernel.spec
+            yield counting(kernel).spec
+
+
+def counting(kernel: Attention) -> Attention:
+    """The same launcher, made to count its tiles."""
+    return Attention(
+        kernel.heads,
+        kernel.rows_per_slot,
+        kernel.window,
+        appended=kernel.appended,
+        config=kernel.config,
+        statistics=True,
+    )
+
+
+def tiles_of(cycle: Cycle, b: Buffers, rewind: Callable[[], None]) -> TileStatistics:
+    """Of all attention of a step of `cycle`, which is of no other use afterwards. `rewind` puts `b` to where it begins.
+
+    Attention runs again, after the step, on what the step has left in its buffers: how it is cut depends on lengths
+    alone, and the positions that it writes are those that every step writes first.
+    """
+    reserve, calls = cycle.reserve, record(cycle)
+    counted = torch.zeros(len(STATISTICS), dtype=torch.int32, device=b.slots.length.device)
+    rewind()
+    cycle(b)
+    rewind()
+    reserve(b.kv, b.slots)
+    for call in calls:
+        if isinstance(call.kernel, Attention):
+            counting(call.kernel)(**call.named, statistics=counted)
+    return TileStatistics(**dict(zip(STATISTICS, counted.tolist(), strict=True)))

@@ -1,0 +1,76 @@
+"""How long a launch takes when the GPU never waits for the host and never finds its input in the cache.
+
+Many launches in one CUDA graph, over inputs that take turns and together are larger than the L2 cache; microseconds per
+launch are the median over replays. One event pair spans a replay, so what an event costs is shared by its launches.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from specgate.backends.cupy_eagle3.graph import captured
+from specgate.backends.cupy_eagle3.memory_reads import read_memory
+from specgate.backends.cupy_eagle3.stream import Stream
+
+TIMES_L2: Final = 3
+"""How much larger than the L2 cache the inputs are: a replacement policy may keep some of what it has seen."""
+LAUNCHES: Final = 24
+"""In a graph, at least."""
+WARM_UP: Final = 2
+REPLAYS: Final = 15
+READS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """`us`: microseconds per launch, the median over replays; `spread`: between their quartiles, as a share of it."""
+
+    us: float
+    spread: float
+
+
+def inputs_to_rotate(size: int, l2_bytes: int) -> int:
+    """How many inputs of `size` bytes are read between two reads of the same one without leaving any in the cache."""
+    return max(2, -(-TIMES_L2 * l2_bytes // size))
+
+
+def l2_bytes() -> int:
+    """Of the current GPU."""
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
+
+
+def time_launches(launch: Callable[[int], object], inputs: int, stream: Stream) -> Timing:
+    """Time `launch(i)`, which must launch on the i-th of `inputs` inputs, on the current stream, and neither wait nor
+    allocate. The inputs take turns. They must not be zeros, which a GPU may move for less.
+    """
+    count = -(-LAUNCHES // inputs) * inputs
+
+    def launches() -> None:
+        for i in range(count):
+            launch(i % inputs)
+
+    graph = captured(launches, stream)
+    event_type: Any = torch.cuda.Event  # torch gives no types
+    events = [event_type(enable_timing=True) for _ in range(REPLAYS + 1)]
+    with stream.current():
+        for _ in range(WARM_UP):
+            graph.launch(stream.cupy)
+        events[0].record(stream.torch)
+        for event in events[1:]:
+            graph.launch(stream.cupy)
+            event.record(stream.torch)
+        stream.wait()
+    each = [events[i].elapsed_time(events[i + 1]) * 1e3 / count for i in range(REPLAYS)]
+    low, median, high = statistics.quantiles(each, n=4)
+    return Timing(median, (high - low) / median)
+
+
+def read_bandwidth() -> float:
+    """Bytes per second at which this GPU's memory can be read: the ceiling of every launch that is bound by it."""
+    reads = read_memory(READS)
+    return reads.size / statistics.median(reads.elapsed_ns) * 1e9

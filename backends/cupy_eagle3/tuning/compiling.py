@@ -1,0 +1,63 @@
+"""Kernels compiled side by side, in processes: the compiler takes longer than the GPU. CuPy's disk cache is how they
+come back.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+
+from specgate.backends.cupy_eagle3.kernels.loader import Spec, module
+from specgate.backends.eagle3.memory import free_bytes
+from specgate.errors import BackendError
+
+MOST: Final = 16
+"""Processes."""
+CONTEXT: Final = 1 << 30
+"""Bytes of the GPU's memory that a process may take: each has a CUDA context of its own."""
+
+
+class Compiler:
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self.pool = pool
+        self.done: dict[Spec, str | None] = {}
+
+    def compile(self, specs: Iterable[Spec]) -> Mapping[Spec, str | None]:
+        """Spec → the compiler's complaint; None where it has been compiled. Nothing is compiled twice."""
+        wanted = list(dict.fromkeys(specs))
+        new = [spec for spec in wanted if spec not in self.done]
+        try:
+            self.done.update(zip(new, self.pool.map(complaint, new), strict=True))
+        except BrokenProcessPool as error:
+            raise BackendError(f"a process that compiled kernels has ended: {error}") from error
+        return {spec: self.done[spec] for spec in wanted}
+
+
+@contextmanager
+def compiler() -> Iterator[Compiler]:
+    """Processes start with the first kernel and end with the context."""
+    room = free_bytes(torch.device("cuda", torch.cuda.current_device())) // CONTEXT
+    count = max(1, min(MOST, os.cpu_count() or 1, room))
+    with ProcessPoolExecutor(count, mp_context=mp.get_context("spawn")) as pool:
+        try:
+            yield Compiler(pool)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def complaint(spec: Spec) -> str | None:
+    """The first error of the compiler, or None. Runs in a process of its own."""
+    from cupy.cuda.compiler import CompileException
+
+    try:
+        module(spec, 0).compile()
+    except CompileException as error:
+        return next((line for line in str(error).splitlines() if "error" in line), "the compiler refuses it")
+    return None

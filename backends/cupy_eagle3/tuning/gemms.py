@@ -1,0 +1,67 @@
+"""The launchers of a step's products: each with the configuration that was tuned for its weight, if one was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConfig, MatmulRows
+from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
+from specgate.tuning.gemms import GemmShape
+
+OF_A_LAYER: Final[Mapping[str, Epilogue]] = {
+    "QKV": Epilogue.PLAIN,
+    "O": Epilogue.RESIDUAL,
+    "FFN_GATE_UP": Epilogue.SWIGLU,
+    "FFN_DOWN": Epilogue.RESIDUAL,
+}
+EPILOGUES: Final[Mapping[str, Epilogue]] = {
+    "EAGLE3_FC": Epilogue.PLAIN,
+    **{f"EAGLE3_{product}": epilogue for product, epilogue in OF_A_LAYER.items()},
+    "EAGLE3_LM_HEAD_SMALLVOC": Epilogue.PLAIN,
+    **{f"TARGET_{product}": epilogue for product, epilogue in OF_A_LAYER.items()},
+    "TARGET_LM_HEAD": Epilogue.PLAIN,
+}
+"""Every product of a step by its tag, and what becomes of its sums."""
+
+
+def parts(epilogue: Epilogue) -> int:
+    """Rows of the weight per output feature: SWIGLU takes a gate and an up row."""
+    return 2 if epilogue is Epilogue.SWIGLU else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A product of a step, and whether its weight's configuration was found."""
+
+    shape: GemmShape
+    hit: bool
+
+
+class Gemms:
+    """Makes the launchers of one step, and remembers what it was asked for."""
+
+    def __init__(self, tuned: Tuned = NOTHING_TUNED) -> None:
+        self.tuned = tuned
+        self.lookups: list[Lookup] = []
+
+    def __call__(self, tag: str, n_out: int, k_in: int, rows: int, **switches: bool) -> MatmulRows:
+        """The launcher of product `tag`, `switches` as `MatmulRows` takes them.
+
+        A weight has one configuration, whatever the rows: another would round in another order.
+        """
+        epilogue = EPILOGUES[tag]
+        shape = GemmShape(tag, n_out * parts(epilogue), k_in, rows)
+        config = self.tuned.find(shape)
+        self.lookups.append(Lookup(shape, config is not None))
+        return MatmulRows(n_out, k_in, epilogue, rows, config or GemmConfig(), **switches)
+
+    @property
+    def shapes(self) -> tuple[GemmShape, ...]:
+        return tuple(lookup.shape for lookup in self.lookups)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Of a block that runs this step."""
+        return {"tuned_total": len(self.lookups), "tuned_hits": sum(lookup.hit for lookup in self.lookups)}

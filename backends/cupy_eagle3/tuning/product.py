@@ -1,0 +1,70 @@
+"""One product of a step with random operands: what its configurations are compared and timed on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConfig, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.slots import Rows
+from specgate.backends.cupy_eagle3.tuning.gemms import parts
+
+ROWS = (1, 4, 8)
+"""Of a baseline step over one slot, of spec-3 over one or the baseline over four, and a whole tile."""
+MOST = max(ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`x` bfloat16 [MOST, K]; `weights` bfloat16 [copies, N, K]; `before` float32 [MOST, outputs], what a RESIDUAL adds
+    to.
+    """
+
+    epilogue: Epilogue
+    x: Tensor
+    weights: Tensor
+    before: Tensor
+
+    @classmethod
+    def random(cls, n: int, k: int, epilogue: Epilogue, copies: int, device: torch.device | str = "cuda") -> Product:
+        """Sums have a variance of about one."""
+        if n % parts(epilogue):
+            raise ValueError(f"{n} rows of a gate and an up projection: an even number is needed")
+        generator = torch.Generator(device).manual_seed(n + k)
+
+        def normal(*shape: int, scale: float, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device).normal_(0.0, scale, generator=generator)
+
+        return cls(
+            epilogue,
+            x=normal(MOST, k, scale=1.0),
+            weights=normal(copies, n, k, scale=k**-0.5),
+            before=normal(MOST, n // parts(epilogue), scale=1.0, dtype=torch.float32),
+        )
+
+    @property
+    def n_out(self) -> int:
+        return self.before.shape[1]
+
+    def launcher(self, config: GemmConfig) -> MatmulRows:
+        """One for all of `ROWS`, so that they share their machine code."""
+        return MatmulRows(self.n_out, self.x.shape[1], self.epilogue, MOST, config)
+
+    def last_first(self) -> Product:
+        """The same, every row one place further on."""
+        return replace(self, x=self.x.roll(1, dims=0), before=self.before.roll(1, dims=0))
+
+    def output(self) -> Tensor:
+        """Where nothing has been written yet."""
+        if self.epilogue is Epilogue.RESIDUAL:
+            return self.before.clone()
+        dtype = torch.bfloat16 if self.epilogue is Epilogue.SWIGLU else torch.float32
+        return torch.full_like(self.before, float("nan"), dtype=dtype)
+
+
+def rows_of(count: int, device: torch.device | str = "cuda") -> Rows:
+    """`count` slots of one row each."""
+    active = torch.arange(count, dtype=torch.int32, device=device)
+    return Rows(active, torch.tensor([count], dtype=torch.int32, device=device), count, 1)

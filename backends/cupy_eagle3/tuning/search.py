@@ -1,0 +1,174 @@
+"""The search: compile what is worth trying, leave out what is wrong, time the rest, keep the fastest over all rows.
+
+The choice is by the sum over `ROWS`. One configuration has to serve a weight at every number of rows; a cycle runs the
+target at several and the draft at one, so none of them counts more than another, and the worst alone would let a number
+of rows decide at which all are nearly alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+import torch
+
+from specgate import machine
+from specgate.backends.cupy_eagle3.kernels.loader import Spec
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig
+from specgate.backends.cupy_eagle3.open import first_gpu
+from specgate.backends.cupy_eagle3.stream import Stream
+from specgate.backends.cupy_eagle3.timing import inputs_to_rotate, l2_bytes, read_bandwidth, time_launches
+from specgate.backends.cupy_eagle3.tuning.check import Oracles
+from specgate.backends.cupy_eagle3.tuning.compiling import Compiler, compiler
+from specgate.backends.cupy_eagle3.tuning.product import ROWS, Product, rows_of
+from specgate.backends.cupy_eagle3.tuning.tuned import Tuned, code_sha256
+from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
+from specgate.backends.eagle3.memory import refusing_overflow
+from specgate.errors import BackendError
+from specgate.tuning.gemms import GemmShape, TunedGemm
+
+SCREEN: Final = 4
+"""Rows at which all are timed; the fastest there are timed at all of `ROWS`."""
+SHORTLIST: Final = 6
+TOGETHER: Final = 6
+"""Weights that are compiled for before they are timed: nothing compiles while the clock runs."""
+
+Times = Mapping[int, float]
+"""Rows → microseconds per launch."""
+
+
+class Tuner:
+    """An `api.GemmTuner` for the GPU that CUDA shows first."""
+
+    def __init__(self) -> None:
+        """Raises EnvironmentRefused where there is none, or it is too old."""
+        device = first_gpu()
+        major, minor = torch.cuda.get_device_capability(device)
+        self.device, self.compute_capability = torch.cuda.get_device_name(device), f"{major}.{minor}"
+
+    def untuned(self, shapes: Sequence[GemmShape], file: Path | None) -> Sequence[GemmShape]:
+        tuned = Tuned.on(self.device, file)
+        return [shape for shape in shapes if tuned.find(shape) is None]
+
+    @torch.inference_mode()
+    def tune(self, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:
+        began, weights = time.monotonic(), weights_of(shapes)
+        if not weights:
+            return
+        with refusing_overflow("tuning", "end what else uses the GPU"), compiler() as side_by_side:
+            bench = Bench(Stream(), read_bandwidth())
+            for first in range(0, len(weights), TOGETHER):
+                some = weights[first : first + TOGETHER]
+                candidates = {weight: compiled(weight, side_by_side) for weight in some}
+                for weight in some:
+                    if time.monotonic() - began > seconds:
+                        return
+                    with bench.stream.current():
+                        found = bench.tuned(weight, *candidates[weight])
+                    yield found
+
+
+def compiled(weight: Weight, compiler: Compiler) -> tuple[list[GemmConfig], dict[str, str]]:
+    """What may be tried for `weight`, the default first, and why the rest may not.
+
+    Raises BackendError where the default does not compile.
+    """
+    specs = distinct(weight, (GemmConfig(), *GemmConfig.candidates(weight.n, weight.k)))
+    complaints = compiler.compile(spec for of in specs.values() for spec in of)
+    refused = {config: why for config, of in specs.items() for spec in of if (why := complaints[spec]) is not None}
+    if GemmConfig() in refused:
+        raise BackendError(f"{weight}: the default configuration does not compile: {refused[GemmConfig()]}")
+    return [config for config in specs if config not in refused], {text(c): why for c, why in refused.items()}
+
+
+def distinct(weight: Weight, configs: Iterable[GemmConfig]) -> dict[GemmConfig, tuple[Spec, ...]]:
+    """Configuration → its kernels; of several that fit the device as the same ones, the first."""
+    specs = {config: tuple(weight.launcher(e, config).spec for e in weight.epilogues) for config in configs}
+    first = {of: config for config, of in reversed(specs.items())}
+    return {config: of for config, of in specs.items() if first[of] == config}
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Works on `stream`, which must be current. `bandwidth`: bytes per second of a plain read, measured beforehand."""
+
+    stream: Stream
+    bandwidth: float
+
+    def tuned(self, weight: Weight, configs: Sequence[GemmConfig], refused: Mapping[str, str]) -> TunedGemm:
+        """The fastest of `configs` that computes what it should."""
+        copies = inputs_to_rotate(weight.size, l2_bytes())
+        products = [Product.random(weight.n, weight.k, epilogue, copies) for epilogue in weight.epilogues]
+        left_out = {**refused, **self.wrong(weight, products, configs)}
+        right = [config for config in configs if text(config) not in left_out]
+        best, us, default_us = fastest(right, lambda config, rows: self.us(products, config, rows))
+        return TunedGemm(
+            n=weight.n,
+            k=weight.k,
+            tags=weight.tags,
+            config=asdict(best),
+            tried=len(right),
+            left_out=left_out,
+            us={rows: round(value, 3) for rows, value in us.items()},
+            default_us={rows: round(value, 3) for rows, value in default_us.items()},
+            share=round(weight.size / self.bandwidth * 1e6 / max(us.values()), 4),
+            bandwidth=round(self.bandwidth),
+            measured=datetime.now(UTC).isoformat(timespec="seconds"),
+            source_sha256=code_sha256(),
+            versions=versions(),
+        )
+
+    def wrong(self, weight: Weight, products: Sequence[Product], configs: Sequence[GemmConfig]) -> dict[str, str]:
+        """Configuration → what is wrong. Raises BackendError where it is the default."""
+        found = dict[str, str]()
+        for product in products:
+            oracles = Oracles.of(product)
+            for config in configs:
+                if (fault := oracles.fault(config)) is not None:
+                    found[text(config)] = fault
+        if (fault := found.get(text(GemmConfig()))) is not None:
+            raise BackendError(f"{weight}: the default configuration {fault}")
+        return found
+
+    def us(self, products: Sequence[Product], config: GemmConfig, rows: int) -> float:
+        """Microseconds per launch, the mean over `products`."""
+        return fmean(self.us_of(product, config, rows) for product in products)
+
+    def us_of(self, product: Product, config: GemmConfig, rows: int) -> float:
+        launcher, out, step = product.launcher(config), product.output(), rows_of(rows)
+
+        def launch(i: int) -> None:
+            launcher(out, product.x, product.weights[i], step)
+
+        return time_launches(launch, len(product.weights), self.stream).us
+
+
+def fastest(configs: Sequence[GemmConfig], us: Callable[[GemmConfig, int], float]) -> tuple[GemmConfig, Times, Times]:
+    """The one with the least sum over `ROWS`, its times, and those of the default, which is the first of `configs`."""
+    default = configs[0]
+    screened = sorted(configs, key=lambda config: us(config, SCREEN))[:SHORTLIST]
+    times = {config: {rows: us(config, rows) for rows in ROWS} for config in dict.fromkeys((default, *screened))}
+    best = min(times, key=lambda config: sum(times[config].values()))
+    return best, times[best], times[default]
+
+
+def text(config: GemmConfig) -> str:
+    return " ".join(f"{name}={value}" for name, value in asdict(config).items())
+
+
+def versions() -> dict[str, str]:
+    import cupy
+
+    gpu = machine.visible_gpu() or {}
+    compiler = ".".join(map(str, cupy.cuda.nvrtc.getVersion()))
+    return {
+        "driver": str(gpu.get("driver") or "not told"),
+        "nvrtc": compiler,
+        "cupy": cupy.__version__,
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,26 @@
+"""Every product that a pair's steps run, from its sizes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
+from specgate.backends.cupy_eagle3.cycle import Cycle
+from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.tuning.gemms import GemmShape
+
+POSITIONS = 1024
+"""Any number: no product depends on it."""
+
+
+def gemm_shapes(geometry: Geometry, batches: Sequence[int], draft_lengths: Sequence[int]) -> tuple[GemmShape, ...]:
+    """Of a baseline step, and of the cycles of `draft_lengths`, over `batches` slots, sorted.
+
+    The launchers of a step are made, on a pair without weights, and asked.
+    """
+    target, draft = random_pair(geometry, POSITIONS, "meta")
+    shapes = set[GemmShape]()
+    for slots in batches:
+        for k in {0, *(draft_lengths if draft else ())}:
+            shapes.update(Cycle(target, draft, Sizes(slots, POSITIONS, k + 1), slots, k).gemms.shapes)
+    return tuple(sorted(shapes))

@@ -1,0 +1,104 @@
+"""The configurations that are known on this device, from the files that hold them; why one is not known."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from specgate.backends.cupy_eagle3.kernels.loader import OPTIONS, with_headers
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig
+from specgate.tuning.gemms import GemmShape, TunedGemm, TunedGemms
+
+SHIPPED: Final = Path(__file__).parents[1] / "tuned"
+KERNEL: Final = "matmul_rows.cu"
+NOT_CODE: Final = re.compile(r"//[^\n]*|/\*.*?\*/|^#line[^\n]*", re.DOTALL | re.MULTILINE)
+
+
+@cache
+def code_sha256() -> str:
+    """Of the kernel, its headers and the compiler's options; comments and white space change no machine code."""
+    words = NOT_CODE.sub(" ", with_headers(KERNEL)).split()
+    return hashlib.sha256(" ".join((*OPTIONS, *words)).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file, and what it holds."""
+
+    file: Path
+    tuned: TunedGemms
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What is known of `device`: of each weight, by the first of `sources` that has a configuration which is still of
+    use. `looked_for`: every file that was, whether it is there or not.
+    """
+
+    device: str
+    sources: tuple[Source, ...] = ()
+    looked_for: tuple[Path, ...] = ()
+
+    @classmethod
+    def on(cls, device: str, file: Path | None = None) -> Tuned:
+        """From `file` alone; without one, from the user's file, then from the one that comes with specgate.
+
+        Raises UsageError, with file, line and key, where a file cannot be read.
+        """
+        from specgate.tuning.gemm_files import file_name, read_tuned, user_file
+
+        files = [file] if file else [user_file(device), SHIPPED / file_name(device)]
+        found = tuple(Source(f, read_tuned(f)) for f in files if f == file or f.is_file())
+        return cls(device, found, tuple(files))
+
+    def find(self, shape: GemmShape) -> GemmConfig | None:
+        for source in self.sources:
+            if why_not(source, shape, self.device) is None:
+                return GemmConfig(**entry(source, shape).config)
+        return None
+
+    def misses(self, shapes: Sequence[GemmShape]) -> Iterator[str]:
+        """Why they were not found, a sentence per reason and file."""
+        if not self.sources:
+            yield f"no file for {self.device}: {' and '.join(map(str, self.looked_for))} are not there"
+        for source in self.sources:
+            reasons = dict.fromkeys(why_not(source, shape, self.device) for shape in shapes)
+            yield from (f"{source.file}: {reason}" for reason in reasons if reason is not None)
+
+    def sha256(self, shapes: Sequence[GemmShape]) -> str:
+        """Of the configurations of these shapes' weights: two engines with the same one compute in the same order."""
+        chosen = sorted({(shape.weight, str(self.find(shape) or GemmConfig())) for shape in shapes})
+        return hashlib.sha256(repr(chosen).encode()).hexdigest()
+
+
+NOTHING_TUNED: Final = Tuned("no device")
+
+
+def entry(source: Source, shape: GemmShape) -> TunedGemm:
+    return next(gemm for gemm in source.tuned.gemms if gemm.weight == shape.weight)
+
+
+def why_not(source: Source, shape: GemmShape, device: str) -> str | None:
+    """Why `source` has no configuration of use for the weight of `shape` on `device`; None where it has."""
+    if source.tuned.device != device:
+        return f"tuned on {source.tuned.device}, this is {device}"
+    if all(gemm.weight != shape.weight for gemm in source.tuned.gemms):
+        return "does not hold them"
+    return stale(entry(source, shape))
+
+
+def stale(gemm: TunedGemm) -> str | None:
+    """Why a configuration that was once found is no longer of use."""
+    if gemm.source_sha256 != code_sha256():
+        return f"tuned for other code of {KERNEL} ({gemm.source_sha256[:8]}, this is {code_sha256()[:8]})"
+    known, given = {field.name for field in fields(GemmConfig)}, set(gemm.config)
+    if known != given:
+        return f"has configurations of {', '.join(sorted(given))}; the kernel takes {', '.join(sorted(known))}"
+    if GemmConfig(**gemm.config) not in (GemmConfig(), *GemmConfig.candidates(*gemm.weight)):
+        return f"config of {gemm.n} x {gemm.k} is none that the kernel can have: {dict(gemm.config)}"
+    return None

@@ -1,0 +1,94 @@
+"""Is a figure of run B no worse than that of run A, but for a margin?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from specgate.archive.contrast import Change, Contrast, How
+from specgate.core import Rule, State, Verdict
+from specgate.gates.select import verdict
+from specgate.metrics import METRICS
+
+
+class ChangeGate:
+    """`metric`: which figure; `margin_pct`: how much worse is let through, in percent; `trust_unpaired`: whether times
+    that were measured one after the other may decide (clocks locked, machine alone), or never do.
+
+    PASS where the interval excludes more than the margin, FAIL where it excludes less, IMPROVED where B is proven
+    better. Worse is lower or higher, as the metric has it.
+    """
+
+    name = "change"
+    params: Mapping[str, type] = {"metric": str, "margin_pct": float, "trust_unpaired": bool}
+
+    def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]:
+        if rule.params["metric"] not in METRICS:
+            what = f"metric: {rule.params['metric']!r} is none; one is {', '.join(METRICS)}"
+            yield verdict(rule, "", State.INVALID, "no_such_metric", what)
+            return
+        found = [c for c in contrast.changes if c.metric == rule.params["metric"] and rule.matches(c.cell)]
+        if not found:
+            what = (
+                f"no cell of both runs has {rule.params['metric']} under scenario {rule.scenario!r}, role {rule.role!r}"
+            )
+            yield verdict(rule, "", State.SKIPPED, "no_cell", what)
+        for change in found:
+            yield self.judge_change(rule, change)
+
+    def judge_change(self, rule: Rule, change: Change) -> Verdict:
+        key, margin = change.cell.key, float(rule.params["margin_pct"])
+        evidence = {**evidence_of(change), "margin_pct": margin}
+        if change.ratio is None:
+            state = State.INVALID if change.reason_code == "token_mismatch" else State.INCONCLUSIVE
+            return verdict(rule, key, state, change.reason_code or "withheld", f"no ratio: {reason(change)}", evidence)
+        if change.ci_low is None or change.ci_high is None:
+            message = f"{change.ratio:.3f}x, without an interval: {reason(change)}"
+            return verdict(rule, key, State.INCONCLUSIVE, change.reason_code or "no_interval", message, evidence)
+        said = f"{change.ratio:.3f}x, 95 % interval {change.ci_low:.3f}–{change.ci_high:.3f}, {change.how}"
+        if not change.same_prompts:
+            step = "measure both on the same prompts: the same scenario, seed and pair"
+            message = f"{said}; B's prompts are not A's"
+            return verdict(rule, key, State.INCONCLUSIVE, "prompts_differ", message, evidence, step)
+        if change.how is How.UNPAIRED and not rule.params["trust_unpaired"]:
+            step = "where clocks are locked, a rule may say trust_unpaired: true"
+            message = f"{said}: proves nothing"
+            return verdict(rule, key, State.INCONCLUSIVE, "unpaired_in_time", message, evidence, step)
+        worst, best = worse_to_better(change.metric, change.ci_low, change.ci_high)
+        return verdict(rule, key, *decided(worst, best, margin, said), evidence)
+
+
+def decided(worst: float, best: float, margin_pct: float, said: str) -> tuple[State, str, str]:
+    """State, reason code and message of an interval from `worst` to `best`, where above 1 is better."""
+    floor = 1 / (1 + margin_pct / 100)
+    if best < floor:
+        return State.FAIL, "margin_exceeded", f"{said}: more than {margin_pct:g} % worse"
+    if worst < floor:
+        return State.INCONCLUSIVE, "margin_not_excluded", f"{said}: a margin of {margin_pct:g} % lies inside"
+    if worst > 1:
+        return State.IMPROVED, "better", f"{said}: better"
+    return State.PASS, "within_margin", f"{said}: at most {margin_pct:g} % worse"
+
+
+def evidence_of(change: Change) -> dict[str, float | int | str | None]:
+    return {
+        "metric": change.metric,
+        "a": change.a,
+        "b": change.b,
+        "ratio": change.ratio,
+        "ci_low": change.ci_low,
+        "ci_high": change.ci_high,
+        "n": change.n,
+        "how": change.how.value,
+    }
+
+
+def reason(change: Change) -> str:
+    return (change.reason_code or "withheld").replace("_", " ")
+
+
+def worse_to_better(name: str, low: float, high: float) -> tuple[float, float]:
+    """The ends of an interval of B / A, turned so that above 1 is better; the worse end first."""
+    return (low, high) if METRICS[name].direction == "higher" else (1 / high, 1 / low)
+
+
+GATE = ChangeGate()

@@ -1,0 +1,44 @@
+"""Are run B's tokens those of run A?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from specgate.archive.contrast import Contrast, TokenContrast
+from specgate.core import Rule, State, Verdict
+from specgate.gates.select import verdict
+
+
+class SameTokens:
+    """PASS where every sequence of both runs is the same, over the length both have; FAIL where one is not.
+
+    Neither run is thereby proven wrong: its own `tokens` gate says whether it kept to its baseline.
+    """
+
+    name = "same-tokens"
+    params: Mapping[str, type] = {}
+
+    def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]:
+        found = [t for t in contrast.tokens if rule.matches(t.cell)]
+        if not found:
+            what = f"no cell of both runs matches scenario {rule.scenario!r} and role {rule.role!r}"
+            yield verdict(rule, "", State.SKIPPED, "no_cell", what)
+        for tokens in found:
+            yield self.judge_cell(rule, tokens)
+
+    def judge_cell(self, rule: Rule, tokens: TokenContrast) -> Verdict:
+        key = tokens.cell.key
+        evidence = {"compared_tokens": tokens.compared_tokens, "sequences": tokens.sequences, "first": tokens.first}
+        if tokens.reason_code:
+            message = f"nothing was compared: {tokens.reason_code.replace('_', ' ')}"
+            return verdict(rule, key, State.INCONCLUSIVE, tokens.reason_code, message, evidence)
+        if tokens.differing:
+            message = (
+                f"{tokens.differing} of {tokens.sequences} sequences differ, the first one at token {tokens.first}"
+            )
+            return verdict(rule, key, State.FAIL, "tokens_differ", message, evidence)
+        message = f"{tokens.compared_tokens} tokens of {tokens.sequences} sequences, all the same"
+        return verdict(rule, key, State.PASS, "same_tokens", message, evidence)
+
+
+GATE = SameTokens()

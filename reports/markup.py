@@ -1,0 +1,39 @@
+"""Text that must not become markup: in Markdown, in XML, and in GitHub's workflow commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]|~#])")
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
+"""Of these, `@` would notify whoever has that name."""
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no XML 1.0 document may hold, not even escaped."""
+
+
+def markdown(text: str) -> str:
+    """One line of GitHub-flavoured Markdown that shows `text` as it is."""
+    line = " ".join(visible(text).split())
+    return _MARKDOWN.sub(r"\\\1", "".join(_ENTITIES.get(c, c) for c in line))
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> list[str]:
+    """Lines of a table whose first `texts` columns are flush left, the others flush right; cells are escaped."""
+    rule = ["---" if i < texts else "---:" for i in range(len(head))]
+    return ["| " + " | ".join(cells) + " |" for cells in (map(markdown, head), rule, *(map(markdown, r) for r in rows))]
+
+
+def visible(text: str) -> str:
+    """`text` with what XML cannot hold (control characters, lone surrogates) written as an escape: `\\x1b`."""
+    return _NOT_XML.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
+
+
+def command_data(text: str) -> str:
+    """The message of a workflow command: one line, whatever is in it."""
+    return visible(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def command_property(text: str) -> str:
+    """A property of a workflow command, where colons and commas separate too."""
+    return command_data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,173 @@
+"""Where the time of a cycle goes, and what that makes of the acceptance length: budget and waterfall.
+
+Formulas and limits: docs/cycle-budget.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from specgate.budget.cycle_budget import Waterfall
+from specgate.core import CellResult, CycleBudget, Run
+from specgate.reports.explain import MEANING, advice, asked, moves
+from specgate.reports.figures import NONE, number, percent, ratio
+from specgate.reports.parts import Entry, Picture, Table, left_out
+from specgate.reports.pictures import svg
+
+BUDGET: Final = "Time of a cycle, part by part"
+WATERFALL: Final = "From acceptance length to speed-up"
+TINTS: Final[Mapping[str, int]] = {"verify": 2, "draft": 3, "accept": 4, "commit": 6, "gap": 0}
+"""Part of a cycle → its colour in the palette, in the order in which they are stacked."""
+SEEN: Final = 0.005
+"""A factor nearer to 1 than this, in every role, is not drawn; the table has it."""
+
+Budgets = Sequence[tuple[CellResult, CycleBudget]]
+
+
+def budgets_of(run: Run, results: Sequence[CellResult]) -> Budgets:
+    """Those of cells whose times may be quoted."""
+    return [(r, run.budgets[r.cell.key]) for r in results if r.cell.key in run.budgets]
+
+
+# ── the cycle ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def budget(key: str, run: Run, found: Budgets) -> Picture:
+    split = [(r, b) for r, b in found if b.parts]
+    if not split:
+        return left_out(BUDGET, "the engine does not split its steps" if found else "no times may be quoted")
+    floored = any(b.floor_ms is not None for _, b in split)
+
+    def draw(axes: Any) -> None:
+        for row, (_, cycle) in enumerate(split):
+            draw_cycle(axes, row, cycle)
+        for name, n in TINTS.items():
+            axes.barh([0], [0], color=svg.tint(n), label=name)
+        axes.set(xlabel="ms per cycle, or per step of the baseline", ylim=(len(split) - 0.45, -0.55))
+        axes.set_yticks(range(len(split)), [r.cell.role.name for r, _ in split])
+        axes.grid(axis="x", color=svg.GRID, linewidth=0.7)
+        svg.legend(axes, len(TINTS))
+
+    caption = "Mean over all measured blocks; gap: the host between the phases."
+    if floored:
+        caption += " Line below a bar: the least time that its bytes take at the measured bandwidth."
+    else:
+        caption += f" No floor is drawn: {next((b.no_floor for _, b in split if b.no_floor), 'none is known')}."
+    words = "; ".join(_cycle_words(r, b) for r, b in split)
+    drawing = svg.drawn(f"{key}-cycle", f"{BUDGET}. {words}.", draw, 1.0 + 0.42 * max(2, len(split)))
+    notes = Table(("role", "what would help"), [[r.cell.role.name, advice(r.cell, b)] for r, b in split], texts=2)
+    return Picture(BUDGET, caption, drawing, [part_table(split), notes])
+
+
+def draw_cycle(axes: Any, row: int, cycle: CycleBudget) -> None:
+    start = 0.0
+    ms: Mapping[str, float] = {part.name: part.ms for part in cycle.parts}
+    for name, n in TINTS.items():
+        axes.barh([row], [ms.get(name, 0.0)], 0.56, left=[start], color=svg.tint(n))
+        start += ms.get(name, 0.0)
+    if cycle.floor_ms is not None:
+        axes.plot([0, cycle.floor_ms], [row + 0.37] * 2, color=svg.INK, linewidth=2, solid_capstyle="butt")
+
+
+def part_table(found: Budgets) -> Table:
+    rows = []
+    for result, cycle in found:
+        for part in cycle.parts:
+            share = percent(part.ms / cycle.cycle_ms if cycle.cycle_ms else None)
+            floor = NONE if part.floor_ms is None else number(part.floor_ms)
+            rows.append([result.cell.role.name, part.name, number(part.ms), share, moves(part), floor])
+        floor = NONE if cycle.floor_ms is None else number(cycle.floor_ms)
+        rows.append([result.cell.role.name, "cycle", number(cycle.cycle_ms), percent(1.0), NONE, floor])
+    return Table(("role", "part", "ms", "share", "moves at least", "floor ms"), rows, texts=2)
+
+
+def _cycle_words(result: CellResult, cycle: CycleBudget) -> str:
+    parts = ", ".join(f"{part.name} {number(part.ms)}" for part in cycle.parts)
+    floor = f", floor {number(cycle.floor_ms)}" if cycle.floor_ms is not None else ""
+    return f"{result.cell.role}: {number(cycle.cycle_ms)} milliseconds, of which {parts}{floor}"
+
+
+# ── the speed-up ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waterfall(key: str, run: Run, found: Budgets) -> Picture:
+    shown = [(r, b, b.waterfall) for r, b in found if b.waterfall is not None]
+    if not shown:
+        return left_out(WATERFALL, "no speed-up may be quoted")
+    ratios = {r.cell.key: factors(w) for r, _, w in shown}
+    names = [n for n in MEANING if any(abs(of.get(n, 1.0) - 1) >= SEEN for of in ratios.values())]
+
+    def draw(axes: Any) -> None:
+        width = 0.8 / len(shown)
+        for lane, (result, cycle, found_) in enumerate(shown):
+            offset = (lane - (len(shown) - 1) / 2) * width
+            steps = [*(ratios[result.cell.key].get(n, 1.0) for n in names)]
+            draw_lane(axes, steps, found_.speedup, offset, width * 0.9, result)
+            if cycle.limit is not None:
+                at = len(names) + offset
+                axes.plot([at - width / 2, at + width / 2], [cycle.limit.highest] * 2, color=svg.INK, linewidth=2)
+        for floor in sorted({c.min for _, b, _ in shown for c in b.ceilings}):
+            axes.axhline(floor, color=svg.FLOOR, linewidth=1.4, zorder=1)
+        axes.axhline(1, color=svg.MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
+        axes.set(ylabel="times the baseline")
+        axes.set_xticks(range(len(names) + 1), [*names, "speed-up"])
+        axes.margins(y=0.12)
+        svg.ratio_axis(axes, "y")
+        svg.rows_of_grid(axes)
+        svg.legend(axes, len(shown))
+
+    caption = "Each bar is a factor, from the product before it to the product after it; dashed: break-even"
+    caption += "; red: what the policy asks" if any(b.ceilings for _, b, _ in shown) else ""
+    caption += "; black: what this cycle would give at its floor" if any(b.limit for _, b, _ in shown) else ""
+    caption += "."
+    words = "; ".join(f"{r.cell.role}: {_factor_words(w)}, speed-up {ratio(w.speedup)}" for r, _, w in shown)
+    drawing = svg.drawn(f"{key}-waterfall", f"{WATERFALL}. {words}.", draw)
+    return Picture(WATERFALL, caption, drawing, [factor_table([(r, b) for r, b, _ in shown]), gate_table(run, found)])
+
+
+def factors(found: Waterfall) -> dict[str, float]:
+    return {f.name: f.ratio for f in found.factors}
+
+
+def draw_lane(
+    axes: Any, steps: Sequence[float], speedup: float, offset: float, width: float, result: CellResult
+) -> None:
+    """The factors that are drawn, one after the other from 1, then the speed-up itself from 1."""
+    tint, product = svg.colour(result.cell.role), 1.0
+    for at, step in enumerate(steps):
+        low, high = sorted((product, product * step))
+        axes.bar([at + offset], [high - low], width, bottom=[low], color=tint, alpha=0.55)
+        product *= step
+    low, high = sorted((1.0, speedup))
+    axes.bar([len(steps) + offset], [high - low], width, bottom=[low], color=tint, label=result.cell.role.name)
+
+
+def factor_table(found: Budgets) -> Table:
+    falls = [b.waterfall for _, b in found if b.waterfall is not None]
+    names = [n for n in MEANING if any(n in factors(w) for w in falls)]
+    rows: list[list[str | Entry]] = [
+        [Entry(n, MEANING[n]), *(ratio(factors(w).get(n, math.nan)) if n in factors(w) else NONE for w in falls)]
+        for n in names
+    ]
+    rows.append(["speed-up", *(ratio(w.speedup) for w in falls)])
+    limits = [b.limit for _, b in found]
+    rows.append(["at most, cycle at its floor", *(ratio(x.highest) if x else NONE for x in limits)])
+    rows.append(["at most, baseline at its floor too", *(ratio(x.at_floors) if x else NONE for x in limits)])
+    return Table(("factor", *(r.cell.role.name for r, _ in found)), rows)
+
+
+def gate_table(run: Run, found: Budgets) -> Table:
+    """What each speed gate takes, in acceptance lengths."""
+    rows = [
+        [r.cell.role.name, c.rule, f"{c.min:g}×", asked(run, r.cell, b, c)]
+        for r, b in found
+        if b.waterfall is not None
+        for c in b.ceilings
+    ]
+    return Table(("role", "gate", "asks", "takes"), rows, texts=4)
+
+
+def _factor_words(found: Waterfall) -> str:
+    return ", ".join(f"{f.name} {ratio(f.ratio)}" for f in found.factors)

@@ -1,0 +1,74 @@
+"""Acceptance length and step time against how far a request has come: does either change on the way?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from specgate.core import CellResult
+from specgate.reports.figures import NONE, number
+from specgate.reports.parts import Entry, Picture, Table, left_out
+from specgate.reports.pictures import svg
+
+
+def by_depth(key: str, results: Sequence[CellResult]) -> Picture:
+    """`results`: cells of one point with bins of depth."""
+    name = "Acceptance length and step time against cache depth"
+    if not results:
+        return left_out(name, "the run keeps no steps by depth")
+    context = results[0].cell.point.context
+
+    def draw(panels: Sequence[Any]) -> None:
+        lengths, times = panels
+        for result in results:
+            draw_length(lengths, result)
+            timed = [(b.depth, b.step_ms) for b in result.by_depth if b.step_ms is not None]
+            tint = svg.colour(result.cell.role)
+            times.plot([x for x, _ in timed], [y for _, y in timed], "o-", color=tint, label=result.cell.role.name)
+        lengths.set(ylabel="acceptance length")
+        times.set(xlabel=f"tokens in the cache beyond the {context:,} of the prompt", ylabel="ms per step")
+        for axes, least in ((lengths, 1), (times, 0)):
+            top = axes.get_ylim()[1]
+            axes.set_ylim(least, top + 0.1 * (top - least))
+            svg.rows_of_grid(axes)
+            svg.few_ticks(axes.yaxis)
+        handles, labels = times.get_legend_handles_labels()
+        lengths.legend(handles, labels, loc="lower right", bbox_to_anchor=(1, 1), ncols=6, columnspacing=1.2)
+
+    caption = (
+        "Steps by the depth at which they began. Above: tokens per cycle, with 95 % intervals over prompts; below: "
+    )
+    caption += "median time of a step."
+    drawing = svg.stacked(f"{key}-depth", f"{name}. {'; '.join(map(_words, results))}.", draw, (1, 1), 3.4)
+    return Picture(name, caption, drawing, [table(results, context)])
+
+
+def draw_length(axes: Any, result: CellResult) -> None:
+    found = [b for b in result.by_depth if b.acceptance_length is not None]
+    tint = svg.colour(result.cell.role)
+    axes.plot([b.depth for b in found], [b.acceptance_length for b in found], "o-", color=tint)
+    if spans := [(b.depth, b.ci_low, b.ci_high) for b in found if b.ci_low is not None]:
+        axes.vlines(*zip(*spans, strict=True), color=tint, linewidth=4, alpha=0.3, zorder=1)
+
+
+def table(results: Sequence[CellResult], context: int) -> Table:
+    rows: list[list[str | Entry]] = []
+    for result in results:
+        for b in result.by_depth:
+            low, high = b.ci_low, b.ci_high
+            span = f"{low:.2f} … {high:.2f}" if low is not None and high is not None else None
+            length = Entry(NONE if b.acceptance_length is None else f"{b.acceptance_length:.2f}", span)
+            ms = NONE if b.step_ms is None else number(b.step_ms)
+            rows.append([result.cell.role.name, f"{context + b.depth:,.0f}", length, ms, f"{b.steps:,}"])
+    return Table(("role", "cached positions", "acceptance length", "ms per step", "steps"), rows)
+
+
+def _words(result: CellResult) -> str:
+    lengths = [b.acceptance_length for b in result.by_depth if b.acceptance_length is not None]
+    times = [b.step_ms for b in result.by_depth if b.step_ms is not None]
+    said = [
+        f"{what} {number(found[0])} at the beginning, {number(found[-1])} at the end"
+        for what, found in (("acceptance length", lengths), ("milliseconds per step", times))
+        if found
+    ]
+    return f"{result.cell.role}: {', '.join(said) or 'withheld'}"

@@ -1,0 +1,119 @@
+"""Every speed-up of a run in one picture, beside what the policy asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from specgate.core import Comparison, Policy, Role, Run, Verdict
+from specgate.reports.asked import floor_of
+from specgate.reports.figures import NONE, percent, ratio, reason
+from specgate.reports.parts import Picture, Table, left_out
+from specgate.reports.pictures import svg
+from specgate.reports.summary import label, short
+
+SHOWN: Final = 60
+"""Rows that are drawn at most; the table has all."""
+NAME: Final = "Speed-up of every cell, and what is asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A ratio of speeds with its 95 % interval, what the policy `asks`, and the minimum detectable effect."""
+
+    name: str
+    role: Role
+    value: float | None
+    low: float | None
+    high: float | None
+    asked: float | None
+    mde: float | None
+    why_none: str | None = None
+
+    @property
+    def room(self) -> float:
+        """How far the interval lies above what is asked, or above break-even; below 1 it is not proven."""
+        least = self.low if self.low is not None else self.value
+        return (least or 0.0) / (self.asked or 1.0)
+
+
+def forest(run: Run, policy: Policy) -> Picture:
+    rows = list(rows_of(run, policy))
+    drawable = [r for r in rows if r.value is not None]
+    if not drawable:
+        return left_out(NAME, "no pair of blocks whose speed may be quoted")
+    if len(drawable) > SHOWN:
+        kept = set(sorted(range(len(drawable)), key=lambda i: drawable[i].room)[:SHOWN])
+        shown = [r for i, r in enumerate(drawable) if i in kept]
+    else:
+        shown = drawable
+    caption = "Dot: mean over pairs; line: 95 % interval; dashed: break-even; red: the least that the policy asks"
+    caption += "; grey band: effects too small for this machine to tell." if any(r.mde for r in shown) else "."
+    if len(shown) < len(drawable):
+        caption += f" Drawn are the {len(shown)} of {len(drawable)} with the least room; the table has all."
+    words = "; ".join(f"{r.name}: {ratio(r.value or 0)}" for r in shown[:12])
+    words += f"; and {len(rows) - 12} more in the table" if len(rows) > 12 else ""
+    height = 0.75 + 0.27 * max(2, len(shown))
+    drawing = svg.fitted("forest", f"{NAME}. {words}.", lambda axes: draw(axes, shown), svg.WIDE, height)
+    return Picture(NAME, caption, drawing, [table(rows)], wide=True)
+
+
+def rows_of(run: Run, policy: Policy) -> Iterator[Row]:
+    for comparison in run.comparisons:
+        yield over_baseline(run, policy, comparison)
+    for verdict in run.verdicts:
+        if verdict.gate == "regression" and (row := over_role(run, verdict)) is not None:
+            yield row
+
+
+def over_baseline(run: Run, policy: Policy, comparison: Comparison) -> Row:
+    cell, value = comparison.cell, comparison.speedup
+    asked, mde = floor_of(policy, cell), run.mde.get(cell.key)
+    return Row(label(cell), cell.role, value.value, value.ci_low, value.ci_high, asked, mde, reason(value))
+
+
+def over_role(run: Run, verdict: Verdict) -> Row | None:
+    """A role against another one of the same rounds, as a gate has judged it; None where it has no figures."""
+    found, result = verdict.evidence, run.result(verdict.cell)
+    value, low, high, margin = (found.get(key) for key in ("ratio", "ci_low", "ci_high", "margin_pct"))
+    if result is None or not isinstance(value, float) or not isinstance(margin, float):
+        return None
+    return Row(
+        name=f"{short(verdict.cell)} over {found.get('against')}",
+        role=result.cell.role,
+        value=value,
+        low=low if isinstance(low, float) else None,
+        high=high if isinstance(high, float) else None,
+        asked=1 / (1 + margin / 100),
+        mde=run.mde.get(verdict.cell),
+    )
+
+
+def draw(axes: Any, rows: Sequence[Row]) -> None:
+    for at, row in enumerate(rows):
+        tint = svg.colour(row.role)
+        if row.mde:
+            left, right = 1 / (1 + row.mde), 1 + row.mde
+            axes.fill_betweenx([at - 0.4, at + 0.4], left, right, color=svg.BAND, alpha=0.25, linewidth=0, zorder=1)
+        if row.low is not None and row.high is not None:
+            axes.plot([row.low, row.high], [at, at], color=tint, linewidth=3, zorder=3)
+        axes.plot([row.value], [at], "o", color=tint, mec=svg.SURFACE, markersize=7, zorder=4)
+        if row.asked is not None:
+            axes.plot([row.asked] * 2, [at - 0.36, at + 0.36], color=svg.FLOOR, linewidth=2, zorder=2)
+    axes.axvline(1, color=svg.MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
+    axes.set(xlabel="ratio of tokens per second", ylim=(len(rows) - 0.4, -0.6))
+    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    axes.grid(axis="x", color=svg.GRID, linewidth=0.7)
+    axes.margins(x=0.05)
+    svg.ratio_axis(axes)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    def row_of(row: Row) -> list[str]:
+        span = NONE if row.low is None else f"{row.low:.3f} … {row.high:.3f}"
+        value = f"{row.value:.3f}" if row.value is not None else row.why_none or NONE
+        return [row.name, value, span, f"{row.asked:.3f}" if row.asked else NONE, percent(row.mde)]
+
+    head = ("cell", "ratio", "95 % interval", "asked", "smallest effect")
+    return Table(head, [row_of(row) for row in rows])

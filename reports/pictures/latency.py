@@ -1,0 +1,48 @@
+"""How the times of single requests are spread: empirical distribution functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from specgate.core import CellResult, Distribution
+from specgate.reports.figures import number
+from specgate.reports.parts import Picture, Table, left_out
+from specgate.reports.pictures import svg
+
+NAMES: Final = {"tpot_ms": "Time per output token, request by request", "ttft_ms": "Time to the first token"}
+QUANTILES: Final = (0, 10, 50, 90, 99, 100)
+
+
+def ecdf(key: str, metric: str, results: Sequence[CellResult]) -> Picture:
+    """`results`: cells of one point that may be quoted; `metric`: a key of `NAMES`."""
+    name = NAMES[metric]
+    found = [(r, r.distributions[metric]) for r in results if metric in r.distributions]
+    if not found:
+        return left_out(name, "no request whose time may be quoted")
+
+    def draw(axes: Any) -> None:
+        for result, spread in found:
+            shares = [i / max(1, len(spread.values) - 1) for i in range(len(spread.values))]
+            role = result.cell.role
+            axes.step(spread.values, shares, where="post", color=svg.colour(role), label=role.name)
+        axes.set(xlabel="ms", ylabel="requests at or below", ylim=(0, 1.02))
+        axes.margins(x=0.05)
+        svg.rows_of_grid(axes)
+        svg.percents(axes)
+        svg.legend(axes, len(found))
+
+    words = "; ".join(
+        f"{r.cell.role}: {number(quantile(d, 50))} ms at the median, {number(d.values[-1])} ms at most"
+        for r, d in found
+    )
+    rows = [[r.cell.role.name, *(number(quantile(d, percent)) for percent in QUANTILES), f"{d.n:,}"] for r, d in found]
+    head = ("role", "least", *(f"p{q}" for q in QUANTILES[1:-1]), "most", "requests")
+    caption = "Share of the requests that took at most so long; a step to the right is a slow request."
+    drawing = svg.drawn(f"{key}-{metric.removesuffix('_ms')}", f"{name}. {words}.", draw)
+    return Picture(name, caption, drawing, [Table(head, rows)])
+
+
+def quantile(spread: Distribution, percent: int) -> float:
+    """The nearest of the order statistics that were kept."""
+    return spread.values[round(percent / 100 * (len(spread.values) - 1))]

@@ -1,0 +1,35 @@
+"""What several runs come to, as a page of tables: built once, then rendered for a terminal, a browser or a comment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from specgate.api import Format
+from specgate.reports import sheet_console, sheet_html, sheet_markdown
+from specgate.reports.csv import Row, table
+from specgate.reports.sheet import Sheet
+
+Subject = TypeVar("Subject")
+
+
+@dataclass(frozen=True, slots=True)
+class SheetView(Generic[Subject]):
+    """An `api.View` whose formats all come from one sheet; only the CSV has rows of its own, with every figure."""
+
+    name: str
+    sheet: Callable[[Subject], Sheet]
+    rows: Callable[[Subject], Iterator[Row]]
+    columns: Sequence[str]
+
+    def render(self, subject: Subject, format: Format) -> str:
+        if format == "csv":
+            return table(self.rows(subject), self.columns)
+        write = {
+            "console": sheet_console.tables,
+            "plain": sheet_console.plain,
+            "html": sheet_html.page,
+            "md": sheet_markdown.text,
+        }[format]
+        return write(self.sheet(subject))

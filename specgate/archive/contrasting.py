@@ -1,0 +1,227 @@
+"""Two stored runs → a Contrast. Pure but for reading the samples of both."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from specgate.archive.contrast import Change, Contrast, How, TokenContrast
+from specgate.archive.stored import Stored
+from specgate.archive.two_samples import Estimate, difference, log_ratio_of_ratios, of_mean, of_pairs
+from specgate.comparison import first_difference
+from specgate.core import Block, Cell, CellResult, Point, Run, Value
+from specgate.errors import UsageError
+from specgate.measurement import block_figures
+from specgate.metrics import METRICS
+from specgate.prompt_acceptance import by_prompt
+from specgate.stats import Pairs
+
+SPEEDUP = "speedup_vs_ar_ratio"
+ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate")
+TIMED = ("ms", "tok/s")
+"""Units of what a clock was read for."""
+COMPARED = tuple(m.name for m in METRICS.values() if m.direction in ("higher", "lower") and m.name != SPEEDUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Partners:
+    """A cell of A and its partner in B, with the measured blocks of each."""
+
+    result_a: CellResult
+    result_b: CellResult
+    run_a: Run
+    run_b: Run
+    blocks_a: Sequence[Block]
+    blocks_b: Sequence[Block]
+
+    @property
+    def a(self) -> Cell:
+        return self.result_a.cell
+
+    @property
+    def b(self) -> Cell:
+        return self.result_b.cell
+
+    @property
+    def same_prompts(self) -> bool:
+        a, b = (run.prompts.get(cell.point.key, {}) for run, cell in ((self.run_a, self.a), (self.run_b, self.b)))
+        return bool(a) and a.get("sha256") == b.get("sha256")
+
+
+def contrast_of(a: Stored, b: Stored) -> Contrast:
+    """B against A, not yet judged.
+
+    Raises UsageError where the runs are of different kinds, one and the same, or have no cell in common.
+    """
+    check_comparable(a, b)
+    theirs = {asked(c.cell): c for c in b.run.cells}
+    pairs = [(c, theirs[asked(c.cell)]) for c in a.run.cells if asked(c.cell) in theirs]
+    if not pairs:
+        names = (", ".join(dict.fromkeys(described(c.cell) for c in run.cells)) or "none" for run in (a.run, b.run))
+        hint = "compare runs of one scenario: specgate compare matches scenario, context, batch and role"
+        raise UsageError("no cell of A is also in B; A has {}; B has {}".format(*names), hint=hint)
+    blocks_a, blocks_b = by_cell(a.blocks()), by_cell(b.blocks())
+    partners = [
+        Partners(mine, other, a.run, b.run, blocks_a.get(mine.cell, ()), blocks_b.get(other.cell, ()))
+        for mine, other in pairs
+    ]
+    paired = {cell for mine, other in pairs for cell in (mine.cell, other.cell)}
+    return Contrast(
+        a=a.run,
+        b=b.run,
+        changes=tuple(change for p in partners for change in changes(p)),
+        tokens=tuple(map(tokens, partners)),
+        only_a=tuple(c.cell for c in a.run.cells if c.cell not in paired),
+        only_b=tuple(c.cell for c in b.run.cells if c.cell not in paired),
+    )
+
+
+def by_cell(blocks: Sequence[Block]) -> dict[Cell, list[Block]]:
+    found: dict[Cell, list[Block]] = defaultdict(list)
+    for block in blocks:
+        found[block.cell].append(block)
+    return found
+
+
+def check_comparable(a: Stored, b: Stored) -> None:
+    if a.run.kind != b.run.kind:
+        said = f"{a.path} is a {a.run.kind} run, {b.path} a {b.run.kind} run"
+        raise UsageError(said, hint="micro blocks time engine steps, full ones whole requests: compare like with like")
+
+
+def asked(cell: Cell) -> tuple[str, int, int, int]:
+    """What a cell is but for its back end."""
+    return cell.point.scenario, cell.point.context, cell.point.batch, cell.role.k
+
+
+def described(cell: Cell) -> str:
+    return f"{cell.point.scenario} c{cell.point.context} b{cell.point.batch} {cell.role}"
+
+
+# ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def changes(partners: Partners) -> Iterator[Change]:
+    if (speedup := speedup_change(partners)) is not None:
+        yield speedup
+    for metric in COMPARED:
+        a, b = partners.result_a.values.get(metric), partners.result_b.values.get(metric)
+        if a is not None or b is not None:
+            yield change(partners, metric, a, b)
+
+
+def change(partners: Partners, metric: str, a: Value | None, b: Value | None) -> Change:
+    untimed = How.BY_PROMPT if partners.same_prompts else How.OTHER_PROMPTS
+    bare = Change(
+        cell=partners.a,
+        partner=partners.b,
+        metric=metric,
+        how=How.UNPAIRED if METRICS[metric].unit in TIMED else untimed,
+        a=a.value if a else None,
+        b=b.value if b else None,
+        ratio=None,
+        ci_low=None,
+        ci_high=None,
+        n=0,
+        same_prompts=partners.same_prompts,
+    )
+    if a is None or b is None or a.value is None or b.value is None:
+        reasons = (v.reason_code if v is not None else "not_measured" for v in (a, b))
+        return replace(bare, reason_code=next((r for r in reasons if r), "withheld"))
+    if metric in ACCEPTANCE and partners.run_a.acceptance != partners.run_b.acceptance:
+        return replace(bare, reason_code="acceptance_sources_differ")
+    if not a.value or not b.value:
+        return replace(bare, reason_code="zero")
+    estimate, n = estimated(partners, metric)
+    if estimate is None:
+        return replace(bare, ratio=b.value / a.value, reason_code="few_samples" if n else "no_interval")
+    return with_interval(bare, estimate, n)
+
+
+def with_interval(bare: Change, estimate: Estimate, n: int) -> Change:
+    low, high = estimate.interval()
+    return replace(bare, ratio=math.exp(estimate.mean), ci_low=math.exp(low), ci_high=math.exp(high), n=n)
+
+
+def estimated(partners: Partners, metric: str) -> tuple[Estimate | None, int]:
+    """ln(B / A) of a metric with how many samples are behind it; (None, 0) where it has none per block or prompt."""
+    if metric == "acceptance_length":
+        a, b = lengths(partners.blocks_a), lengths(partners.blocks_b)
+        return log_ratio_of_ratios(a, b, paired=partners.same_prompts), min(len(a), len(b))
+    whole = partners.run_a.kind == "full"
+    sides = [per_block(blocks, whole, metric) for blocks in (partners.blocks_a, partners.blocks_b)]
+    if not all(sides) or min(min(side.values()) for side in sides) <= 0:
+        return None, 0
+    a_of, b_of = ({key: math.log(x) for key, x in side.items()} for side in sides)
+    if partners.same_prompts:
+        both = [b_of[key] - a_of[key] for key in a_of if key in b_of]
+        return of_mean(both), len(both)
+    one, other = of_mean(list(a_of.values())), of_mean(list(b_of.values()))
+    return (difference(one, other) if one and other else None), min(len(a_of), len(b_of))
+
+
+def lengths(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
+    """Prompt → (accepted + steps, steps), of which acceptance length is the ratio."""
+    return {prompt: (r.accepted + r.steps, r.steps) for prompt, r in by_prompt(blocks).items() if r.steps}
+
+
+def per_block(blocks: Sequence[Block], whole: bool, metric: str) -> dict[tuple[int, int], float]:
+    """(prompt set, round) → the figure of that block, where the metric has one."""
+    live = [b for b in blocks if b.emitted]
+    of: Callable[[Block], float] | None = block_figures(live, whole).get(metric)
+    return {(b.prompt_set, b.round): of(b) for b in live} if of else {}
+
+
+def speedup_change(partners: Partners) -> Change | None:
+    """How the speed-ups compare, of which each is paired in time with the baseline of its own run."""
+    mine, other = partners.run_a.comparison(partners.a.key), partners.run_b.comparison(partners.b.key)
+    if mine is None or other is None:
+        return None
+    found = change(partners, SPEEDUP, mine.speedup, other.speedup)
+    found = replace(found, how=How.OVER_BASELINES)
+    if found.ratio is None:
+        return found
+    one, two = of_pairs(Pairs.of(mine)), of_pairs(Pairs.of(other))
+    if one is None or two is None:
+        return replace(found, reason_code="few_pairs")
+    return with_interval(replace(found, reason_code=None), difference(one, two), min(mine.speedup.n, other.speedup.n))
+
+
+# ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tokens(partners: Partners) -> TokenContrast:
+    """The tokens of the blocks that both runs have of one prompt set and round, over the length both have."""
+    if (reason := incomparable(partners)) is not None:
+        return TokenContrast(partners.a, 0, 0, 0, None, reason)
+    theirs = {(b.prompt_set, b.round): b for b in partners.blocks_b}
+    sequences = [
+        (x, y)
+        for block in partners.blocks_a
+        if (block.prompt_set, block.round) in theirs
+        for x, y in zip_longest(block.tokens, theirs[block.prompt_set, block.round].tokens, fillvalue=())
+    ]
+    places = [at for x, y in sequences if (at := first_difference(x, y)) is not None]
+    compared = sum(min(len(x), len(y)) for x, y in sequences)
+    reason = None if compared else "not_measured"
+    return TokenContrast(partners.a, compared, len(sequences), len(places), min(places, default=None), reason)
+
+
+def incomparable(partners: Partners) -> str | None:
+    """Why the tokens of a cell need not be the same in both runs."""
+    run_a, run_b = partners.run_a, partners.run_b
+    if not partners.same_prompts:
+        return "prompts_differ"
+    if "forced" in (run_a.acceptance, run_b.acceptance) and partners.a.role.speculative:
+        return "acceptance_forced"
+    if weights(run_a, partners.a.point) != weights(run_b, partners.b.point):
+        return "targets_differ"
+    return None
+
+
+def weights(run: Run, point: Point) -> str | None:
+    engine = run.engines.get(point.key)
+    return engine.target_sha256 if engine else None

@@ -1,0 +1,94 @@
+"""Result folders → Trends."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from specgate.archive.stored import stored
+from specgate.archive.trends import Reading, Series, Trends
+from specgate.core import Cell, CellResult, Run, Value
+from specgate.errors import SpecgateError, UsageError
+from specgate.order import digests
+
+FOLLOWED = ("speedup_vs_ar_ratio", "acceptance_length", "output_tok_s", "ttft_ms")
+
+
+def trends_of(folder: Path) -> Trends:
+    """Every run at or below `folder`. One that cannot be read is named with the reason, and left out.
+
+    Raises UsageError where there is no run at all.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder", hint="give the folder that holds run folders")
+    runs: list[Run] = []
+    unread: list[str] = []
+    for config in sorted(folder.rglob("config.resolved.yaml")):
+        try:
+            runs.append(stored(config.parent).run)
+        except SpecgateError as error:
+            unread.append(error.message)
+    if not runs and not unread:
+        raise UsageError(f"{folder} holds no run folder", hint="give the folder that holds run folders")
+    once = {run.id: run for run in runs}  # a copy of a run is no second run
+    ordered = sorted(once.values(), key=lambda run: (run.started, run.id))
+    grounds = {name: facts for run in ordered for c in run.cells for name, facts in [ground(run, c.cell)]}
+    return Trends(tuple(ordered), tuple(series(ordered)), grounds, tuple(unread))
+
+
+def series(runs: Sequence[Run]) -> Iterator[Series]:
+    found: dict[tuple[str, Cell, str], list[Reading]] = {}
+    for place, run in enumerate(runs):
+        for result in run.cells:
+            name, _ = ground(run, result.cell)
+            for value in followed(run, result):
+                if value.value is not None:
+                    reading = Reading(place, value.value, value.ci_low, value.ci_high)
+                    found.setdefault((name, result.cell, value.metric), []).append(reading)
+    for (name, cell, metric), readings in sorted(found.items(), key=order):
+        yield Series(cell, metric, name, tuple(readings))
+
+
+def followed(run: Run, result: CellResult) -> Iterator[Value]:
+    """The figures of a cell that a trend shows; none of one that is not whole."""
+    if result.status == "ok":
+        comparison = run.comparison(result.cell.key)
+        values = {**result.values, **({comparison.speedup.metric: comparison.speedup} if comparison else {})}
+        yield from (values[name] for name in FOLLOWED if name in values)
+
+
+def order(item: tuple[tuple[str, Cell, str], object]) -> tuple[object, ...]:
+    name, cell, metric = item[0]
+    point = cell.point
+    return point.scenario, point.backend, point.context, point.batch, name, FOLLOWED.index(metric), cell.role.k
+
+
+def ground(run: Run, cell: Cell) -> tuple[str, Mapping[str, str]]:
+    """What the figures of a cell stand on, by a short name: the beginning of its SHA-256."""
+    point = cell.point
+    engine, scenario = run.engines.get(point.key), run.scenarios.get(point.scenario)
+    facts: dict[str, object] = {
+        "back end": point.backend,
+        "device": engine.device if engine else None,
+        "CPU": at(run.environment, "host", "cpu"),
+        "dtype": engine.dtype if engine else None,
+        "pair": run.pair.name,
+        "target": engine.target_sha256 if engine else None,
+        "draft": engine.draft_sha256 if engine else None,
+        "tape": engine.tape_sha256 if engine else None,
+        "acceptance": run.acceptance,
+        "prompts": at(run.prompts, point.key, "sha256"),
+        "scenario": digests([scenario])[scenario.name] if scenario else None,
+    }
+    stated = {name: str(value) for name, value in facts.items() if value is not None}
+    return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:8], stated
+
+
+def at(facts: Mapping[str, object], *path: str) -> object:
+    """What lies under a path of keys; None where one of them is missing."""
+    found: object = facts
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found

@@ -1,0 +1,32 @@
+"""The folder for what can be made or fetched anew: wheels, converted checkpoints, tuned configurations."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from specgate.errors import EnvironmentRefused
+
+CACHE_VARIABLE: Final = "SPECGATE_CACHE"
+
+
+def cache_path() -> Path:
+    """`$SPECGATE_CACHE`, else the user's cache folder, whether it is there or not."""
+    from platformdirs import user_cache_path
+
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen).expanduser() if chosen else user_cache_path("specgate")
+
+
+def cache_dir() -> Path:
+    """The same, created where missing. Raises EnvironmentRefused where it cannot be."""
+    folder = cache_path()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentRefused(
+            f"cache folder {folder} cannot be made ({error.strerror})",
+            hint=f"set {CACHE_VARIABLE} to a folder that can be written",
+        ) from error
+    return folder

@@ -1,0 +1,53 @@
+"""`specgate bench`: how fast are the parts of an engine, each on its own?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
+
+
+@click.group(short_help="How fast are an engine's parts, each on its own?")
+def bench() -> None:
+    """Time the parts of an engine, each on its own."""
+
+
+@bench.command(short_help="Time every kernel of a step.")
+@click.option("--pair", "name", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR")
+@click.option("--context", default=32768, show_default=True, type=click.IntRange(64), help="Cached positions per slot.")
+@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Slots.")
+@click.option(
+    "--spec", multiple=True, default=(3,), show_default=True, type=click.IntRange(0), help="Drafts; 0: the baseline."
+)
+@click.option("--backend", default="cupy", show_default=True)
+@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there too.")
+def kernels(name: str, context: int, batch: int, spec: tuple[int, ...], backend: str, file: Path | None) -> None:
+    """Time every kernel of a step alone, beside the bytes that it must move and a library's kernel.
+
+    Weights are random at the pair's sizes, so that nothing is loaded. Exit code 6 where a kernel's result is not the
+    oracle's.
+    """
+    from rich.console import Console
+
+    from specgate import plugins
+    from specgate.api import BenchesKernels
+    from specgate.core import Role
+    from specgate.pairs.resolve import resolve_pair
+    from specgate.record import write_json
+    from specgate.tuning.kernel_bench import KernelBenchRequest
+    from specgate.tuning.kernel_report import WIDTH, as_record, show
+
+    engine = plugins.backend(backend)
+    if not isinstance(engine, BenchesKernels):
+        raise UsageError(f"--backend {backend}: it has no kernels of its own to time", hint="known: cupy")
+    if not (availability := engine.available()).usable:
+        raise EnvironmentRefused(f"back end {backend}: {availability.reason}")
+    roles = tuple(Role(k) for k in dict.fromkeys(spec))
+    found = engine.bench_kernels(KernelBenchRequest(resolve_pair(name, None, None), context, batch, roles))
+    if file is not None:
+        write_json(file, as_record(found))
+    show(found, Console(width=WIDTH))
+    if wrong := [k for k in found.kernels if not k.right]:
+        raise InvalidResult(f"{len(wrong)} kernels do not compute what they should: their times mean nothing")

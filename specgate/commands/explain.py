@@ -1,0 +1,51 @@
+"""`specgate explain RUN`: where the time goes, and what the gates would take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from specgate.core import Policy, Run
+
+
+@click.command(short_help="Where a run's time goes, and what its gates would take.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--policy", "name", metavar="FILE|NAME", help="Whose speed gates (default: the run's own policy).")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+def explain(run: Path, name: str | None, as_json: bool) -> None:
+    """Split the cycles of the run folder RUN into draft, verify, accept, commit and host gap, beside the bytes that
+    each must move and the time that takes here; its speed-ups into acceptance and cost; and say how high they could be.
+
+    Recomputed from the run's samples; nothing is measured and nothing is written.
+    """
+    from specgate import plugins
+    from specgate.budget.speedup_limits import with_ceilings
+    from specgate.policy import find_policy
+    from specgate.store import RunFolder
+    from specgate.verification import recompute
+
+    again, _, config = recompute(RunFolder.open(run, read_only=True))
+    policy = config.policy
+    if name:
+        policy = find_policy(name, {gate: plugin.params for gate, plugin in plugins.gates().items()})
+        again = with_ceilings(again, policy)
+    click.echo(as_text(again, policy) if as_json else plugins.report("explain").render(again, policy))
+
+
+def as_text(run: Run, policy: Policy) -> str:
+    import json
+
+    from specgate.core import Bandwidth, CycleBudget
+    from specgate.store import to_plain
+
+    record = {
+        "schema": "specgate.explain/v1",
+        "run": run.id,
+        "policy": policy.name,
+        "bandwidth": to_plain(Bandwidth, run.bandwidth) if run.bandwidth else None,
+        "budgets": {key: to_plain(CycleBudget, budget) for key, budget in run.budgets.items()},
+    }
+    return json.dumps(record, indent=1, ensure_ascii=False)

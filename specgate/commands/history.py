@@ -1,0 +1,38 @@
+"""`specgate history`: figures over the runs of a folder; never a gate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from specgate.commands.compare import rendered
+from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
+
+
+@click.command(short_help="Figures over the runs of a folder, and exports for change-point detectors.")
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+@click.option("--html", is_flag=True, help="history.html, with a picture per metric.")
+@click.option("--md", is_flag=True, help="history.md.")
+@click.option("--csv", is_flag=True, help="history.csv, a row per run and figure.")
+@click.option(
+    "--export", "exports", multiple=True, metavar="NAME", help="otava or github-action-benchmark; may be repeated."
+)
+@OUT_OPTION
+@PLAIN_OPTION
+def history(folder: Path, html: bool, md: bool, csv: bool, exports: tuple[str, ...], out: Path, plain: bool) -> None:
+    """Show how figures moved over the runs at or below FOLDER (default: runs), on each ground apart.
+
+    A ground is machine, weights, prompts and what was asked. Nothing is judged: runs of different days are not paired
+    in time, so a step in a trend is a reason to look, not a verdict. The exit code is 0.
+    """
+    from specgate import plugins
+    from specgate.archive.history import trends_of
+
+    chosen = [plugins.export(name) for name in exports]
+    trends = trends_of(folder)
+    view = plugins.view("history")
+    click.echo(view.render(trends, "plain" if is_plain(plain) else "console"))
+    write_files(out, rendered(view, trends, html=html, md=md, csv=csv))
+    for export in chosen:
+        write_files(out, ((f"{export.name}/{file}", text) for file, text in export.files(trends).items()))

@@ -1,0 +1,44 @@
+"""What the commands that render stored runs have in common: options, and where their files go."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from specgate.errors import UsageError
+
+OUT_OPTION = click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("report"),
+    show_default=True,
+    metavar="FOLDER",
+    help="Where files go.",
+)
+PLAIN_OPTION = click.option("--plain", is_flag=True, help="Plain lines instead of tables.")
+
+
+def is_plain(plain: bool) -> bool:
+    """Plain where it is asked for, and where nobody looks at a terminal."""
+    return plain or not (sys.stdout and sys.stdout.isatty())
+
+
+def write_files(out: Path, files: Iterable[tuple[str, str]]) -> None:
+    """Write (name, text) below `out`, and say so. Raises UsageError where `out` lies in a run folder."""
+    from specgate.store import write_text
+
+    for name, text in files:
+        if (run := run_above(out)) is not None:
+            hint = "choose a folder outside, so that the run's manifest keeps holding"
+            raise UsageError(f"--out {out} lies in the run folder {run}", hint=hint)
+        write_text(out / name, text)
+        click.echo(f"wrote {out / name}")
+
+
+def run_above(folder: Path) -> Path | None:
+    return next(
+        (f for f in (folder.absolute(), *folder.absolute().parents) if (f / "config.resolved.yaml").exists()), None
+    )

@@ -1,0 +1,80 @@
+"""`specgate report`: the reports of stored runs, rendered anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
+
+if TYPE_CHECKING:
+    from specgate.archive.stored import Stored
+
+FORMATS = {
+    "html": ("html",),
+    "csv": ("metrics_csv", "summary_csv"),
+    "md": ("markdown",),
+    "junit": ("junit",),
+}
+
+
+@click.command(short_help="Render reports of stored runs: HTML, CSV, Markdown, JUnit, annotations.")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.option("--html", is_flag=True, help="report.html of each run.")
+@click.option("--csv", is_flag=True, help="metrics.csv and summary.csv, one of each for all runs.")
+@click.option("--md", is_flag=True, help="summary.md of each run, in at most 60 lines.")
+@click.option("--junit", is_flag=True, help="junit.xml for all runs, a suite per run.")
+@click.option("--report", "others", multiple=True, metavar="NAME", help="A plug-in's report; may be repeated.")
+@click.option(
+    "--github", is_flag=True, help="Annotations on the standard output; the summary goes to $GITHUB_STEP_SUMMARY."
+)
+@OUT_OPTION
+@PLAIN_OPTION
+def report(
+    runs: tuple[Path, ...],
+    html: bool,
+    csv: bool,
+    md: bool,
+    junit: bool,
+    others: tuple[str, ...],
+    github: bool,
+    out: Path,
+    plain: bool,
+) -> None:
+    """Render the reports of the run folders RUN... anew, from what they have stored.
+
+    Nothing is measured or judged again, and no run folder is written to. Without a format, the verdict is printed. A
+    run whose files were changed is refused (exit code 6); else the exit code is 0, whatever the verdict.
+    """
+    from specgate.archive.rendering import files, rendered
+    from specgate.archive.stored import several
+
+    found = several(runs)
+    chosen = [
+        name
+        for option, wanted in zip(FORMATS, (html, csv, md, junit), strict=True)
+        if wanted
+        for name in FORMATS[option]
+    ]
+    names = [*chosen, *others]
+    if github:
+        annotate(found)
+    elif not names:
+        for run in found:
+            click.echo(rendered("plain" if is_plain(plain) else "console", run))
+    write_files(out, files(names, found))
+
+
+def annotate(runs: list[Stored]) -> None:
+    """Annotations on the standard output; the summaries where GitHub wants them, if it says where."""
+    from specgate.archive.rendering import rendered
+    from specgate.store import disk
+
+    for run in runs:
+        click.echo(rendered("github", run))
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with disk(Path(summary)), open(summary, "a", encoding="utf-8") as file:
+            file.write("\n".join(rendered("markdown", run) for run in runs))

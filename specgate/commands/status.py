@@ -1,0 +1,90 @@
+"""`specgate status`: how far the micro gates are, what is missing, and what the ledger holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from specgate.commands.run import key_value
+
+if TYPE_CHECKING:
+    from specgate.position import Position
+
+LAST = 10
+
+
+@click.command(short_help="How far the micro gates are, and what is missing before `full`.")
+@click.option("--backend", metavar="NAME", help="As for `full`.")
+@click.option("--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="As for `full`.")
+@click.option("--only", metavar="GLOB", help="As for `full`.")
+@click.option("--policy", metavar="FILE|NAME", help="As for `full`.")
+@click.option("--pair", metavar="NAME|DIR", help="As for `full`.")
+@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="As for `full`.")
+@click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="As for `full`.")
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="As for `full`.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Where the ledger is."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def status(as_json: bool, **options: Any) -> None:
+    """Say whether `specgate full` with the same options could begin now.
+
+    Nothing is loaded: weights are taken to be those of the last micro run, and are checked when `full` has loaded them.
+    Exit code 0, or 6 where the ledger was changed.
+    """
+    from specgate.position import position
+    from specgate.request import Request
+
+    options["options"] = dict(key_value(o) for o in options["options"])
+    found = position(Request(kind="full", argv=(), plain=True, **options))
+    click.echo(json.dumps(plain(found), indent=1, ensure_ascii=False) if as_json else "\n".join(lines(found)))
+
+
+def plain(found: Position) -> dict[str, object]:
+    streak = found.streak
+    return {
+        "schema": "specgate.status/v1",
+        "ledger": str(found.ledger.file),
+        "chain": "intact",
+        "entries": len(found.history.entries),
+        "torn_line": found.history.torn,
+        "torn_lines_set_aside": found.history.set_aside,
+        "subject": dict(found.claim.subject),
+        "gates": dict(found.claim.gates),
+        "fingerprint": dict(found.claim.fingerprint),
+        "streak": streak.length,
+        "needed": found.order.needed,
+        "full_allowed": streak.complete,
+        "expires": streak.expires.isoformat() if streak.expires else None,
+        "command": found.order.command,
+        "last": [
+            {"time": e.time, "run": e.run, "state": e.state.value, "exit_code": e.exit_code, "effect": effect}
+            for e, effect in streak.steps[-LAST:]
+        ],
+        "overrides": [
+            {"time": e.time, "run": e.run, "reason": e.override} for e in found.history.entries if e.override
+        ],
+    }
+
+
+def lines(found: Position) -> list[str]:
+    from specgate.order import described, missing
+
+    streak, history = found.streak, found.history
+    said = [f"ledger {found.ledger.file}: {len(history.entries)} entries, chain intact"]
+    if history.torn:
+        said.append("  a torn line at its end: a writer was killed; the next one will set it aside")
+    if history.set_aside:
+        said.append(f"  {history.set_aside} torn lines set aside in ledger.torn.jsonl")
+    said.append(f"micro gates {', '.join(found.order.gates)} ({described(found.claim)})")
+    said += [f"  {e.time} {e.state.value:12} {e.run}: {effect}" for e, effect in streak.steps[-LAST:]]
+    said.append(f"streak {streak.length} of {found.order.needed}")
+    if streak.complete and streak.expires:
+        until = streak.expires.isoformat(timespec="minutes")
+        said.append(f"full may begin until {until}, if source, weights and machine stay as they are")
+    said += [f"  {line}" for line in missing(found.claim, found.order, streak)]
+    said += [f"overridden: {e.time} {e.run}: {e.override}" for e in history.entries if e.override]
+    return said

@@ -1,0 +1,51 @@
+"""Records of an environment: flat, and what differs between two of them. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+PASSING: Final = (
+    "env_before",
+    "env_after",
+    "selftest",
+    "host.load_average",
+    "gpus[].sm_clock_mhz",
+    "gpus[].temperature_c",
+    "gpus[].clock_event_reasons",
+)
+"""What is of one moment: never the same twice, and no difference between two environments."""
+
+
+def flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """`{"host": {"cpu": "x"}}` → `("host.cpu", "x")`, in the order of the mapping."""
+    for key, value in facts.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{name}.")
+        elif isinstance(value, list | tuple) and value and all(isinstance(item, Mapping) for item in value):
+            for i, item in enumerate(value):
+                yield from flat(item, f"{name}[{i}].")
+        else:
+            yield name, _plain(value)
+
+
+def differences(then: Mapping[str, object], now: Mapping[str, object]) -> Iterator[tuple[str, str | None, str | None]]:
+    """(key, what it was, what it is), in the order of `now`; None where one side does not have the key."""
+    was, is_ = dict(flat(then)), dict(flat(now))
+    for key in [*is_, *(k for k in was if k not in is_)]:
+        if was.get(key) != is_.get(key) and not _passing(key):
+            yield key, was.get(key), is_.get(key)
+
+
+def _passing(key: str) -> bool:
+    generic = re.sub(r"\[\d+\]", "[]", key)
+    return any(generic == name or generic.startswith(f"{name}.") for name in PASSING)
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return "unknown"
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)

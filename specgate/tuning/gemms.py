@@ -1,0 +1,69 @@
+"""The matrix products of a decode step: which ones an engine runs, and what tuning has found for their weights. Nouns
+only; `gemm_files.py` stores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GemmShape:
+    """out[m][n] = Σ_k x[m][k] · weight[n][k]: a weight of `n` rows and `k` columns, and at most `m` tokens in a step.
+
+    `tag` says which product of a step it is: EAGLE3_FC, TARGET_QKV, … A gate and an up projection are one weight.
+    """
+
+    tag: str
+    n: int
+    k: int
+    m: int
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        return self.n, self.k
+
+
+@dataclass(frozen=True, slots=True)
+class TunedGemm:
+    """The fastest configuration of `tried` for the weight [n, k] on one device, at every number of rows. `left_out`:
+    configuration → why it was none of them.
+
+    `us` and `default_us`: rows → microseconds per launch, of this configuration and of the default one. `share` of
+    `bandwidth` (bytes per second, a plain read in the same run): what reading the weight alone would take, of the
+    slowest of `us`. `source_sha256`: of the kernel's code; `versions` of driver, CUDA and libraries.
+    """
+
+    n: int
+    k: int
+    tags: tuple[str, ...]
+    config: Mapping[str, int]
+    tried: int
+    left_out: Mapping[str, str]
+    us: Mapping[int, float]
+    default_us: Mapping[int, float]
+    share: float
+    bandwidth: float
+    measured: str
+    source_sha256: str
+    versions: Mapping[str, str]
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        return self.n, self.k
+
+
+@dataclass(frozen=True, slots=True)
+class TunedGemms:
+    """What is known of one kind of device. A weight is there once."""
+
+    device: str
+    compute_capability: str
+    gemms: tuple[TunedGemm, ...] = ()
+
+    def with_(self, found: TunedGemm) -> TunedGemms:
+        """`found` in place of what was known of its weight."""
+        others = [gemm for gemm in self.gemms if gemm.weight != found.weight]
+        gemms = tuple(sorted((*others, found), key=lambda gemm: gemm.weight))
+        return TunedGemms(self.device, self.compute_capability, gemms)

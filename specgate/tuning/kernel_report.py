@@ -1,0 +1,90 @@
+"""A kernel benchmark as JSON, and as a table for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from specgate.tuning.kernel_bench import SCHEMA, KernelBench, KernelTiming, PeerTiming, step_us
+
+WIDTH: Final = 100
+COLUMNS: Final = ("kernel", "shape", "per step", "µs", "MB", "of read", "peer")
+
+
+def as_record(bench: KernelBench) -> dict[str, Any]:
+    """JSON-ready, with what is derived: `bytes_per_s` and `share` of the read bandwidth, `right`, and per role the
+    microseconds of all its launches. An error that is not finite is null.
+    """
+    plain = asdict(bench)
+    plain["kernels"] = [
+        {
+            **asdict(kernel),
+            "error": kernel.error if math.isfinite(kernel.error) else None,
+            "right": kernel.right,
+            "bytes_per_s": kernel.bytes_per_s,
+            "share": bench.share(kernel),
+        }
+        for kernel in bench.kernels
+    ]
+    return {"schema": SCHEMA, **plain, "step_us": {role: step_us(kernels) for role, kernels in bench.roles()}}
+
+
+def show(bench: KernelBench, console: Console) -> None:
+    """One table per role, at most WIDTH columns wide."""
+    for role, kernels in bench.roles():
+        console.print(Text(f"{role}: {bench.pair}, {bench.batch} × {bench.context} positions, {bench.device}"))
+        console.print(table_of(bench, kernels))
+        console.print(Text(f"all launches of a step, each as fast as it is alone: {step_us(kernels) / 1e3:.3f} ms"))
+    console.print(
+        Text(
+            f"memory is read at {bench.bytes_per_s / 1e12:.3f} TB/s (measured in this run); operands take turns beyond "
+            f"{bench.l2_bytes / 1e6:.0f} MB of L2; every result was compared with an oracle's; {bench.seconds:.0f} s"
+        )
+    )
+    for line in notes(bench):
+        console.print(Text(line))
+
+
+def table_of(bench: KernelBench, kernels: tuple[KernelTiming, ...]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in ("kernel", "shape", "peer") else "right", overflow="fold")
+    for k in kernels:
+        table.add_row(
+            Text(name_of(k), style="" if k.right else "bold red"),
+            k.shape,
+            str(k.per_step),
+            f"{k.us:.2f}",
+            f"{k.size / 1e6:.3f}" if k.size < 1e6 else f"{k.size / 1e6:.1f}",
+            f"{bench.share(k):.1%}" if k.size >= 1e5 else "",
+            "\n".join(beside(k, peer) for peer in k.peers),
+        )
+    return table
+
+
+def name_of(kernel: KernelTiming) -> str:
+    """The tag, and the function where the tag's launcher has several."""
+    name = kernel.tag if not kernel.function.endswith("_combine") else f"{kernel.tag}_COMBINE"
+    return name if kernel.right else f"{name} WRONG"
+
+
+def beside(kernel: KernelTiming, peer: PeerTiming) -> str:
+    """The peer's microseconds, and how often ours fit into them."""
+    return f"{peer.name} failed" if peer.us is None else f"{peer.name} {peer.us:.2f} ({peer.us / kernel.us:.2f}×)"
+
+
+def notes(bench: KernelBench) -> Iterator[str]:
+    """What went wrong: results that are not the oracle's, and peers that did not run, each reason once."""
+    for k in bench.kernels:
+        if not k.right:
+            yield f"{k.role} {name_of(k)} {k.shape}: relative error {k.error:.3g}, at most {k.tolerance:g} is right"
+    failed = {(p.name, p.reason): k for k in reversed(bench.kernels) for p in k.peers if p.us is None}
+    for (name, reason), k in failed.items():
+        yield f"{name} failed beside {name_of(k)} {k.shape}: {reason}"

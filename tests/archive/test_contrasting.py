@@ -1,0 +1,152 @@
+"""Two stored runs, figure by figure: what is paired with what, and what is not compared at all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from specgate.archive.contrast import Change, Contrast, How
+from specgate.archive.contrasting import contrast_of
+from specgate.archive.stored import stored
+from specgate.core import Block, Role
+from specgate.errors import UsageError
+from tests.factories import corrupt, scenario, with_acceptance
+from tests.stored_runs import rewrite, store
+
+
+@pytest.fixture(scope="module")
+def a(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return store(tmp_path_factory.mktemp("a") / "a")
+
+
+def contrast(a: Path, b: Path) -> Contrast:
+    return contrast_of(stored(a), stored(b))
+
+
+def change(found: Contrast, metric: str, role: str = "spec-3") -> Change:
+    (one,) = [c for c in found.changes if c.metric == metric and c.cell.role == Role.parse(role)]
+    return one
+
+
+def edited(folder: Path, **changes: Any) -> Path:
+    rewrite(folder, replace(stored(folder).run, **changes))
+    return folder
+
+
+def other_prompts(folder: Path) -> Path:
+    run = stored(folder).run
+    return edited(folder, prompts={key: {**about, "sha256": "d" * 64} for key, about in run.prompts.items()})
+
+
+def test_two_runs_of_the_same_blocks_agree_in_every_figure(a: Path, tmp_path: Path) -> None:
+    found = contrast(a, store(tmp_path / "b"))
+    assert {c.ratio for c in found.changes if c.ratio is not None} == {1.0}
+    assert all((t.differing, t.reason_code) == (0, None) for t in found.tokens)
+    assert not found.only_a and not found.only_b
+
+
+def test_a_slower_cycle_shows_in_times_as_unpaired_and_in_the_speed_up_over_the_own_baseline(
+    a: Path, tmp_path: Path
+) -> None:
+    found = contrast(a, store(tmp_path / "b", cycle_ns=15_400_000))
+    times = change(found, "tpot_ms")
+    assert times.how is How.UNPAIRED and times.ratio == pytest.approx(1.1, rel=1e-6)
+    speedup = change(found, "speedup_vs_ar_ratio")
+    assert speedup.how is How.OVER_BASELINES and speedup.ratio == pytest.approx(1 / 1.1, rel=1e-6)
+    assert speedup.ci_low is not None and speedup.ci_high is not None
+    assert speedup.ci_low < 1 / 1.1 < speedup.ci_high < 1
+    assert change(found, "tpot_ms", "baseline").ratio == pytest.approx(1.0)
+
+
+def test_times_on_the_same_prompts_have_the_paired_interval_of_scipy(a: Path, tmp_path: Path) -> None:
+    b = store(tmp_path / "b", jitter=0.05)
+    found = change(contrast(a, b), "tpot_ms")
+    logs = [
+        {(x.prompt_set, x.round): math.log(x.elapsed_ns / x.emitted) for x in stored(f).blocks() if x.role.k == 3}
+        for f in (a, b)
+    ]
+    of_a, of_b = ([side[key] for key in logs[0]] for side in logs)
+    expected = stats.ttest_rel(of_b, of_a).confidence_interval(0.95)
+    assert found.ci_low is not None and found.ci_high is not None
+    assert [math.log(found.ci_low), math.log(found.ci_high)] == pytest.approx([expected.low, expected.high])
+    assert found.n == 8
+
+
+def test_acceptance_is_paired_by_prompt_and_moves_with_it(a: Path, tmp_path: Path) -> None:
+    found = change(contrast(a, store(tmp_path / "b", accept=(3, 1, 2, 0, 3, 3))), "acceptance_length")
+    assert found.how is How.BY_PROMPT and found.n == 4
+    assert found.ratio == pytest.approx((1 + 12 / 6) / (1 + 11 / 6))
+
+
+def test_other_prompts_are_said_and_neither_tokens_nor_acceptance_are_paired(a: Path, tmp_path: Path) -> None:
+    found = contrast(a, other_prompts(store(tmp_path / "b")))
+    assert {t.reason_code for t in found.tokens} == {"prompts_differ"}
+    assert change(found, "acceptance_length").how is How.OTHER_PROMPTS
+    assert not any(c.same_prompts for c in found.changes)
+
+
+def test_the_first_token_that_differs_is_found(a: Path, tmp_path: Path) -> None:
+    def wrong(block: Block) -> Block:
+        return corrupt(block, at=7)
+
+    found = {t.cell.role.name: t for t in contrast(a, store(tmp_path / "b", change=wrong)).tokens}
+    assert (found["spec-3"].differing, found["spec-3"].sequences, found["spec-3"].first) == (8, 8, 7)
+    assert found["baseline"].differing == 0
+
+
+def test_a_speed_that_was_withheld_has_no_ratio(a: Path, tmp_path: Path) -> None:
+    found = contrast(a, store(tmp_path / "b", change=corrupt))
+    for metric in ("speedup_vs_ar_ratio", "output_tok_s", "tpot_ms"):
+        assert (change(found, metric).ratio, change(found, metric).reason_code) == (None, "token_mismatch")
+
+
+def test_acceptance_of_two_sources_is_never_held_together(a: Path, tmp_path: Path) -> None:
+    b = store(tmp_path / "b")
+    rewrite(b, with_acceptance(stored(b).run, "forced"))
+    found = contrast(a, b)
+    for metric in ("acceptance_length", "draft_acceptance_rate"):
+        assert (change(found, metric).ratio, change(found, metric).reason_code) == (None, "acceptance_sources_differ")
+    assert {t.cell.role.name: t.reason_code for t in found.tokens} == {"baseline": None, "spec-3": "acceptance_forced"}
+
+
+def test_tokens_of_other_weights_are_not_compared(a: Path, tmp_path: Path) -> None:
+    b = store(tmp_path / "b")
+    run = stored(b).run
+    edited(b, engines={key: replace(facts, target_sha256="e" * 64) for key, facts in run.engines.items()})
+    assert {t.reason_code for t in contrast(a, b).tokens} == {"targets_differ"}
+
+
+def test_two_back_ends_are_held_together_cell_by_cell(a: Path, tmp_path: Path) -> None:
+    found = contrast(a, store(tmp_path / "b", backend="other"))
+    assert {(c.cell.point.backend, c.partner.point.backend) for c in found.changes} == {("fake", "other")}
+    assert all(t.reason_code is None for t in found.tokens)
+
+
+def test_cells_without_a_partner_are_named(a: Path, tmp_path: Path) -> None:
+    found = contrast(a, store(tmp_path / "b", scenarios=[scenario(spec=(2,))]))
+    assert [c.role.name for c in found.only_a] == ["spec-3"]
+    assert [c.role.name for c in found.only_b] == ["spec-2"]
+
+
+def test_a_cell_that_failed_has_no_ratio_and_compares_no_token(a: Path, tmp_path: Path) -> None:
+    b = store(tmp_path / "b", blocks=[])
+    found = contrast(a, b)
+    assert {c.ratio for c in found.changes} == {None}
+    assert {t.reason_code for t in found.tokens} == {"not_measured"}
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "why"),
+    [([scenario(kind="full")], "is a micro run"), ([scenario("other-64")], "no cell of A is also in B")],
+)
+def test_runs_that_have_nothing_in_common_are_a_usage_error(
+    a: Path, tmp_path: Path, scenarios: list[Any], why: str
+) -> None:
+    b = store(tmp_path / "b", scenarios=scenarios)
+    with pytest.raises(UsageError, match=why):
+        contrast(a, b)

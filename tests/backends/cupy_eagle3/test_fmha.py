@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specgate.backends.cupy_eagle3.buffers import Buffers, tensors_of
+from specgate.backends.cupy_eagle3.fmha import config_of, recut
+from specgate.backends.cupy_eagle3.kernels.attention import REGIMES, FmhaConfig, usual_config
+from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.core import Budget, Role
+from specgate.errors import UsageError
+from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET
+
+
+def test_knobs_that_are_not_named_keep_their_default() -> None:
+    assert config_of({"kv_tile": 256}) == FmhaConfig(kv_tile=256)
+    assert config_of({}) == FmhaConfig()
+
+
+@pytest.mark.parametrize(("knobs", "said"), [({"tile": 1}, "no knob 'tile'"), ({"kv_tile": 100}, "multiple of 64")])
+def test_a_knob_or_value_that_attention_does_not_have_is_refused(knobs: dict[str, int], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        config_of(knobs)
+
+
+def test_each_regime_has_its_configuration() -> None:
+    by_regime = {(dim, slots, positions): config for dim, slots, positions, config in REGIMES}
+    for dim, least in ((128, 128), (64, 0)):
+        assert usual_config(dim, 1, 40000) == usual_config(dim, 3, 100) == by_regime[least, 1, 0]
+        assert usual_config(dim, 8, 8191) == by_regime[least, 1, 0]
+        assert usual_config(dim, 4, 8192) == usual_config(dim, 8, 40000) == by_regime[least, 4, 8192]
+
+
+def test_only_the_workspaces_of_attention_are_made_anew() -> None:
+    sizes = Sizes(2, 4096, 4, FmhaConfig(512))
+    b = Buffers.allocate(TARGET, DRAFT, sizes, "cpu")
+    cut = recut(b, TARGET, DRAFT, Sizes(2, 4096, 4, FmhaConfig(128)))
+    assert b.draft is not None and cut.draft is not None
+    made = {id(t) for t in tensors_of(cut)} - {id(t) for t in tensors_of(b)}
+    assert made == {id(t) for t in (*cut.target.layer.partial, *cut.draft.layer.partial)}
+    for before, after in ((b.target.layer, cut.target.layer), (b.draft.layer, cut.draft.layer)):
+        assert [4 * len(t) for t in before.partial] == [len(t) for t in after.partial]
+
+
+@pytest.mark.gpu
+def test_an_engine_decodes_the_same_greedy_tokens_however_its_attention_is_cut() -> None:
+    from tests.backends.cupy_eagle3.gpu_pairs import RECIPE_A, checkpoints, engine_of, random_prompts, shape
+
+    engine = engine_of(*checkpoints(shape(8, 2, 64), RECIPE_A), Sizes(2, 2048, 4))
+    engine.prefill(random_prompts([700, 900]), draft=True)
+    roles, configs = [Role(0), Role(3)], [{"kv_tile": 128, "warps": 2}, {"kv_tile": 1024, "warps": 4}]
+    assert engine.prepare_attention(configs, roles) == [None, None]
+    for config in configs:
+        engine.cut_attention(config)
+        assert engine.attention_config() == config
+        plain, drafted = (engine.decode(role, Budget(steps=12), ()) for role in roles)
+        for want, got in zip(plain.tokens, drafted.tokens, strict=True):
+            assert got[: len(want)] == want[: len(got)]
+        tiles = [engine.attention_tiles(role) for role in roles]
+        for of_role in tiles:
+            assert of_role.total == of_role.span_empty + of_role.mask_empty + of_role.executed
+            assert of_role.executed > 0
+        assert tiles[1].total > tiles[0].total
+        again = engine.decode(roles[1], Budget(steps=12), ())
+        assert again.tokens == drafted.tokens
+    torch.cuda.synchronize()

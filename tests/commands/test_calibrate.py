@@ -1,0 +1,101 @@
+"""Looks and calibration on the command line: a fake engine, a scenario of three looks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specgate.backends.eagle3.tiny import write_random_pair
+from tests.command import Cli
+from tests.commands.test_run import last_lines
+
+SCENARIO = """\
+# Is it fast enough?
+schema: specgate.scenario/v1
+extends: base/cpu
+kind: micro
+family: single
+grid: {context: [24], batch: [2], spec: [3]}
+workload: {prompt_sets: 4, source: random}
+budget: {steps: 6}
+schedule: {rounds: 6, warmup_rounds: 1}
+"""
+POLICY = """\
+schema: specgate.policy/v1
+rules:
+  - {id: records, gate: validity, required: true}
+  - {id: tokens, gate: tokens, required: true, role: spec-*, near_tie_margin: 0.0}
+  - {id: speed, gate: speed, required: true, role: spec-3, min: 1.5}
+"""
+MARGIN = "  - {id: margin, gate: regression, required: true, role: spec-3, against: baseline, margin_pct: 0.0001}\n"
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
+    cli.write("tiny.yaml", SCENARIO)
+    cli.write("policy.yaml", POLICY)
+    return cli
+
+
+def counted(run: Path) -> int:
+    return sum(not json.loads(line)["warmup"] for line in (run / "samples" / "blocks.jsonl").read_text().splitlines())
+
+
+def test_a_decided_run_ends_at_its_first_look_with_everything_whole(cli: Cli) -> None:
+    done = cli.micro("--backend", "fake")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = cli.newest()
+    assert counted(run) == 16
+    record = json.loads((run / "run.json").read_text())
+    assert list(record["ended_early"].values()) == [8]
+    assert {c["status"] for c in record["cells"]} == {"ok"}
+    (speed,) = [v for v in record["verdicts"] if v["rule"] == "speed"]
+    assert (speed["evidence"]["look"], speed["evidence"]["pairs"]) == (1, 8)
+
+
+def test_a_resumed_run_ends_at_the_same_look(cli: Cli) -> None:
+    assert cli.micro("--backend", "fake", "-o", "die_after_blocks=14").returncode == 7
+    run = cli.newest()
+    again = cli.run("micro", "--resume", run, pair=False)
+    assert again.returncode == 0, again.stdout + again.stderr
+    record = json.loads((run / "run.json").read_text())
+    assert list(record["ended_early"].values()) == [8]
+    assert record["status"] == "complete"
+    assert cli.run("micro", "--resume", run, pair=False).returncode == 0
+    assert json.loads((run / "run.json").read_text())["verdicts"] == record["verdicts"]
+
+
+def test_a_quiet_machine_gets_a_passport_that_later_runs_go_by(cli: Cli) -> None:
+    done = cli.run("calibrate", "--scenario", "tiny.yaml", "--backend", "fake")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert last_lines(done)[1] == "this machine is accepted at 2 %"
+    (passport,) = (cli.folder / "noise").glob("*.json")
+    cells = json.loads(passport.read_text())["cells"]
+    assert [(key.rpartition("/")[2], cell["pairs"]) for key, cell in cells.items()] == [
+        ("baseline", 24),
+        ("spec-3", 24),
+    ]
+    assert cli.micro("--backend", "fake").returncode == 0
+    verdicts = json.loads((cli.newest() / "gates.json").read_text())["verdicts"]
+    assert any("this machine can tell" in v["message"] for v in verdicts)
+    cli.write("policy.yaml", POLICY + MARGIN)
+    refused = cli.micro("--backend", "fake")
+    assert refused.returncode == 2
+    assert "margin_pct: 0.0001: the minimum detectable effect of" in refused.stderr
+
+
+def test_a_noisy_machine_is_rejected(cli: Cli) -> None:
+    done = cli.run("calibrate", "--scenario", "tiny.yaml", "--backend", "fake", "-o", "jitter=1.5")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "rejected at 2 %" in done.stdout
+    assert cli.micro("--backend", "fake").returncode == 0
+    assert "rejects this machine" in (cli.newest() / "report.html").read_text()
+
+
+def test_an_engine_that_fails_calibrates_nothing(cli: Cli) -> None:
+    done = cli.run("calibrate", "--scenario", "tiny.yaml", "--backend", "fake", "-o", "fail_open=no")
+    assert done.returncode == 7
+    assert not (cli.folder / "noise").exists()

@@ -1,0 +1,133 @@
+"""The watch and its gate in whole runs, on drivers that are healthy, missing and lying."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specgate.attribution import conditions_of
+from specgate.plan import build_plan
+from specgate.runner import whole_rounds
+from specgate.store import RunFolder
+
+ROOT = Path(__file__).parents[2]
+SCENARIO = """\
+# Is the machine watched?
+schema: specgate.scenario/v1
+extends: base/cpu
+kind: micro
+family: single
+grid: {context: [24], batch: [2], spec: [3]}
+workload: {prompt_sets: 4, source: random}
+budget: {steps: 6}
+schedule: {rounds: 2, warmup_rounds: 1}
+"""
+POLICY = """\
+schema: specgate.policy/v1
+rules:
+  - {id: records, gate: validity, required: true}
+  - id: quiet
+    gate: environment
+    required: true
+    gpu: GPU
+    max_other_cpu_share: 1.0
+    max_clock_shift: 0.05
+    max_clock_jump_s: 1.0
+"""
+
+
+def measured(folder: Path, driver: str, *, gpu: bool) -> tuple[int, Path]:
+    """Exit code and run folder of a scripted run beside the driver that this expression makes."""
+    (folder / "tiny.yaml").write_text(SCENARIO)
+    (folder / "policy.yaml").write_text(POLICY.replace("GPU", str(gpu).lower()))
+    (folder / "site").mkdir()
+    (folder / "site" / "pynvml.py").write_text(
+        "import sys\nfrom tests.fake_nvml import LIBRARY_NOT_FOUND, Driver, Gpu, liar\n"
+        f"sys.modules[__name__] = {driver}\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{folder / 'site'}:{ROOT}", "CUDA_VISIBLE_DEVICES": "0"}
+    command = [sys.executable, "-m", "specgate", "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
+    command += ["--backend", "fake", "--target", str(folder / "target"), "--draft", str(folder / "draft")]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    assert "run folder" in done.stdout, done.stdout + done.stderr
+    (run,) = (p for p in (folder / "runs").iterdir() if p.is_dir())
+    return done.returncode, run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    from specgate.backends.eagle3.tiny import write_random_pair
+
+    write_random_pair(tmp_path, seed=8)
+    return tmp_path
+
+
+def record(run: Path, name: str) -> Any:
+    return json.loads((run / name).read_text())
+
+
+def test_a_watched_run_beside_a_healthy_driver_passes_and_keeps_what_was_seen(folder: Path) -> None:
+    code, run = measured(folder, "Driver([Gpu().busy()])", gpu=True)
+    gates = record(run, "gates.json")
+    assert code == 0, gates
+    quiet = [v for v in gates["verdicts"] if v["rule"] == "quiet"]
+    assert [v["reason_code"] for v in quiet] == ["undisturbed", "undisturbed"]
+    environment = record(run, "env.json")
+    for moment in ("env_before", "env_after"):
+        assert environment[moment]["gpu"]["power_mw"] == 420_000
+        assert environment[moment]["wall_ns"] > 0
+    assert environment == record(run, "run.json")["environment"]
+    assert "samples/environment.jsonl" in (run / "MANIFEST.sha256").read_text()
+    subprocess.run(["sha256sum", "--check", "--quiet", "MANIFEST.sha256"], cwd=run, check=True)
+
+
+@pytest.mark.parametrize(
+    ("driver", "reason"),
+    [
+        ("Driver([liar()])", "nvml_implausible"),
+        ("Driver([], init_error=LIBRARY_NOT_FOUND)", "nvml_missing"),
+        ("Driver([Gpu(reasons=0x40, utilization_pct=9)])", "throttled"),
+    ],
+    ids=["zeros", "no driver", "hot"],
+)
+def test_a_machine_that_cannot_be_trusted_ends_with_4_and_nothing_measured_is_lost(
+    folder: Path, driver: str, reason: str
+) -> None:
+    code, run = measured(folder, driver, gpu=True)
+    assert code == 4
+    quiet = [v for v in record(run, "gates.json")["verdicts"] if v["rule"] == "quiet"]
+    assert {(v["state"], v["reason_code"]) for v in quiet} == {("ENV_REJECTED", reason)}
+    result = record(run, "run.json")
+    assert result["status"] == "complete"
+    assert all(cell["status"] == "ok" for cell in result["cells"])
+
+
+def test_a_policy_without_gpu_passes_where_there_is_no_driver(folder: Path) -> None:
+    code, run = measured(folder, "Driver([], init_error=LIBRARY_NOT_FOUND)", gpu=False)
+    assert code == 0, record(run, "gates.json")
+
+
+def test_every_block_has_its_time_and_the_conditions_can_be_recomputed(folder: Path) -> None:
+    _, path = measured(folder, "Driver([Gpu().busy()])", gpu=True)
+    run = RunFolder.open(path)
+    blocks, stored = run.blocks(), run.read_run()
+    spans = [b.span_ns for b in blocks]
+    assert all(span is not None and span[0] < span[1] for span in spans)
+    assert spans == sorted(spans, key=lambda span: span or (0, 0))
+    config = run.read_config()
+    plan = build_plan(tuple(config.scenarios.values()), config.backend)
+    assert conditions_of(plan, whole_rounds(plan, blocks), run.samples()) == stored.conditions
+
+
+def test_a_block_that_was_stored_without_a_time_reads_back(folder: Path) -> None:
+    _, path = measured(folder, "Driver([])", gpu=False)
+    file = path / "samples" / "blocks.jsonl"
+    old = [{k: v for k, v in json.loads(line).items() if k != "span_ns"} for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(line) + "\n" for line in old))
+    assert {b.span_ns for b in RunFolder.open(path).blocks()} == {None}

@@ -1,0 +1,188 @@
+"""report, compare, matrix and history as a user runs them: files, what is said, and the exit code."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specgate.cli import cli as commands
+from specgate.errors import ExitCode, SpecgateError
+from specgate.store import RunFolder
+from tests.factories import corrupt, scenario
+from tests.stored_runs import store
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    store(folder / "a")
+    store(folder / "b")
+    store(folder / "slow", cycle_ns=17_000_000)
+    store(folder / "wrong", change=corrupt)
+    store(folder / "full", scenarios=[scenario(kind="full")])
+    store(folder / "other", backend="other")
+    return folder
+
+
+@pytest.fixture
+def runs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The runs, in a working folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(made, tmp_path / "runs"))
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(commands, [str(a) for a in arguments])
+
+
+def code(result: Result) -> int:
+    """What `main` would end with."""
+    return int(result.exception.exit_code) if isinstance(result.exception, SpecgateError) else result.exit_code
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+# ── report ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_reports_of_a_run_are_what_the_run_wrote_itself_and_its_folder_stays_as_it_was(runs: Path) -> None:
+    before = contents(runs)
+    result = invoke("report", runs / "a", "--html", "--csv", "--md", "--junit")
+    assert code(result) == 0, result.output
+    rendered = contents(Path("report"))
+    assert set(rendered) == {"report.html", "metrics.csv", "summary.csv", "summary.md", "junit.xml"}
+    assert all((runs / "a" / name).read_bytes() == text for name, text in rendered.items())
+    assert contents(runs) == before
+
+
+def test_several_runs_share_tables_and_suites_and_have_a_page_each(runs: Path) -> None:
+    result = invoke("report", runs / "a", runs / "slow", "--html", "--csv", "--junit", "--out", "all")
+    assert code(result) == 0, result.output
+    assert set(contents(Path("all"))) == {
+        "a/report.html",
+        "slow/report.html",
+        "metrics.csv",
+        "summary.csv",
+        "junit.xml",
+    }
+    with open("all/summary.csv", newline="") as file:
+        assert [row["run_id"] for row in csv.DictReader(file)] == ["a", "a", "slow", "slow"]
+
+
+def test_without_a_format_the_verdict_is_printed_and_never_the_exit_code(runs: Path) -> None:
+    result = invoke("report", runs / "wrong")
+    assert code(result) == 0
+    assert "INVALID: " in result.output and not Path("report").exists()
+
+
+def test_annotations_are_printed_and_the_summary_is_appended(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = Path("summary.md")
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    result = invoke("report", runs / "wrong", "--github")
+    assert result.output.startswith("::notice title=") and "\n::error title=INVALID tokens-equal" in result.output
+    assert summary.read_text().startswith("before\n## ! INVALID")
+
+
+def test_a_plug_ins_report_is_rendered_by_name_and_one_without_a_file_is_refused(runs: Path) -> None:
+    assert code(invoke("report", runs / "a", "--report", "junit")) == 0
+    assert set(contents(Path("report"))) == {"junit.xml"}
+    assert code(invoke("report", runs / "a", "--report", "console")) == ExitCode.USAGE
+    assert code(invoke("report", runs / "a", "--report", "junti")) == ExitCode.USAGE
+
+
+def test_nothing_is_written_into_a_run_folder(runs: Path) -> None:
+    before = contents(runs)
+    for out in (runs / "a", runs / "a" / "deeper"):
+        result = invoke("report", runs / "a", "--md", "--out", out)
+        assert code(result) == ExitCode.USAGE and "lies in the run folder" in str(result.exception)
+    assert contents(runs) == before
+
+
+def test_an_edited_run_is_refused_by_every_command(runs: Path) -> None:
+    file = runs / "b" / "run.json"
+    file.write_text(file.read_text().replace('"complete"', '"complet3"', 1))
+    for command in ("report", "compare", "matrix"):
+        result = invoke(command, runs / "a", runs / "b")
+        assert code(result) == ExitCode.INVALID and "run.json: its SHA-256" in str(result.exception)
+
+
+# ── compare ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [("b", ExitCode.PASS), ("slow", ExitCode.FAIL), ("wrong", ExitCode.INVALID), ("other", ExitCode.PASS)],
+)
+def test_the_exit_code_of_a_comparison_is_the_policys(runs: Path, other: str, expected: ExitCode) -> None:
+    result = invoke("compare", runs / "a", runs / other, "--html", "--md", "--csv")
+    assert code(result) == expected, result.output
+    assert set(contents(Path("report"))) == {"compare.html", "compare.md", "compare.csv"}
+
+
+def test_a_policy_of_ones_own_decides(runs: Path) -> None:
+    rule = "{id: t, gate: change, required: true, metric: tpot_ms, margin_pct: 30.0, trust_unpaired: true}"
+    Path("mine.yaml").write_text(f"schema: specgate.policy/v1\nrules:\n  - {rule}\n")
+    assert code(invoke("compare", runs / "a", runs / "slow", "--policy", "mine.yaml")) == ExitCode.PASS
+    assert code(invoke("compare", runs / "slow", runs / "a", "--policy", "mine.yaml")) == ExitCode.PASS
+
+
+def test_a_run_that_was_cut_short_is_never_green(runs: Path) -> None:
+    file = runs / "b" / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "failures": {"run": "disk full"}}))
+    RunFolder(runs / "b").write_manifest()
+    result = invoke("compare", runs / "a", runs / "b")
+    assert code(result) == ExitCode.BACKEND_ERROR
+    assert "BACKEND_ERROR: B was cut short (run): disk full" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compare", "runs/a", "runs/a"], "are the same run"),
+        (["compare", "runs/a", "runs/full"], "is a micro run"),
+        (["compare", "runs/a", "runs"], "is not a run folder"),
+        (["compare", "runs/a", "runs/b", "--policy", "cpu"], "no such policy"),
+        (["matrix", "runs/a", "nowhere"], "is not a run folder"),
+        (["history", "nowhere"], "is not a folder"),
+        (["history", "runs", "--export", "otva"], "did you mean 'otava'?"),
+        (["report", "runs/a", "runs/a"], "are the same run"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_sentence_and_exit_2(runs: Path, arguments: list[str], said: str) -> None:
+    result = invoke(*arguments)
+    assert code(result) == ExitCode.USAGE and said in str(result.exception)
+
+
+# ── matrix and history ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_matrix_has_a_column_per_back_end(runs: Path) -> None:
+    result = invoke("matrix", runs / "a", runs / "other", "--csv", "--html", "--md")
+    assert code(result) == 0, result.output
+    with open("report/matrix.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["role"], r["backend"], r["comparable"]) for r in rows] == [
+        ("baseline", "fake", "yes"),
+        ("baseline", "other", "yes"),
+        ("spec-3", "fake", "yes"),
+        ("spec-3", "other", "yes"),
+    ]
+
+
+def test_history_shows_every_run_writes_its_exports_and_never_fails(runs: Path) -> None:
+    result = invoke("history", runs, "--html", "--csv", "--export", "otava", "--export", "github-action-benchmark")
+    assert code(result) == 0, result.output
+    found = contents(Path("report"))
+    assert {"history.html", "history.csv", "otava/otava.yaml"} <= set(found)
+    assert {"github-action-benchmark/bigger-is-better.json", "github-action-benchmark/smaller-is-better.json"} <= set(
+        found
+    )
+    assert all(f"\t{name}\n" in result.output for name in ("a", "slow", "wrong", "full", "other"))

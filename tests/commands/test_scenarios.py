@@ -1,0 +1,73 @@
+"""`specgate scenarios …` and `specgate plan`, called as commands."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specgate.commands.scenarios import plan, scenarios, spec_range
+from specgate.errors import ExitCode, UsageError
+from specgate.scenario import dump, find, shipped
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(scenarios, args)
+
+
+def test_list_names_every_shipped_scenario_with_its_question() -> None:
+    lines = [line.split("\t") for line in run("list", "--plain").output.splitlines()]
+    assert [(line[0], line[-1]) for line in lines] == [(s.name, s.question) for s in shipped()]
+    assert [line[0] for line in lines if line[4] != "default"] == [
+        "cpu-spec-sweep",
+        "full-8b-16k-b4",
+        "full-8b-32k-single",
+        "micro-8b-16k-b4",
+        "micro-8b-32k-single",
+    ]
+
+
+def test_show_prints_a_whole_scenario_that_can_be_validated(tmp_path: Path) -> None:
+    shown = run("show", "stress").output
+    assert shown == dump(find("stress"))
+    file = tmp_path / "copy.yaml"
+    file.write_text(shown)
+    assert run("validate", str(file)).output == (
+        f"{file}: fine: full scenario copy, context 32773/65536, batch 1, spec-2..5\n"
+    )
+
+
+def test_validate_reports_every_problem_of_every_file(tmp_path: Path) -> None:
+    good, bad, worse = (tmp_path / name for name in ("good.yaml", "bad.yaml", "worse.yaml"))
+    good.write_text("# Q?\nextends: cpu-1k-single\n")
+    bad.write_text("# Q?\nextends: cpu-1k-single\nkindd: micro\nneeds: tpu\n")
+    worse.write_text("a: 1\na: 2\n")
+    result = run("validate", str(bad), str(good), str(worse))
+    assert result.output == f"{good}: fine: micro scenario good, context 1024, batch 1, spec-3\n"
+    assert isinstance(result.exception, UsageError)
+    assert result.exception.exit_code == ExitCode.USAGE
+    message = str(result.exception)
+    assert [f"{bad}:3: kindd" in message, f"{bad}:4: needs" in message, f"{worse}:2: a" in message] == [True] * 3
+
+
+def test_plan_prints_points_rounds_pairs_and_minutes_without_running_anything() -> None:
+    result = CliRunner().invoke(plan, ["--backend", "fake", "--machine", "cpu", "--plain"], catch_exceptions=False)
+    header, *rows, total = result.output.splitlines()
+    assert header.split("\t") == ["scenario", "context", "batch", "roles", "rounds", "pairs", "blocks", "min"]
+    assert [row.split("\t")[:-1] for row in rows] == [
+        ["cpu-1k-single", "1024", "1", "baseline spec-3", "24+1", "24", "50"],
+        ["cpu-512-batch4", "512", "4", "baseline spec-3", "8+1", "8", "18"],
+    ]
+    assert total.startswith("2 points on fake, about ")
+
+
+def test_plan_takes_scenarios_of_either_kind_by_name() -> None:
+    args = ["--backend", "fake", "--machine", "gpu", "--scenario", "stress,micro-16k-b4", "--plain"]
+    rows = CliRunner().invoke(plan, args, catch_exceptions=False).output.splitlines()[1:-1]
+    assert [row.split("\t")[0] for row in rows] == ["stress", "stress", "micro-16k-b4"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"), [((3,), "spec-3"), ((2, 3, 4), "spec-2..4"), ((1, 3), "spec-1,3"), ((1, 2), "spec-1..2")]
+)
+def test_draft_lengths_are_written_short(spec: tuple[int, ...], text: str) -> None:
+    assert spec_range(spec) == text

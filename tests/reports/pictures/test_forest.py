@@ -1,0 +1,72 @@
+"""Which speed-ups are drawn, and what is asked of each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from specgate.core import Role, Rule
+from specgate.reports.pictures import forest
+from tests.factories import blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
+
+ASKS = policy_of(
+    Rule("all", "speed", False, role="spec-*", params={"min": 1.1}),
+    Rule("more", "speed", True, role="spec-3", params={"min": 1.3}),
+    Rule("no-worse", "regression", False, role="spec-3", params={"against": "spec-2", "margin_pct": 2.0}),
+)
+PLAN = plan_of(scenario(spec=(2, 3)))
+RUN = judged(run_of(PLAN, blocks_of(PLAN)), ASKS)
+
+
+def test_every_spec_cell_stands_beside_the_highest_floor_that_selects_it() -> None:
+    rows = [r for r in forest.rows_of(RUN, ASKS) if " over " not in r.name]
+    assert [(r.role, r.asked) for r in rows] == [(Role(2), 1.1), (Role(3), 1.3)]
+    assert [r.value for r in rows] == [c.speedup.value for c in RUN.comparisons]
+
+
+def test_a_role_that_is_held_against_another_has_a_row_of_its_own() -> None:
+    (row,) = [r for r in forest.rows_of(RUN, ASKS) if " over " in r.name]
+    two, three = (c.log_ratios for c in RUN.comparisons)
+    expected = math.exp(sum(b - a for a, b in zip(two, three, strict=True)) / len(two))
+    assert row.name == "demo-64 c64 b1 spec-3 over spec-2"
+    assert row.value == pytest.approx(expected)
+    assert row.asked == pytest.approx(1 / 1.02)
+
+
+def test_a_withheld_speed_up_is_in_the_table_with_its_reason_only() -> None:
+    run = run_of(PLAN, blocks_of(PLAN, change=lambda b: corrupt(b) if b.role == Role(3) else b))
+    shown = forest.forest(run, ASKS)
+    (table,) = shown.tables
+    assert [row[1] for row in table.rows][1] == "token mismatch"
+    assert shown.svg is not None and shown.svg.count("demo-64 c64 b1 spec-3") == 0
+
+
+def test_without_any_speed_up_there_is_a_sentence_and_no_picture() -> None:
+    shown = forest.forest(run_of(PLAN, ()), ASKS)
+    assert shown.svg is None
+    assert shown.caption == "Left out: no pair of blocks whose speed may be quoted."
+
+
+def test_of_very_many_cells_those_with_the_least_room_are_drawn_and_all_are_listed() -> None:
+    three, many = RUN.comparisons[1], range(100)
+    cells = [replace(three.cell, point=replace(three.cell.point, context=1000 + i)) for i in many]
+    made = [
+        replace(
+            three, cell=cell, speedup=replace(three.speedup, value=1.0 + i / 100, ci_low=1.0 + i / 100, ci_high=3.0)
+        )
+        for i, cell in zip(many, cells, strict=True)
+    ]
+    shown = forest.forest(replace(RUN, comparisons=tuple(made), verdicts=()), ASKS)
+    assert shown.svg is not None
+    drawn = [i for i in many if f">demo-64 c{1000 + i} b1 spec-3<" in shown.svg]
+    assert drawn == list(range(forest.SHOWN))
+    assert len(shown.tables[0].rows) == 100
+    assert "60 of 100" in shown.caption
+
+
+def test_a_machine_that_cannot_tell_small_effects_shows_a_band() -> None:
+    shown = forest.forest(replace(RUN, mde={RUN.comparisons[0].cell.key: 0.03}), ASKS)
+    assert "grey band" in shown.caption
+    assert [row[-1] for row in shown.tables[0].rows][:2] == ["3.0 %", "–"]
