@@ -56,21 +56,23 @@ def explain(lines: Iterable[str], failures: Sequence[Failure]) -> Iterator[tuple
     yield from found.items()
 
 
-def read_end(log: Path) -> list[str]:
-    """The last lines of a log that may be long, or not be there."""
+def read_end(log: Path, start: int = 0) -> list[str]:
+    """The last lines of a log that may be long, or not be there; what stands before byte `start` is an earlier run's."""
     try:
         with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - READ_AT_MOST))
+            stream.seek(max(start, log.stat().st_size - READ_AT_MOST))
             return stream.read().decode(errors="replace").splitlines()
     except OSError:
         return []
 
 
-def diagnosis(log: Path, failures: Sequence[Failure]) -> str:
-    """What is known of the failures in `log`, else its last lines."""
-    lines = read_end(log)
+def diagnosis(log: Path, start: int, failures: Sequence[Failure]) -> str:
+    """What is known of the failures in `log` from byte `start` on, else its last lines."""
+    lines = read_end(log, start)
     known = [f"{failure.cause}\n    {line}" for failure, line in explain(lines, failures)]
     if known:
         return "\n  ".join(known) + f"\n  log: {log}"
     said = [line for line in lines if line.strip()][-6:]
+    if not said:
+        return f"it has printed nothing: {log}"
     return f"last lines of {log}:\n    " + "\n    ".join(line[:LONGEST_LINE] for line in said)

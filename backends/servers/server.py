@@ -32,12 +32,13 @@ READY_POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Where a server listens, and the process, port and log of one that was started here."""
+    """Where a server listens, and the process, port and log (from a byte on) of one that was started here."""
 
     url: str
     process: ServerProcess | None = None
     port: int | None = None
     log: Path | None = None
+    log_start: int = 0
 
 
 class Server:
@@ -68,8 +69,9 @@ class Server:
         command = adapter.command(launch)
         log = launch.folder / f"{adapter.name}-{launch.role}.log"
         print(f"starting: {shown(command.argv)}", flush=True)
+        log_start = log.stat().st_size if log.exists() else 0
         process = ServerProcess(command, log, launch.options.stop_s)
-        running = Running(f"http://{HOST}:{launch.port}", process, launch.port, log)
+        running = Running(f"http://{HOST}:{launch.port}", process, launch.port, log, log_start)
         return cls(adapter, launch.role, running, launch.options, launch.max_batch)
 
     def stop(self) -> None:
@@ -139,7 +141,7 @@ class Server:
         if self.running.log is None or not self.role.speculative:
             return
         silent = [failure for failure in self.adapter.failures if failure.silent]
-        for failure, line in explain(read_end(self.running.log), silent):
+        for failure, line in explain(read_end(self.running.log, self.running.log_start), silent):
             raise BackendError(f"{self.where}: {failure.cause}", hint=f"{line}\n  log: {self.running.log}")
 
     @contextmanager
@@ -152,7 +154,7 @@ class Server:
             if code is None:
                 raise
             assert self.running.log is not None
-            why = diagnosis(self.running.log, (*self.adapter.failures, *COMMON))
+            why = diagnosis(self.running.log, self.running.log_start, (*self.adapter.failures, *COMMON))
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise BackendError(f"{self.where}: the server {how} ({error.message})", hint=why) from error
 
