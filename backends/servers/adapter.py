@@ -57,6 +57,8 @@ class Adapter(Protocol):
     forces_acceptance: bool
     own_options: frozenset[str]
     """Options beside those that all servers have."""
+    needed_files: tuple[str, ...]
+    """Of these, those that must name a file wherever a server is started."""
     failures: tuple[Failure, ...]
 
     def command(self, launch: Launch) -> Command: ...

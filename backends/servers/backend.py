@@ -30,9 +30,12 @@ class ServerBackend:
     def check_options(self, options: Mapping[str, str]) -> None:
         """Raises UsageError; secrets are refused here, before a run folder stores the options."""
         from specgate.backends.servers.engines import adapter_named
-        from specgate.backends.servers.options import Options
+        from specgate.backends.servers.options import Options, file_of
 
-        Options.parse(options, adapter_named(self.name).own_options)
+        adapter = adapter_named(self.name)
+        parsed = Options.parse(options, adapter.own_options)
+        for key in adapter.needed_files if not parsed.url else ():
+            file_of(parsed, key)
 
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.servers.engine import ServerEngine

@@ -6,6 +6,7 @@ A server prefills and decodes in one go and shows no steps; docs/engines.md says
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -82,8 +83,12 @@ class ServerEngine:
         return (top[0], top[1]) if len(top) > 1 else None
 
     def close(self) -> None:
-        while self.servers:
-            self.servers.popitem()[1].stop()
+        """End all servers at once, each whatever becomes of the others."""
+        with ExitStack() as stack:
+            for server in self.servers.values():
+                server.ask_to_stop()
+                stack.callback(server.stop)
+            self.servers = {}
 
     def server(self, role: Role) -> Server:
         if role in self.servers:

@@ -57,7 +57,7 @@ def explain(lines: Iterable[str], failures: Sequence[Failure]) -> Iterator[tuple
 
 
 def read_end(log: Path, start: int = 0) -> list[str]:
-    """The last lines of a log that may be long, or not be there; what stands before byte `start` is an earlier run's."""
+    """The last lines of a log that may be long, or not there; what stands before byte `start` is an earlier run's."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(start, log.stat().st_size - READ_AT_MOST))

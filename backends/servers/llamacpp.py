@@ -22,6 +22,7 @@ class LlamaCpp:
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
     own_options: frozenset[str] = frozenset({"target_gguf", "draft_gguf"})
+    needed_files: tuple[str, ...] = ("target_gguf",)
     failures: tuple[Failure, ...] = (
         Failure(r"unknown model architecture: 'eagle3'", "method mismatch: too old a version for EAGLE-3 drafts"),
         Failure(r"failed to load draft model|error loading draft", "draft not loaded: see the lines before"),

@@ -25,6 +25,7 @@ class Lmdeploy:
     drafters: tuple[Drafter, ...] = ("eagle3",)
     forces_acceptance = False
     own_options: frozenset[str] = frozenset({"engine"})
+    needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(r"(unsupported|invalid choice).*(speculative|eagle3)", "method mismatch: too old a version"),
         Failure(
@@ -52,7 +53,7 @@ class Lmdeploy:
         return Command((*argv, *launch.options.args_of(launch.role)), {"HF_HUB_OFFLINE": "1"})
 
     def version(self, client: Client) -> str:
-        return str(client.json("/openapi.json")["info"]["version"])
+        return "not told over HTTP"
 
     def forget(self, client: Client) -> None:
         """There is no way to ask it over HTTP; its prefix cache is off unless it was switched on."""

@@ -59,10 +59,15 @@ class ServerProcess:
                 return int(number)
         return self._supervisor.poll()
 
+    def ask_to_stop(self) -> None:
+        """The beginning of `stop`, which does not wait."""
+        assert self._supervisor.stdin is not None
+        self._supervisor.stdin.close()
+
     def stop(self) -> None:
         """End the command and all that it has started; return when nothing of it is left."""
-        assert self._supervisor.stdin is not None and self._supervisor.stdout is not None
-        self._supervisor.stdin.close()
+        assert self._supervisor.stdout is not None
+        self.ask_to_stop()
         try:
             self._supervisor.wait(self.stop_s + 10)
         except subprocess.TimeoutExpired:

@@ -26,7 +26,7 @@ SETTLE_S: Final = 5.0
 """Counters may follow the answers; this long they may take."""
 DYING_S: Final = 0.3
 """A connection may break this long before the process is seen to have ended."""
-POLL_S: Final = 0.02
+POLL_S: Final = 0.05
 READY_POLL_S: Final = 0.1
 
 
@@ -74,6 +74,10 @@ class Server:
         running = Running(f"http://{HOST}:{launch.port}", process, launch.port, log, log_start)
         return cls(adapter, launch.role, running, launch.options, launch.max_batch)
 
+    def ask_to_stop(self) -> None:
+        if self.running.process is not None:
+            self.running.process.ask_to_stop()
+
     def stop(self) -> None:
         """Close the connections; end what was started here, and nothing else."""
         self.client.close()
@@ -112,12 +116,14 @@ class Server:
         return reading
 
     def _settled(self, before: Reading, answers: Sequence[Answer]) -> Reading:
-        deadline = time.monotonic() + SETTLE_S
+        """What was counted for `answers`, once two readings in a row agree: some counters come later than others."""
+        deadline, last = time.monotonic() + SETTLE_S, None
         while True:
             counted = accounting.between(before, self.meter.read(self.client), self.where)
-            late = time.monotonic() > deadline
-            if (accounting.accounted_for(counted, answers) and not counted.busy) or late:
+            complete = accounting.accounted_for(counted, answers) and not counted.busy and counted == last
+            if complete or time.monotonic() > deadline:
                 return counted
+            last = counted
             time.sleep(POLL_S)
 
     # ── beginning and end ────────────────────────────────────────────────────────────────────────────────────────────

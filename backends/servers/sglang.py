@@ -24,6 +24,7 @@ class Sglang:
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
     own_options: frozenset[str] = frozenset()
+    needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(
             r"has no attribute 'set_eagle3_layers_to_capture'",

@@ -28,6 +28,7 @@ class Trtllm:
     drafters: tuple[Drafter, ...] = ("eagle3",)
     forces_acceptance = True
     own_options: frozenset[str] = frozenset()
+    needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(
             r"extra inputs are not permitted|unexpected keyword argument",

@@ -28,6 +28,7 @@ class Vllm:
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
     own_options: frozenset[str] = frozenset()
+    needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(r"eagle3 is only supported for", "method mismatch: vLLM has no EAGLE-3 hooks in this target's class"),
         Failure(

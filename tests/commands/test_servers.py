@@ -86,3 +86,9 @@ def test_a_secret_on_the_command_line_is_refused_before_anything_is_written(cli:
 def test_a_server_elsewhere_needs_leave(cli: Cli) -> None:
     done = cli.micro("--backend", "sglang", "-o", "url=http://192.0.2.1:30000")
     assert done.returncode == 2 and "-o allow_remote=on" in done.stderr
+
+
+def test_a_missing_gguf_file_is_missed_before_anything_is_written(cli: Cli) -> None:
+    done = cli.micro("--backend", "llamacpp")
+    assert done.returncode == 2 and "option target_gguf is missing" in done.stderr
+    assert not (cli.folder / "runs").exists()

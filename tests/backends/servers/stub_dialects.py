@@ -217,7 +217,7 @@ def lmdeploy(stub: Stub) -> list[web.RouteDef]:
         )
 
     handler = generate_handler(stub, lambda planned, number: {}, cumulative=False)
-    return [*common(stub, "/generate", handler, metrics), answers("/openapi.json", {"info": {"version": "0.18.0"}})]
+    return common(stub, "/generate", handler, metrics)
 
 
 def llamacpp(stub: Stub) -> list[web.RouteDef]:
