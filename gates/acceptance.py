@@ -13,6 +13,9 @@ NOT_THE_PAIRS: Final = {
     "stand-in": ("stand_in_drafter", "the drafts were a stand-in's, not the pair's"),
 }
 
+NEXT_TO_NOTHING: Final = 1.1
+"""An acceptance length that a trained draft does not fall to: something is wrong with how it is run."""
+
 
 class Acceptance:
     """`min`: tokens per cycle, bonus included.
@@ -53,6 +56,8 @@ class Acceptance:
                 rule, key, State.PASS, "at_least_min", f"acceptance length {length:.3f} ≥ {floor:g}", evidence
             )
         step = f"the acceptance length would have to be {floor:g}: {floor - length:.2f} more"
+        if length < NEXT_TO_NOTHING:
+            step = "next to nothing is accepted: another target's draft, weights not loaded, or other capture layers?"
         return verdict(
             rule, key, State.FAIL, "below_min", f"acceptance length {length:.3f} < {floor:g}", evidence, step
         )

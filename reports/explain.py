@@ -73,7 +73,7 @@ def why_none(run: Run, result: CellResult) -> str:
     comparison = run.comparison(result.cell.key)
     if comparison is not None and comparison.tokens.mismatches:
         return "its tokens are not the baseline's"
-    return result.reason or "no step was measured"
+    return result.reason or "no step was measured (a server shows none)"
 
 
 # ── the cycle ────────────────────────────────────────────────────────────────────────────────────────────────────────

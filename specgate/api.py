@@ -16,7 +16,7 @@ from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from specgate.archive.contrast import Contrast
 from specgate.archive.trends import Trends
-from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Verdict
+from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Served, ServedRequest, Verdict
 from specgate.tuning.fmha import AttentionConfig, TileStatistics
 from specgate.tuning.gemms import GemmShape, TunedGemm
 from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest
@@ -28,6 +28,7 @@ __all__ = [
     "Backend",
     "BenchesKernels",
     "Block",
+    "ChecksOptions",
     "Combined",
     "ContrastGate",
     "Decoded",
@@ -42,6 +43,8 @@ __all__ = [
     "Report",
     "ScriptedTrace",
     "Sequential",
+    "Served",
+    "ServedRequest",
     "TunableEngine",
     "TunedGemm",
     "TunesGemms",
@@ -89,11 +92,17 @@ class OpenRequest:
     max_k: int
     perf_mode: bool
     options: Mapping[str, str] = field(default_factory=dict)
+    logs: Path | None = None
+    """A folder for what programs that the engine starts print; None: a temporary one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What one decode stretch returns; fields as in `core.Block`, which the runner makes of it."""
+    """What one decode stretch returns; fields as in `core.Block`, which the runner makes of it.
+
+    An engine that prefills and decodes in one go, as a server does, sets `prefill_ns`; what its `prefill` returned is
+    then disregarded.
+    """
 
     elapsed_ns: int
     step_ns: tuple[int, ...]
@@ -104,6 +113,8 @@ class Decoded:
     finish: tuple[str, ...]
     counters: Mapping[str, int] = field(default_factory=dict)
     phase_ns: Mapping[str, int] = field(default_factory=dict)
+    prefill_ns: int | None = None
+    served: Served | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +145,20 @@ class Engine(Protocol):
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
         """Rewind every slot to its prompt, then decode greedily under `role` until `budget` is spent."""
 
-    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
-        """The two largest target logits (float32) for the token that follows prompt[slot] + continuation."""
+    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
+        """The two largest target logits (float32) for the token that follows prompt[slot] + continuation.
+
+        Log-probabilities will do, since only their difference is used. None where the engine cannot say.
+        """
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class ScriptedTrace(Protocol):
-    """An engine that only pretends to decode may pretend to have been looked at, too; its acceptance is `scripted`."""
+    """An engine that answers for the look at its loop itself: one that only pretends to decode (its acceptance is
+    `scripted`), or one whose loop runs in a process that cannot be looked into, and which says so (`Activity.unseen`).
+    """
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]: ...
 
@@ -181,6 +197,14 @@ class Backend(Protocol):
 
     def open(self, request: OpenRequest) -> Engine:
         """Load the pair. Raises BackendError (CheckpointError) with file, tensor or key, and what would be right."""
+
+
+@runtime_checkable
+class ChecksOptions(Protocol):
+    """What a back end has besides where it can refuse options before a run folder, which stores them, is made."""
+
+    def check_options(self, options: Mapping[str, str]) -> None:
+        """Raises UsageError for what cannot be meant, or must not be written down."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,11 +130,12 @@ def direction(round_: Round) -> int:
 def trend(blocks: Sequence[Block]) -> float:
     """Least-squares slope of ln(time per step) over the running number of a block.
 
-    Per step, since the tokens of a step depend on the prompts, whose order would pass for a trend.
+    Per step, since the tokens of a step depend on the prompts, whose order would pass for a trend. A server shows no
+    steps: per token then.
     """
     import numpy as np
 
-    logs = np.log([b.elapsed_ns / len(b.step_ns) for b in blocks])
+    logs = np.log([b.elapsed_ns / (len(b.step_ns) or b.emitted) for b in blocks])
     return float(np.polyfit(np.arange(len(blocks)), logs, 1)[0])
 
 

@@ -125,6 +125,8 @@ def laid_out(result: CellResult, blocks: Sequence[Block]) -> Invariant:
     """The accounts of every slot are an identity of the measurement: a cell that breaks it has failed."""
     if not blocks or result.status == "failed":
         return Invariant("I5", Held.BROKEN, "counter_identity", result.reason or "no block was measured")
+    if any(b.served is not None for b in blocks):
+        return Invariant("I5", Held.UNSEEN, "no_steps", "a server does not show the steps of its slots")
     slots = sum(len(b.tokens) for b in blocks)
     message = f"the tokens of {slots} slots in {len(blocks)} blocks account for their own steps"
     return Invariant("I5", Held.HELD, "per_slot", message, {"slots": slots})

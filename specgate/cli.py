@@ -10,6 +10,7 @@ import traceback
 import click
 
 from specgate import __version__
+from specgate.commands.backends import backends
 from specgate.commands.bench import bench
 from specgate.commands.calibrate import calibrate
 from specgate.commands.compare import compare, matrix
@@ -56,18 +57,8 @@ cli.add_command(tape)
 cli.add_command(bench)
 cli.add_command(tune)
 cli.add_command(selftest)
+cli.add_command(backends)
 cli.add_command(pairs)
-
-
-@cli.command(short_help="List the engines, and whether they run here.")
-def backends() -> None:
-    """List the engines that can be measured, and whether they run here."""
-    from specgate import plugins
-
-    found = plugins.backends_available()
-    for name, (backend, availability) in found.items():
-        state = "usable" if availability.usable else f"not usable: {availability.reason}"
-        click.echo(f"{name:12} {state:10} {backend.description}")
 
 
 def main() -> None:

@@ -53,6 +53,8 @@ __all__ = [
     "Run",
     "Scenario",
     "Schedule",
+    "Served",
+    "ServedRequest",
     "State",
     "TokenCheck",
     "Traffic",
@@ -296,6 +298,34 @@ class EngineFacts:
     """What its passes must move through memory, where it says so."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServedRequest:
+    """One request to a server as its client saw it, in nanoseconds since the block began: when it was sent, and when
+    each chunk that carried tokens arrived. A chunk may hold several tokens.
+    """
+
+    sent_ns: int
+    chunk_ns: tuple[int, ...]
+
+    @property
+    def ttft_ns(self) -> int:
+        return self.chunk_ns[0] - self.sent_ns
+
+    @property
+    def e2e_ns(self) -> int:
+        return self.chunk_ns[-1] - self.sent_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a block has in place of steps where an engine runs behind a server: its requests, slot by slot, and the
+    acceptance that the server counted over them (None in a baseline block).
+    """
+
+    requests: tuple[ServedRequest, ...]
+    acceptance: AcceptanceRecord | None = None
+
+
 class Finish(StrEnum):
     """Why a slot stopped emitting within a block."""
 
@@ -318,6 +348,11 @@ class Block:
     the reasons `disabled_draft_error`: request-steps that had no draft because it could not be used. `phase_ns`
     splits the decode stretch. `span_ns` is when the harness asked for the block and when it had it, on the host's
     monotonic clock; None in runs stored before it was kept.
+
+    Where `served` is set, the engine is a server: `accepted`, `drafted` and `step_ns` are (), not observable;
+    `prefill_ns` lasts from the first request sent to the first token of any, `elapsed_ns` from there to the last token
+    of all, and the counter `undrafted_steps` holds the request-steps that `served.acceptance` leaves out for want of a
+    draft.
     """
 
     point: Point
@@ -338,6 +373,7 @@ class Block:
     counters: Mapping[str, int] = field(default_factory=dict)
     phase_ns: Mapping[str, int] = field(default_factory=dict)
     span_ns: tuple[int, int] | None = None
+    served: Served | None = None
 
     @property
     def cell(self) -> Cell:
@@ -347,6 +383,13 @@ class Block:
     def emitted(self) -> int:
         """Tokens emitted by decode steps: the prefill token of each slot is not among them."""
         return sum(len(t) - 1 for t in self.tokens)
+
+    @property
+    def decoding_ns(self) -> int:
+        """Time spent decoding, summed over the requests: of a server's each by its own clock, else all in step."""
+        if self.served is not None:
+            return sum(r.e2e_ns - r.ttft_ns for r in self.served.requests)
+        return self.elapsed_ns * len(self.tokens)
 
 
 # ── what was found ───────────────────────────────────────────────────────────────────────────────────────────────────

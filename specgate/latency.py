@@ -14,10 +14,14 @@ RANKS: Final = 64
 def distributions(blocks: Sequence[Block], *, whole: bool) -> dict[str, Distribution]:
     """`tpot_ms` of every request, and `ttft_ms` where `whole` requests were measured; without samples, no entry.
 
-    The requests of a block are prefilled together, so that their first tokens come at the same time.
+    The requests of a block are prefilled together, so that their first tokens come at the same time; those of a server
+    have clocks of their own.
     """
     samples = {"tpot_ms": [ms for block in blocks for ms in request_tpot_ms(block)]}
-    if whole:
+    served = [request for block in blocks if block.served is not None for request in block.served.requests]
+    if served:
+        samples["ttft_ms"] = [request.ttft_ns / 1e6 for request in served]
+    elif whole:
         samples["ttft_ms"] = [block.prefill_ns / 1e6 for block in blocks for _ in block.tokens]
     return {name: distribution(found) for name, found in samples.items() if found}
 
@@ -27,6 +31,11 @@ def request_tpot_ms(block: Block) -> Iterator[float]:
 
     Of the stretch's time a step has the share that it has of the steps' times.
     """
+    if block.served is not None:
+        for request, tokens in zip(block.served.requests, block.tokens, strict=True):
+            if len(tokens) > 1:
+                yield (request.e2e_ns - request.ttft_ns) / (len(tokens) - 1) / 1e6
+        return
     in_steps = sum(block.step_ns)
     for slot, tokens in enumerate(block.tokens):
         active = [ns for ns, row in zip(block.step_ns, block.accepted, strict=True) if row[slot] >= 0]

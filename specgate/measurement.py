@@ -15,8 +15,9 @@ from specgate.depth import by_depth
 from specgate.errors import InvalidResult
 from specgate.latency import distributions
 from specgate.prompt_acceptance import length_values, pooled, position_values
+from specgate.served import REQUEST_FIGURES, check_served, served_steps
 
-SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms")
+SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms", "icl_ms")
 """What may not be quoted of a spec cell whose tokens are not the baseline's."""
 PHASES = ("draft", "verify", "accept", "commit")
 
@@ -74,6 +75,9 @@ def check_block(block: Block) -> None:
     (accepted + 1) − truncated, the prefill token apart. Steps that are counted as `disabled_draft_error` had no draft.
     """
     where = f"{block.cell.key} set {block.prompt_set} round {block.round}"
+    if block.served is not None:
+        check_served(block, block.served, where)
+        return
     batch, k = len(block.tokens), block.role.k
     widths = {len(row) for row in (*block.accepted, *block.drafted, block.truncated, block.finish)}
     heights = {len(block.accepted), len(block.drafted), len(block.step_ns)}
@@ -147,10 +151,15 @@ def block_figures(blocks: Sequence[Block], whole: bool) -> dict[str, Callable[[B
         "ttft_ms": lambda b: b.prefill_ns / 1e6,
         "e2e_ms": lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6,
     }
-    return {
+    speeds: dict[str, Callable[[Block], float]] = {
         "output_tok_s": lambda b: speed(b, whole),
         "output_tok_s_per_user": lambda b: speed(b, whole) / len(b.tokens),
         "tpot_ms": ms_per_token,
+    }
+    if any(b.served for b in blocks):
+        return {**speeds, **REQUEST_FIGURES}
+    return {
+        **speeds,
         "step_ms": lambda b: statistics.median(b.step_ns) / 1e6,
         **{f"{p}_ms": partial(ms_per_step, p) for p in PHASES if all(p in b.phase_ns for b in blocks)},
         **(requests if whole else {}),
@@ -164,13 +173,14 @@ def ms_per_step(phase: str, block: Block) -> float:
 
 def ms_per_token(block: Block) -> float:
     """Decode milliseconds per token of one request, averaged over the block's requests."""
-    return block.elapsed_ns / 1e6 * len(block.tokens) / block.emitted
+    return block.decoding_ns / 1e6 / block.emitted
 
 
 def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
     """How many slots were at work, and what one of them gained by a step."""
     counts = active_counts(blocks)
     if not counts:
+        yield from served_steps(blocks)
         return
     request_steps = sum(counts)
     yield Value("emitted_per_step", sum(b.emitted for b in blocks) / request_steps, "tok_weighted", request_steps)

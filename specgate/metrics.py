@@ -25,6 +25,7 @@ _METRICS = (
     Metric("tpot_ms", "ms", "lower", "decode time per emitted token of one request, prefill token excluded"),
     Metric("ttft_ms", "ms", "lower", "prefill time: request start to first token"),
     Metric("e2e_ms", "ms", "lower", "request start to last token"),
+    Metric("icl_ms", "ms", "lower", "gap between two chunks of a server's answer, which may hold several tokens"),
     Metric("prefill_tok_s", "tok/s", "higher", "prompt tokens per second, no cache hits"),
     Metric("step_ms", "ms", "lower", "one engine step: a baseline decode step, or one speculative cycle"),
     Metric("draft_ms", "ms", "lower", "share of a step spent drafting"),

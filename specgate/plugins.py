@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -25,6 +26,11 @@ GROUPS = (
 _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.backends", "cupy", "specgate.backends.cupy_eagle3.backend:BACKEND"),
     ("specgate.backends", "reference", "specgate.backends.reference.backend:BACKEND"),
+    ("specgate.backends", "vllm", "specgate.backends.servers.backend:VLLM"),
+    ("specgate.backends", "sglang", "specgate.backends.servers.backend:SGLANG"),
+    ("specgate.backends", "trtllm", "specgate.backends.servers.backend:TRTLLM"),
+    ("specgate.backends", "lmdeploy", "specgate.backends.servers.backend:LMDEPLOY"),
+    ("specgate.backends", "llamacpp", "specgate.backends.servers.backend:LLAMACPP"),
     ("specgate.backends", "fake", "specgate.backends.fake:BACKEND"),
     ("specgate.gates", "validity", "specgate.gates.validity:GATE"),
     ("specgate.gates", "tokens", "specgate.gates.tokens:GATE"),
@@ -97,6 +103,30 @@ def _load(group: str, name: str, kind: type[T]) -> T:
 
 def backend(name: str) -> Backend:
     return _load("specgate.backends", name, Backend)  # type: ignore[type-abstract]  # a runtime-checkable Protocol
+
+
+ENGINE_LIBRARIES = ("torch", "cupy", "vllm", "sglang", "tensorrt_llm", "lmdeploy", "aiohttp")
+"""What a back end may import in `open` at the earliest."""
+
+
+def problems_of_backend(name: str) -> list[str]:
+    """What keeps a back end from being one: it cannot be loaded, is named otherwise, or is not cheap to ask."""
+    before = set(sys.modules)
+    try:
+        found = backend(name)
+        availability = found.available()
+    except UsageError as error:
+        return [error.message]
+    problems = []
+    if found.name != name:
+        problems.append(f"its entry point is {name}, its name is {found.name}")
+    if not isinstance(availability, Availability) or not availability.reason:
+        problems.append(f"available() gives {availability!r}, not an Availability with a reason")
+    if not found.description:
+        problems.append("it has no description")
+    if heavy := [library for library in ENGINE_LIBRARIES if library in set(sys.modules) - before]:
+        problems.append(f"asking whether it is available imports {', '.join(heavy)}")
+    return problems
 
 
 def gate(name: str) -> Gate:

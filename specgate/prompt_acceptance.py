@@ -26,9 +26,12 @@ def pooled(blocks: Sequence[Block]) -> AcceptanceRecord:
 
 
 def by_prompt(blocks: Sequence[Block]) -> dict[tuple[int, int], AcceptanceRecord]:
-    """(prompt set, slot) → its record over all rounds."""
+    """(prompt set, slot) → its record over all rounds. A server counts over all slots of a block: they are slot 0."""
     of: dict[tuple[int, int], list[AcceptanceRecord]] = defaultdict(list)
     for block in blocks:
+        if block.served is not None and block.served.acceptance is not None:
+            of[block.prompt_set, 0].append(block.served.acceptance)
+            continue
         for slot in range(len(block.tokens)):
             of[block.prompt_set, slot].append(record_of(block, slot))
     return {prompt: reduce(add, records) for prompt, records in of.items()}

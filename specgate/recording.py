@@ -68,6 +68,11 @@ def pick_point(plan: Plan, key: str | None, path: Path) -> Point:
 def counts(blocks: list[Block], role: Role, prompt_set: int) -> Slots:
     """Accept counts per slot and cycle; greedy blocks of the same prompts agree."""
     same = [b for b in blocks if b.role == role and b.prompt_set == prompt_set]
+    if any(b.served is not None for b in same):
+        raise UsageError(
+            f"{same[0].cell.key}: a server does not say what each step accepted",
+            hint="record a tape from an engine of specgate's own",
+        )
     found = {by_slot(block) for block in same}
     if len(found) > 1:
         raise InvalidResult(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specgate import plugins
+from specgate.api import ChecksOptions
 from specgate.core import PairRef, Scenario
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.gate_set import fitted, machine_size
@@ -35,6 +36,8 @@ def resolve(request: Request) -> Config:
     availability = backend.available()
     if not availability.usable:
         raise EnvironmentRefused(f"back end {backend.name!r} cannot run here: {availability.reason}")
+    if isinstance(backend, ChecksOptions):
+        backend.check_options(request.options)
     gates = {name: gate.params for name, gate in plugins.gates().items()}
     chosen = [
         override(

@@ -124,6 +124,7 @@ class Runner:
             max_k=max(role.k for s in scenarios for role in s.roles),
             perf_mode=first.perf_mode,
             options=self.config.options,
+            logs=self.folder.log(""),
         )
         self.session += 1
         log = self.folder.log(f"worker-{self.session}.log")
@@ -222,8 +223,10 @@ class Runner:
     def _explain(self, point: Point, prompt_set: int, engine: Engine) -> None:
         """Ask for the top-2 margin wherever a spec block left the baseline, while the prompts are still cached."""
         for cell, d, baseline in list(self._unexplained(point, prompt_set)):
-            top1, top2 = engine.top2(d.slot, baseline.tokens[d.slot][: d.position])
-            margin = Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, top1, top2)
+            top2 = engine.top2(d.slot, baseline.tokens[d.slot][: d.position])
+            if top2 is None:
+                continue
+            margin = Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, *top2)
             self.folder.append_margin(margin)
             self.margins.append(margin)
 
@@ -280,7 +283,7 @@ def make_block(round_: Round, slot: int, role: Role, session: int, prefill_ns: i
         slot=slot,
         warmup=round_.warmup,
         session=session,
-        prefill_ns=prefill_ns,
+        prefill_ns=prefill_ns if decoded.prefill_ns is None else decoded.prefill_ns,
         elapsed_ns=decoded.elapsed_ns,
         step_ns=decoded.step_ns,
         tokens=decoded.tokens,
@@ -290,4 +293,5 @@ def make_block(round_: Round, slot: int, role: Role, session: int, prefill_ns: i
         finish=tuple(Finish(f) for f in decoded.finish),
         counters=decoded.counters,
         phase_ns=decoded.phase_ns,
+        served=decoded.served,
     )

@@ -32,7 +32,7 @@ from specgate.core import Block, BlockTrace, EngineFacts, Margin, PairRef, Polic
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 
 SCHEMA = "specgate.result/v1"
-SCHEMA_VERSION = "1.1.0"
+SCHEMA_VERSION = "1.2.0"
 LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.1.0": (
         "bandwidth",
@@ -47,6 +47,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "cells*.values.*acceptance_at_pos*.ci_high",
         "conditions.*.timeline",
     ),
+    "1.2.0": ("cells*.acceptance.totals",),
 }
 """Version → places in run.json that it added (`fnmatch` patterns): an older file has nothing there, or null."""
 GROUNDS = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")

@@ -24,6 +24,9 @@ from specgate.core import Budget, EngineFacts, Role
 from specgate.errors import BackendError, SpecgateError, WorkerLost
 
 _TAIL_LINES = 8
+_CLOSING_S = 2.0
+_CLOSING_IDLE_S = 30.0
+"""A server that the engine has started may take its time to end."""
 
 
 class EngineWorker:
@@ -32,6 +35,7 @@ class EngineWorker:
     def __init__(self, backend: str, request: OpenRequest, timeout_s: float, log: Path) -> None:
         context = mp.get_context("spawn")
         self.timeout_s, self.log = timeout_s, log
+        self._owing = True
         self._conn, child = context.Pipe()
         self._process = context.Process(
             target=_serve, args=(child, backend, request, log), name="specgate-engine", daemon=True
@@ -64,22 +68,23 @@ class EngineWorker:
         decoded: Decoded = self._call("decode", role, budget, stop_token_ids)
         return decoded
 
-    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
-        logits: tuple[float, float] = self._call("top2", slot, continuation)
+    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
+        logits: tuple[float, float] | None = self._call("top2", slot, continuation)
         return logits
 
     def close(self) -> None:
-        """End the process: politely, then by force."""
+        """End the process: politely, then by force. One that owes an answer does not hear us, and is not waited for."""
         if self._process.is_alive():
             with contextlib.suppress(OSError):
                 self._conn.send(None)
-            self._process.join(2)
+            self._process.join(_CLOSING_S if self._owing else _CLOSING_IDLE_S)
         if self._process.is_alive():
             self._process.kill()
         self._process.join()
         self._conn.close()
 
     def _call(self, method: str, *args: object, **kwargs: object) -> Any:
+        self._owing = True
         try:
             self._conn.send((method, args, kwargs))
         except OSError:
@@ -98,6 +103,7 @@ class EngineWorker:
             failed, value = self._conn.recv()
         except (EOFError, OSError):
             raise self._lost(method) from None
+        self._owing = False
         if failed:
             raise value
         return value

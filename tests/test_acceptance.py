@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.acceptance import AcceptanceRecord
+from specgate.acceptance import AcceptanceRecord, Totals
 from specgate.errors import InvalidResult
 
 steps_of = st.integers(1, 6).flatmap(
@@ -84,3 +86,45 @@ def test_a_record_without_steps_has_no_length() -> None:
     assert empty.acceptance_length is None
     assert empty.draft_acceptance_rate is None
     assert empty.acceptance_at_pos == (None, None)
+
+
+@given(steps_of, st.booleans(), st.booleans())
+def test_totals_give_every_figure_that_follows_from_them(
+    case: tuple[int, list[tuple[int, int]]], knows_hist: bool, knows_positions: bool
+) -> None:
+    full = record_of(*case)
+    if not full.steps:
+        return
+    part = replace(
+        full,
+        hist=full.hist if knows_hist else (),
+        drafted_at_pos=full.drafted_at_pos if knows_positions else (),
+        totals=Totals(full.steps, full.drafted, full.accepted),
+    )
+    part.check()
+    for name in ("steps", "drafted", "accepted", "acceptance_length", "draft_acceptance_rate"):
+        assert getattr(part, name) == getattr(full, name)
+    assert part.acceptance_at_pos == (full.acceptance_at_pos if knows_hist and knows_positions else ())
+    assert part.multi_token_share == (full.multi_token_share if knows_hist else None)
+    assert (part + full).acceptance_length == full.acceptance_length
+    assert (part + full).hist == (tuple(2 * n for n in full.hist) if knows_hist else ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"totals": Totals(4, 12, 13)}, "accepted = 13 ≤ drafted = 12"),
+        ({"totals": Totals(4, 13, 6)}, "k · steps = 12"),
+        ({"totals": Totals(4, 3, 3)}, "steps = 4 ≤ drafted"),
+        ({"totals": Totals(4, 12, 5)}, "does not add up to steps = 4 and accepted = 5"),
+        ({"totals": Totals(4, 11, 6)}, "does not add up to drafted = 11"),
+        ({"hist": (1, 1, 1)}, "needs 4 histogram bins"),
+        ({"emitted": 9}, "emitted = 9"),
+        ({"hist": (), "totals": None}, "needs 4 histogram bins"),
+    ],
+)
+def test_totals_that_contradict_the_counts_are_refused(changes: dict[str, Any], said: str) -> None:
+    record = AcceptanceRecord(3, (1, 1, 1, 1), (4, 4, 4), 10, 0, Totals(4, 12, 6))
+    record.check()
+    with pytest.raises(InvalidResult, match=re.escape(said)):
+        replace(record, **changes).check()

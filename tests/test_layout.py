@@ -38,7 +38,7 @@ NOUNS = (
     ),
     *("tuning.fmha", "archive.contrast", "archive.matrix", "archive.trends"),
 )
-HEAVY = ("torch", "cupy", "pandas", "matplotlib", "scipy", "pydantic", "tokenizers", "gguf", "transformers")
+HEAVY = ("torch", "cupy", "pandas", "matplotlib", "scipy", "pydantic", "tokenizers", "gguf", "transformers", "aiohttp")
 
 
 @pytest.mark.parametrize("name", SHELVES)

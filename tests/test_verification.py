@@ -236,6 +236,8 @@ def older(data: Any) -> None:
     del data["last_green"], data["files"]
     for cell in data["cells"]:
         del cell["by_depth"], cell["distributions"]
+        if cell["acceptance"]:
+            del cell["acceptance"]["totals"]
         for name, value in cell["values"].items():
             if "acceptance_at_pos" in name:
                 value["ci_low"] = value["ci_high"] = None

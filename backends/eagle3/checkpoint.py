@@ -6,7 +6,6 @@ restricted loader of torch, never plain pickle).
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import re
 from collections.abc import Mapping
@@ -17,10 +16,9 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.hf_keys import read_json
+from specgate.backends.eagle3.files import files_sha256, weight_files
 from specgate.errors import CheckpointError
 
-INDEX: Final = "model.safetensors.index.json"
 FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
 DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -86,12 +84,7 @@ class TensorFiles:
 
     def sha256(self, *configs: Path) -> str:
         """SHA-256 over name and content of `configs` and of every weight file, hexadecimal."""
-        total = hashlib.sha256()
-        for file in (*configs, *self.files):
-            with file.open("rb") as stream:
-                content = hashlib.file_digest(stream, "sha256").hexdigest()
-            total.update(f"{file.name} {content}\n".encode())
-        return total.hexdigest()
+        return files_sha256((*configs, *self.files))
 
     def _header(self, file: Path) -> dict[str, Entry]:
         if file.suffix == ".bin":
@@ -107,26 +100,6 @@ class TensorFiles:
             raise CheckpointError(
                 f"{file}: not a whole safetensors file ({error})", hint="truncated or damaged: fetch it again"
             ) from error
-
-
-def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The files that hold the weights, in the order in which Hugging Face looks for them."""
-    if (single := folder / "model.safetensors").is_file():
-        return (single,)
-    if (index := folder / INDEX).is_file():
-        return shards(index)
-    if (pickled := folder / "pytorch_model.bin").is_file():
-        return (pickled,)
-    raise CheckpointError(f"{folder}: no weights", hint=f"looked for model.safetensors, {INDEX} and pytorch_model.bin")
-
-
-def shards(index: Path) -> tuple[Path, ...]:
-    names = sorted({str(name) for name in read_json(index).part("weight_map").values.values()})
-    files = tuple(index.parent / name for name in names)
-    missing = [file.name for file in files if not file.is_file()]
-    if missing or not files:
-        raise CheckpointError(f"{index}: shards missing: {', '.join(missing) or 'weight_map lists none'}")
-    return files
 
 
 def load_bin(file: Path) -> dict[str, Tensor]:

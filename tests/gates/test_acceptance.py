@@ -32,6 +32,11 @@ def test_a_length_below_the_floor_fails_and_says_how_much_is_missing() -> None:
     assert "3.4" in (found.next_step or "") and "0.40" in (found.next_step or "")
 
 
+def test_a_draft_that_is_as_good_as_not_there_is_suspected() -> None:
+    step = verdict(run((0,)), 2.2).next_step or ""
+    assert "weights not loaded" in step and "capture layers" in step
+
+
 def test_the_interval_over_prompts_is_evidence_not_judgement() -> None:
     plan = plan_of()
     varied = blocks_of(plan, accept=(3, 0, 3, 2, 3))

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from specgate.backends.eagle3.checkpoint import INDEX, Entry, TensorSource
+from specgate.backends.eagle3.checkpoint import Entry, TensorSource
+from specgate.backends.eagle3.files import INDEX
 from specgate.backends.eagle3.geometry import TargetGeometry
 from specgate.backends.eagle3.hf_draft import trained_for_keys
 from specgate.backends.eagle3.hf_keys import PLANTED, read_config

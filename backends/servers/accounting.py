@@ -1,0 +1,105 @@
+"""Two readings and the answers between them → the acceptance record of a block, or a reason to believe none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+
+from specgate.acceptance import AcceptanceRecord, Totals
+from specgate.backends.servers.answers import Answer
+from specgate.backends.servers.exchange import NOTHING, Reading, SpecCounts
+from specgate.errors import BackendError, InvalidResult
+
+
+def between(before: Reading, after: Reading, where: str) -> Reading:
+    """What was counted between two readings. Raises BackendError where a counter fell."""
+    spec = after.spec - before.spec
+    grown = {
+        "requests": difference(before.requests, after.requests),
+        "generated tokens": difference(before.generated, after.generated),
+        "steps": spec.steps,
+        "drafted": spec.drafted,
+        "accepted": spec.accepted,
+    }
+    if fell := [name for name, change in grown.items() if change is not None and change < 0]:
+        raise BackendError(
+            f"{where}: counters fell during the block: {', '.join(fell)}", hint="was the server restarted?"
+        )
+    return Reading(grown["requests"], grown["generated tokens"], after.busy, spec)
+
+
+def difference(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def accounted_for(counted: Reading, answers: Sequence[Answer]) -> bool:
+    """Whether the counters have caught up with the answers, which they may reach later than the client does."""
+    generated = sum(a.usage.completion for a in answers)
+    return (counted.requests is None or counted.requests >= len(answers)) and (
+        counted.generated is None or counted.generated >= generated
+    )
+
+
+def refuse_other_traffic(counted: Reading, answers: Sequence[Answer], where: str) -> None:
+    """Counters of a server are everybody's: raises BackendError where they hold more, or less, than our requests."""
+    generated = sum(a.usage.completion for a in answers)
+    for what, ours, theirs in (
+        ("requests", len(answers), counted.requests),
+        ("generated tokens", generated, counted.generated),
+    ):
+        if theirs is not None and theirs != ours:
+            raise BackendError(
+                f"{where}: the server counted {theirs} {what} during a block of {ours}",
+                hint="other traffic, or lost counts: a measurement needs the server alone" if theirs > ours else None,
+            )
+
+
+def own_counts(answers: Sequence[Answer]) -> SpecCounts | None:
+    """The sum of what the engine said of each request; None where it says nothing of single requests."""
+    said = [answer.spec for answer in answers if answer.spec is not None]
+    return reduce(add, said, NOTHING) if said else None
+
+
+def record_of(k: int, counts: SpecCounts, answers: Sequence[Answer], where: str) -> tuple[AcceptanceRecord, int]:
+    """The normalised record, and the request-steps that had no draft.
+
+    Decode steps emit all tokens but the first of each request. These must be steps + accepted − truncated, and steps
+    without drafts add one each. Servers count neither of the two, so the smaller of the possible accounts is taken:
+    tokens were cut, at most `k` per request beside an end token that the engine keeps to itself, or steps had no draft,
+    never both. Raises BackendError, with the numbers, where an identity of the record does not hold.
+    """
+    emitted = sum(len(a.tokens) - 1 for a in answers)
+    kept_back = sum(a.usage.completion - len(a.tokens) for a in answers)
+    surplus = counts.steps + counts.accepted - emitted
+    truncated, undrafted = max(0, surplus), max(0, -surplus)
+    if truncated > k * len(answers) + kept_back:
+        raise BackendError(
+            f"{where}: the server counted {counts.steps} steps with {counts.accepted} accepted drafts, "
+            f"{truncated} more than the {emitted} tokens that came; at most {k} per request can have been cut",
+            hint="other traffic, or a server with another draft length",
+        )
+    full = counts.drafted == k * counts.steps
+    hist = (counts.hist + (0,) * (k + 1 - len(counts.hist))) if counts.hist else ()
+    record = AcceptanceRecord(
+        k=k,
+        hist=hist,
+        drafted_at_pos=(counts.steps,) * k if full else (),
+        emitted=emitted - undrafted,
+        truncated=truncated,
+        totals=None if full and hist else Totals(counts.steps, counts.drafted, counts.accepted),
+    )
+    if counts.steps:
+        check(record, counts, where)
+    return record, undrafted
+
+
+def check(record: AcceptanceRecord, counts: SpecCounts, where: str) -> None:
+    try:
+        record.check()
+    except InvalidResult as error:
+        raise BackendError(f"{where}: {error}", hint="is its draft length that of the role?") from error
+    if record.accepted != counts.accepted:
+        raise BackendError(
+            f"{where}: {counts.accepted} accepted drafts, but by position {record.accepted}", hint="other traffic?"
+        )

@@ -1,0 +1,93 @@
+"""A recording, understood: its tokens, times and counts, with everything checked that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specgate.backends.servers.client import Recording
+from specgate.backends.servers.events import events
+from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
+from specgate.core import Finish, ServedRequest
+from specgate.errors import BackendError
+
+Read = Callable[[Json, int], Chunk]
+"""(event, tokens received before it) → chunk: an adapter's part."""
+FINISHES = {"length": Finish.LENGTH, "limit": Finish.LENGTH, "eos": Finish.EOS, "word": Finish.STOP}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One finished request. `spec`: what the engine says of this request alone, where it does."""
+
+    tokens: tuple[int, ...]
+    usage: Usage
+    finish: Finish
+    times: ServedRequest
+    spec: SpecCounts | None
+    top: tuple[float, ...]
+
+
+def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_tokens: int) -> Answer:
+    """Raises BackendError where the answer is malformed, unfinished, or contradicts its own usage record."""
+    tokens: list[int] = []
+    times: list[int] = []
+    said = Chunk()
+    for arrived, event in events(recording.pieces, where):
+        try:
+            chunk = read(event, len(tokens))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise BackendError(
+                f"{where}: malformed event: {type(error).__name__} {error}: {str(event)[:160]}"
+            ) from error
+        if chunk.tokens:
+            tokens += chunk.tokens
+            times.append(arrived)
+        said = Chunk(
+            finish=chunk.finish or said.finish,
+            usage=chunk.usage or said.usage,
+            spec=chunk.spec or said.spec,
+            top=said.top or chunk.top,
+        )
+    if said.finish is None or said.usage is None:
+        missing = "no finish reason" if said.finish is None else "no usage record"
+        raise BackendError(f"{where}: the answer ended after {len(tokens)} tokens with {missing}")
+    answer = Answer(
+        tokens=tuple(tokens),
+        usage=said.usage,
+        finish=finish_of(said.finish, ask, where),
+        times=ServedRequest(recording.sent_ns, tuple(times)),
+        spec=said.spec,
+        top=said.top,
+    )
+    check(answer, ask, where, prompt_tokens)
+    return answer
+
+
+def finish_of(said: str, ask: Ask, where: str) -> Finish:
+    """Most engines say `stop` for the model's end token and for stop tokens alike."""
+    if said == "stop":
+        return Finish.STOP if ask.stop else Finish.EOS
+    if said not in FINISHES:
+        raise BackendError(f"{where}: finish reason {said!r}: the request was not finished")
+    return FINISHES[said]
+
+
+def check(answer: Answer, ask: Ask, where: str, prompt_tokens: int) -> None:
+    """The usage record against what was sent, asked for and received."""
+    usage, received = answer.usage, len(answer.tokens)
+    if usage.prompt != prompt_tokens:
+        raise BackendError(
+            f"{where}: the server counted {usage.prompt} prompt tokens, {prompt_tokens} were meant",
+            hint="another tokenizer, or tokens added to the prompt: is it the pair's target?",
+        )
+    # Some engines count the token that ended the answer and keep it to themselves.
+    if usage.completion - received not in ((0,) if answer.finish is Finish.LENGTH else (0, 1)):
+        raise BackendError(f"{where}: {received} tokens received, but the usage record says {usage.completion}")
+    if not received:
+        raise BackendError(f"{where}: no token received")
+    if ask.ignore_eos and usage.completion != ask.new_tokens:
+        raise BackendError(
+            f"{where}: {usage.completion} tokens in place of {ask.new_tokens}",
+            hint="the server does not keep to ignore_eos, or its context is too short",
+        )

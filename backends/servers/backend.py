@@ -1,0 +1,57 @@
+"""The doors through which the harness reaches other people's engines."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+
+from specgate.api import Availability, Engine, OpenRequest
+
+NEEDED = ("aiohttp", "prometheus_client")
+
+
+class ServerBackend:
+    """One engine behind a server. Never a default: its rank is below that of engines that show their steps."""
+
+    def __init__(self, name: str, program: str, description: str) -> None:
+        self.name, self.program, self.description = name, program, description
+
+    def available(self) -> Availability:
+        if missing := [name for name in NEEDED if find_spec(name) is None]:
+            reason = f"{missing[0]} is not installed (pip install 'specgate[servers]')"
+            return Availability(False, reason, rank=-1)
+        if which(self.program) is None:
+            return Availability(True, f"{self.program} is not on the PATH: -o program=FILE, or -o url=URL", rank=-1)
+        return Availability(True, f"{self.program} is on the PATH", rank=-1)
+
+    def check_options(self, options: Mapping[str, str]) -> None:
+        """Raises UsageError; secrets are refused here, before a run folder stores the options."""
+        from specgate.backends.servers.engines import adapter_named
+        from specgate.backends.servers.options import Options, file_of
+
+        adapter = adapter_named(self.name)
+        parsed = Options.parse(options, adapter.own_options)
+        for key in adapter.needed_files if not parsed.url else ():
+            file_of(parsed, key)
+
+    def open(self, request: OpenRequest) -> Engine:
+        from specgate.backends.servers.engine import ServerEngine
+        from specgate.backends.servers.engines import adapter_named
+        from specgate.backends.servers.facts import check_request
+        from specgate.backends.servers.options import Options
+
+        adapter = adapter_named(self.name)
+        options = Options.parse(request.options, adapter.own_options)
+        check_request(adapter, request, options)
+        folder = request.logs or Path(tempfile.mkdtemp(prefix="specgate-"))
+        return ServerEngine(adapter, request, options, folder)
+
+
+VLLM = ServerBackend("vllm", "vllm", "vLLM behind its server, started here or attached to (-o url=URL)")
+SGLANG = ServerBackend("sglang", "python3", "SGLang behind its server, started here or attached to (-o url=URL)")
+TRTLLM = ServerBackend("trtllm", "trtllm-serve", "TensorRT-LLM behind its server, started here or attached to")
+LMDEPLOY = ServerBackend("lmdeploy", "lmdeploy", "LMDeploy behind its server, started here or attached to")
+LLAMACPP = ServerBackend("llamacpp", "llama-server", "llama.cpp behind its server, on GGUF files (-o target_gguf=FILE)")

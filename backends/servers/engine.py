@@ -1,0 +1,163 @@
+"""Servers as an `api.Engine`: one per role, a block being a set of requests that are sent together.
+
+A server prefills and decodes in one go and shows no steps; docs/engines.md says what that means for a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from specgate.api import Activity, Decoded, OpenRequest, Served
+from specgate.backends.servers.accounting import own_counts, record_of
+from specgate.backends.servers.adapter import Adapter, Launch
+from specgate.backends.servers.answers import Answer
+from specgate.backends.servers.exchange import NOTHING, Ask, Reading
+from specgate.backends.servers.facts import server_facts
+from specgate.backends.servers.options import Options
+from specgate.backends.servers.prompts import PromptTexts
+from specgate.backends.servers.server import Running, Server, new_port
+from specgate.core import BASELINE, Budget, EngineFacts, Role
+from specgate.errors import BackendError, UsageError
+
+AT_ONCE: Final = 32
+"""Tokens that no engine sends in one piece, and no client is late enough to receive so."""
+
+
+class ServerEngine:
+    """Starts, or attaches to, a server per role when the role is first asked for; the baseline's at once.
+
+    With `servers=together` they stay, idle but for one; with `apart` the last one is ended before another is started.
+    """
+
+    def __init__(self, adapter: Adapter, request: OpenRequest, options: Options, folder: Path) -> None:
+        self.adapter, self.request, self.options, self.folder = adapter, request, options, folder
+        self.servers: dict[Role, Server] = {}
+        self.prompts: list[tuple[int, ...]] = []
+        self.texts = PromptTexts(request.pair.target) if options.prompts == "text" else None
+        try:
+            self._facts = server_facts(adapter, request, options, self.server(BASELINE).version)
+        except BaseException:
+            self.close()
+            raise
+
+    def facts(self) -> EngineFacts:
+        return self._facts
+
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        """Keep the prompts: a server prefills with every request. Raises BackendError where they do not fit."""
+        longest = max(map(len, prompts), default=0)
+        if not 0 < len(prompts) <= self.request.max_batch or not 0 < longest < self.request.max_positions:
+            raise BackendError(
+                f"{len(prompts)} prompts of up to {longest} tokens, but the engine was opened for "
+                f"{self.request.max_batch} requests of {self.request.max_positions} positions"
+            )
+        self.prompts = [tuple(prompt) for prompt in prompts]
+        return 0
+
+    def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
+        """Whole requests. `budget.steps` becomes as many tokens after the first one, in every role alike."""
+        if not self.prompts:
+            raise BackendError("decode before prefill")
+        server = self.server(role)
+        new_tokens = budget.new_tokens or budget.longest(0) + 1
+        stop = () if budget.ignore_eos else tuple(stop_token_ids)
+        asks = [Ask(server.model, self._sent(p), new_tokens, budget.ignore_eos, stop) for p in self.prompts]
+        answers, counted = server.answer(asks, [len(p) for p in self.prompts])
+        return decoded(role, answers, counted, server.where)
+
+    def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
+        """A block as any other: the server's process cannot be looked into."""
+        return self.decode(role, budget, ()), Activity(
+            unseen="the engine runs behind a server, in a process of its own"
+        )
+
+    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
+        """Log-probabilities of the baseline's server; None where the engine gives fewer than two."""
+        server, prompt = self.server(BASELINE), (*self.prompts[slot], *continuation)
+        ask = Ask(server.model, self._sent(prompt), new_tokens=1, ignore_eos=True, top=2)
+        answers, _ = server.answer([ask], [len(prompt)])
+        top = answers[0].top
+        return (top[0], top[1]) if len(top) > 1 else None
+
+    def close(self) -> None:
+        """End all servers at once, each whatever becomes of the others."""
+        with ExitStack() as stack:
+            for server in self.servers.values():
+                server.ask_to_stop()
+                stack.callback(server.stop)
+            self.servers = {}
+
+    def server(self, role: Role) -> Server:
+        if role in self.servers:
+            return self.servers[role]
+        if self.options.servers == "apart":
+            self.close()
+        launch = Launch(
+            role=role,
+            pair=self.request.pair,
+            port=new_port(self.options),
+            dtype=self.request.dtype,
+            max_batch=self.request.max_batch,
+            max_positions=self.request.max_positions,
+            options=self.options,
+            folder=self.folder,
+        )
+        if url := self.options.url_of(role):
+            server = Server(self.adapter, role, Running(url.rstrip("/")), self.options, self.request.max_batch)
+        else:
+            check_forced(self.options.force_al, role)
+            server = Server.start(self.adapter, launch)
+        self.servers[role] = server
+        return server
+
+    def _sent(self, prompt: tuple[int, ...]) -> tuple[int, ...] | str:
+        return prompt if self.texts is None else self.texts.of(prompt)
+
+
+def check_forced(length: float | None, role: Role) -> None:
+    if length is not None and role.speculative and not 1 <= length <= role.k + 1:
+        raise UsageError(
+            f"option force_al = {length:g}: {role} accepts 1 to {role.k + 1} tokens per step, bonus included"
+        )
+
+
+def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str) -> Decoded:
+    """A block of the answers. Raises BackendError where its counts or its times contradict the role."""
+    spec, own = counted.spec, own_counts(answers)
+    if own is not None and spec != NOTHING and (own.steps, own.accepted) != (spec.steps, spec.accepted):
+        raise BackendError(f"{where}: the answers report {own}, the server's counters {spec}", hint="other traffic?")
+    if not role.speculative and (spec.steps or (own and own.steps)):
+        raise BackendError(
+            f"{where}: it drafts, and is to be the baseline", hint="-o url.baseline=URL of a server that does not"
+        )
+    acceptance, undrafted = record_of(role.k, own or spec, answers, where) if role.speculative else (None, None)
+    refuse_unstreamed(answers, where)
+    first = min(a.times.chunk_ns[0] for a in answers)
+    cached = [a.usage.cached for a in answers if a.usage.cached is not None]
+    return Decoded(
+        elapsed_ns=max(a.times.chunk_ns[-1] for a in answers) - first,
+        step_ns=(),
+        tokens=tuple(a.tokens for a in answers),
+        accepted=(),
+        drafted=(),
+        truncated=(0,) * len(answers),
+        finish=tuple(a.finish.value for a in answers),
+        counters={
+            **({"undrafted_steps": undrafted} if undrafted is not None else {}),
+            **({"cache_hit_tokens": sum(cached)} if cached else {}),
+        },
+        prefill_ns=first,
+        served=Served(tuple(a.times for a in answers), acceptance),
+    )
+
+
+def refuse_unstreamed(answers: Sequence[Answer], where: str) -> None:
+    """A proxy that collects an answer leaves nothing to time. A short one may come at once on a busy machine."""
+    arrived = {ns for a in answers for ns in a.times.chunk_ns}
+    for answer in answers:
+        at_once = answer.times.chunk_ns[0] == answer.times.chunk_ns[-1]
+        if at_once and len(answer.tokens) > 1 and (len(answer.tokens) > AT_ONCE or len(arrived) == 1):
+            raise BackendError(f"{where}: {len(answer.tokens)} tokens came at once: the answer is not streamed")

@@ -1,0 +1,59 @@
+"""Server-sent events out of the pieces in which they arrived, each with the time at which it was whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from specgate.backends.servers.exchange import Json
+from specgate.errors import BackendError
+
+Piece = tuple[int, bytes]
+"""(nanoseconds, bytes) as read from the connection."""
+DONE = "[DONE]"
+
+
+def events(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, Json]]:
+    """(nanoseconds, the event's JSON object). `[DONE]` and comments are left out.
+
+    Raises BackendError for an event that is no JSON object, that is cut off, or that reports an error.
+    """
+    for arrived, data in data_lines(pieces, where):
+        if data == DONE:
+            continue
+        try:
+            event = json.loads(data)
+        except ValueError as error:
+            raise BackendError(f"{where}: malformed event: {error}: {data[:80]!r}") from error
+        if not isinstance(event, dict):
+            raise BackendError(f"{where}: malformed event: no JSON object: {data[:80]!r}")
+        if event.get("error"):
+            raise BackendError(f"{where}: the server reports an error: {json.dumps(event['error'])[:300]}")
+        yield arrived, event
+
+
+def data_lines(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, str]]:
+    """The `data` of every event; its lines are joined, as the format asks."""
+    rest = b""
+    for arrived, piece in pieces:
+        *whole, rest = (rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
+        for block in whole:
+            yield from ((arrived, data) for data in data_of(block, where))
+    if rest.strip():
+        raise BackendError(f"{where}: the stream ends in the middle of an event: {rest[:80]!r}")
+
+
+def data_of(block: bytes, where: str) -> Iterator[str]:
+    try:
+        lines = block.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise BackendError(f"{where}: malformed event: not UTF-8: {block[:80]!r}") from error
+    fields = [line.partition(":") for line in lines if line and not line.startswith(":")]
+    if strangers := [name for name, _, _ in fields if name not in ("data", "event", "id", "retry", "error")]:
+        raise BackendError(f"{where}: malformed event: field {strangers[0][:40]!r} in {block[:80]!r}")
+    for name, _, value in fields:
+        if name == "error":
+            raise BackendError(f"{where}: the server reports an error: {value.strip()[:300]}")
+    data = [value.removeprefix(" ") for name, _, value in fields if name == "data"]
+    if data:
+        yield "\n".join(data)

@@ -1,0 +1,96 @@
+"""What goes to a server and comes back, in words that all engines share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+Json = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One completion, decoded greedily. `top` asks for the log-probabilities of that many first choices per token."""
+
+    model: str
+    prompt: tuple[int, ...] | str
+    new_tokens: int
+    ignore_eos: bool
+    stop: tuple[int, ...] = ()
+    top: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The engine's own count: prompt and completion tokens, prompt tokens that a cache held (None: it does not say)."""
+
+    prompt: int
+    completion: int
+    cached: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpecCounts:
+    """Request-steps with a draft, their drafted and accepted tokens; `hist[i]`: steps that accepted i drafts, () where
+    the engine does not count that.
+    """
+
+    steps: int
+    drafted: int
+    accepted: int
+    hist: tuple[int, ...] = ()
+
+    @classmethod
+    def of_survivals(cls, steps: int, drafted: int, accepted: int, at_pos: tuple[int, ...]) -> SpecCounts:
+        """`at_pos[i]`: steps whose draft i + 1 was accepted; the histogram is their differences."""
+        reached = (steps, *at_pos)
+        hist = (*(a - b for a, b in zip(reached, at_pos, strict=False)), at_pos[-1]) if at_pos else ()
+        return cls(steps, drafted, accepted, hist)
+
+    def __add__(self, other: SpecCounts) -> SpecCounts:
+        hist = tuple(a + b for a, b in zip(*padded(self.hist, other.hist), strict=True)) if self.counts(other) else ()
+        return SpecCounts(self.steps + other.steps, self.drafted + other.drafted, self.accepted + other.accepted, hist)
+
+    def __sub__(self, other: SpecCounts) -> SpecCounts:
+        return self + SpecCounts(-other.steps, -other.drafted, -other.accepted, tuple(-n for n in other.hist))
+
+    def counts(self, other: SpecCounts) -> bool:
+        """Whether a histogram of both is known: of nothing it is."""
+        return all(counts.hist or not counts.steps for counts in (self, other))
+
+
+def padded(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    width = max(len(a), len(b))
+    return a + (0,) * (width - len(a)), b + (0,) * (width - len(b))
+
+
+NOTHING: Final = SpecCounts(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One event of a streamed answer; every field is there when the engine has something to say about it.
+
+    `top`: the log-probabilities of the first choices for the first of `tokens`, highest first.
+    """
+
+    tokens: tuple[int, ...] = ()
+    finish: str | None = None
+    usage: Usage | None = None
+    spec: SpecCounts | None = None
+    top: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a server has counted since it was started; the difference of two readings is what happened in between.
+
+    `requests`: answered; `generated`: completion tokens; `busy`: requests that are running or waiting now. None where
+    the engine does not count it.
+    """
+
+    requests: int | None = None
+    generated: int | None = None
+    busy: int | None = None
+    spec: SpecCounts = NOTHING

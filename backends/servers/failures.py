@@ -1,0 +1,78 @@
+"""Lines of a server's log that have a known cause, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+LONGEST_LINE: Final = 160
+READ_AT_MOST: Final = 1 << 20
+"""Bytes of the log's end that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`pattern` (regular expression, case ignored) in a log line means `cause`.
+
+    `silent` ones do not stop the server: it goes on and decodes without the draft, or with a wrong one.
+    """
+
+    pattern: str
+    cause: str
+    silent: bool = False
+
+
+COMMON: Final = (
+    Failure(
+        r"address already in use|errno 98|couldn't bind", "the port is in use: leave out -o port, or name a free one"
+    ),
+    Failure(
+        r"out of memory|OutOfMemoryError|No available memory for the cache blocks|failed to allocate",
+        "memory ran out: several servers share it (-o servers=apart runs one at a time)",
+    ),
+    Failure(
+        r"size mismatch|shape mismatch|shapes cannot be multiplied|wrong shape|The size of tensor a|expected shape",
+        "width error: a tensor of the draft does not fit this target (fc is [hidden, 3 · target hidden])",
+    ),
+    Failure(
+        r"unrecognized arguments|invalid argument|no such option|error: unknown argument",
+        "a flag that this version of the server does not know: docs/engines.md names the versions, -o args your flags",
+    ),
+    Failure(r"No module named|ModuleNotFoundError", "the server's Python lacks a module: name its own with -o program"),
+    Failure(r"no such file or directory|does not exist|not a local folder", "a file of the command is missing"),
+)
+
+
+def explain(lines: Iterable[str], failures: Sequence[Failure]) -> Iterator[tuple[Failure, str]]:
+    """Every known failure, with the first line that shows it."""
+    found: dict[Failure, str] = {}
+    for line in lines:
+        for failure in failures:
+            if failure not in found and re.search(failure.pattern, line, re.IGNORECASE):
+                found[failure] = line.strip()[:LONGEST_LINE]
+    yield from found.items()
+
+
+def read_end(log: Path, start: int = 0) -> list[str]:
+    """The last lines of a log that may be long, or not there; what stands before byte `start` is an earlier run's."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(start, log.stat().st_size - READ_AT_MOST))
+            return stream.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def diagnosis(log: Path, start: int, failures: Sequence[Failure]) -> str:
+    """What is known of the failures in `log` from byte `start` on, else its last lines."""
+    lines = read_end(log, start)
+    known = [f"{failure.cause}\n    {line}" for failure, line in explain(lines, failures)]
+    if known:
+        return "\n  ".join(known) + f"\n  log: {log}"
+    said = [line for line in lines if line.strip()][-6:]
+    if not said:
+        return f"it has printed nothing: {log}"
+    return f"last lines of {log}:\n    " + "\n    ".join(line[:LONGEST_LINE] for line in said)

@@ -1,0 +1,70 @@
+"""The OpenAI completions format, as vLLM and TensorRT-LLM speak it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from specgate.backends.servers.adapter import integer, integers, part
+from specgate.backends.servers.client import Client
+from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
+from specgate.errors import BackendError
+
+PATH = "/v1/completions"
+
+
+def body(ask: Ask, **extra: object) -> Json:
+    return {
+        "model": ask.model,
+        "prompt": list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt,
+        "max_tokens": ask.new_tokens,
+        "temperature": 0,
+        "ignore_eos": ask.ignore_eos,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **({"stop_token_ids": list(ask.stop)} if ask.stop else {}),
+        **({"logprobs": ask.top} if ask.top else {}),
+        **extra,
+    }
+
+
+def read(event: Json, seen: int) -> Chunk:
+    """One chunk: a choice with `token_ids`, or the usage record that ends the stream."""
+    choices = event["choices"]
+    if not isinstance(choices, list) or len(choices) > 1:
+        raise TypeError("choices must be a list of one")
+    usage = usage_of(part(event, "usage")) if event.get("usage") and not choices else None
+    if not choices:
+        return Chunk(usage=usage)
+    choice = choices[0]
+    finish = choice.get("finish_reason")
+    return Chunk(tokens=integers(choice, "token_ids"), finish=finish, top=top_of(choice.get("logprobs")))
+
+
+def usage_of(usage: Mapping[str, object]) -> Usage:
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    return Usage(integer(usage, "prompt_tokens"), integer(usage, "completion_tokens"), cached)
+
+
+def top_of(logprobs: object) -> tuple[float, ...]:
+    if not isinstance(logprobs, Mapping) or not logprobs.get("top_logprobs"):
+        return ()
+    return tuple(sorted((float(p) for p in logprobs["top_logprobs"][0].values()), reverse=True))
+
+
+def served_model(client: Client, wanted: str | None) -> str:
+    """The model of a server, by the list that all of these engines have.
+
+    Raises BackendError where it is not the one `wanted`, or none is named and there are several.
+    """
+    answer = client.json("/v1/models")
+    try:
+        names = [str(model["id"]) for model in answer["data"]]
+    except (KeyError, TypeError) as error:
+        raise BackendError(f"{client.url}/v1/models: not a list of models: {str(answer)[:120]}") from error
+    served = f"{client.url} serves {', '.join(names) or 'no model'}"
+    if wanted is not None and wanted not in names:
+        raise BackendError(f"{served}, not {wanted!r}: another model")
+    if wanted is None and len(names) != 1:
+        raise BackendError(served, hint="name one of them: -o model=NAME")
+    return wanted or names[0]

@@ -1,0 +1,184 @@
+"""Options of all server back ends (`-o KEY=VALUE`), checked before anything is written down or started."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from specgate.core import Role
+from specgate.errors import UsageError
+
+PLAIN: Final = (
+    "url", "model", "program", "port", "args", "servers", "drafter", "force_al", "prompts",
+    "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote",
+)  # fmt: skip
+BY_ROLE: Final = ("url", "args")
+"""Options that a suffix limits to one role: url.baseline, args.spec-3."""
+SECRETIVE: Final = ("api_key", "apikey", "key", "token", "password", "secret", "authorization", "bearer")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """See docs/engines.md. `url` and `args`: role name → value, "" for all roles; `own`: an engine's own options."""
+
+    url: Mapping[str, str] = field(default_factory=dict)
+    args: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    model: str | None = None
+    program: str | None = None
+    port: int | None = None
+    servers: Literal["together", "apart"] = "together"
+    drafter: Literal["eagle3", "ngram"] = "eagle3"
+    force_al: float | None = None
+    prompts: Literal["ids", "text"] = "ids"
+    start_s: float = 280.0
+    stall_s: float = 60.0
+    stop_s: float = 20.0
+    api_key_env: str | None = None
+    own: Mapping[str, str] = field(default_factory=dict)
+
+    def url_of(self, role: Role) -> str | None:
+        return self.url.get(role.name, self.url.get(""))
+
+    def args_of(self, role: Role) -> tuple[str, ...]:
+        return (*self.args.get("", ()), *self.args.get(role.name, ()))
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], own: Iterable[str]) -> Options:
+        """Raises UsageError for every option that cannot be meant; `own`: names that this engine has beside these."""
+        for key, value in given.items():
+            check_key(key, tuple(own))
+            refuse_secrets(key, value)
+        urls = {key.partition(".")[2]: value for key, value in given.items() if key.partition(".")[0] == "url"}
+        remote = choice(given, "allow_remote", ("off", "on")) == "on"
+        for role, url in urls.items():
+            check_url(f"url.{role}" if role else "url", url, remote)
+        options = cls(
+            url=urls,
+            args={k.partition(".")[2]: words(k, v) for k, v in given.items() if k.partition(".")[0] == "args"},
+            model=given.get("model"),
+            program=given.get("program"),
+            port=port_of(given["port"]) if "port" in given else None,
+            servers="apart" if choice(given, "servers", ("together", "apart")) == "apart" else "together",
+            drafter="ngram" if choice(given, "drafter", ("eagle3", "ngram")) == "ngram" else "eagle3",
+            force_al=number(given, "force_al", 1.0) if "force_al" in given else None,
+            prompts="text" if choice(given, "prompts", ("ids", "text")) == "text" else "ids",
+            start_s=number(given, "start_s", 280.0),
+            stall_s=number(given, "stall_s", 60.0),
+            stop_s=number(given, "stop_s", 20.0),
+            api_key_env=given.get("api_key_env"),
+            own={key: value for key, value in given.items() if key in own},
+        )
+        options.check_together()
+        return options
+
+    def check_together(self) -> None:
+        """Raises UsageError where options contradict each other."""
+        if self.url and self.force_al is not None:
+            raise UsageError("option force_al with url: acceptance is forced by flags of a server that is started here")
+        if self.port is not None and self.servers == "together":
+            raise UsageError(
+                f"option port = {self.port}: every role has a server of its own, and they run side by side",
+                hint="leave it out (free ports are found), or add -o servers=apart",
+            )
+
+
+def check_key(key: str, own: tuple[str, ...]) -> None:
+    known = (*PLAIN, *own)
+    name, dot, role = key.partition(".")
+    if dot and name in BY_ROLE:
+        try:
+            Role.parse(role)
+        except ValueError as error:
+            raise UsageError(f"option {key}: {error}") from error
+    elif key not in known and key not in SECRETIVE:
+        near = get_close_matches(key, known, 1)
+        raise UsageError(
+            f"option {key}: not known" + (f" (did you mean {near[0]}?)" if near else ""),
+            hint=f"this back end knows: {', '.join(known)}",
+        )
+
+
+def refuse_secrets(key: str, value: str) -> None:
+    """Options and the command line are stored with a run, so a key must come in through the environment."""
+    hint = "put it into an environment variable and name that: -o api_key_env=NAME"
+    if key in SECRETIVE or (key.startswith("args") and "api-key" in value.replace("_", "-")):
+        raise UsageError(f"option {key}: a secret would be written into the run folder", hint=hint)
+    if key == "api_key_env" and not value.isidentifier():
+        raise UsageError("option api_key_env: not the name of an environment variable", hint=hint)
+
+
+def check_url(key: str, url: str, remote: bool) -> None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise UsageError(f"option {key}: not a URL: {error}") from error
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise UsageError(
+            f"option {key}: a URL with a user, a password or parameters would be written into the run folder",
+            hint="http://HOST:PORT; for a key, -o api_key_env=NAME",
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"option {key} = {url}: not a URL of a server", hint="http://127.0.0.1:8000")
+    if not remote and not is_loopback(parts.hostname):
+        raise UsageError(
+            f"option {key}: {parts.hostname} is not this machine",
+            hint="a network lies in every time that is measured; if it is meant: -o allow_remote=on",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def words(key: str, text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"option {key} = {text!r}: {error}") from error
+
+
+def choice(given: Mapping[str, str], key: str, values: tuple[str, ...]) -> str:
+    """The first of `values` where the option is not given."""
+    value = given.get(key, values[0])
+    if value not in values:
+        raise UsageError(f"option {key} = {value!r}", hint=f"it is one of: {', '.join(values)}")
+    return value
+
+
+def number(given: Mapping[str, str], key: str, default: float) -> float:
+    try:
+        value = float(given.get(key, default))
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e6:
+        raise UsageError(f"option {key} = {given[key]!r}", hint="a positive number is needed")
+    return value
+
+
+def port_of(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1 << 16:
+        raise UsageError(f"option port = {text!r}", hint="1 to 65535")
+    return int(text)
+
+
+def file_of(options: Options, key: str) -> Path:
+    """A file that one of the engine's own options must name. Raises UsageError."""
+    text = options.own.get(key)
+    if text is None:
+        raise UsageError(f"option {key} is missing", hint=f"-o {key}=FILE")
+    path = Path(text).expanduser().absolute()
+    if not path.is_file():
+        raise UsageError(f"option {key} = {text}: no such file")
+    return path

@@ -1,0 +1,125 @@
+"""A server that was started here: its process group, its log, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from specgate.errors import BackendError
+
+SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
+HOST: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command line, and what its environment has beyond ours."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class ServerProcess:
+    """`command` under a supervisor, which ends it when we do. Its output is appended to `log`."""
+
+    def __init__(self, command: Command, log: Path, stop_s: float) -> None:
+        self.command, self.log, self.stop_s = command, log, stop_s
+        self.pid: int | None = None
+        """Of the command, which leads its own process group."""
+        self._said = b""
+        with log.open("ab") as output:
+            self._supervisor = subprocess.Popen(
+                [sys.executable, "-I", str(SUPERVISOR), str(stop_s), *command.argv],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env={**os.environ, **command.env},
+                start_new_session=True,
+            )
+
+    @property
+    def ended(self) -> int | None:
+        """The command's exit code, negative for a signal; None while it runs."""
+        self._listen(0)
+        for line in self._said.decode().splitlines():
+            word, _, number = line.partition(" ")
+            if word == "started":
+                self.pid = int(number)
+            if word == "ended":
+                return int(number)
+        return self._supervisor.poll()
+
+    def ask_to_stop(self) -> None:
+        """The beginning of `stop`, which does not wait."""
+        assert self._supervisor.stdin is not None
+        self._supervisor.stdin.close()
+
+    def stop(self) -> None:
+        """End the command and all that it has started; return when nothing of it is left."""
+        assert self._supervisor.stdout is not None
+        self.ask_to_stop()
+        try:
+            self._supervisor.wait(self.stop_s + 10)
+        except subprocess.TimeoutExpired:
+            self._supervisor.kill()
+            self._supervisor.wait()
+        if self._supervisor.returncode < 0 and self.ended is not None and self.pid is not None:
+            end_group(self.pid)
+        self._supervisor.stdout.close()
+
+    def _listen(self, wait_s: float) -> None:
+        """Read what the supervisor has said, if anything."""
+        stream = self._supervisor.stdout
+        assert stream is not None
+        while not stream.closed and select.select([stream], [], [], wait_s)[0]:
+            piece = os.read(stream.fileno(), 4096)
+            self._said += piece
+            if not piece:
+                return
+
+
+def end_group(group: int) -> None:
+    """The supervisor was killed: the kernel has ended the command, its helpers may be left in its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def wait_until_free(port: int, limit_s: float = 10) -> None:
+    """Raises BackendError where a port is still taken after the server that had it was ended."""
+    deadline = time.monotonic() + limit_s
+    while not is_free(port):
+        if time.monotonic() > deadline:
+            raise BackendError(f"port {port} is still in use {limit_s:g} s after its server was ended")
+        time.sleep(0.05)
+
+
+def shown(argv: Sequence[str]) -> str:
+    return " ".join(argv)

@@ -1,0 +1,32 @@
+"""Prompts as text, for servers that take no token ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specgate.errors import BackendError, UsageError
+
+
+class PromptTexts:
+    """Decodes with the target's tokenizer, and refuses a text that would not become the same tokens again."""
+
+    def __init__(self, target: Path) -> None:
+        from tokenizers import Tokenizer
+
+        file = target / "tokenizer.json"
+        if not file.is_file():
+            raise UsageError(
+                f"option prompts = text: {file} does not exist", hint="leave it out: token ids are sent then"
+            )
+        self.tokenizer = Tokenizer.from_file(str(file))
+
+    def of(self, prompt: tuple[int, ...]) -> str:
+        """Raises BackendError where the text has other tokens than the prompt."""
+        text: str = self.tokenizer.decode(list(prompt), skip_special_tokens=False)
+        again = self.tokenizer.encode(text, add_special_tokens=False).ids
+        if tuple(again) != prompt:
+            raise BackendError(
+                f"a prompt of {len(prompt)} tokens, as text, has {len(again)}, or other ones",
+                hint="leave out -o prompts=text",
+            )
+        return text

@@ -1,0 +1,175 @@
+"""One server of one role: started here or attached to, asked, counted, ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from specgate.backends.servers import accounting, openai
+from specgate.backends.servers.adapter import Adapter, Launch
+from specgate.backends.servers.answers import Answer, understand
+from specgate.backends.servers.client import Client
+from specgate.backends.servers.exchange import Ask, Reading
+from specgate.backends.servers.failures import COMMON, diagnosis, explain, read_end
+from specgate.backends.servers.meter import Meter
+from specgate.backends.servers.options import Options
+from specgate.backends.servers.process import HOST, ServerProcess, free_port, is_free, shown, wait_until_free
+from specgate.backends.servers.secrets import Secret
+from specgate.core import Role
+from specgate.errors import BackendError
+
+SETTLE_S: Final = 5.0
+"""Counters may follow the answers; this long they may take."""
+DYING_S: Final = 0.3
+"""A connection may break this long before the process is seen to have ended."""
+POLL_S: Final = 0.05
+READY_POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Where a server listens, and the process, port and log (from a byte on) of one that was started here."""
+
+    url: str
+    process: ServerProcess | None = None
+    port: int | None = None
+    log: Path | None = None
+    log_start: int = 0
+
+
+class Server:
+    """A server that is ready. Raises BackendError, with what is known of the cause, for everything that goes wrong."""
+
+    def __init__(self, adapter: Adapter, role: Role, running: Running, options: Options, max_batch: int) -> None:
+        self.adapter, self.role, self.running, self.options = adapter, role, running, options
+        self.where = f"{adapter.name} {role} at {running.url}"
+        self.meter: Meter = adapter.meter()
+        secret = Secret.from_environment(options.api_key_env)
+        self.client = Client(running.url, concurrency=max_batch, stall_s=options.stall_s, secret=secret)
+        try:
+            with self.explained():
+                self._wait_until_ready()
+                self.model = openai.served_model(self.client, options.model)
+                self.version = adapter.version(self.client)
+                self.meter.read(self.client)
+        except BaseException:
+            self.stop()
+            raise
+
+    @classmethod
+    def start(cls, adapter: Adapter, launch: Launch) -> Server:
+        """Start a server for `launch.role` on the port of `launch`, which must be free."""
+        if not is_free(launch.port):
+            hint = "leave out -o port, and a free one is found" if launch.options.port else None
+            raise BackendError(f"port {launch.port} of {HOST} is in use", hint=hint)
+        command = adapter.command(launch)
+        log = launch.folder / f"{adapter.name}-{launch.role}.log"
+        print(f"starting: {shown(command.argv)}", flush=True)
+        log_start = log.stat().st_size if log.exists() else 0
+        process = ServerProcess(command, log, launch.options.stop_s)
+        running = Running(f"http://{HOST}:{launch.port}", process, launch.port, log, log_start)
+        return cls(adapter, launch.role, running, launch.options, launch.max_batch)
+
+    def ask_to_stop(self) -> None:
+        if self.running.process is not None:
+            self.running.process.ask_to_stop()
+
+    def stop(self) -> None:
+        """Close the connections; end what was started here, and nothing else."""
+        self.client.close()
+        if self.running.process is not None and self.running.port is not None:
+            self.running.process.stop()
+            wait_until_free(self.running.port)
+
+    # ── a block ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def answer(self, asks: Sequence[Ask], prompt_tokens: Sequence[int]) -> tuple[list[Answer], Reading]:
+        """Send all `asks` at once; the answers, and what the server counted for them. Only the sending is timed."""
+        with self.explained():
+            if self.running.process is None:
+                self.adapter.forget(self.client)
+            before = self._quiet_reading()
+            requests = [self.adapter.request(ask) for ask in asks]
+            recordings = self.client.stream(requests[0][0], [body for _, body in requests])
+            answers = [
+                understand(recording, ask, self.adapter.read, f"{self.where}, slot {slot}", length)
+                for slot, (recording, ask, length) in enumerate(zip(recordings, asks, prompt_tokens, strict=True))
+            ]
+            counted = self._settled(before, answers)
+            accounting.refuse_other_traffic(counted, answers, self.where)
+            return answers, counted
+
+    def _quiet_reading(self) -> Reading:
+        """Counters while nothing is at work. Raises BackendError where somebody else's requests are."""
+        deadline = time.monotonic() + SETTLE_S
+        while (reading := self.meter.read(self.client)).busy:
+            if time.monotonic() > deadline:
+                raise BackendError(
+                    f"{self.where}: {reading.busy} requests are running or waiting, and none is ours",
+                    hint="other traffic: a measurement needs the server alone",
+                )
+            time.sleep(POLL_S)
+        return reading
+
+    def _settled(self, before: Reading, answers: Sequence[Answer]) -> Reading:
+        """What was counted for `answers`, once two readings in a row agree: some counters come later than others."""
+        deadline, last = time.monotonic() + SETTLE_S, None
+        while True:
+            counted = accounting.between(before, self.meter.read(self.client), self.where)
+            complete = accounting.accounted_for(counted, answers) and not counted.busy and counted == last
+            if complete or time.monotonic() > deadline:
+                return counted
+            last = counted
+            time.sleep(POLL_S)
+
+    # ── beginning and end ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + (self.options.start_s if self.running.process else self.options.stall_s)
+        while (status := self.client.status(self.adapter.health)) != 200:
+            process = self.running.process
+            if process is None and status == 0:
+                raise BackendError(f"{self.where}: nobody listens there", hint="start the server, or correct -o url")
+            if process is not None and process.ended is not None:
+                raise BackendError(f"{self.where}: it ended before it was ready")
+            if time.monotonic() > deadline:
+                said = f"{self.adapter.health} says {status}" if status else "nobody listens"
+                raise BackendError(f"{self.where}: not ready in time: {said}", hint="-o start_s=SECONDS waits longer")
+            time.sleep(READY_POLL_S)
+        self._refuse_silent_failures()
+
+    def _refuse_silent_failures(self) -> None:
+        """A server may well start without its draft; its log says so."""
+        if self.running.log is None or not self.role.speculative:
+            return
+        silent = [failure for failure in self.adapter.failures if failure.silent]
+        for failure, line in explain(read_end(self.running.log, self.running.log_start), silent):
+            raise BackendError(f"{self.where}: {failure.cause}", hint=f"{line}\n  log: {self.running.log}")
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Where the process has ended, its log knows more than a broken connection."""
+        try:
+            yield
+        except BackendError as error:
+            code = self._ended_by_now()
+            if code is None:
+                raise
+            assert self.running.log is not None
+            why = diagnosis(self.running.log, self.running.log_start, (*self.adapter.failures, *COMMON))
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            raise BackendError(f"{self.where}: the server {how} ({error.message})", hint=why) from error
+
+    def _ended_by_now(self) -> int | None:
+        process, deadline = self.running.process, time.monotonic() + DYING_S
+        while process is not None and process.ended is None and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return process.ended if process is not None else None
+
+
+def new_port(options: Options) -> int:
+    return options.port or free_port()

@@ -1,0 +1,74 @@
+"""Blocks of an engine behind a server, which shows requests and totals but no steps: their checks and their figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from specgate.core import Block, Served, ServedRequest, Value
+from specgate.errors import InvalidResult
+
+
+def check_served(block: Block, served: Served, where: str) -> None:
+    """What a block of a server must fulfil: a request per slot, its chunks in order, an acceptance that accounts for
+    every token that steps with drafts emitted.
+    """
+    if {len(served.requests), len(block.truncated), len(block.finish)} != {len(block.tokens)}:
+        raise InvalidResult(f"{where}: {len(block.tokens)} slots, but {len(served.requests)} requests")
+    if block.accepted or block.drafted or block.step_ns:
+        raise InvalidResult(f"{where}: a server shows no steps, but {len(block.step_ns)} are recorded")
+    for slot, request in enumerate(served.requests):
+        times = (request.sent_ns, *request.chunk_ns)
+        if not request.chunk_ns or any(later < earlier for earlier, later in pairwise(times)):
+            raise InvalidResult(f"{where} slot {slot}: sent and received at {times}: not in order")
+    record, undrafted_ = served.acceptance, block.counters.get("undrafted_steps", 0)
+    if (record is not None) != block.role.speculative:
+        raise InvalidResult(f"{where}: acceptance of a {block.role} block: {record}")
+    if record is not None and (record.k != block.role.k or record.emitted + undrafted_ != block.emitted):
+        raise InvalidResult(
+            f"{where}: emitted {block.emitted}, but steps with drafts emitted {record.emitted} and others {undrafted_}"
+        )
+
+
+def ttft_ms(block: Block) -> float:
+    return statistics.median(r.ttft_ns for r in requests_of(block)) / 1e6
+
+
+def e2e_ms(block: Block) -> float:
+    return statistics.median(r.e2e_ns for r in requests_of(block)) / 1e6
+
+
+def icl_ms(block: Block) -> float:
+    """0 where no answer had a second chunk."""
+    gaps = [later - earlier for r in requests_of(block) for earlier, later in pairwise(r.chunk_ns)]
+    return statistics.median(gaps) / 1e6 if gaps else 0.0
+
+
+def prefill_tok_s(block: Block) -> float:
+    """Until every prompt of the block was prefilled: a server answers the first while the last may still wait."""
+    filled_ns = max(r.chunk_ns[0] for r in requests_of(block))
+    return block.point.context * len(block.tokens) / (filled_ns / 1e9) if filled_ns else 0.0
+
+
+def requests_of(block: Block) -> Sequence[ServedRequest]:
+    assert block.served is not None
+    return block.served.requests
+
+
+REQUEST_FIGURES: Final[Mapping[str, Callable[[Block], float]]] = {
+    "ttft_ms": ttft_ms,
+    "e2e_ms": e2e_ms,
+    "icl_ms": icl_ms,
+    "prefill_tok_s": prefill_tok_s,
+}
+"""Metric → how to take it of one block: medians over its requests, and over the gaps between their chunks."""
+
+
+def served_steps(blocks: Sequence[Block]) -> Iterator[Value]:
+    """What a step of one slot emitted, where a server has counted the steps that had drafts."""
+    records = [(b.served.acceptance, b) for b in blocks if b.served and b.served.acceptance]
+    steps = sum(r.steps + b.counters.get("undrafted_steps", 0) for r, b in records)
+    if steps:
+        yield Value("emitted_per_step", sum(b.emitted for _, b in records) / steps, "tok_weighted", steps)

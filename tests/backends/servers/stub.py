@@ -1,0 +1,64 @@
+"""A server that speaks five engines' formats and decodes nothing: tokens, acceptance and rate are scripted.
+
+    python -m tests.backends.servers.stub --dialect vllm --port 8000 --k 3 [--rate 200] [--fault NAME[=VALUE]]…
+
+The text is a function of prompt and position, so that every role emits the same tokens. Flags of the real engines that
+it does not know are ignored; draft length and port are read from theirs where it is started in their place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from tests.backends.servers.stub_dialects import DIALECTS
+from tests.backends.servers.stub_engine import Stub
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--dialect", choices=DIALECTS, required=True)
+    parser.add_argument("--port", "--server-port", type=int, required=True)
+    parser.add_argument("--k", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=2000.0)
+    parser.add_argument("--model-name", "--served-model-name", default="specgate")
+    parser.add_argument("--fault", action="append", default=[])
+    for flag in ("--speculative-config", "--speculative-num-steps", "--spec-draft-n-max", "--config"):
+        parser.add_argument(flag)
+    parser.add_argument("--speculative-num-draft-tokens")
+    known, _ = parser.parse_known_args(arguments)
+    return known
+
+
+def draft_length(known: argparse.Namespace) -> int:
+    """As the real engine would read it from its own flags."""
+    if known.speculative_config:
+        return int(json.loads(known.speculative_config)["num_speculative_tokens"])
+    if known.config:
+        import yaml
+
+        with open(known.config) as stream:
+            return int(yaml.safe_load(stream).get("speculative_config", {}).get("max_draft_len", 0))
+    tokens = known.speculative_num_draft_tokens if known.dialect == "lmdeploy" else None
+    return int(known.speculative_num_steps or known.spec_draft_n_max or tokens or known.k)
+
+
+def main(arguments: Sequence[str]) -> None:
+    known = parse(arguments)
+    faults = dict(fault.partition("=")[::2] for fault in known.fault)
+    if "log" in faults:
+        print(faults["log"], file=sys.stderr, flush=True)
+    if "no_start" in faults:
+        sys.exit(3)
+    stub = Stub(known.dialect, draft_length(known), known.rate, known.model_name, faults)
+    app = web.Application()
+    app.add_routes(DIALECTS[known.dialect](stub))
+    web.run_app(app, host="127.0.0.1", port=known.port, print=None, access_log=None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,277 @@
+"""The formats of five engines, as their documentation and sources have them: routes over one stub."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from aiohttp import web
+
+from tests.backends.servers.stub_engine import Step, Stub
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def prometheus(values: dict[str, object]) -> web.Response:
+    lines = "".join(f"{name} {float(str(value))}\n" for name, value in values.items())
+    return web.Response(text=lines, content_type="text/plain")
+
+
+def spec_counters(stub: Stub, prefix: str, labels: str) -> dict[str, object]:
+    """Missing, as in real engines, where nothing drafts."""
+    if not stub.k:
+        return {}
+    counts, name = stub.counts, f"{prefix}spec_decode_num_"
+    at_pos = counts.at_pos + [0] * (stub.k - len(counts.at_pos))
+    return {
+        f"{name}drafts_total{{{labels}}}": counts.steps,
+        f"{name}drafts_created{{{labels}}}": 1.78e9,
+        f"{name}draft_tokens_total{{{labels}}}": counts.drafted,
+        f"{name}accepted_tokens_total{{{labels}}}": counts.accepted,
+        **{f'{name}accepted_tokens_per_pos_total{{{labels},position="{i}"}}': n for i, n in enumerate(at_pos)},
+    }
+
+
+def common(stub: Stub, complete: str, handler: Handler, metrics: Callable[[], web.Response]) -> list[web.RouteDef]:
+    async def health(request: web.Request) -> web.StreamResponse:
+        return web.Response()
+
+    async def models(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"object": "list", "data": [{"id": stub.model, "object": "model"}]})
+
+    async def read_metrics(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=404) if stub.has("no_metrics") else metrics()
+
+    async def sent(request: web.Request) -> web.StreamResponse:
+        return web.json_response(stub.sent_at)
+
+    return [
+        web.get("/health", health),
+        web.get("/v1/models", models),
+        web.get("/metrics", read_metrics),
+        web.get("/stub/sent", sent),
+        web.post(complete, handler),
+    ]
+
+
+def answers(path: str, body: dict[str, object]) -> web.RouteDef:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response(body)
+
+    return web.route("*", path, answer)
+
+
+def usage(stub: Stub, prompt: Sequence[int], made: int) -> dict[str, Any]:
+    counted = len(prompt) + (1 if stub.has("adds_bos") else 0)
+    return {
+        "prompt": counted,
+        "completion": made + (1 if stub.has("miscounts") else 0),
+        "cached": int(stub.faults.get("cached", 0)),
+    }
+
+
+def top_values(tokens: Sequence[int]) -> list[tuple[float, int]]:
+    return [(-0.25, tokens[0]), (-1.75, tokens[0] + 1)]
+
+
+# ── OpenAI completions: vLLM, TensorRT-LLM ───────────────────────────────────────────────────────────────────────────
+
+
+def openai_handler(stub: Stub) -> Handler:
+    async def complete(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if body["model"] != stub.model:
+            return web.json_response({"error": {"message": f"no model {body['model']}"}}, status=404)
+        planned = stub.plan(body["prompt"], body["max_tokens"])
+
+        def write(number: int, step: Step) -> list[dict[str, object]]:
+            last = number == len(planned) - 1
+            choice: dict[str, object] = {"index": 0, "text": "x", "logprobs": None, "token_ids": step.tokens}
+            choice["finish_reason"] = ("length" if not stub.has("short") else "stop") if last else None
+            if body.get("logprobs") and number == 0:
+                top = {f"token_id:{i}": p for p, i in top_values(step.tokens)}
+                choice["logprobs"] = {"top_logprobs": [top], "token_logprobs": [-0.25]}
+            chunk: dict[str, object] = {
+                "object": "text_completion",
+                "model": stub.model,
+                "choices": [choice],
+                "usage": None,
+            }
+            if not last or stub.has("no_usage"):
+                return [chunk]
+            used = usage(stub, body["prompt"], sum(len(s.tokens) for s in planned))
+            final = {
+                "prompt_tokens": used["prompt"],
+                "completion_tokens": used["completion"],
+                "total_tokens": used["prompt"] + used["completion"],
+                "prompt_tokens_details": {"cached_tokens": used["cached"]},
+            }
+            return [chunk, {"object": "text_completion", "choices": [], "usage": final}]
+
+        return await stub.stream(request, planned, write)
+
+    return complete
+
+
+def vllm(stub: Stub) -> list[web.RouteDef]:
+    labels = 'engine="0",model_name="specgate"'
+
+    def metrics() -> web.Response:
+        return prometheus(
+            {
+                f"vllm:num_requests_running{{{labels}}}": stub.counts.running,
+                f"vllm:num_requests_waiting{{{labels}}}": 0,
+                f"vllm:generation_tokens_total{{{labels}}}": stub.counts.generated,
+                f'vllm:request_success_total{{{labels},finished_reason="length"}}': stub.counts.requests,
+                **spec_counters(stub, "vllm:", labels),
+            }
+        )
+
+    extra = [answers("/version", {"version": "0.33.0"}), answers("/reset_prefix_cache", {})]
+    return [*common(stub, "/v1/completions", openai_handler(stub), metrics), *extra]
+
+
+def trtllm(stub: Stub) -> list[web.RouteDef]:
+    def iterations() -> web.Response:
+        """Who reads them consumes them."""
+        found, stub.counts.iterations = stub.counts.iterations, []
+        return web.json_response(found)
+
+    async def requests(request: web.Request) -> web.StreamResponse:
+        return prometheus({'trtllm_request_success_total{finished_reason="length"}': stub.counts.requests})
+
+    extra = [web.get("/prometheus/metrics", requests), answers("/version", {"version": "1.2.1"})]
+    return [*common(stub, "/v1/completions", openai_handler(stub), iterations), *extra]
+
+
+# ── formats of their own ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def generate_handler(
+    stub: Stub, meta_of: Callable[[Sequence[Step], int], dict[str, object]], cumulative: bool
+) -> Handler:
+    """`/generate` of SGLang and LMDeploy: ids and a `meta_info` that grows."""
+
+    async def complete(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        sampling = body.get("sampling_params", body)
+        limit = sampling.get("max_new_tokens") or sampling["max_tokens"]
+        planned = stub.plan(body["input_ids"], limit)
+
+        def write(number: int, step: Step) -> list[dict[str, object]]:
+            so_far = [t for s in planned[: number + 1] for t in s.tokens]
+            used = usage(stub, body["input_ids"], len(so_far))
+            last = number == len(planned) - 1
+            meta: dict[str, object] = {"prompt_tokens": used["prompt"], "completion_tokens": used["completion"]}
+            meta["finish_reason"] = {"type": "stop" if stub.has("short") else "length"} if last else None
+            if stub.has("no_usage"):
+                meta["finish_reason"] = None
+            if body.get("return_logprob"):
+                meta["output_top_logprobs"] = [[[p, i, None] for p, i in top_values(step.tokens)]]
+            meta |= {"cached_tokens": used["cached"]} | (meta_of(planned, number) if last else {})
+            return [{"text": "x", "output_ids": so_far if cumulative else step.tokens, "meta_info": meta, "index": 0}]
+
+        return await stub.stream(request, planned, write)
+
+    return complete
+
+
+def sglang(stub: Stub) -> list[web.RouteDef]:
+    def meta_of(planned: Sequence[Step], number: int) -> dict[str, object]:
+        drafting = [step for step in planned if step.drafted]
+        if not stub.k:
+            return {}
+        deepest = max((s.accepted for s in drafting), default=0)
+        return {
+            "spec_verify_ct": len(drafting),
+            "spec_num_correct_drafts": sum(s.accepted for s in drafting),
+            "spec_num_proposed_drafts": sum(s.drafted for s in drafting),
+            "spec_correct_drafts_histogram": [sum(s.accepted == i for s in drafting) for i in range(deepest + 1)],
+        }
+
+    def metrics() -> web.Response:
+        labels = 'model_name="specgate"'
+        return prometheus(
+            {
+                f"sglang:num_running_reqs{{{labels}}}": stub.counts.running,
+                f"sglang:num_queue_reqs{{{labels}}}": 0,
+                f"sglang:num_requests_total{{{labels}}}": stub.counts.requests,
+                f"sglang:spec_accept_length{{{labels}}}": 2.5,
+            }
+        )
+
+    extra = [answers("/server_info", {"version": "0.5.23"}), answers("/flush_cache", {})]
+    return [*common(stub, "/generate", generate_handler(stub, meta_of, cumulative=True), metrics), *extra]
+
+
+def lmdeploy(stub: Stub) -> list[web.RouteDef]:
+    def metrics() -> web.Response:
+        labels = 'engine="0",model_name="specgate"'
+        return prometheus(
+            {
+                f"lmdeploy:num_requests_running{{{labels}}}": stub.counts.running,
+                f"lmdeploy:num_requests_waiting{{{labels}}}": 0,
+                f"lmdeploy:e2e_request_latency_seconds_count{{{labels}}}": stub.counts.requests,
+                **spec_counters(stub, "lmdeploy:", labels),
+            }
+        )
+
+    handler = generate_handler(stub, lambda planned, number: {}, cumulative=False)
+    return common(stub, "/generate", handler, metrics)
+
+
+def llamacpp(stub: Stub) -> list[web.RouteDef]:
+    async def complete(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        planned = stub.plan(body["prompt"], body["n_predict"])
+
+        def write(number: int, step: Step) -> list[dict[str, object]]:
+            event: dict[str, object] = {"index": 0, "content": "x", "tokens": step.tokens, "stop": False}
+            if body.get("n_probs"):
+                candidates = [{"id": i, "token": "x", "logprob": p} for p, i in top_values(step.tokens)]
+                event["completion_probabilities"] = [{"id": step.tokens[0], "top_logprobs": candidates}]
+            if number < len(planned) - 1 or stub.has("no_usage"):
+                return [event]
+            used = usage(stub, body["prompt"], sum(len(s.tokens) for s in planned))
+            timings: dict[str, object] = {
+                "cache_n": used["cached"],
+                "prompt_n": used["prompt"],
+                "predicted_n": used["completion"],
+            }
+            if stub.k:
+                timings["draft_n"] = sum(s.drafted for s in planned)
+                timings["draft_n_accepted"] = sum(s.accepted for s in planned)
+            final = {
+                "index": 0,
+                "content": "",
+                "tokens": [],
+                "stop": True,
+                "stop_type": "eos" if stub.has("short") else "limit",
+                "tokens_predicted": used["completion"],
+                "tokens_evaluated": used["prompt"],
+                "timings": timings,
+            }
+            return [event, final]
+
+        return await stub.stream(request, planned, write)
+
+    def metrics() -> web.Response:
+        return prometheus(
+            {
+                "llamacpp:requests_processing": stub.counts.running,
+                "llamacpp:requests_deferred": 0,
+                "llamacpp:tokens_predicted_total": stub.counts.generated,
+                **spec_counters(stub, "llamacpp:", 'model="specgate"'),
+            }
+        )
+
+    return [*common(stub, "/completion", complete, metrics), answers("/props", {"build_info": "b11434-2f3a1c"})]
+
+
+DIALECTS: Final[dict[str, Callable[[Stub], list[web.RouteDef]]]] = {
+    "vllm": vllm,
+    "sglang": sglang,
+    "trtllm": trtllm,
+    "lmdeploy": lmdeploy,
+    "llamacpp": llamacpp,
+}

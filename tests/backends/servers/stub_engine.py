@@ -1,0 +1,159 @@
+"""What the stub server decodes and counts, how it streams, and what goes wrong in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+VOCAB = 1000
+ACCEPT = (3, 1, 2, 0, 3, 2)
+"""Drafts accepted by step, repeated; cut to k."""
+
+
+@dataclass
+class Step:
+    """What one step emits, and what it had drafted and accepted before the limit cut it."""
+
+    tokens: list[int]
+    drafted: int
+    accepted: int
+
+
+@dataclass
+class Counts:
+    """What the server has counted since it was started."""
+
+    requests: int = 0
+    running: int = 0
+    generated: int = 0
+    steps: int = 0
+    drafted: int = 0
+    at_pos: list[int] = field(default_factory=list)
+    iterations: list[dict[str, object]] = field(default_factory=list)
+
+    @property
+    def accepted(self) -> int:
+        return sum(self.at_pos)
+
+    def step(self, step: Step) -> None:
+        if step.drafted:
+            self.steps += 1
+            self.drafted += step.drafted
+            self.at_pos += [0] * (step.drafted - len(self.at_pos))
+            for i in range(step.accepted):
+                self.at_pos[i] += 1
+
+
+def token(prompt: Sequence[int], index: int) -> int:
+    return 2 + (sum(prompt) * 31 + len(prompt) * 17 + index * index * 7 + index * 13) % (VOCAB - 2)
+
+
+def steps(prompt: Sequence[int], limit: int, k: int) -> Iterator[Step]:
+    """The prefill token, then cycles until `limit` tokens are out."""
+    yield Step([token(prompt, 0)], 0, 0)
+    made, cycle = 1, 0
+    while made < limit:
+        accepted = min(k, ACCEPT[cycle % len(ACCEPT)])
+        tokens = [token(prompt, made + i) for i in range(min(accepted + 1, limit - made))]
+        yield Step(tokens, k, accepted)
+        made, cycle = made + len(tokens), cycle + 1
+
+
+Writer = Callable[[int, Step], list[dict[str, object]]]
+"""(number of the step, step) → the events that a dialect makes of it."""
+
+
+class Stub:
+    """State and faults of one running stub. `rate`: steps per second of a stream."""
+
+    def __init__(self, dialect: str, k: int, rate: float, model: str, faults: dict[str, str]) -> None:
+        self.dialect, self.k, self.rate, self.model, self.faults = dialect, k, rate, model, faults
+        self.counts = Counts()
+        self.sent_at: list[list[float]] = []
+
+    def has(self, fault: str) -> bool:
+        return fault in self.faults
+
+    def plan(self, prompt: Sequence[int], limit: int) -> list[Step]:
+        k = 0 if self.has("no_drafts") else self.k
+        planned = list(steps(prompt, limit, k))
+        return planned[:3] if self.has("short") else planned
+
+    def count(self, planned: Sequence[Step]) -> None:
+        """As real engines do: when a request has ended, and its last event may have been sent already."""
+        own = Counts()
+        for step in planned:
+            own.step(step)
+            self.counts.step(step)
+        made = sum(len(step.tokens) for step in planned)
+        self.counts.requests += 2 if self.has("foreign") else 1
+        self.counts.generated += made + (5 if self.has("foreign") else 0)
+        stats = {
+            "numRequestsWithDraftTokens": own.steps,
+            "numDraftTokens": own.drafted,
+            "numAcceptedTokens": own.accepted,
+        }
+        idle = {"numActiveRequests": 0, "numQueuedRequests": 0}
+        self.counts.iterations.append(
+            {"iter": self.counts.requests, **idle, "specDecodingStats": stats if own.steps else None}
+        )
+        if self.has("reset"):
+            self.counts = Counts()
+
+    def die_in_time(self) -> None:
+        """End the process once so many requests have been answered."""
+        if self.counts.requests >= int(self.faults.get("die_after", 1 << 30)):
+            os._exit(9)
+
+    async def stream(self, request: web.Request, planned: Sequence[Step], write: Writer) -> web.StreamResponse:
+        """Send one event per step at the scripted rate; faults strike after the second one."""
+        if self.has("status"):
+            said = f"refused: {request.headers.get('Authorization', '')}"
+            return web.json_response({"error": {"message": said}}, status=int(self.faults["status"]))
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        self.die_in_time()
+        self.counts.running += 1
+        stamps: list[float] = []
+        self.sent_at.append(stamps)
+        began = time.perf_counter()
+        held = b""
+        for number, step in enumerate(planned):
+            await asyncio.sleep(max(0.0, began + number / self.rate - time.perf_counter()))
+            if number == 2:
+                await self.strike(request, response)
+            data = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in write(number, step))
+            if self.has("one_piece"):
+                held += data
+            else:
+                await response.write(data)
+            stamps.append(time.perf_counter())
+        self.counts.running -= 1
+        if self.has("late_counters"):
+            asyncio.get_running_loop().call_later(0.2, self.count, planned)
+        else:
+            self.count(planned)
+        await response.write(held + (b"" if self.dialect == "llamacpp" else b"data: [DONE]\n\n"))
+        return response
+
+    async def strike(self, request: web.Request, response: web.StreamResponse) -> None:
+        if self.has("die"):
+            os._exit(9)
+        if self.has("hang"):
+            await asyncio.Event().wait()
+        if self.has("malformed_json"):
+            await response.write(b'data: {"choices": [{"text": \n\n')
+        if self.has("malformed_sse"):
+            await response.write(b"<html>gateway</html>\n\n")
+        if self.has("cut"):
+            await response.write(b'data: {"choi')
+            assert request.transport is not None
+            request.transport.abort()
+        if self.has("error_event"):
+            await response.write(b'data: {"error": {"message": "the engine has gone"}}\n\n')

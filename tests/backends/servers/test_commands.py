@@ -1,0 +1,102 @@
+"""Command lines: what each engine is told, with its own unit of forced acceptance, and how it reads capture layers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from specgate.backends.eagle3.hf_keys import Keys
+from specgate.backends.servers.adapter import Launch
+from specgate.backends.servers.engine import check_forced
+from specgate.backends.servers.engines import adapter_named
+from specgate.backends.servers.options import Options
+from specgate.core import BASELINE, PairRef, Role
+from specgate.errors import UsageError
+from tests.backends.servers.helpers import ENGINES, own_options
+
+
+def launch(name: str, folder: Path, role: Role, **options: str) -> Launch:
+    parsed = Options.parse({**own_options(folder, name), **options}, adapter_named(name).own_options)
+    return Launch(role, PairRef("p", Path("/t"), Path("/d")), 8123, "bfloat16", 4, 2048, parsed, folder)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_only_spec_roles_name_a_draft_and_every_server_stays_on_the_loopback(name: str, tmp_path: Path) -> None:
+    for role in (BASELINE, Role(3)):
+        command = adapter_named(name).command(launch(name, tmp_path, role, args="--last flag"))
+        assert "127.0.0.1" in command.argv and "8123" in command.argv
+        assert command.argv[-2:] == ("--last", "flag")
+        told = " ".join(command.argv) + "".join(p.read_text() for p in tmp_path.glob(f"*-{role}.yaml"))
+        assert ("/d" in told or "draft.gguf" in told) == role.speculative
+
+
+def test_forced_acceptance_is_converted_to_the_unit_of_each_engine(tmp_path: Path) -> None:
+    vllm, sglang, trtllm, llamacpp = (
+        adapter_named(name).command(launch(name, tmp_path, Role(3), force_al="2.5"))
+        for name in ("vllm", "sglang", "trtllm", "llamacpp")
+    )
+    config = json.loads(vllm.argv[vllm.argv.index("--speculative-config") + 1])
+    assert config["rejection_sample_method"] == "synthetic" and config["synthetic_acceptance_length"] == 2.5
+    assert sglang.env["SGLANG_SIMULATE_ACC_LEN"] == "2.5"
+    assert trtllm.env["TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS"] == "1.5"
+    assert llamacpp.argv[llamacpp.argv.index("--spec-synth-len") + 1] == "2.5"
+
+
+def test_a_forced_length_beyond_the_chain_is_refused() -> None:
+    check_forced(4.0, Role(3))
+    with pytest.raises(UsageError, match="1 to 4 tokens"):
+        check_forced(4.5, Role(3))
+
+
+def test_prefix_caches_are_off(tmp_path: Path) -> None:
+    vllm, sglang = (adapter_named(n).command(launch(n, tmp_path, BASELINE)).argv for n in ("vllm", "sglang"))
+    adapter_named("trtllm").command(launch("trtllm", tmp_path, BASELINE))
+    assert "--no-enable-prefix-caching" in vllm and "--disable-radix-cache" in sglang
+    assert yaml.safe_load((tmp_path / "trtllm-baseline.yaml").read_text())["kv_cache_config"] == {
+        "enable_block_reuse": False
+    }
+
+
+def test_turbomind_takes_no_draft(tmp_path: Path) -> None:
+    lmdeploy = adapter_named("lmdeploy")
+    lmdeploy.command(launch("lmdeploy", tmp_path, BASELINE, engine="turbomind"))
+    with pytest.raises(UsageError, match="TurboMind takes no EAGLE-3 draft"):
+        lmdeploy.command(launch("lmdeploy", tmp_path, Role(3), engine="turbomind"))
+
+
+@pytest.mark.parametrize("name", ["target_gguf", "draft_gguf"])
+def test_llama_cpp_needs_its_files(name: str, tmp_path: Path) -> None:
+    made = launch("llamacpp", tmp_path, Role(3))
+    (tmp_path / f"{name.removesuffix('_gguf')}.gguf").unlink()
+    with pytest.raises(UsageError, match=f"option {name} = .*no such file"):
+        adapter_named("llamacpp").command(made)
+
+
+NESTED = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 17, 33]}}
+TOP = {"eagle_aux_hidden_state_layer_ids": [2, 18, 34]}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "boundaries"),
+    [
+        # The table of conventions: a nested [1, 17, 33] in a target of 36 layers, a top-level list, and no list at all.
+        ("sglang", NESTED, (2, 18, 34)),
+        ("trtllm", NESTED, (2, 18, 34)),
+        ("vllm", NESTED, (2, 18, 33)),
+        ("lmdeploy", NESTED, (2, 18, 33)),
+        ("vllm", TOP, (2, 18, 34)),
+        ("sglang", TOP, (2, 18, 33)),
+        ("trtllm", TOP, (2, 18, 33)),
+        ("lmdeploy", TOP, (2, 18, 33)),
+        ("llamacpp", TOP, (2, 18, 34)),
+        *[(name, {}, (2, 18, 33)) for name in ENGINES],
+    ],
+)
+def test_engines_read_capture_layers_by_their_own_convention(
+    name: str, config: dict[str, object], boundaries: tuple[int, ...]
+) -> None:
+    found = adapter_named(name).capture(Keys(Path("config.json"), config), 36)
+    assert found.boundaries == boundaries and found.rule

@@ -1,0 +1,159 @@
+"""Five engines through the harness's protocol, on servers that the adapters start with the real engines' flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specgate.api import ScriptedTrace
+from specgate.core import BASELINE, Budget, Finish, Role
+from specgate.errors import BackendError, UsageError
+from specgate.plugins import backend
+from tests.backends.servers.helpers import ENGINES, attached, own_options, request_of, running_stub, started
+from tests.backends.servers.stub_engine import ACCEPT, token
+
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
+STEPS = Budget(steps=20)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_block_has_every_request_its_times_and_the_servers_counts(
+    name: str, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with started(tmp_path, pair, name) as engine:
+        assert engine.prefill(PROMPTS, draft=True) == 0
+        baseline, spec = (engine.decode(role, STEPS, ()) for role in (BASELINE, Role(3)))
+    for block in (baseline, spec):
+        assert block.tokens == tuple(tuple(token(p, i) for i in range(21)) for p in PROMPTS)
+        assert block.served is not None and block.prefill_ns is not None
+        firsts = [r.chunk_ns[0] for r in block.served.requests]
+        lasts = [r.chunk_ns[-1] for r in block.served.requests]
+        assert block.prefill_ns == min(firsts) and block.elapsed_ns == max(lasts) - min(firsts)
+        assert block.finish == ("length", "length") and not block.step_ns and not block.accepted
+    assert baseline.served is not None and baseline.served.acceptance is None
+    assert spec.served is not None and spec.served.acceptance is not None
+    record = spec.served.acceptance
+    # By the script: 20 tokens in cycles of 4, 2, 3, 1, 4, 3, 3, and the third of the last cycle fits just in part.
+    cycles = [ACCEPT[i % len(ACCEPT)] for i in range(7)]
+    record.check()
+    assert (record.steps, record.accepted, record.drafted) == (14, 2 * sum(cycles), 2 * 7 * 3)
+    assert record.truncated == 2 * (7 + sum(cycles) - 20)
+    assert record.hist in ((), tuple(2 * cycles.count(i) for i in range(4)))
+    assert (record.hist == ()) == (name == "trtllm"), "only TensorRT-LLM counts no positions"
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_facts_and_top_two_come_from_the_baselines_server(name: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with started(tmp_path, pair, name) as engine:
+        facts = engine.facts()
+        engine.prefill(PROMPTS, draft=True)
+        assert engine.top2(0, (9, 9)) == (None if name == "lmdeploy" else (-0.25, -1.75))
+        assert engine.decode(BASELINE, STEPS, ()).tokens[0][0] == token(PROMPTS[0], 0)
+    assert facts.backend == name and facts.has_draft and facts.acceptance is None
+    assert facts.details["drafter"] == "eagle3" and facts.details["servers"] == "together"
+    versions = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.2.1", "llamacpp": "b11434-2f3a1c"}
+    assert facts.details[f"{name} version"] == versions.get(name, "not told over HTTP")
+    assert facts.capture_rule is not None
+    assert bool(facts.warnings) == (name == "lmdeploy"), "the tiny draft names its layers, which LMDeploy does not read"
+
+
+def test_the_digest_is_that_of_the_reference_engine(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with started(tmp_path, pair, "vllm") as engine:
+        served = engine.facts()
+    opened = backend("reference").open(request_of(pair, tmp_path, {"device": "cpu"}))
+    assert (served.target_sha256, served.draft_sha256) == (opened.facts().target_sha256, opened.facts().draft_sha256)
+
+
+def test_a_block_that_is_looked_into_says_that_nothing_can_be_seen(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with started(tmp_path, pair, "vllm") as engine:
+        engine.prefill(PROMPTS, draft=True)
+        assert isinstance(engine, ScriptedTrace)
+        decoded, seen = engine.trace(Role(3), Budget(steps=4))
+    assert len(decoded.tokens[0]) == 5 and "behind a server" in str(seen.unseen)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_natural_end_is_an_end_and_not_a_short_answer(name: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with started(tmp_path, pair, name, "--fault", "short") as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block = engine.decode(Role(3), Budget(new_tokens=21, ignore_eos=False), ())
+        assert block.finish == (Finish.EOS, Finish.EOS) and 1 < len(block.tokens[0]) < 21
+        with pytest.raises(BackendError, match="tokens in place of 21"):
+            engine.decode(Role(3), Budget(new_tokens=21, ignore_eos=True), ())
+
+
+@pytest.mark.parametrize("name", ["vllm", "trtllm", "llamacpp"])
+def test_counters_may_come_later_than_the_answers(name: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with started(tmp_path, pair, name, "--fault", "late_counters") as engine:
+        engine.prefill(PROMPTS, draft=True)
+        first, second = (engine.decode(Role(3), STEPS, ()) for _ in range(2))
+    assert first.served is not None and second.served is not None
+    assert first.served.acceptance == second.served.acceptance and first.counters["undrafted_steps"] == 0
+
+
+def test_cached_prompt_tokens_are_counted(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with started(tmp_path, pair, "sglang", "--fault", "cached=2") as engine:
+        engine.prefill(PROMPTS, draft=True)
+        assert engine.decode(BASELINE, STEPS, ()).counters["cache_hit_tokens"] == 4
+
+
+def test_a_server_that_silently_drafts_nothing_leaves_an_empty_record(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with started(tmp_path, pair, "vllm", "--fault", "no_drafts") as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block = engine.decode(Role(3), STEPS, ())
+    assert block.served is not None and block.served.acceptance is not None
+    assert block.served.acceptance.steps == 0 and block.counters["undrafted_steps"] == 40
+
+
+def test_servers_apart_run_one_at_a_time(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    from specgate.backends.servers.engine import ServerEngine
+
+    with started(tmp_path, pair, "llamacpp", servers="apart") as engine:
+        assert isinstance(engine, ServerEngine)
+        engine.prefill(PROMPTS, draft=True)
+        for role in (BASELINE, Role(3), BASELINE):
+            assert engine.decode(role, STEPS, ()).tokens[0][0] == token(PROMPTS[0], 0)
+            assert list(engine.servers) == [role]
+
+
+def test_running_servers_are_attached_to_by_role_and_left_running(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with running_stub("vllm", 0) as plain, running_stub("vllm", 3) as drafting:
+        options = {"url.baseline": plain, "url.spec-3": drafting}
+        for _ in range(2):
+            with attached(tmp_path, pair, "vllm", options) as engine:
+                engine.prefill(PROMPTS, draft=True)
+                assert engine.decode(Role(3), STEPS, ()).tokens == engine.decode(BASELINE, STEPS, ()).tokens
+                assert any("started by someone else" in w for w in engine.facts().warnings)
+
+
+def test_a_baseline_that_drafts_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with running_stub("vllm", 3) as drafting, attached(tmp_path, pair, "vllm", {"url": drafting}) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        with pytest.raises(BackendError, match="it drafts, and is to be the baseline"):
+            engine.decode(BASELINE, STEPS, ())
+
+
+def test_a_server_of_another_draft_length_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with running_stub("vllm", 0) as plain, running_stub("vllm", 3) as drafting:
+        options = {"url.baseline": plain, "url.spec-2": drafting}
+        with attached(tmp_path, pair, "vllm", options) as engine:
+            engine.prefill(PROMPTS, draft=True)
+            with pytest.raises(BackendError, match="k = 2 needs 3 histogram bins") as caught:
+                engine.decode(Role(2), STEPS, ())
+            assert "draft length" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("lmdeploy", {"force_al": "2.5"}, "no way to force acceptance"),
+        ("trtllm", {"drafter": "ngram"}, "trtllm has eagle3"),
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused_before_a_server_is_started(
+    name: str, options: dict[str, str], said: str, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        backend(name).open(request_of(pair, tmp_path, {**own_options(tmp_path, name), **options}))
+    assert not list(tmp_path.glob("*.log"))

@@ -1,0 +1,48 @@
+"""Known lines of a log are explained; a log without any is quoted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specgate.backends.servers.engines import adapter_named
+from specgate.backends.servers.failures import COMMON, diagnosis
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("vllm", "ValueError: Eagle3 is only supported for ['llama'] models. Got mixtral", "method mismatch"),
+        ("vllm", "ValueError: Free memory on device cuda:0 is less than desired", "gpu-memory-utilization"),
+        ("vllm", "vllm serve: error: unrecognized arguments: --x", "a flag that this version"),
+        ("sglang", "WARNING: Parameter midlayer.fc.weight not found in params_dict", "draft not loaded"),
+        ("sglang", "AttributeError: 'M' object has no attribute 'set_eagle3_layers_to_capture'", "method mismatch"),
+        ("trtllm", "pydantic: Extra inputs are not permitted", "a key of the --config"),
+        ("lmdeploy", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x1728 and 576x576)", "width error"),
+        ("llamacpp", "error loading model: unknown model architecture: 'eagle3'", "too old a version"),
+        ("llamacpp", "srv: couldn't bind HTTP server socket, port: 8080", "the port is in use"),
+        ("llamacpp", "ggml_backend: failed to allocate buffer", "memory ran out"),
+    ],
+)
+def test_a_known_line_is_explained_and_shown(name: str, line: str, said: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"starting\n{line}\nbye\n")
+    text = diagnosis(log, 0, (*adapter_named(name).failures, *COMMON))
+    assert said in text and line[:60] in text and str(log) in text
+
+
+def test_lines_of_an_earlier_run_explain_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("CUDA out of memory\n")
+    start = log.stat().st_size
+    assert diagnosis(log, start, COMMON) == f"it has printed nothing: {log}"
+    log.write_text("CUDA out of memory\nsomething else\n")
+    text = diagnosis(log, start, COMMON)
+    assert "something else" in text and "memory ran out" not in text
+
+
+def test_a_harmless_line_of_llama_cpp_is_no_failure(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("eagle3 requires ctx_other to be set\n")
+    assert diagnosis(log, 0, (*adapter_named("llamacpp").failures, *COMMON)).startswith("last lines of")

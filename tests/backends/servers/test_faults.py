@@ -1,0 +1,176 @@
+"""Whatever a server does wrong ends in a BackendError that says what, and leaves no process and no port behind."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+import psutil
+import pytest
+
+from specgate.backends.servers import server as server_module
+from specgate.core import BASELINE, Budget, Role
+from specgate.errors import BackendError, EnvironmentRefused
+from specgate.plugins import backend
+from tests.backends.servers.helpers import ENGINES, attached, request_of, running_stub, started
+
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
+STEPS = Budget(steps=20)
+KEY = "sk-not-to-be-seen"
+
+IN_MID_BLOCK = [
+    ("die", r"the connection broke"),
+    ("hang", r"silent for 0.5 s"),
+    ("malformed_json", r"malformed event"),
+    ("malformed_sse", r"malformed event: field '<html>gateway</html>'"),
+    ("cut", r"the connection broke"),
+    ("error_event", r"the server reports an error: .*the engine has gone"),
+    ("status=500", r"HTTP 500"),
+    ("status=429", r"HTTP 429"),
+    ("no_usage", r"with no (finish reason|usage record)"),
+    ("adds_bos", r"the server counted 4 prompt tokens, 3 were meant"),
+    ("miscounts", r"41 tokens received, but the usage record says 42"),
+    ("one_piece", r"not streamed"),
+    ("foreign", r"counted .* during a block of"),
+    ("reset", r"counters fell|0 requests during a block of 2"),
+]
+
+
+@pytest.fixture(scope="module")
+def baselines() -> Iterator[Callable[[str], str]]:
+    """Engine → the URL of a stub without faults, started once, in the baseline's place."""
+    with ExitStack() as stack:
+        yield cache(lambda name: stack.enter_context(running_stub(name, 0)))
+
+
+@pytest.mark.parametrize(("fault", "said"), IN_MID_BLOCK, ids=[f for f, _ in IN_MID_BLOCK])
+def test_a_fault_in_mid_block_is_named(
+    fault: str,
+    said: str,
+    baselines: Callable[[str], str],
+    pair: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "SETTLE_S", 0.3)
+    with running_stub("vllm", 3, "--fault", fault) as url:
+        options = {"url": url, "url.baseline": baselines("vllm"), "stall_s": "0.5"}
+        with attached(tmp_path, pair, "vllm", options) as engine:
+            engine.prefill(PROMPTS, draft=True)
+            with pytest.raises(BackendError, match=said):
+                engine.decode(Role(3), Budget(steps=40), ())
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("fault", ["no_usage", "foreign"])
+def test_no_engine_gets_away_with_it(
+    name: str,
+    fault: str,
+    baselines: Callable[[str], str],
+    pair: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "SETTLE_S", 0.3)
+    with (
+        running_stub(name, 3, "--fault", fault) as url,
+        attached(tmp_path, pair, name, {"url": url, "url.baseline": baselines(name)}) as engine,
+    ):
+        engine.prefill(PROMPTS, draft=True)
+        with pytest.raises(BackendError):
+            engine.decode(Role(3), STEPS, ())
+
+
+def test_a_server_that_dies_in_mid_block_is_explained_by_its_log(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    faults = ("--fault", "die", "--fault", "log='torch.OutOfMemoryError: CUDA out of memory'")
+    before = psutil.Process().children()
+    with started(tmp_path, pair, "vllm", *faults) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        with pytest.raises(BackendError, match="the server ended with exit code 9") as caught:
+            engine.decode(Role(3), STEPS, ())
+        assert "memory ran out" in str(caught.value)
+    assert psutil.Process().children() == before
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_missing_counters_are_missed_at_once_with_the_flag_that_brings_them(
+    name: str, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(BackendError, match=r"the server needs|HTTP 404"),
+        started(tmp_path, pair, name, "--fault", "no_metrics"),
+    ):
+        pass
+
+
+def test_a_server_that_does_not_start_is_explained_by_its_log(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    line = "RuntimeError:_size_mismatch_for_fc.weight"
+    faults = ("--fault", "no_start", "--fault", f"log={line.replace('_', ' ')!r}")
+    with (
+        pytest.raises(BackendError, match="ended with exit code 3") as caught,
+        started(tmp_path, pair, "vllm", *faults),
+    ):
+        pass
+    assert "width error" in str(caught.value) and "size mismatch for fc.weight" in str(caught.value)
+
+
+def test_a_draft_that_did_not_load_is_found_in_the_log_of_a_server_that_runs(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    fault = ("--fault", "log='Parameter midlayer.fc.weight not found in params_dict'")
+    with started(tmp_path, pair, "sglang", *fault) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        assert engine.decode(BASELINE, STEPS, ()).tokens
+        with pytest.raises(BackendError, match="draft not loaded"):
+            engine.decode(Role(3), STEPS, ())
+
+
+def test_a_port_in_use_is_named(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        options = {"port": str(port), "servers": "apart"}
+        with (
+            pytest.raises(BackendError, match=rf"port {port} of 127\.0\.0\.1 is in use"),
+            started(tmp_path, pair, "vllm", **options),
+        ):
+            pass
+
+
+def test_nobody_listening_is_said(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="nobody listens there"):
+        backend("vllm").open(request_of(pair, tmp_path, {"url": "http://127.0.0.1:9"}))
+
+
+def test_https_to_a_server_without_it_is_a_tls_error(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with running_stub("vllm", 0) as url, pytest.raises(BackendError, match="TLS"):
+        backend("vllm").open(request_of(pair, tmp_path, {"url": url.replace("http:", "https:")}))
+
+
+def test_another_model_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with running_stub("sglang", 0) as url, pytest.raises(BackendError, match=r"serves specgate, not 'llama'"):
+        backend("sglang").open(request_of(pair, tmp_path, {"url": url, "model": "llama"}))
+
+
+def test_a_key_is_sent_and_never_repeated(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVER_KEY", KEY)
+    with (
+        running_stub("vllm", 0, "--fault", "status=401") as url,
+        attached(tmp_path, pair, "vllm", {"url": url, "api_key_env": "SERVER_KEY"}) as engine,
+    ):
+        engine.prefill(PROMPTS, draft=False)
+        with pytest.raises(BackendError, match=r"refused: Bearer \(API key\)") as caught:
+            engine.decode(BASELINE, STEPS, ())
+        assert KEY not in repr(caught.value) + repr(engine.facts())
+
+
+def test_a_key_that_is_not_set_is_missed(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    options = {"url": "http://127.0.0.1:9", "api_key_env": "NO_SUCH_KEY"}
+    with pytest.raises(EnvironmentRefused, match="NO_SUCH_KEY"):
+        backend("vllm").open(request_of(pair, tmp_path, options))

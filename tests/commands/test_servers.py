@@ -1,0 +1,94 @@
+"""The command line on a server back end: a run with its evidence, and faults that lose nothing that was measured."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from specgate.store import RunFolder
+from tests.backends.servers.helpers import program
+from tests.backends.servers.test_process import eventually
+from tests.command import Cli
+
+KEY = "sk-not-to-be-written"
+
+
+def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
+    done = cli.micro("--backend", "vllm", "-o", f"program={program(cli.folder, 'vllm', '--rate 500')}", "--plain")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = RunFolder.open(cli.newest()).read_run()
+    lengths = {c.cell.role.name: c.acceptance and c.acceptance.acceptance_length for c in run.cells}
+    # 6 tokens after the first, by cycles that accept 3, 1, 2 … drafts, cut to k: 2 + 1 + 2 in 3 steps, 3 + 1 in 2.
+    assert lengths == {"baseline": None, "spec-2": 1 + 5 / 3, "spec-3": 1 + 4 / 2}
+    assert all(c.tokens.identical for c in run.comparisons)
+    assert sorted(p.name for p in (cli.newest() / "logs").glob("vllm-*")) == [
+        "vllm-baseline.log",
+        "vllm-spec-2.log",
+        "vllm-spec-3.log",
+    ]
+    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+
+
+def test_a_server_that_dies_costs_its_point_and_no_finished_block(cli: Cli) -> None:
+    server = program(cli.folder, "vllm", "--rate 500 --fault die_after=12")
+    done = cli.micro("--backend", "vllm", "-o", f"program={server}", "--plain")
+    assert done.returncode == 7
+    assert "the server ended with exit code 9" in done.stderr
+    folder = RunFolder.open(cli.newest())
+    assert len(folder.blocks()) > 3 and {c.status for c in folder.read_run().cells} <= {"partial", "failed"}
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_is_killed_or_interrupted_leaves_no_server_behind(cli: Cli, signal_: signal.Signals) -> None:
+    server = program(cli.folder, "vllm", "--fault", "hang")
+    command = [
+        sys.executable,
+        "-m",
+        "specgate",
+        "micro",
+        "--scenario",
+        "tiny.yaml",
+        "--policy",
+        "policy.yaml",
+        "--plain",
+    ]
+    command += ["--backend", "vllm", "-o", f"program={server}", "-o", "stop_s=0.3"]
+    command += ["--target", str(cli.target), "--draft", str(cli.draft)]
+    with subprocess.Popen(command, cwd=cli.folder, env={**os.environ, "PYTHONPATH": str(cli.root)}) as run:
+        harness = psutil.Process(run.pid)
+        assert eventually(lambda: any(log.stat().st_size for log in cli.folder.glob("runs/*/logs/worker-0.log")))
+        assert eventually(lambda: any(is_stub(p) for p in harness.children(recursive=True)))
+        started = harness.children(recursive=True)
+        run.send_signal(signal_)
+    _, left = psutil.wait_procs(started, timeout=10)
+    assert not left
+
+
+def is_stub(process: psutil.Process) -> bool:
+    try:
+        return "tests.backends.servers.stub" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("option", [f"api_key={KEY}", f"url=http://me:{KEY}@127.0.0.1:8000", f"args=--api-key {KEY}"])
+def test_a_secret_on_the_command_line_is_refused_before_anything_is_written(cli: Cli, option: str) -> None:
+    done = cli.micro("--backend", "vllm", "-o", option)
+    assert done.returncode == 2 and KEY not in done.stdout + done.stderr
+    assert not (cli.folder / "runs").exists()
+
+
+def test_a_server_elsewhere_needs_leave(cli: Cli) -> None:
+    done = cli.micro("--backend", "sglang", "-o", "url=http://192.0.2.1:30000")
+    assert done.returncode == 2 and "-o allow_remote=on" in done.stderr
+
+
+def test_a_missing_gguf_file_is_missed_before_anything_is_written(cli: Cli) -> None:
+    done = cli.micro("--backend", "llamacpp")
+    assert done.returncode == 2 and "option target_gguf is missing" in done.stderr
+    assert not (cli.folder / "runs").exists()
