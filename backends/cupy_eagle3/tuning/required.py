@@ -16,9 +16,9 @@ SHOWN = 3
 
 
 def describe(tuned: Tuned, lookups: Sequence[Lookup]) -> str:
-    """`11 of 11 from …/nvidia-h200.json`."""
+    """`11 of 11 from nvidia-h200.json`: names only, as runs are shared."""
     hits = sum(lookup.hit for lookup in lookups)
-    files = " and ".join(str(source.file) for source in tuned.sources)
+    files = " and ".join(source.file.name for source in tuned.sources)
     return f"{hits} of {len(lookups)}" + (f" from {files}" if files else "")
 
 

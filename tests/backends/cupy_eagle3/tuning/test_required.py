@@ -43,7 +43,7 @@ def test_perf_mode_refuses_what_is_not_tuned_with_shape_file_and_command(
     command = shlex.join(["--target", str(pair.target), "--draft", str(pair.draft)])
     assert hint == f"  tune them: specgate tune gemm --missing {command}"
     assert refused.value.exit_code is ExitCode.ENV_REJECTED
-    assert f"tuned products: 14 of 15 from {file}" in capsys.readouterr().out
+    assert f"tuned products: 14 of 15 from {file.name}" in capsys.readouterr().out
 
 
 def test_where_nothing_is_tuned_three_products_are_named_and_the_rest_counted(request_: OpenRequest) -> None:
