@@ -13,16 +13,21 @@
 // whose chunk a new position lies in puts it into the cache, and reads it there like any other.
 // `attention_combine`: one block per (row, head) joins the chunks, in JOINING sums: warp w's is of every JOINING-th chunk.
 //
-// Keys are read straight from memory as operand B of q · kᵀ, and values, stored transposed, as operand B of p · v. Key
+// Keys are operand B of q · kᵀ as they lie in memory, and values, stored transposed, operand B of p · v. Key
 // 8 · (n / 2) + 2 · tile + n % 2 of a group is column n of tile `tile`: then a lane's probabilities are those of keys
 // 8c … 8c + 7, which is what its 16-byte load of values holds, and they need no exchange between lanes.
+//
+// They come through a ring of STAGES pieces per warp in shared memory, a piece being the keys or the values of a group; a
+// thread reads only what it has copied. The first pieces of earlier steps are under way before anything else is known.
+#include "async_copy.cuh"
 #include "bf16.cuh"
 #include "block.cuh"
 #include "dependent.cuh"
 #include "mma.cuh"
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM must be 64 or 128");
-static_assert(BLOCK % 32 == 0 && CHUNK % 32 == 0, "a group of 32 keys must not cross a block or a chunk");
+static_assert(BLOCK % 32 == 0 && CHUNK % BLOCK == 0, "a group of 32 keys must not cross a block, nor a block a chunk");
+static_assert(CHUNK / BLOCK <= 32, "CHUNK must be at most 32 blocks: a lane holds one entry of the table");
 
 #define GROUP (HEADS / KV_HEADS)
 #define QUERIES (GROUP * ROWS)
@@ -31,6 +36,8 @@ static_assert(BLOCK % 32 == 0 && CHUNK % 32 == 0, "a group of 32 keys must not c
 #define HALF (HEAD_DIM / 2)
 #define ALL_HEADS (HEADS + 2 * KV_HEADS)
 #define NARROW (HEAD_DIM / 8)
+#define PIECE (HEAD_DIM / 8 * 32)  // 16-byte loads of a warp
+#define STRIDE (32 * WARPS)        // positions between two groups of a warp
 #define MASKED (-__int_as_float(0x7f800000))  // minus infinity: its power of two is an exact zero
 #define NOTHING (-1e30f)  // a maximum below every score that is not masked; its powers, too, are exact zeros
 
@@ -48,16 +55,21 @@ __device__ __forceinline__ float2 rotated(float x, float y, float cosine, float 
     return make_float2(x * cosine - y * sine, y * cosine + x * sine);
 }
 
-// Eight of them, packed as bfloat16: elements i … i + 7 into `low`, i + HALF … into `high`.
+// Eight of them, packed as bfloat16: elements i … i + 7 into `low`, i + HALF … into `high`. All pointers are aligned to 16
+// bytes.
 __device__ __forceinline__ void rotated_eight(uint4& low, uint4& high, const float* in, const float* cosine,
                                               const float* sine) {
     unsigned *to_low = &low.x, *to_high = &high.x;
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-        const float2 a = rotated(in[i], in[i + HALF], cosine[i], sine[i]);
-        const float2 b = rotated(in[i + 1], in[i + 1 + HALF], cosine[i + 1], sine[i + 1]);
+    for (int i = 0; i < 8; i += 4) {
+        const float4 x = *reinterpret_cast<const float4*>(in + i), y = *reinterpret_cast<const float4*>(in + i + HALF);
+        const float4 cos = *reinterpret_cast<const float4*>(cosine + i), sin = *reinterpret_cast<const float4*>(sine + i);
+        const float2 a = rotated(x.x, y.x, cos.x, sin.x), b = rotated(x.y, y.y, cos.y, sin.y);
+        const float2 c = rotated(x.z, y.z, cos.z, sin.z), d = rotated(x.w, y.w, cos.w, sin.w);
         to_low[i / 2] = pack_bf16(a.x, b.x);
+        to_low[i / 2 + 1] = pack_bf16(c.x, d.x);
         to_high[i / 2] = pack_bf16(a.y, b.y);
+        to_high[i / 2 + 1] = pack_bf16(c.y, d.y);
     }
 }
 
@@ -69,14 +81,20 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
                                                                    const int* active_count, int offset) {
     // Two tiles of the same chunk are neighbours: the second finds keys and values in the L2 cache.
     const int tile = blockIdx.x % TILES, place = blockIdx.x / TILES, kv_head = blockIdx.y, a = blockIdx.z;
-    const int slot = a < *active_count ? active[a] : -1;
-    const int position = slot < 0 ? 0 : length[slot] + offset, last = position + ROWS - 1;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+    // Every step of this chain is a trip to the L2 cache: what can be asked for at once is. Beyond active_count stand slots
+    // that were active.
+    const int count = *active_count, slot = active[a];
+    const int position = length[slot] + offset, last = position + ROWS - 1;
+    const int appended = counts ? counts[slot] : APPENDED, oldest_new = counts ? position - appended + 1 : position;
     const int chunk = first_chunk(position) + place;
-    const bool idle = slot < 0 || chunk * CHUNK > last;
+    const int* table = block_table + slot * MAX_BLOCKS;
+    const int entry = table[min(chunk * (CHUNK / BLOCK) + min(lane, CHUNK / BLOCK - 1), MAX_BLOCKS - 1)];
+    const bool idle = a >= count || chunk * CHUNK > last;
     const int end = min(last + 1, (chunk + 1) * CHUNK);
     const int begin = WINDOW ? max(chunk * CHUNK, (position - WINDOW + 1) & ~31) : chunk * CHUNK;  // seen by row 0
 #if STATISTICS
-    if (threadIdx.x == 0 && slot >= 0) {
+    if (threadIdx.x == 0 && a < count) {
         const int groups = CHUNK / 32, done = idle ? 0 : max(0, (end - begin + 31) / 32);
         atomicAdd(statistics, groups);
         atomicAdd(statistics + (idle ? 1 : 2), groups - done);
@@ -87,37 +105,38 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
         await_previous();
         return;
     }
-    const int appended = counts ? counts[slot] : APPENDED, oldest_new = counts ? position - appended + 1 : position;
 
+    // In the same memory, one after the other: the ring [STAGES][WARPS][PIECE], and outputs [WARPS][16][HEAD_DIM].
+    extern __shared__ uint4 memory[];
     __shared__ uint4 queries[WIDE][2][32];
-    __shared__ float outputs[WARPS][16][HEAD_DIM];
     __shared__ float2 stats[WARPS][16];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 
-    const int* table = block_table + slot * MAX_BLOCKS;
-    auto page = [&](bf16* pages, int key) {
-        return pages + ((long long)table[key / BLOCK] * KV_HEADS + kv_head) * BLOCK * HEAD_DIM;
-    };
-    uint4 k[4][WIDE], v[NARROW];
-    auto load_keys = [&](int key) {
-        const bf16* keys = page(k_pages, key) + (key % BLOCK) * HEAD_DIM;
+    auto piece = [&](int stage) { return memory + (stage * WARPS + warp) * PIECE + lane; };
+    auto fetch = [&](int stage, bool values, int key) {  // all lanes of a warp
+        const int block = __shfl_sync(FULL_WARP, entry, (key - chunk * CHUNK) / BLOCK);
+        const long long at = ((long long)block * KV_HEADS + kv_head) * BLOCK * HEAD_DIM;
+        uint4* to = piece(stage);
+        if (values) {
+            const bf16* from = v_pages + at + key % BLOCK + g * BLOCK + 8 * c;
 #pragma unroll
-        for (int n = 0; n < 4; ++n)
+            for (int n = 0; n < NARROW; ++n) copy_async(to + n * 32, from + n * 8 * BLOCK);
+        } else {
+            const bf16* from = k_pages + at + (key % BLOCK + 8 * (g / 2) + g % 2) * HEAD_DIM + 8 * c;
 #pragma unroll
-            for (int wide = 0; wide < WIDE; ++wide)
-                k[n][wide] = load_once(keys + (8 * (g / 2) + 2 * n + g % 2) * HEAD_DIM + wide * 32 + 8 * c);
-    };
-    auto load_values = [&](int key) {
-        const bf16* values = page(v_pages, key) + key % BLOCK;
+            for (int n = 0; n < 4; ++n)
 #pragma unroll
-        for (int n = 0; n < NARROW; ++n) v[n] = load_once(values + (n * 8 + g) * BLOCK + 8 * c);
+                for (int wide = 0; wide < WIDE; ++wide)
+                    copy_async(to + (n * WIDE + wide) * 32, from + 2 * n * HEAD_DIM + wide * 32);
+        }
     };
-    int key = chunk * CHUNK + 32 * warp;
-    while (key < begin) key += 32 * WARPS;
-    const bool early = key + 32 <= oldest_new;  // of earlier steps: nothing to wait for
-    if (early) {
-        load_keys(key);
-        load_values(key);
+    int first = chunk * CHUNK + 32 * warp;
+    while (first < begin) first += STRIDE;
+    const int known = min(oldest_new, (chunk + 1) * CHUNK);  // positions before it are of earlier steps: nothing to wait for
+#pragma unroll
+    for (int n = 0; n < STAGES; ++n) {
+        const int key = first + n / 2 * STRIDE;
+        if (key + 32 <= known) fetch(n, n % 2, key);
+        end_of_group();
     }
 
     await_previous();
@@ -143,14 +162,27 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
         const float* value_row = key_row + KV_HEADS * HEAD_DIM;
         const float2 pair = rotated(key_row[i], key_row[i + HALF], cosine[(long long)at * HALF + i],
                                     sine[(long long)at * HALF + i]);
-        bf16* keys = page(k_pages, at) + at % BLOCK * HEAD_DIM;
+        const long long page = ((long long)table[at / BLOCK] * KV_HEADS + kv_head) * BLOCK * HEAD_DIM;
+        bf16* keys = k_pages + page + at % BLOCK * HEAD_DIM;
         keys[i] = to_bf16(pair.x);
         keys[i + HALF] = to_bf16(pair.y);
-        bf16* values = page(v_pages, at) + at % BLOCK;
+        bf16* values = v_pages + page + at % BLOCK;
         values[i * BLOCK] = to_bf16(value_row[i]);
         values[(i + HALF) * BLOCK] = to_bf16(value_row[i + HALF]);
     }
     __syncthreads();
+    bool newest_group = false;
+#pragma unroll
+    for (int n = 0; n < STAGES; ++n) {
+        const int key = first + n / 2 * STRIDE;
+        if (key + 32 <= known || key >= end) continue;
+        fetch(n, n % 2, key);
+        newest_group = true;
+    }
+    if (newest_group) {
+        end_of_group();
+        await_copies<0>();
+    }
 
     // The rows of C that this lane holds, and the span of positions that each sees.
     int newest[2], oldest[2];
@@ -163,19 +195,25 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
     const float scale = LOG2E_OVER_SQRT_HEAD_DIM;
     float out[NARROW][4] = {};
     float top[2] = {NOTHING, NOTHING}, sum[2] = {0, 0};
-    if (!early && key < end) {
-        load_keys(key);
-        load_values(key);
-    }
-    for (; key < end; key += 32 * WARPS) {
+    int stage = 0;
+    // The piece before this one has been used: its place is for the piece that comes STAGES after it.
+    auto advance = [&](bool values, int ahead, bool any) {
+        if (any && ahead < end) fetch(stage == 0 ? STAGES - 1 : stage - 1, values, ahead);
+        end_of_group();
+        await_copies<STAGES - 1>();
+        const uint4* here = piece(stage);
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        return here;
+    };
+    for (int key = first; key < end; key += STRIDE) {
+        const uint4* keys = advance((STAGES - 1) % 2, key + (STAGES - 1) / 2 * STRIDE, key > first);
         float score[4][4] = {};
 #pragma unroll
         for (int wide = 0; wide < WIDE; ++wide) {
             const uint4 low = queries[wide][0][lane], high = queries[wide][1][lane];
 #pragma unroll
-            for (int n = 0; n < 4; ++n) mma_k32(score[n], low, high, k[n][wide]);
+            for (int n = 0; n < 4; ++n) mma_k32(score[n], low, high, keys[(n * WIDE + wide) * 32]);
         }
-        if (key + 32 * WARPS < end) load_keys(key + 32 * WARPS);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float highest = top[half];
@@ -208,18 +246,24 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
                 out[n][2 * half + 1] *= shrink;
             }
         }
+        unsigned p[8];  // of keys 8c + 2n, 8c + 2n + 1: rows g in p[2n], rows g + 8 in p[2n + 1]
 #pragma unroll
-        for (int step = 0; step < 2; ++step) {
-            const float(&near)[4] = score[2 * step], (&far)[4] = score[2 * step + 1];
-            const unsigned p0 = pack_bf16(near[0], near[1]), p1 = pack_bf16(near[2], near[3]);
-            const unsigned p2 = pack_bf16(far[0], far[1]), p3 = pack_bf16(far[2], far[3]);
-#pragma unroll
-            for (int n = 0; n < NARROW; ++n)
-                mma_bf16(out[n], p0, p1, p2, p3, step ? v[n].z : v[n].x, step ? v[n].w : v[n].y);
+        for (int n = 0; n < 4; ++n) {
+            p[2 * n] = pack_bf16(score[n][0], score[n][1]);
+            p[2 * n + 1] = pack_bf16(score[n][2], score[n][3]);
         }
-        if (key + 32 * WARPS < end) load_values(key + 32 * WARPS);
+        const uint4* values = advance(STAGES % 2, key + STAGES / 2 * STRIDE, true);
+#pragma unroll
+        for (int n = 0; n < NARROW; ++n) {
+            const uint4 v = values[n * 32];
+            mma_bf16(out[n], p[0], p[1], p[2], p[3], v.x, v.y);
+            mma_bf16(out[n], p[4], p[5], p[6], p[7], v.z, v.w);
+        }
     }
+    await_copies<0>();
+    __syncthreads();
 
+    float(*outputs)[16][HEAD_DIM] = reinterpret_cast<float(*)[16][HEAD_DIM]>(memory);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         sum[half] += __shfl_xor_sync(FULL_WARP, sum[half], 1);
@@ -260,7 +304,7 @@ extern "C" __global__ __launch_bounds__(JOINING * 32) void attention_combine(bf1
     const bool idle = a >= *active_count;
     const int position = idle ? 0 : length[active[a]] + offset;
     const int first = first_chunk(position), chunks = (position + row % ROWS) / CHUNK - first + 1;
-    let_next_start();  // a product, which reads nothing but weights until it has waited for this kernel
+    let_next_start();
     await_previous();
     if (idle) return;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect, shared_memory_limit
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
 QUERY_TILE = 16
 """Query rows that a block of threads holds: the heads of a group, for as many tokens as fit."""
-JOINING = 8
-"""Warps that join the chunks of a row; a power of two."""
+LONGEST_TILE = 32 * BLOCK
+"""A lane of a warp holds one entry of the block table."""
+STATIC_SHARED_BYTES = 8 * 1024
+"""At most, that a block declares beside its ring."""
 STATISTICS = ("total", "span_empty", "mask_empty", "executed")
 """Of 32-key tiles: launched, beyond the slot's length, hidden by length or window within a chunk, worked on."""
 
@@ -25,32 +27,50 @@ STATISTICS = ("total", "span_empty", "mask_empty", "executed")
 class FmhaConfig:
     """How attention is cut: a block of `warps` warps attends over `kv_tile` positions, which are fixed absolute spans,
     so that no row's sum depends on another's. Both are part of the arithmetic: one configuration serves an engine.
+
+    `stages`: pieces, 32 keys or the values of 32 keys, that a warp holds in shared memory; they only move work.
     """
 
     kv_tile: int = 512
     warps: int = 4
+    stages: int = 3
 
     def __post_init__(self) -> None:
-        if self.kv_tile < BLOCK or self.kv_tile % BLOCK or self.warps not in (2, 4):
-            raise ValueError(f"{self}: kv_tile must be a multiple of {BLOCK}, warps 2 or 4")
+        if not BLOCK <= self.kv_tile <= LONGEST_TILE or self.kv_tile % BLOCK:
+            raise ValueError(f"{self}: kv_tile must be a multiple of {BLOCK} up to {LONGEST_TILE}")
+        if self.warps not in (2, 4, 8):
+            raise ValueError(f"{self}: warps must be 2, 4 or 8")
+        if not 1 <= self.stages <= 8:
+            raise ValueError(f"{self}: stages must be 1 to 8")
+
+    def fitted(self, head_dim: int, shared_memory: int) -> FmhaConfig:
+        """The same arithmetic within `shared_memory` bytes of a block."""
+        return replace(self, stages=min(self.stages, max(1, shared_memory // (self.warps * piece_bytes(head_dim)))))
 
     @classmethod
     def candidates(cls, heads: Heads) -> tuple[FmhaConfig, ...]:
         """What is worth trying for a cache of these heads: a tile decides how evenly blocks fill the GPU."""
         longest = max(BLOCK, heads.positions)
-        tiles = (256, 384, 512, 640, 768, 1024, 1152, 1536, 2048, 2176)
-        return tuple(cls(tile, warps) for tile, warps in (*((t, 4) for t in tiles), (512, 2)) if tile <= longest)
+        tiles = (256, 384, 512, 640, 768, 1024, 1152, 1536, 2048)
+        some = ((512, 2, 6), (256, 4, 4), (384, 4, 4), (768, 8, 4), (1024, 8, 4), (1536, 8, 4), (2048, 8, 3))
+        cuts = (*((tile, 4, 3) for tile in tiles), *some)
+        return tuple(cls(*cut) for cut in cuts if cut[0] <= longest)
+
+
+def piece_bytes(head_dim: int) -> int:
+    """Of a piece: 32 positions, one head, bfloat16."""
+    return 32 * head_dim * 2
 
 
 REGIMES = (
     (128, 4, 8192, FmhaConfig(kv_tile=1024)),
     (128, 1, 0, FmhaConfig(kv_tile=1024)),
-    (0, 4, 8192, FmhaConfig(kv_tile=512)),
-    (0, 1, 0, FmhaConfig(kv_tile=256)),
+    (0, 4, 8192, FmhaConfig(kv_tile=1536, warps=8, stages=4)),
+    (0, 1, 0, FmhaConfig(kv_tile=768, warps=8, stages=4)),
 )
 """Head size, slots and positions at least, and the configuration used there: docs/performance.md cites the sweep.
 
-Two blocks of head size 128 fit on an SM of an H200, three of 64; longer tiles make one wave of them.
+On an SM of an H200 fit two blocks of 4 warps with head size 128, one of 8 with 64; these tiles make one wave of them.
 """
 
 
@@ -58,6 +78,11 @@ def usual_config(head_dim: int, slots: int, positions: int) -> FmhaConfig:
     """Of an engine of `slots` slots with up to `positions` positions each."""
     at_least = (head_dim, slots, positions)
     return next(config for *least, config in REGIMES if all(map(operator.ge, at_least, least)))
+
+
+def joining_warps(chunks: int) -> int:
+    """That join the chunks of a row, a power of two: each reads eight at once, and so all come in one go."""
+    return 8 if chunks <= 64 else 16 if chunks <= 128 else 32
 
 
 class Attention(Kernel):
@@ -84,9 +109,11 @@ class Attention(Kernel):
         self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
         if self.appended != rows_per_slot and rows_per_slot != 1:
             raise ValueError(f"{rows_per_slot} of {self.appended} rows ask: all or one must")
-        self.config, self.statistics = config or FmhaConfig(), statistics
+        self.config = (config or FmhaConfig()).fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES)
+        self.statistics = statistics
         tile = self.config.kv_tile
         chunks = -(-heads.positions // tile)
+        self.joining = joining_warps(chunks)  # not of the window's chunks: their number depends on that of the rows
         self.max_chunks = chunks if window is None else min(chunks, (window + rows_per_slot - 2) // tile + 2)
         super().__init__(
             "attention",
@@ -95,11 +122,13 @@ class Attention(Kernel):
             appended=self.appended,
             chunk=tile,
             warps=self.config.warps,
+            stages=self.config.stages,
             max_chunks=self.max_chunks,
             window=window or 0,
             statistics=int(statistics),
-            joining=JOINING,
+            joining=self.joining,
             log2e_over_sqrt_head_dim=math.log2(math.e) / math.sqrt(heads.head_dim),
+            shared_bytes=self.config.stages * self.config.warps * piece_bytes(heads.head_dim),
         )
 
     def partial_shapes(self, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -148,6 +177,6 @@ class Attention(Kernel):
         self.launch(
             "attention_combine",
             (rows.most, h.heads),
-            (JOINING * 32,),
+            (self.joining * 32,),
             *(out, *partial, length, rows.active, rows.active_count, offset),
         )

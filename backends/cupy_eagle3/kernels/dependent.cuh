@@ -1,10 +1,14 @@
 // Programmatic dependent launch, from sm_90 on: a kernel's blocks start as soon as the kernel before it leaves room, instead
 // of when its last block has ended.
 //
-// Every thread calls `await_previous` before it touches anything that another kernel writes, and then, not before,
-// `let_next_start`. So when a kernel starts, all kernels but the one directly before it have ended: what comes before
-// `await_previous` may read weights, and whatever the kernel before the previous one or an earlier one wrote. A kernel
-// whose successor reads weights alone before it waits may let it start earlier: the successor waits for it all the same.
+// Every thread calls `await_previous` before it touches anything that the kernel before it may write or still read, and a
+// kernel calls `let_next_start` after that: so when a kernel starts, all but the one directly before it have ended, and it
+// may read, before it waits, whatever the others wrote.
+//
+// Products, and what joins attention for one, call `let_next_start` first, so that the kernels after them begin to fetch
+// weights, keys and values at once. When a kernel behind a row of these starts, none of them need have ended, nor the
+// kernel before them; what comes before its `await_previous` may read what no such row, nor what may stand before one,
+// writes: weights, the lists of slots, and keys and values of other layers and earlier steps.
 #pragma once
 
 __device__ __forceinline__ void await_previous() {

@@ -25,7 +25,6 @@
 
 static_assert(K_IN % 32 == 0, "K_IN must be a multiple of 32: one chunk");
 static_assert(WARPS % 4 == 0, "WARPS must be a multiple of 4: 128 threads finish a tile");
-static_assert(STAGES >= 2, "STAGES must be 2 or more");
 static_assert(!FEEDS_NORM || N_OUT % 8 == 0, "N_OUT must be a multiple of 8 where a norm follows");
 
 const int FEATURES = EPILOGUE == SWIGLU ? 8 : 16;  // of a tile
@@ -72,14 +71,14 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
         }
     };
 #pragma unroll
-    for (int stage = 0; stage < STAGES - 1; ++stage) {
+    for (int stage = 0; stage < STAGES; ++stage) {
         if (warp + stage * WARPS < UNITS) fetch(stage, warp + stage * WARPS);
         end_of_group();
     }
     // No kernel directly before a product changes how many rows there are.
     const int rows = *active_count * rows_per_slot, tiles = (rows + 7) / 8;
-    await_previous();
     let_next_start();
+    await_previous();
     if (rows == 0) {
         await_copies<0>();
         return;
@@ -119,11 +118,15 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
                     b[s][t] = *reinterpret_cast<const uint4*>(mine + (long long)t * 8 * K_IN + chunk * 32);
             }
         };
+        // The unit before this one has been used: its place is for the one that comes STAGES after it.
+        const int ahead = unit + (STAGES - 1) * WARPS;
+        if (unit > warp && ahead < UNITS) fetch(stage == 0 ? STAGES - 1 : stage - 1, ahead);
+        end_of_group();
         // Rows come from the L2 cache: asked for early, unless that many registers are not to be had.
 #pragma unroll
         for (int s = 0; s < SPAN; ++s)
             if (SPAN * ROW_TILES <= 8) load_rows(s);
-        await_copies<STAGES - 2>();
+        await_copies<STAGES - 1>();
 #pragma unroll
         for (int s = 0; s < SPAN; ++s)
 #pragma unroll
@@ -131,9 +134,6 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
                 a[s][j][0] = slot(stage, s, j)[0];
                 a[s][j][1] = slot(stage, s, j)[32];
             }
-        const int ahead = unit + (STAGES - 1) * WARPS;
-        if (ahead < UNITS) fetch(stage == 0 ? STAGES - 1 : stage - 1, ahead);
-        end_of_group();
         stage = stage == STAGES - 1 ? 0 : stage + 1;
 #pragma unroll
         for (int s = 0; s < SPAN; ++s) {

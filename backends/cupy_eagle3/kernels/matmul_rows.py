@@ -46,32 +46,40 @@ class GemmConfig:
 
     @classmethod
     def candidates(cls, n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
-        """What is worth trying for a weight [n_out, k_in] here: no warp without work, no block of many features where
-        these are few, and two stages must fit.
+        """What is worth trying for a weight [n_out, k_in] here: no warp without work, no stage without work, no block
+        of many features where these are few, and two stages must fit.
         """
         chunks, most = -(-k_in // 32), shared_memory_limit() // (2 * STAGE_BYTES)
         return tuple(
             cls(warps, span, stages, tiles)
-            for warps, span, stages, tiles in product((4, 8, 16), (1, 2, 4), (2, 3, 4), (1, 2))
+            for warps, span, stages, tiles in product((4, 8, 16), (1, 2, 4), (1, 2, 3, 4), (1, 2))
             if warps * span <= min(32, max(4, chunks))
             and warps * span * tiles <= most
             and 16 * tiles <= n_out // 64 + 16
+            and min(2, turns(k_in, warps, span)) <= stages <= turns(k_in, warps, span)
         )
 
-    def fitted(self, row_tiles: int, shared_memory: int) -> GemmConfig:
-        """The same arithmetic within `shared_memory` bytes and the registers of a thread."""
+    def fitted(self, k_in: int, row_tiles: int, shared_memory: int) -> GemmConfig:
+        """The same arithmetic within `shared_memory` bytes and the registers of a thread, no stage without work."""
         tiles = self.tiles if row_tiles <= MANY_ROWS // 8 else 1
         stage = self.warps * self.span * tiles * STAGE_BYTES
-        if 2 * stage > shared_memory and tiles > 1:
-            return replace(self, tiles=1).fitted(row_tiles, shared_memory)
-        if 2 * stage > shared_memory:
-            raise ValueError(f"{self}: two stages are {2 * stage} bytes of shared memory; {shared_memory} are there")
-        return replace(self, tiles=tiles, stages=min(self.stages, shared_memory // stage))
+        least = min(2, turns(k_in, self.warps, self.span)) * stage
+        if least > shared_memory and tiles > 1:
+            return replace(self, tiles=1).fitted(k_in, row_tiles, shared_memory)
+        if least > shared_memory:
+            raise ValueError(f"{self}: {least} bytes of shared memory are needed; {shared_memory} are there")
+        stages = min(self.stages, turns(k_in, self.warps, self.span), shared_memory // stage)
+        return replace(self, tiles=tiles, stages=stages)
 
     def shared_bytes(self, row_tiles: int) -> int:
         """Of a block: the ring of weights, or, in its place afterwards, the sums of the warps."""
         ring = self.stages * self.warps * self.span * self.tiles * STAGE_BYTES
         return max(ring, self.warps * min(4, self.tiles * row_tiles) * 512)
+
+
+def turns(k_in: int, warps: int, span: int) -> int:
+    """Times that a warp takes `span` chunks, until `warps` of them have taken all."""
+    return -(-k_in // (32 * warps * span))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,7 @@ class MatmulRows(Kernel):
         self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
         self.scaled, self.feeds_norm = scaled, feeds_norm
         tiles = -(-rows // 8)
-        self.config = (config or GemmConfig()).fitted(tiles, shared_memory_limit())
+        self.config = (config or GemmConfig()).fitted(k_in, tiles, shared_memory_limit())
         super().__init__(
             "matmul_rows",
             n_out=n_out,
@@ -128,6 +136,19 @@ class MatmulRows(Kernel):
             stages=self.config.stages,
             weight_tiles=self.config.tiles,
             shared_bytes=self.config.shared_bytes(tiles),
+        )
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """Its rows and columns."""
+        return (1 + (self.epilogue is Epilogue.SWIGLU)) * self.n_out, self.k_in
+
+    def recut(self, config: GemmConfig) -> MatmulRows:
+        """The same product, cut otherwise."""
+        return MatmulRows(
+            *(self.n_out, self.k_in, self.epilogue, self.rows, config),
+            scaled=self.scaled,
+            feeds_norm=self.feeds_norm,
         )
 
     def __call__(

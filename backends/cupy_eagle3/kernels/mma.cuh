@@ -1,4 +1,4 @@
-// The tensor-core product of sm_80 and later, and loads that pass keys and values by the L1 cache.
+// The tensor-core product of sm_80 and later.
 //
 // Fragments of m16n8k16 (g = lane / 4, c = lane % 4): A holds rows g and g + 8 at columns 2c, 2c + 1 and 2c + 8, 2c + 9;
 // B holds column g at the same k; C holds rows g, g + 8 at columns 2c, 2c + 1. A column of C depends on that column of B
@@ -20,14 +20,4 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], unsigned a0, unsigned a1
 __device__ __forceinline__ void mma_k32(float (&c)[4], const uint4& low, const uint4& high, const uint4& b) {
     mma_bf16(c, low.x, high.x, low.y, high.y, b.x, b.y);
     mma_bf16(c, low.z, high.z, low.w, high.w, b.z, b.w);
-}
-
-// Sixteen bytes that are read once: they must not push anything out of the L1 cache.
-__device__ __forceinline__ uint4 load_once(const void* address) {
-    uint4 v;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(address)
-                 : "memory");
-    return v;
 }
