@@ -17,13 +17,11 @@ extern "C" __global__ __launch_bounds__(THREADS) void draft_argmax(int* drafts, 
                                                                    const int* active, const int* active_count, int index,
                                                                    float eps) {
     const int a = blockIdx.x;
+    prefetch<THREADS>(target_ids, DRAFT_VOCAB * sizeof(int));
+    if (input) prefetch_norms(embedding_norm, feature_norm);
     await_previous();
-    let_next_start();
     if (a >= *active_count) return;
-    Choice best = 0;
-#pragma unroll 8
-    for (int i = threadIdx.x; i < DRAFT_VOCAB; i += THREADS) best = max(best, choice(logits[(long long)a * DRAFT_VOCAB + i], i));
-    best = block_max<THREADS>(best);
+    const Choice best = block_max<THREADS>(best_of<DRAFT_VOCAB, THREADS>(logits + (long long)a * DRAFT_VOCAB, threadIdx.x));
     const long long token = target_ids[index_of(best)];
     if (threadIdx.x == 0) {
         drafts[active[a] * MAX_ROWS + index] = (int)token;

@@ -11,10 +11,11 @@ extern "C" __global__ __launch_bounds__(THREADS) void draft_input(bf16* input, f
                                                                   const int* counts, const int* active,
                                                                   const int* active_count, float eps) {
     const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS;
+    prefetch_norms(embedding_norm, feature_norm);
     await_previous();
-    let_next_start();
-    if (a >= *active_count) return;
-    const int slot = active[a], newest = counts[slot] - 1;
+    const int count = *active_count, slot = active[a];  // one trip to memory for both
+    if (a >= count) return;
+    const int newest = counts[slot] - 1;
     const long long token = pending[slot * MAX_ROWS + min(t, newest)];
     const float* mine = hidden + (long long)blockIdx.x * HIDDEN;
     draft_row(input + (long long)blockIdx.x * 2 * HIDDEN, t == newest ? stream + (long long)a * HIDDEN : nullptr,

@@ -2,6 +2,7 @@
 // normed = x · norm_weight, squares = sums of x² over eight elements each. One block per row.
 #include "bf16.cuh"
 #include "dependent.cuh"
+#include "prefetch.cuh"
 #include "slots.cuh"
 
 static_assert(HIDDEN % 8 == 0, "HIDDEN must be a multiple of 8");
@@ -12,23 +13,27 @@ extern "C" __global__ __launch_bounds__(THREADS) void embed_rows(float* x, bf16*
                                                                  const int* active_count, long long* stamps,
                                                                  const int* step) {
     const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS;
+    prefetch<THREADS>(norm_weight, HIDDEN * sizeof(bf16));
     await_previous();
-    let_next_start();
-    if (a >= *active_count) return;
+    const int count = *active_count, slot = active[a];  // one trip to memory for both
+    if (a >= count) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) stamps[*step * STAMPS + DRAFTED] = device_nanoseconds();
-    const int slot = active[a];
     const long long token = t == 0 ? root[slot] : drafts[slot * MAX_ROWS + t - 1];
     const bf16* in = embedding + token * HIDDEN;
     for (int group = threadIdx.x; group < HIDDEN / 8; group += THREADS) {
         const long long at = (long long)blockIdx.x * HIDDEN + group * 8;
         float sum = 0;
+        const uint4 eight = reinterpret_cast<const uint4*>(in)[group];
+        const uint4 weights = reinterpret_cast<const uint4*>(norm_weight)[group];
+        const bf16 *value_of = reinterpret_cast<const bf16*>(&eight), *weight_of = reinterpret_cast<const bf16*>(&weights);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const float value = to_float(in[group * 8 + i]);
+            const float value = to_float(value_of[i]);
             x[at + i] = value;
-            normed[at + i] = to_bf16(value * to_float(norm_weight[group * 8 + i]));
+            normed[at + i] = to_bf16(value * to_float(weight_of[i]));
             sum += value * value;
         }
         squares[at / 8] = sum;
     }
+    let_next_start();  // not before the embedding, which no cache holds, is here: see draft_row.cuh
 }

@@ -9,7 +9,7 @@ from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
 
-THREADS = 128
+THREADS = 512
 
 
 class EmbedRows(Kernel):

@@ -8,7 +8,7 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
-THREADS = 256
+THREADS = 1024
 
 
 class FeatureCapture(Kernel):

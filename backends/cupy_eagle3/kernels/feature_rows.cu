@@ -21,9 +21,16 @@ extern "C" __global__ __launch_bounds__(THREADS) void feature_rows(bf16* out, co
     for (int part = 0; part < PARTS; ++part) {
         const int from = part * WIDTH;
         if (NORM) {
-            norm_row<WIDTH, THREADS>(row + from, [&](int i) { return to_float(in[from + i]); }, weight + from, eps);
+            norm_row<WIDTH, THREADS>([&](int i) { return to_float(in[from + i]); }, weight + from, eps,
+                                     [&](int i, float, bf16 normed) { row[from + i] = normed; });
         } else {
-            for (int i = threadIdx.x; i < WIDTH; i += THREADS) row[i] = in[i];
+            const int EACH = (WIDTH + THREADS - 1) / THREADS;
+            bf16 kept[EACH];
+#pragma unroll
+            for (int n = 0, i = threadIdx.x; n < EACH; ++n, i += THREADS) kept[n] = i < WIDTH ? in[i] : 0;
+#pragma unroll
+            for (int n = 0, i = threadIdx.x; n < EACH; ++n, i += THREADS)
+                if (i < WIDTH) row[i] = kept[n];
         }
     }
 }

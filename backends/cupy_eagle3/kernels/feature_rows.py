@@ -10,7 +10,7 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
 from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
 
-THREADS = 256
+THREADS = 1024
 
 
 class FeatureNorm(IntEnum):

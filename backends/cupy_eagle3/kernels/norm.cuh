@@ -1,21 +1,26 @@
-// RMSNorm of one row by one block: out = x · weight / sqrt(mean(x²) + eps), in float32, rounded once.
+// RMSNorm of one row by one block: x · weight / sqrt(mean(x²) + eps), in float32, rounded once.
 #pragma once
 #include "bf16.cuh"
 #include "block.cuh"
 
-// `at(i)` gives element i of the row in float32.
-template <int Width, int Threads, typename At>
-__device__ __forceinline__ float inverse_rms(At at, float eps) {
-    float squares = 0;
-    for (int i = threadIdx.x; i < Width; i += Threads) {
-        float x = at(i);
-        squares = fmaf(x, x, squares);
+// `at(i)` gives element i of the row in float32, and is asked once, before any `put(i, x, normed)`. All elements of a thread
+// are asked for together: one trip to memory for all, not one each.
+template <int Width, int Threads, typename At, typename Put>
+__device__ __forceinline__ void norm_row(At at, const bf16* weight, float eps, Put put) {
+    const int EACH = (Width + Threads - 1) / Threads;
+    float kept[EACH], factor[EACH], squares = 0;
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+        const int i = threadIdx.x + n * Threads;
+        kept[n] = i < Width ? at(i) : 0;
+        factor[n] = i < Width ? to_float(weight[i]) : 0;
     }
-    return rsqrtf(block_sum<Threads>(squares) / Width + eps);
-}
-
-template <int Width, int Threads, typename At>
-__device__ __forceinline__ void norm_row(bf16* out, At at, const bf16* weight, float eps) {
-    float scale = inverse_rms<Width, Threads>(at, eps);
-    for (int i = threadIdx.x; i < Width; i += Threads) out[i] = to_bf16(at(i) * scale * to_float(weight[i]));
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) squares = fmaf(kept[n], kept[n], squares);
+    const float scale = rsqrtf(block_sum<Threads>(squares) / Width + eps);
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+        const int i = threadIdx.x + n * Threads;
+        if (i < Width) put(i, kept[n], to_bf16(kept[n] * scale * factor[n]));
+    }
 }

@@ -9,10 +9,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void target_argmax(Choice* choi
     await_previous();
     let_next_start();
     if (row >= *active_count * rows_per_slot) return;
-    Choice best = 0;
-#pragma unroll 4
-    for (int i = blockIdx.x * THREADS + threadIdx.x; i < VOCAB; i += SPLITS * THREADS)
-        best = max(best, choice(logits[(long long)row * VOCAB + i], i));
-    best = block_max<THREADS>(best);
+    const int first = blockIdx.x * THREADS + threadIdx.x;
+    const Choice best = block_max<THREADS>(best_of<VOCAB, SPLITS * THREADS>(logits + (long long)row * VOCAB, first));
     if (threadIdx.x == 0) atomicMax(choices + row, best);
 }

@@ -9,7 +9,7 @@ from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
 THREADS = 256
-SPLITS = 16
+SPLITS = 64
 
 
 class TargetArgmax(Kernel):

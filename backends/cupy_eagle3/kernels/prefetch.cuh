@@ -1,0 +1,10 @@
+// Weights on their way into the L2 cache while a kernel waits for the one before it.
+#pragma once
+
+// `bytes` at `from`, by all Threads threads of a block.
+template <int Threads>
+__device__ __forceinline__ void prefetch(const void* from, int bytes) {
+    const int LINE = 128;
+    for (int at = threadIdx.x * LINE; at < bytes; at += Threads * LINE)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + at));
+}
