@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import torch
 
-from specgate.backends.cupy_eagle3.bench.recording import launchers, record
+from specgate.backends.cupy_eagle3.bench.recording import launchers, recorded
 from specgate.backends.cupy_eagle3.buffers import Buffers, LayerBuffers, draft_attention, target_attention, workspace
 from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention, FmhaConfig
@@ -62,17 +62,17 @@ def counting(kernel: Attention) -> Attention:
 
 
 def tiles_of(cycle: Cycle, b: Buffers, rewind: Callable[[], None]) -> TileStatistics:
-    """Of all attention of a step of `cycle`, which is of no other use afterwards. `rewind` puts `b` to where it begins.
+    """Of all attention of a step of `cycle`. `rewind` puts `b` to where it begins.
 
     Attention runs again, after the step, on what the step has left in its buffers: how it is cut depends on lengths
     alone, and the positions that it writes are those that every step writes first.
     """
-    reserve, calls = cycle.reserve, record(cycle)
     counted = torch.zeros(len(STATISTICS), dtype=torch.int32, device=b.slots.length.device)
     rewind()
-    cycle(b)
+    with recorded(cycle) as calls:
+        cycle(b)
     rewind()
-    reserve(b.kv, b.slots)
+    cycle.reserve(b.kv, b.slots)
     for call in calls:
         if isinstance(call.kernel, Attention):
             counting(call.kernel)(**call.named, statistics=counted)

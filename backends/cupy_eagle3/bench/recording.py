@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,12 +82,17 @@ class Recorded:
         return getattr(self.kernel, name)
 
 
-def record(step: object) -> list[Call]:
-    """Put a `Recorded` in the place of every launcher inside `step`; the list fills as the step is run."""
-    calls = list[Call]()
-    for owner, name, path, kernel in launchers(step, ""):
+@contextmanager
+def recorded(step: object) -> Iterator[list[Call]]:
+    """While this is open, every launcher inside `step` notes in the list what it is called with."""
+    calls, found = list[Call](), list(launchers(step, ""))
+    for owner, name, path, kernel in found:
         vars(owner)[name] = Recorded(path, kernel, calls)
-    return calls
+    try:
+        yield calls
+    finally:
+        for owner, name, _, kernel in found:
+            vars(owner)[name] = kernel
 
 
 def launchers(part: object, path: str) -> Iterator[tuple[object, str, str, Kernel]]:

@@ -8,15 +8,11 @@ from datetime import UTC, datetime
 
 import torch
 
-from specgate.api import OpenRequest
-from specgate.backends.cupy_eagle3 import limits
 from specgate.backends.cupy_eagle3.bench.checks import check
 from specgate.backends.cupy_eagle3.bench.groups import groups_of, rotation
 from specgate.backends.cupy_eagle3.bench.peers import peers_of, timed
 from specgate.backends.cupy_eagle3.bench.recording import Launch, launchers
-from specgate.backends.cupy_eagle3.bench.stage import Stage, sizes_of
-from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
-from specgate.backends.cupy_eagle3.buffers import Buffers
+from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.open import first_gpu
 from specgate.backends.cupy_eagle3.stream import Stream
@@ -37,18 +33,12 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
     import cupy
 
     began = time.perf_counter()
-    most = max(role.k for role in request.roles)
-    geometry = Geometry.of(request.pair, drafts=most > 0)
-    sizes = sizes_of(geometry.target, request.context, request.batch, most)
-    limits.check_request(OpenRequest(request.pair, "bfloat16", request.batch, sizes.positions, most, perf_mode=True))
     device = first_gpu()
     bandwidth, stream = read_bandwidth(), Stream()
     torch.cuda.empty_cache()  # what was read to measure the bandwidth
     with refusing_overflow(f"kernels of pair {request.pair.name}"), torch.inference_mode(), stream.current():
-        pair = random_pair(geometry, sizes.positions, device)
-        buffers = Buffers.allocate(geometry.target, geometry.draft, sizes, device)
         tuned = Tuned.on(torch.cuda.get_device_name(), None)
-        stages = {r: Stage(geometry, pair, buffers, sizes, request.context, r.k, tuned) for r in request.roles}
+        stages = random_stages(request.pair, request.context, request.batch, request.roles, tuned, device)
         with compiler() as compiling:
             specs = (kernel.spec for stage in stages.values() for *_, kernel in launchers(stage.cycle, ""))
             if said := [f"{spec.stem}.cu: {why}" for spec, why in compiling.compile(specs).items() if why]:

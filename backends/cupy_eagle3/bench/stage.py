@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.bench.recording import Call, record
-from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
+from specgate.api import OpenRequest
+from specgate.backends.cupy_eagle3 import limits
+from specgate.backends.cupy_eagle3.bench.recording import Call, recorded
+from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.buffers import Buffers
 from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.kernels.attention import usual_config
@@ -16,6 +20,7 @@ from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stretch import Start, StopRule
 from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.geometry import TargetGeometry
+from specgate.core import PairRef, Role
 
 SLACK = 512
 """Positions beyond the context, as a stretch of some steps needs them."""
@@ -42,7 +47,6 @@ class Stage:
         self.geometry, self.b, self.sizes, self.context, self.k = geometry, b, sizes, context, k
         self.layout = lay_out([[slot] * context for slot in range(sizes.slots)], sizes)
         self.cycle = Cycle(*pair, sizes, sizes.slots, k, tuned)
-        self.reserve = self.cycle.reserve  # as it is, while the step's own is recorded
         self.calls: list[Call] = []
 
     @property
@@ -51,14 +55,18 @@ class Stage:
 
     def run(self) -> None:
         """Fill the caches with noise and record one step."""
+        self.fill()
+        self.reset()
+        with recorded(self.cycle) as self.calls:
+            self.cycle(self.b)
+
+    def fill(self) -> None:
+        """The caches, with noise."""
         for pages in self.b.pages:
             pages.k.normal_()
             pages.v.normal_()
         if self.b.draft is not None:
             self.b.draft.features.normal_()
-        self.reset()
-        self.calls = record(self.cycle)
-        self.cycle(self.b)
 
     def reset(self) -> None:
         """The state that the step began with: all slots active, all drafts of the step before accepted, blocks taken.
@@ -72,7 +80,23 @@ class Stage:
         for tokens in (slots.root, slots.pending, slots.drafts):
             self.random_tokens(tokens)
         slots.counts.fill_(self.k + 1)
-        self.reserve(self.b.kv, slots)
+        self.cycle.reserve(self.b.kv, slots)
 
     def random_tokens(self, out: Tensor) -> None:
         out.copy_(torch.randint_like(out, self.geometry.target.vocab))
+
+
+def random_stages(
+    pair: PairRef, context: int, batch: int, roles: Sequence[Role], tuned: Tuned, device: torch.device
+) -> dict[Role, Stage]:
+    """Steps of `roles` over the same buffers, `pair`'s geometry with random weights.
+
+    Raises CheckpointError for a bad pair, UsageError for sizes that cannot be decoded.
+    """
+    most = max(role.k for role in roles)
+    geometry = Geometry.of(pair, drafts=most > 0)
+    sizes = sizes_of(geometry.target, context, batch, most)
+    limits.check_request(OpenRequest(pair, "bfloat16", batch, sizes.positions, most, perf_mode=True))
+    weights = random_pair(geometry, sizes.positions, device)
+    buffers = Buffers.allocate(geometry.target, geometry.draft, sizes, device)
+    return {role: Stage(geometry, weights, buffers, sizes, context, role.k, tuned) for role in roles}
