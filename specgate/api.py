@@ -18,7 +18,7 @@ from specgate.archive.contrast import Contrast
 from specgate.archive.trends import Trends
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Served, ServedRequest, Verdict
 from specgate.tuning.fmha import AttentionConfig, TileStatistics
-from specgate.tuning.gemms import GemmShape, TunedGemm
+from specgate.tuning.gemms import GemmShape, StepsRequest, TunedGemm
 from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest
 
 __all__ = [
@@ -243,6 +243,15 @@ class GemmTuner(Protocol):
 
         Raises UsageError for a tag or size that the engine does not have, BackendError where the default
         configuration computes something wrong.
+        """
+
+    def refine(self, request: StepsRequest, file: Path | None, seconds: float) -> Iterator[TunedGemm]:
+        """What an engine finds, in `file` alone or where it looks by itself, chosen anew in whole steps: those weights
+        that take enough of a step for a difference to be seen, the greatest first; none is begun once `seconds` have
+        passed.
+
+        Raises UsageError for a weight that is not tuned and for sizes that cannot be decoded, CheckpointError for a
+        bad pair, EnvironmentRefused where the device is too small.
         """
 
 

@@ -55,8 +55,7 @@ def time_launches(launch: Callable[[int], object], inputs: int, stream: Stream) 
             launch(i % inputs)
 
     graph = captured(launches, stream)
-    event_type: Any = torch.cuda.Event  # torch gives no types
-    events = [event_type(enable_timing=True) for _ in range(REPLAYS + 1)]
+    events = [timed_event() for _ in range(REPLAYS + 1)]
     with stream.current():
         for _ in range(WARM_UP):
             graph.launch(stream.cupy)
@@ -68,6 +67,12 @@ def time_launches(launch: Callable[[int], object], inputs: int, stream: Stream) 
     each = [events[i].elapsed_time(events[i + 1]) * 1e3 / count for i in range(REPLAYS)]
     low, median, high = statistics.quantiles(each, n=4)
     return Timing(median, (high - low) / median)
+
+
+def timed_event() -> Any:
+    """A CUDA event that has a time."""
+    made: Any = torch.cuda.Event  # torch gives no types
+    return made(enable_timing=True)
 
 
 def read_bandwidth() -> float:

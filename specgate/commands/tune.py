@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.tune_fmha import fmha
+from specgate.commands.tune_steps import steps
 from specgate.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def tune() -> None:
 
 
 tune.add_command(fmha)
+tune.add_command(steps)
 
 
 @tune.command(short_help="Write down which matrix products a pair runs.")

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from specgate.cache import cache_path
 from specgate.schema import Form, parse
 from specgate.store import RunFolder, disk, to_plain
-from specgate.tuning.gemms import GemmShape, TunedGemm, TunedGemms
+from specgate.tuning.gemms import GemmShape, InSteps, TunedGemm, TunedGemms
 from specgate.yamlfile import load
 
 SHAPES: Final = "specgate.gemm-shapes/v1"
@@ -37,6 +37,18 @@ class ShapesForm(Form):
     shapes: Annotated[list[ShapeForm], Field(min_length=1)]
 
 
+class InStepsForm(Form):
+    pair: Text
+    context: Count
+    batch: Count
+    k: Count
+    before: Annotated[dict[Text, int], Field(min_length=1)]
+    before_us: Annotated[dict[Text, Positive], Field(min_length=1)]
+    us: Annotated[dict[Text, Positive], Field(min_length=1)]
+    tried: Count
+    measured: Text
+
+
 class TunedGemmForm(Form):
     n: Count
     k: Count
@@ -51,6 +63,7 @@ class TunedGemmForm(Form):
     measured: Text
     source_sha256: Sha256
     versions: dict[Text, Text]
+    in_steps: InStepsForm | None = None
 
 
 class TunedForm(Form):
@@ -88,7 +101,9 @@ def read_tuned(file: Path) -> TunedGemms:
 
 def tuned_gemm(form: TunedGemmForm) -> TunedGemm:
     us, default_us = ({int(m): t for m, t in times.items()} for times in (form.us, form.default_us))
-    return TunedGemm(**{**dict(form), "tags": tuple(form.tags), "us": us, "default_us": default_us})
+    in_steps = InSteps(**dict(form.in_steps)) if form.in_steps else None
+    changed = {"tags": tuple(form.tags), "us": us, "default_us": default_us, "in_steps": in_steps}
+    return TunedGemm(**{**dict(form), **changed})
 
 
 def write_tuned(file: Path, tuned: TunedGemms) -> None:

@@ -10,7 +10,7 @@ from specgate.api import GemmShape, GemmTuner, TunedGemm, TunesGemms
 from specgate.core import PairRef
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.tuning.gemm_files import read_shapes, read_tuned, user_file, write_tuned
-from specgate.tuning.gemms import TunedGemms
+from specgate.tuning.gemms import StepsRequest, TunedGemms
 
 
 def tuning_backend(name: str | None, *, here: bool) -> TunesGemms:
@@ -51,8 +51,22 @@ def tune_into(file: Path, tuner: GemmTuner, shapes: Sequence[GemmShape], seconds
 
     Raises UsageError where `file` holds another device's, or something else.
     """
+    yield from stored(file, tuner, tuner.tune(shapes, seconds))
+
+
+def refine_into(file: Path | None, tuner: GemmTuner, request: StepsRequest, seconds: float) -> Iterator[TunedGemm]:
+    """Choose anew in whole steps, and store every result in `file`, which is the only one then that is looked at;
+    without one, in the user's.
+
+    Raises UsageError where `file` holds another device's, or something else, or not all weights of the pair.
+    """
+    yield from stored(file or default_file(tuner), tuner, tuner.refine(request, file, seconds))
+
+
+def stored(file: Path, tuner: GemmTuner, results: Iterator[TunedGemm]) -> Iterator[TunedGemm]:
+    """Each of `results`, once `file` holds it."""
     known = known_in(file, tuner)
-    for found in tuner.tune(shapes, seconds):
+    for found in results:
         known = known.with_(found)
         write_tuned(file, known)
         yield found

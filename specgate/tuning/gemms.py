@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from specgate.core import PairRef
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class GemmShape:
@@ -26,13 +28,48 @@ class GemmShape:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsRequest:
+    """Whose steps: a baseline's and spec-`k`'s over `batch` slots of `context` cached positions."""
+
+    pair: PairRef
+    context: int
+    batch: int
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class InSteps:
+    """How a configuration was chosen in whole steps: those of a baseline and of spec-`k` over `batch` slots of
+    `context` cached positions, of a model of `pair`'s sizes.
+
+    `us`: role → microseconds per step with it; `before_us` with `before`, which it has replaced or which it is itself.
+    """
+
+    pair: str
+    context: int
+    batch: int
+    k: int
+    before: Mapping[str, int]
+    before_us: Mapping[str, float]
+    us: Mapping[str, float]
+    tried: int
+    measured: str
+
+    @property
+    def gain(self) -> float:
+        """Of the sum of steps, as a share of what it was."""
+        return 1 - sum(self.us.values()) / sum(self.before_us.values())
+
+
+@dataclass(frozen=True, slots=True)
 class TunedGemm:
     """The fastest configuration of `tried` for the weight [n, k] on one device, at every number of rows. `left_out`:
     configuration → why it was none of them.
 
     `us` and `default_us`: rows → microseconds per launch, of this configuration and of the default one. `share` of
     `bandwidth` (bytes per second, a plain read in the same run): what reading the weight alone would take, of the
-    slowest of `us`. `source_sha256`: of the kernel's code; `versions` of driver, CUDA and libraries.
+    slowest of `us`. `source_sha256`: of the kernel's code; `versions` of driver, CUDA and libraries. `in_steps`: where
+    the configuration was chosen in whole steps; `us` is then of what was the fastest alone.
     """
 
     n: int
@@ -48,6 +85,7 @@ class TunedGemm:
     measured: str
     source_sha256: str
     versions: Mapping[str, str]
+    in_steps: InSteps | None = None
 
     @property
     def weight(self) -> tuple[int, int]:

@@ -17,19 +17,33 @@ from specgate.tuning.gemm_files import (
     write_shapes,
     write_tuned,
 )
-from specgate.tuning.gemms import GemmShape, TunedGemm, TunedGemms
+from specgate.tuning.gemms import GemmShape, InSteps, TunedGemm, TunedGemms
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=12)
 counts = st.integers(1, 1 << 40)
 positive = st.floats(1e-3, 1e15)
 times = st.dictionaries(counts, positive, min_size=1, max_size=3)
 shapes = st.builds(GemmShape, words, counts, counts, counts)
+roles = st.dictionaries(words, positive, min_size=1, max_size=3)
+configs = st.dictionaries(words, st.integers(-1, 64), min_size=1, max_size=3)
+in_steps = st.builds(
+    InSteps,
+    pair=words,
+    context=counts,
+    batch=counts,
+    k=counts,
+    before=configs,
+    before_us=roles,
+    us=roles,
+    tried=counts,
+    measured=words,
+)
 gemms = st.builds(
     TunedGemm,
     n=counts,
     k=counts,
     tags=st.lists(words, min_size=1, max_size=2).map(tuple),
-    config=st.dictionaries(words, st.integers(-1, 64), min_size=1, max_size=3),
+    config=configs,
     tried=counts,
     left_out=st.dictionaries(words, words, max_size=2),
     us=times,
@@ -39,6 +53,7 @@ gemms = st.builds(
     measured=words,
     source_sha256=st.text("0123456789abcdef", min_size=64, max_size=64),
     versions=st.dictionaries(words, words, max_size=2),
+    in_steps=st.none() | in_steps,
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from specgate.core import PairRef
 from specgate.errors import EnvironmentRefused, ExitCode, UsageError
 from specgate.tuning import gemm_tuning
 from specgate.tuning.gemm_files import read_tuned, write_shapes, write_tuned
-from specgate.tuning.gemm_tuning import tune_into, tuning_backend, wanted
-from specgate.tuning.gemms import TunedGemms
+from specgate.tuning.gemm_tuning import refine_into, tune_into, tuning_backend, wanted
+from specgate.tuning.gemms import InSteps, StepsRequest, TunedGemms
 
 DEVICE = "NVIDIA T4"
 LARGE = GemmShape("TARGET_LM_HEAD", 128256, 4096, 4)
@@ -41,6 +42,21 @@ def found(shapes: Sequence[GemmShape], us: float = 50.0) -> TunedGemm:
     )
 
 
+def in_steps(gemm: TunedGemm, request: StepsRequest) -> TunedGemm:
+    steps = InSteps(
+        pair=request.pair.name,
+        context=request.context,
+        batch=request.batch,
+        k=request.k,
+        before=gemm.config,
+        before_us={"baseline": 4725.4, "spec-3": 5741.9},
+        us={"baseline": 4618.1, "spec-3": 5640.5},
+        tried=46,
+        measured="2026-11-21T18:00:00+00:00",
+    )
+    return replace(gemm, config={**gemm.config, "stages": 2}, in_steps=steps)
+
+
 class Tuner:
     """Knows `known` beforehand, and finds something for `most` weights before the time is over."""
 
@@ -55,6 +71,10 @@ class Tuner:
     def tune(self, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:
         for weight in sorted({shape.weight for shape in shapes}, reverse=True)[: self.most]:
             yield found([shape for shape in shapes if shape.weight == weight])
+
+    def refine(self, request: StepsRequest, file: Path | None, seconds: float) -> Iterator[TunedGemm]:
+        for shapes in ([LARGE], SMALL)[: self.most]:
+            yield in_steps(found(shapes), request)
 
 
 class Engine:
@@ -94,6 +114,37 @@ def test_a_file_of_another_device_is_refused_and_left_alone(tmp_path: Path) -> N
     with pytest.raises(UsageError, match=r"t\.json: device: 'NVIDIA A100', but this is 'NVIDIA T4'\n  .*--out"):
         list(tune_into(file, Tuner(), SMALL, 60))
     assert file.read_bytes() == before
+
+
+def test_what_whole_steps_have_chosen_replaces_what_was_the_fastest_alone(tmp_path: Path) -> None:
+    file, request = tmp_path / "t.json", StepsRequest(PairRef("p", tmp_path, tmp_path), 32768, 1, 3)
+    list(tune_into(file, Tuner(), [LARGE, *SMALL], 60))
+    (chosen,) = refine_into(file, Tuner(most=1), request, 60)
+    stored = {gemm.weight: gemm for gemm in read_tuned(file).gemms}
+    assert stored == {LARGE.weight: chosen, SMALL[0].weight: found(SMALL)}
+    assert chosen.in_steps is not None and chosen.in_steps.before == found([LARGE]).config != chosen.config
+    assert chosen.in_steps.gain == pytest.approx(1 - (4618.1 + 5640.5) / (4725.4 + 5741.9))
+
+
+def test_a_line_of_whole_steps_says_both_configurations_both_steps_and_the_gain_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gemm_tuning, "tuning_backend", lambda *_, **__: Engine(Tuner()))
+    done = CliRunner().invoke(tune, ["steps", "--out", str(tmp_path / "t.json")])
+    assert done.exit_code == 0
+    first, _, header, line, _ = done.stdout.splitlines()
+    assert first.startswith("NVIDIA T4, planted-llama-3.1-8b-al3.0, 1 x 32768; ")
+    assert header.split() == ["weight", "from", "to", "baseline", "spec-3", "gain"]
+    assert line.split() == ["128256", "x", "4096", "16/2/4/16", "16/2/2/16", "4618.1", "5640.5", "2.0%"]
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_steps_that_are_not_reached_within_the_budget_are_inconclusive(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gemm_tuning, "tuning_backend", lambda *_, **__: Engine(Tuner(most=0)))
+    done = CliRunner().invoke(tune, ["steps", "--out", str(tmp_path / "t.json")])
+    assert done.exit_code == ExitCode.INCONCLUSIVE and "budget spent before the first weight" in done.stderr
 
 
 def test_shapes_come_from_files_and_pairs_each_once(tmp_path: Path) -> None:

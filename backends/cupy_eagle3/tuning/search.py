@@ -25,12 +25,13 @@ from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.timing import inputs_to_rotate, l2_bytes, read_bandwidth, time_launches
 from specgate.backends.cupy_eagle3.tuning.check import Oracles
 from specgate.backends.cupy_eagle3.tuning.compiling import Compiler, compiler
+from specgate.backends.cupy_eagle3.tuning.in_steps import Steps, refined
 from specgate.backends.cupy_eagle3.tuning.product import ROWS, Product, rows_of
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned, code_sha256
 from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError
-from specgate.tuning.gemms import GemmShape, TunedGemm
+from specgate.tuning.gemms import GemmShape, StepsRequest, TunedGemm
 
 SCREEN: Final = 4
 """Rows at which all are timed; the fastest there are timed at all of `ROWS`."""
@@ -71,6 +72,13 @@ class Tuner:
                     with bench.stream.current():
                         found = bench.tuned(weight, *candidates[weight])
                     yield found
+
+    @torch.inference_mode()
+    def refine(self, request: StepsRequest, file: Path | None, seconds: float) -> Iterator[TunedGemm]:
+        tuned, stream = Tuned.on(self.device, file), Stream()
+        with refusing_overflow(f"steps of pair {request.pair.name}"), compiler() as side_by_side, stream.current():
+            steps = Steps(request, tuned, stream, first_gpu())
+            yield from refined(steps, side_by_side, seconds)
 
 
 def compiled(weight: Weight, compiler: Compiler) -> tuple[list[GemmConfig], dict[str, str]]:

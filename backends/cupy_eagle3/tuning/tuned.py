@@ -57,10 +57,13 @@ class Tuned:
         return cls(device, found, tuple(files))
 
     def find(self, shape: GemmShape) -> GemmConfig | None:
-        for source in self.sources:
-            if why_not(source, shape, self.device) is None:
-                return GemmConfig(**entry(source, shape).config)
-        return None
+        found = self.entry(shape)
+        return GemmConfig(**found.config) if found else None
+
+    def entry(self, shape: GemmShape) -> TunedGemm | None:
+        """Of the weight of `shape`, what the first source with a configuration of use holds."""
+        useful = (source for source in self.sources if why_not(source, shape, self.device) is None)
+        return next((entry(source, shape) for source in useful), None)
 
     def misses(self, shapes: Sequence[GemmShape]) -> Iterator[str]:
         """Why they were not found, a sentence per reason and file."""
