@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from specgate.pairs.export.differences import Format
 
 FOLDER = click.Path(path_type=Path)
 FORMATS = ("hf", "speculators", "gguf")
@@ -20,7 +25,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 @click.option("--replace", is_flag=True, help="Replace an earlier export in OUT.")
 @click.argument("out", type=FOLDER)
 def export(
-    layout: str, pair: str | None, target: Path | None, draft: Path | None, dtype: str | None, replace: bool, out: Path
+    layout: Format, pair: str | None, target: Path | None, draft: Path | None, dtype: str | None, replace: bool, out: Path
 ) -> None:
     """Write a pair into the folder OUT, in the layout of other engines, and print how to start each with it.
 
@@ -37,5 +42,12 @@ def export(
     from specgate.pairs.export.command import export as run
     from specgate.pairs.resolve import resolve_pair
 
-    wish = Wish(layout, out.resolve(), getattr(torch, dtype) if dtype else None, replace)
-    run(resolve_pair(pair, target, draft), wish)
+    found = resolve_pair(pair, target, draft)
+    done = run(found, Wish(layout, out.resolve(), getattr(torch, dtype) if dtype else None, replace))
+    click.echo(f"pair {found.name} as {layout}: {out}")
+    for file in sorted(p for p in out.rglob("*") if p.is_file()):
+        click.echo(f"  {file.stat().st_size / 1e6:10.2f} MB  {file.relative_to(out)}")
+    for sentence in done.differences:
+        click.echo(textwrap.fill(f"differs: {sentence}", 80, subsequent_indent="  "))
+    for what, command in done.commands:
+        click.echo(f"\n{what}\n{command}")
