@@ -25,7 +25,13 @@ DTYPES = ("bfloat16", "float16", "float32")
 @click.option("--replace", is_flag=True, help="Replace an earlier export in OUT.")
 @click.argument("out", type=FOLDER)
 def export(
-    layout: Format, pair: str | None, target: Path | None, draft: Path | None, dtype: str | None, replace: bool, out: Path
+    layout: Format,
+    pair: str | None,
+    target: Path | None,
+    draft: Path | None,
+    dtype: str | None,
+    replace: bool,
+    out: Path,
 ) -> None:
     """Write a pair into the folder OUT, in the layout of other engines, and print how to start each with it.
 
@@ -40,13 +46,14 @@ def export(
 
     from specgate.pairs.export.command import Wish
     from specgate.pairs.export.command import export as run
-    from specgate.pairs.resolve import resolve_pair
+    from specgate.pairs.resolve import refuse_two_names, resolve_pair
 
+    refuse_two_names(pair, target, draft)
     found = resolve_pair(pair, target, draft)
     done = run(found, Wish(layout, out.resolve(), getattr(torch, dtype) if dtype else None, replace))
-    click.echo(f"pair {found.name} as {layout}: {out}")
-    for file in sorted(p for p in out.rglob("*") if p.is_file()):
-        click.echo(f"  {file.stat().st_size / 1e6:10.2f} MB  {file.relative_to(out)}")
+    files = [file for file in out.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files) / 1e6
+    click.echo(f"pair {found.name} as {layout}: {out}, {len(files)} files, {size:.1f} MB")
     for sentence in done.differences:
         click.echo(textwrap.fill(f"differs: {sentence}", 80, subsequent_indent="  "))
     for what, command in done.commands:

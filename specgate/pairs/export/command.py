@@ -50,8 +50,8 @@ def export(ref: PairRef, wish: Wish) -> Exported:
     with writing(wish.out), appearing(wish.out) as folder:
         write(pair, wish, folder)
         write_manifest(folder, pair, wish.layout, short(wish.dtype) if wish.dtype else "as stored", differing)
-    positions = pair.target.geometry.max_positions
-    return Exported(differing, tuple(commands(wish.out, ref.name, wish.layout, dtype_name(target), positions)))
+    limit = pair.target.geometry.max_positions
+    return Exported(differing, tuple(commands(wish.out, ref, wish.layout, dtype_name(target), limit)))
 
 
 def write(pair: OpenPair, wish: Wish, folder: Path) -> None:
@@ -63,6 +63,9 @@ def write(pair: OpenPair, wish: Wish, folder: Path) -> None:
             hf.write_target(folder / "target", pair, wish.dtype)
             hf.write_speculators_draft(folder / "draft", pair, wish.dtype, wish.out / "target")
         case "gguf":
+            gguf_model.refuse_inexpressible(pair, wish.dtype)
             vocabulary = read_vocabulary(pair.ref.target, pair.target.geometry.vocab)
-            gguf_model.write_draft(folder / "draft.gguf", pair, vocabulary, wish.dtype)
             gguf_model.write_target(folder / "target.gguf", pair, vocabulary, wish.dtype)
+            gguf_model.write_draft(folder / "draft.gguf", pair, vocabulary, wish.dtype)
+            for name, config in (("target", pair.target.config), ("draft", pair.draft.config)):
+                hf.copy_files(config.file.parent, folder, hf.PAPERS, f"{name}-")

@@ -58,8 +58,8 @@ def windows(window: int | None, layout: Format) -> Iterator[str]:
         yield f"llama.cpp has no window for EAGLE-3 drafts, this one's is {window}: {beyond}"
     else:
         yield (
-            f"the draft's window of {window} is written as layer_types and sliding_window, which vLLM reads; SGLang has "
-            f"--speculative-draft-window-size; an engine that ignores both attends to everything: {beyond}"
+            f"the draft's window of {window} is written as layer_types and sliding_window; vLLM 0.32 reads them, "
+            f"SGLang has --speculative-draft-window-size, and an engine that does neither attends to everything: {beyond}"
         )
 
 

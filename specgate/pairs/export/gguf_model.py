@@ -58,7 +58,6 @@ def write_draft(file: Path, pair: OpenPair, vocabulary: Vocabulary, dtype: torch
     from gguf import GGUFWriter
 
     g = pair.draft.geometry
-    refuse_inexpressible(g, pair.draft.config.file)
     names = {**DRAFT_OUTER, **{f"midlayer.{ours}": f"blk.0.{theirs}" for ours, theirs in PER_LAYER.items()}}
     tensors = {names[name]: tensor for name, tensor in draft_tensors(pair, dtype).items() if name != "t2d"}
     writer = GGUFWriter(file, EAGLE3)
@@ -73,19 +72,24 @@ def write_draft(file: Path, pair: OpenPair, vocabulary: Vocabulary, dtype: torch
     stream(writer, as_stored(tensors, g))
 
 
-def refuse_inexpressible(g: DraftGeometry, file: Path) -> None:
-    """Raise UsageError, with all of them, for what llama.cpp would compute otherwise without saying so."""
+def refuse_inexpressible(pair: OpenPair, dtype: torch.dtype | None) -> None:
+    """Raise UsageError for what llama.cpp would not run, or would compute otherwise without saying so."""
+    target, draft = pair.target.geometry, pair.draft.geometry
     asked = {
-        "fc_norm": g.fc_norm,
-        "norm_output": g.norm_output,
-        f"{g.features} captured streams (there are 3)": g.features != 3,
-        "rope truncate = false": not g.rope.truncate,
+        "fc_norm": draft.fc_norm,
+        "norm_output": draft.norm_output,
+        f"drafts over {draft.features} captured streams, it wants 3": draft.features != 3,
+        "YaRN with truncate = false": not (target.rope.truncate and draft.rope.truncate),
     }
     if any(asked.values()):
+        lacking = ", no ".join(what for what, there in asked.items() if there)
         raise UsageError(
-            f"{file}: llama.cpp's EAGLE-3 has no {', '.join(what for what, there in asked.items() if there)}",
+            f"{pair.draft.config.file.parent}: llama.cpp has no {lacking}",
             hint="use --format hf or --format speculators",
         )
+    stored = [*target_tensors(pair, dtype).values(), *draft_tensors(pair, dtype).values()]
+    if any(tensor.dtype == torch.float64 for tensor in stored):
+        raise UsageError("the pair's weights are float64, which llama.cpp does not run", hint="add --dtype float32")
 
 
 def add_decoder(
@@ -124,13 +128,11 @@ def add_rope_scaling(w: GGUFWriter, rope: RopeSpec) -> None:
         w.add_rope_scaling_yarn_beta_fast(rope.beta_fast)
         w.add_rope_scaling_yarn_beta_slow(rope.beta_slow)
         _, scale = inverse_frequencies(rope)
-        # llama.cpp multiplies YaRN's default attention scale by this.
-        w.add_rope_scaling_attn_factors(scale / (0.1 * math.log(rope.factor) + 1.0))
+        if (over_default := scale / (0.1 * math.log(rope.factor) + 1.0)) != 1.0:
+            w.add_rope_scaling_attn_factors(over_default)
 
 
-def as_stored(
-    tensors: Mapping[str, LazyTensor], g: TargetGeometry | DraftGeometry
-) -> Iterator[tuple[str, LazyTensor]]:
+def as_stored(tensors: Mapping[str, LazyTensor], g: TargetGeometry | DraftGeometry) -> Iterator[tuple[str, LazyTensor]]:
     """The tensors as llama.cpp has them: query and key rows interleaved, vectors in float32, `d2t` of target ids."""
     if g.rope.kind == "llama3":
         yield "rope_freqs.weight", rope_factors(g.rope)

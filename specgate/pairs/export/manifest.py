@@ -40,9 +40,7 @@ def write_manifest(folder: Path, pair: OpenPair, layout: Format, dtype: str, dif
         "dtype": dtype,
         "conventions": conventions(pair, layout),
         "differences": list(differing),
-        "files": {
-            p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in files
-        },
+        "files": {p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in files},
     }
     write_json(folder / NAME, content)
 

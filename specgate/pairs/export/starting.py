@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,13 +18,16 @@ PORT: Final = 8000
 WIDTH: Final = 80
 
 
-def commands(out: Path, name: str, layout: Format, dtype: str, positions: int) -> Iterator[tuple[str, str]]:
-    """(what it does, the command) for every engine that reads `layout`; each is followed by how to measure with it."""
+def commands(out: Path, ref: PairRef, layout: Format, dtype: str, positions: int) -> Iterator[tuple[str, str]]:
+    """(what it does, a command) for every engine that reads `layout`, and how specgate measures with one of them.
+
+    `dtype` as torch spells it; `positions`: the longest context.
+    """
     own = {"target_gguf": str(out / "target.gguf"), "draft_gguf": str(out / "draft.gguf")} if layout == "gguf" else {}
     for engine in ENGINES[layout]:
         launch = Launch(
             role=ROLE,
-            pair=PairRef(name, out / "target", out / "draft"),
+            pair=PairRef(ref.name, out / "target", out / "draft"),
             port=PORT,
             dtype=dtype,
             max_batch=1,
@@ -35,9 +38,20 @@ def commands(out: Path, name: str, layout: Format, dtype: str, positions: int) -
         command = adapter_named(engine).command(launch)
         env = [f"{key}={shlex.quote(value)}" for key, value in command.env.items()]
         yield f"start {engine}", wrapped([*env, *flags(command.argv)])
-        files = [f"-o {key}={shlex.quote(value)}" for key, value in own.items()]
-        pair = [f"--pair {shlex.quote(name if own else str(out))}"]
-        yield f"measure with {engine}", wrapped(["specgate", "micro", f"--backend {engine}", *pair, *files])
+    names = " or ".join(ENGINES[layout])
+    yield (
+        f"or let specgate start it, and measure: --backend {names}",
+        wrapped([*flags(measuring(out, ref, layout, own))]),
+    )
+
+
+def measuring(out: Path, ref: PairRef, layout: Format, own: Mapping[str, str]) -> list[str]:
+    """specgate reads sizes and tokenizer from Hugging Face folders, which a GGUF export has none of."""
+    command = ["specgate", "micro", "--backend", ENGINES[layout][0]]
+    if layout != "gguf":
+        return [*command, "--pair", str(out)]
+    files = [word for key, value in own.items() for word in ("-o", f"{key}={value}")]
+    return [*command, "--target", str(ref.target), "--draft", str(ref.draft), *files]
 
 
 def flags(argv: Sequence[str]) -> Iterator[str]:
