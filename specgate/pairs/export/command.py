@@ -44,14 +44,16 @@ def export(ref: PairRef, wish: Wish) -> Exported:
     """
     refuse_occupied(wish.out, wish.replace)
     pair = open_pair(ref)
-    target = target_tensors(pair, wish.dtype)
-    require_disk(wish.out, sum(t.nbytes for t in (target | draft_tensors(pair, wish.dtype)).values()))
+    target, draft = target_tensors(pair, wish.dtype), draft_tensors(pair, wish.dtype)
+    require_disk(wish.out, sum(tensor.nbytes for tensor in (*target.values(), *draft.values())))
     differing = differences(pair, wish.layout, wish.dtype)
     with writing(wish.out), appearing(wish.out) as folder:
         write(pair, wish, folder)
         write_manifest(folder, pair, wish.layout, short(wish.dtype) if wish.dtype else "as stored", differing)
     limit = pair.target.geometry.max_positions
-    return Exported(differing, tuple(commands(wish.out, ref, wish.layout, dtype_name(target), limit)))
+    with writing(wish.out):  # TensorRT-LLM's takes a file
+        starts = tuple(commands(wish.out, ref, wish.layout, dtype_name(target), limit))
+    return Exported(differing, starts)
 
 
 def write(pair: OpenPair, wish: Wish, folder: Path) -> None:

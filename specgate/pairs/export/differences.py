@@ -59,7 +59,7 @@ def windows(window: int | None, layout: Format) -> Iterator[str]:
     else:
         yield (
             f"the draft's window of {window} is written as layer_types and sliding_window; vLLM 0.32 reads them, "
-            f"SGLang has --speculative-draft-window-size, and an engine that does neither attends to everything: {beyond}"
+            f"SGLang has --speculative-draft-window-size, an engine that does neither attends to everything: {beyond}"
         )
 
 

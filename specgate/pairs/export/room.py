@@ -14,11 +14,10 @@ from specgate.pairs.export.manifest import NAME
 
 def refuse_occupied(out: Path, replace: bool) -> None:
     """Raise UsageError where `out` holds something that must not be lost: all but an earlier export, with `replace`."""
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise UsageError(f"{out}: is a file", hint="name a folder")
-    if not any(out.iterdir()):
+    nearest = existing(out)
+    if not nearest.is_dir():
+        raise UsageError(f"{nearest}: is no folder", hint="name a folder")
+    if nearest != out or not any(out.iterdir()):
         return
     if not (out / NAME).is_file():
         raise UsageError(f"{out}: not empty, and no earlier export", hint="name a new folder")
@@ -28,13 +27,17 @@ def refuse_occupied(out: Path, replace: bool) -> None:
 
 def require_disk(out: Path, needed: int) -> None:
     """Raise EnvironmentRefused where the disk of `out` has less than `needed` bytes free."""
-    there = next(folder for folder in (out, *out.parents) if folder.is_dir())
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(existing(out)).free
     if needed > free:
         raise EnvironmentRefused(
             f"{out}: the export takes {needed / 1e9:.2f} GB, its disk has {free / 1e9:.2f} GB free",
             hint="free some space, or name a folder on another disk",
         )
+
+
+def existing(out: Path) -> Path:
+    """`out`, or the nearest thing above it that is there."""
+    return next(path for path in (out, *out.parents) if path.exists())
 
 
 @contextmanager

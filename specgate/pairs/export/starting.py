@@ -38,11 +38,7 @@ def commands(out: Path, ref: PairRef, layout: Format, dtype: str, positions: int
         command = adapter_named(engine).command(launch)
         env = [f"{key}={shlex.quote(value)}" for key, value in command.env.items()]
         yield f"start {engine}", wrapped([*env, *flags(command.argv)])
-    names = " or ".join(ENGINES[layout])
-    yield (
-        f"or let specgate start it, and measure: --backend {names}",
-        wrapped([*flags(measuring(out, ref, layout, own))]),
-    )
+    yield f"measure (--backend {', '.join(ENGINES[layout])})", wrapped([*flags(measuring(out, ref, layout, own))])
 
 
 def measuring(out: Path, ref: PairRef, layout: Format, own: Mapping[str, str]) -> list[str]:
