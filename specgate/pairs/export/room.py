@@ -54,4 +54,7 @@ def writing(out: Path) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    """NumPy's short writes carry no error number, only two counts of items."""
+    if not isinstance(error, OSError):
+        return str(error)
+    return os.strerror(error.errno) if error.errno else f"{error} (is the disk full?)"

@@ -165,6 +165,12 @@ def test_a_write_that_fails_midway_leaves_nothing(tmp_path: Path, layout: str) -
     assert [p.name for p in tmp_path.iterdir()] == ["source"]
 
 
+def test_no_client_of_a_server_is_needed() -> None:
+    block = "import sys; sys.modules.update(dict.fromkeys(('aiohttp', 'prometheus_client', 'transformers')));"
+    done = subprocess.run([sys.executable, "-c", f"{block} import specgate.pairs.export.command"], cwd=ROOT)
+    assert done.returncode == 0
+
+
 def test_a_pair_keeps_its_name(tmp_path: Path) -> None:
     ref = textual_pair(tmp_path)
     named = PairRef("another", ref.target, ref.draft)
