@@ -19,6 +19,7 @@ from specgate.core import PairRef
 from specgate.errors import CheckpointError, EnvironmentRefused, ExitCode, UsageError
 from specgate.pairs.cli import pairs
 from specgate.pairs.export.command import Wish, export
+from specgate.pairs.export.differences import Format
 from specgate.pairs.export.room import require_disk
 from specgate.pairs.export.starting import flags, wrapped
 from tests.command import ROOT
@@ -28,9 +29,9 @@ FORMATS = pytest.mark.parametrize("layout", ["hf", "speculators", "gguf"])
 
 
 @FORMATS
-def test_the_manifest_hashes_every_file_and_names_the_source(tmp_path: Path, layout: str) -> None:
+def test_the_manifest_hashes_every_file_and_names_the_source(tmp_path: Path, layout: Format) -> None:
     ref, out = textual_pair(tmp_path), tmp_path / "out"
-    export(ref, Wish(layout, out))  # type: ignore[arg-type]  # by name
+    export(ref, Wish(layout, out))
     said = json.loads((out / "EXPORT.json").read_text())
     files = {p.relative_to(out).as_posix(): p for p in out.rglob("*") if p.is_file()}
     generated = {"EXPORT.json", "trtllm-spec-3.yaml"}

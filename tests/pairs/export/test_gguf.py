@@ -27,7 +27,7 @@ from specgate.backends.eagle3.geometry import RopeSpec
 from specgate.core import PairRef
 from specgate.errors import CheckpointError, SpecgateError, UsageError
 from specgate.pairs.export.command import Wish, export
-from specgate.pairs.export.gguf_model import interleaved, rope_factors, stream
+from specgate.pairs.export.gguf_tensors import interleaved, rope_factors, stream
 from specgate.pairs.export.opened import in_memory
 from specgate.pairs.gguf_convert import convert, half_split_rows
 from specgate.pairs.shards import LazyTensor
@@ -128,6 +128,17 @@ def test_the_draft_has_the_tensors_and_keys_that_llama_cpp_reads(tmp_path: Path)
         "tokenizer.ggml.bos_token_id": BOS,
     }
     assert {key: said[key] for key in expected} == expected
+
+
+def test_a_norm_before_fc_is_written_with_its_switch(tmp_path: Path) -> None:
+    ref = textual_pair(tmp_path)
+    assert ref.draft is not None
+    change(ref.draft / "config.json", norm_before_fc=True, norm_before_residual=True)
+    weights = load_file(ref.draft / "model.safetensors") | {"input_norm.weight": torch.rand(192)}
+    save_file(weights, ref.draft / "model.safetensors")
+    file = exported(ref, tmp_path / "out") / "draft.gguf"
+    assert np.array_equal(values(file)["enc.output_norm.weight"], weights["input_norm.weight"].numpy())
+    assert keys(file)["eagle3.norm_before_fc"] is True and keys(file)["eagle3.norm_before_residual"] is True
 
 
 def test_query_and_key_rows_are_interleaved_head_by_head(tmp_path: Path) -> None:
