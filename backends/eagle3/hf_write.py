@@ -25,20 +25,35 @@ def target_config(g: TargetGeometry, dtype: str) -> dict[str, object]:
 
 
 def draft_config(g: DraftGeometry, boundaries: Sequence[int], dtype: str) -> dict[str, object]:
-    """Keys of an EAGLE-3 draft in the common layout, the captured layers in both conventions.
-
-    Raises ValueError for a draft whose switches the common layout has no keys for.
-    """
-    if g.fc_norm or g.norm_before_fc or g.norm_output or g.norm_before_residual:
-        raise ValueError("the common layout has none of fc_norm, norm_before_fc, norm_output, norm_before_residual")
+    """Keys of an EAGLE-3 draft in the common layout, the captured layers in both conventions."""
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
+        **draft_layer_config(g, dtype),
+        "draft_vocab_size": g.draft_vocab,
+        **({"target_hidden_size": g.target_hidden} if g.target_hidden != g.hidden else {}),
+        **({"num_aux_hidden_states": g.features} if g.features != 3 else {}),
+        **capture_keys(boundaries),
+        **{key: True for key, on in switches(g).items() if on},
+    }
+
+
+def draft_layer_config(g: DraftGeometry, dtype: str) -> dict[str, object]:
+    """Keys of the draft's one decoder layer: speculators keeps them apart from the others."""
+    return {
         **layer_config(g, dtype),
         "num_hidden_layers": 1,
         "tie_word_embeddings": False,
-        "draft_vocab_size": g.draft_vocab,
         **window_keys(g.window),
-        **capture_keys(boundaries),
+    }
+
+
+def switches(g: DraftGeometry) -> dict[str, bool]:
+    """What newer drafts do differently; every one of them false is the layout of the EAGLE authors."""
+    return {
+        "norm_before_residual": g.norm_before_residual,
+        "norm_before_fc": g.norm_before_fc,
+        "fc_norm": g.fc_norm,
+        "norm_output": g.norm_output,
     }
 
 
@@ -62,18 +77,18 @@ def layer_config(g: TargetGeometry | DraftGeometry, dtype: str) -> dict[str, obj
 
 
 def rope_keys(rope: RopeSpec) -> dict[str, object]:
-    """Base and scaling in the older spelling, which every engine reads. Raises ValueError for YaRN."""
+    """Base and scaling in the older spelling, which every engine reads."""
     if rope.kind == "default":
         return {"rope_theta": rope.base}
-    if rope.kind == "yarn":
-        raise ValueError("a YaRN scaling is a checkpoint's own: it is read, never written")
     scaling: dict[str, object] = {"rope_type": rope.kind, "factor": rope.factor}
+    if rope.kind in ("llama3", "yarn"):
+        scaling["original_max_position_embeddings"] = rope.original_positions
     if rope.kind == "llama3":
-        scaling |= {
-            "low_freq_factor": rope.low_freq_factor,
-            "high_freq_factor": rope.high_freq_factor,
-            "original_max_position_embeddings": rope.original_positions,
-        }
+        scaling |= {"low_freq_factor": rope.low_freq_factor, "high_freq_factor": rope.high_freq_factor}
+    if rope.kind == "yarn":
+        scaling |= {"beta_fast": rope.beta_fast, "beta_slow": rope.beta_slow, "truncate": rope.truncate}
+        given = {key: getattr(rope, key) for key in ("attention_factor", "mscale", "mscale_all_dim")}
+        scaling |= {key: value for key, value in given.items() if value is not None}
     return {"rope_theta": rope.base, "rope_scaling": scaling}
 
 

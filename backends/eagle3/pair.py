@@ -1,4 +1,4 @@
-"""Load a target and its draft: translated config, checked tensors under canonical names, content hash."""
+"""Open or load a target and its draft: translated config, checked tensors under canonical names, content hash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.capture import Capture
-from specgate.backends.eagle3.checkpoint import TensorFiles, TensorSource, check_tensors
+from specgate.backends.eagle3.checkpoint import TensorFiles, TensorSource, Wanted, check_tensors
 from specgate.backends.eagle3.d2t import check_d2t
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.backends.eagle3.hf_draft import TRAINED_FOR, canonical, draft_geometry
@@ -52,14 +52,48 @@ class DraftCheckpoint:
     warnings: tuple[str, ...]
 
 
-def load_target(
-    folder: Path, dtype: torch.dtype, device: torch.device | str, rope: Mapping[str, float | str] | None = None
-) -> TargetCheckpoint:
-    """Load a Llama-family target; `rope` (Hugging Face keys) replaces its scaling, base and original length staying.
+@dataclass(frozen=True, slots=True)
+class TargetFiles:
+    """A target whose config and tensors fit each other, its weights unread. `hashed`: the configs that are content."""
 
-    Raises CheckpointError, which names file, key or tensor, value, and what would be right; EnvironmentRefused
-    where the weights do not fit into memory.
-    """
+    geometry: TargetGeometry
+    config: Keys
+    source: TensorSource
+    wanted: Mapping[str, Wanted]
+    hashed: tuple[Path, ...]
+
+    def sha256(self) -> str:
+        return self.source.sha256(*self.hashed)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFiles:
+    """The same of a draft; `names`: canonical name → name in the files. `d2t` and `t2d` are read and checked."""
+
+    geometry: DraftGeometry
+    capture: Capture
+    config: Keys
+    source: TensorSource
+    names: Mapping[str, str]
+    wanted: Mapping[str, Wanted]
+    d2t: Tensor | None
+    t2d: Tensor | None
+    warnings: tuple[str, ...]
+
+    @property
+    def weights(self) -> dict[str, Wanted]:
+        """What is wanted but for `d2t` and `t2d`, by canonical name."""
+        return {name: want for name, want in self.wanted.items() if name not in ("d2t", "t2d")}
+
+    def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
+        return self.source.read(self.names[name], device)
+
+    def sha256(self) -> str:
+        return self.source.sha256(self.config.file)
+
+
+def open_target(folder: Path, rope: Mapping[str, float | str] | None = None) -> TargetFiles:
+    """Translate the config and check the tensors against it, reading none; errors and `rope` as in `load_target`."""
     config = read_config(folder)
     geometry = target_geometry(config, rope)
     hashed = [config.file]
@@ -72,9 +106,41 @@ def load_target(
     check_tensors(files.entries, wanted, other, folder)
     if geometry.tied_embeddings and "lm_head.weight" in files.entries:
         refuse_untied(files, config)
-    require_room(wanted, dtype, device, str(folder))
-    tensors = {name: files.read(name, device).to(dtype) for name in wanted}
-    return TargetCheckpoint(geometry, tensors, files.sha256(*hashed), config.file)
+    return TargetFiles(geometry, config, files, wanted, tuple(hashed))
+
+
+def load_target(
+    folder: Path, dtype: torch.dtype, device: torch.device | str, rope: Mapping[str, float | str] | None = None
+) -> TargetCheckpoint:
+    """Load a Llama-family target; `rope` (Hugging Face keys) replaces its scaling, base and original length staying.
+
+    Raises CheckpointError, which names file, key or tensor, value, and what would be right; EnvironmentRefused
+    where the weights do not fit into memory.
+    """
+    files = open_target(folder, rope)
+    require_room(files.wanted, dtype, device, str(folder))
+    tensors = {name: files.source.read(name, device).to(dtype) for name in files.wanted}
+    return TargetCheckpoint(files.geometry, tensors, files.sha256(), files.config.file)
+
+
+def open_draft(
+    folder: Path,
+    target: TargetGeometry,
+    capture_override: Sequence[int] | None = None,
+    target_sha256: str | None = None,
+) -> DraftFiles:
+    """Translate the config and check the tensors against it; only `d2t` and `t2d` are read. As `load_draft`."""
+    config = read_config(folder)
+    files: TensorSource = planted_draft(config, target) if from_seed(config) else TensorFiles(folder)
+    names = canonical_names(files)
+    geometry, capture = draft_geometry(config, target, names, capture_override)
+    wanted = draft_tensors(geometry, "d2t" in names, "t2d" in names)
+    check_tensors({name: files.entries[names[name]] for name in names}, wanted, RECOMPUTED, folder)
+    d2t, t2d = (files.read(names[name]) if name in wanted else None for name in ("d2t", "t2d"))
+    warnings = position_warnings(geometry, target) + target_warnings(config, target_sha256)
+    if d2t is not None:
+        warnings += check_d2t(d2t, t2d, target.vocab, str(folder))
+    return DraftFiles(geometry, capture, config, files, names, wanted, d2t, t2d, warnings)
 
 
 def load_draft(
@@ -90,21 +156,11 @@ def load_draft(
     `target_sha256` is compared with the one that the draft's config names, if it names one: a difference is a warning.
     Raises CheckpointError, which names file, key or tensor, value, and what would be right.
     """
-    config = read_config(folder)
-    files: TensorSource = planted_draft(config, target) if from_seed(config) else TensorFiles(folder)
-    source = canonical_names(files)
-    geometry, capture = draft_geometry(config, target, source, capture_override)
-    wanted = draft_tensors(geometry, "d2t" in source, "t2d" in source)
-    check_tensors({name: files.entries[source[name]] for name in source}, wanted, RECOMPUTED, folder)
-    d2t, t2d = (files.read(source[name]) if name in wanted else None for name in ("d2t", "t2d"))
-    warnings = position_warnings(geometry, target) + target_warnings(config, target_sha256)
-    if d2t is not None:
-        warnings += check_d2t(d2t, t2d, target.vocab, str(folder))
-        d2t = d2t.to(device)
-    weights = {name: want for name, want in wanted.items() if name not in ("d2t", "t2d")}
-    require_room(weights, dtype, device, str(folder))
-    tensors = {name: files.read(source[name], device).to(dtype) for name in weights}
-    return DraftCheckpoint(geometry, tensors, d2t, capture, files.sha256(config.file), warnings)
+    files = open_draft(folder, target, capture_override, target_sha256)
+    require_room(files.weights, dtype, device, str(folder))
+    tensors = {name: files.read(name, device).to(dtype) for name in files.weights}
+    d2t = None if files.d2t is None else files.d2t.to(device)
+    return DraftCheckpoint(files.geometry, tensors, d2t, files.capture, files.sha256(), files.warnings)
 
 
 def target_source(config: Keys, geometry: TargetGeometry) -> TensorSource:

@@ -1,5 +1,5 @@
 """`specgate pairs`: list and fetch what the demo pair and the prompts are made of; see also `cli_train`,
-`cli_plant`.
+`cli_plant`, `cli_export`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from specgate.pairs.cli_export import export
 from specgate.pairs.cli_plant import check, plant
 from specgate.pairs.cli_train import acceptance, train_draft
 
@@ -21,6 +22,7 @@ pairs.add_command(train_draft)
 pairs.add_command(acceptance)
 pairs.add_command(plant)
 pairs.add_command(check)
+pairs.add_command(export)
 
 
 @pairs.command("list", short_help="Show what there is, and what is in the cache.")

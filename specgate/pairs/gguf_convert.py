@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from specgate.errors import CheckpointError
 from specgate.pairs.gguf_file import HEAD, Metadata, Sizes
 from specgate.pairs.gguf_tokenizer import tokenizer_config, write_tokenizer
+from specgate.pairs.whole_folder import appearing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,19 +49,12 @@ def convert(gguf_file: Path, out: Path) -> None:
     metadata = Metadata.read(gguf_file)
     sizes = Sizes.from_metadata(metadata)
     tensors = resolve_tensors(metadata, sizes)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
+    with appearing(out) as partial:
         write_json(partial / "config.json", config(metadata, sizes))
         write_json(partial / "generation_config.json", special_ids(metadata))
         write_json(partial / "tokenizer_config.json", tokenizer_config(metadata, sizes))
         write_tokenizer(partial / "tokenizer.json", metadata)
         write_safetensors(partial / "model.safetensors", metadata, sizes, tensors)
-        partial.chmod(0o755)
-        partial.rename(out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def resolve_tensors(m: Metadata, sizes: Sizes) -> dict[str, ReaderTensor]:

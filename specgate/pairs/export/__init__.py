@@ -1,0 +1,1 @@
+"""Pairs in the layouts of other engines: Hugging Face folders, speculators, GGUF."""
