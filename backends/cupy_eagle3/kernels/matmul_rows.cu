@@ -31,7 +31,8 @@ const int FEATURES = EPILOGUE == SWIGLU ? 8 : 16;  // of a tile
 const int CHUNKS = K_IN / 32;
 const int UNITS = (CHUNKS + SPAN - 1) / SPAN;
 const int TILES = ROW_TILES * WEIGHT_TILES;
-const int SQUARES = K_IN / 8, EARLY = SCALED && ROW_TILES == 1 && SQUARES <= WARPS * 32;
+const int SQUARES = K_IN / 8, EACH = (SQUARES + WARPS * 32 - 1) / (WARPS * 32);  // of a row, and a thread's share of them
+const bool EARLY = SCALED && ROW_TILES * EACH <= 2;  // beyond that there are no registers to keep them in
 const int ROUND = TILES < 4 ? TILES : 4;  // tiles that the sums of the warps are taken of at a time
 
 // In the same memory, one after the other: the ring [STAGES][WARPS][SPAN][WEIGHT_TILES][2][32], and the sums of the warps.
@@ -87,11 +88,19 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
     // What the sums will be finished with is asked for now, and used when they are there.
     const int element = threadIdx.x % 128, half = element / 32, own = threadIdx.x / 128;
     const int finished = 2 * c + half % 2, made = g + 8 * (half / 2);  // row and feature in a tile
-    float squared[8];
+    auto load_squares = [&](float(&into)[8][EACH], int tile) {
+#pragma unroll
+        for (int n = 0; n < 8; ++n)
+#pragma unroll
+            for (int e = 0; e < EACH; ++e) {
+                const int row = tile * 8 + n, at = threadIdx.x + e * WARPS * 32;
+                into[n][e] = row < rows && at < SQUARES ? squares[row * SQUARES + at] : 0;
+            }
+    };
+    float squared[EARLY ? ROW_TILES : 1][8][EACH];
     if (EARLY)
 #pragma unroll
-        for (int row = 0; row < 8; ++row)
-            squared[row] = row < rows && threadIdx.x < SQUARES ? squares[row * SQUARES + threadIdx.x] : 0;
+        for (int t = 0; t < ROW_TILES; ++t) load_squares(squared[t], t);
     auto place = [&](int tile, int& row, int& column) {
         row = tile / WEIGHT_TILES * 8 + finished;
         column = feature + tile % WEIGHT_TILES * FEATURES + made;
@@ -149,15 +158,18 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
     await_copies<0>();
     if (SCALED)
 #pragma unroll
-        for (int row = 0; row < ROW_TILES * 8; ++row) {
-            if (row >= rows) break;
-            float sum = 0;
-            if (EARLY)
-                sum = squared[row % 8];
-            else
-                for (int i = threadIdx.x; i < SQUARES; i += WARPS * 32) sum += squares[row * SQUARES + i];
-            sum = warp_sum(sum);
-            if (lane == 0) row_squares[row][warp] = sum;
+        for (int t = 0; t < ROW_TILES; ++t) {
+            if (t >= tiles) break;
+            float(&own)[8][EACH] = squared[EARLY ? t : 0];
+            if (!EARLY) load_squares(own, t);
+#pragma unroll
+            for (int n = 0; n < 8; ++n) {
+                float sum = 0;
+#pragma unroll
+                for (int e = 0; e < EACH; ++e) sum += own[n][e];
+                sum = warp_sum(sum);
+                if (lane == 0) row_squares[t * 8 + n][warp] = sum;
+            }
         }
     __syncthreads();
 

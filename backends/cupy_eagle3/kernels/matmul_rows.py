@@ -61,14 +61,14 @@ class GemmConfig:
 
     def fitted(self, k_in: int, row_tiles: int, shared_memory: int) -> GemmConfig:
         """The same arithmetic within `shared_memory` bytes and the registers of a thread, no stage without work."""
-        tiles = self.tiles if row_tiles <= MANY_ROWS // 8 else 1
-        stage = self.warps * self.span * tiles * STAGE_BYTES
-        least = min(2, turns(k_in, self.warps, self.span)) * stage
-        if least > shared_memory and tiles > 1:
-            return replace(self, tiles=1).fitted(k_in, row_tiles, shared_memory)
+        # With two tiles of rows every block reads 16 rows of x: half as many blocks read half as much of them.
+        wanted = self.tiles if row_tiles == 1 else 2 if row_tiles <= MANY_ROWS // 8 else 1
+        all_turns, one = turns(k_in, self.warps, self.span), self.warps * self.span * STAGE_BYTES
+        least = min(2, all_turns) * one
         if least > shared_memory:
             raise ValueError(f"{self}: {least} bytes of shared memory are needed; {shared_memory} are there")
-        stages = min(self.stages, turns(k_in, self.warps, self.span), shared_memory // stage)
+        tiles = min(wanted, shared_memory // least)
+        stages = min(self.stages, all_turns, shared_memory // (tiles * one))
         return replace(self, tiles=tiles, stages=stages)
 
     def shared_bytes(self, row_tiles: int) -> int:

@@ -1,0 +1,106 @@
+"""When every kernel of a step begins and ends, one under another: where a step waits.
+
+    python -m tests.bench.step_timeline --pair planted-llama-3.1-8b-al3.0 --context 32768 --spec 3 --without qkv
+
+Kernels start before the one before them has ended, so what one of them costs is not how long it lasts: `adds` is by how
+much its end lies behind that of the one before. `--without` leaves kernels of the target's layer out, one after the
+other, and prints how much shorter the step is without each. Weights are random at the pair's sizes. A profiler's clock
+is read (CUPTI); a replay under it takes about as long as without, which the first line shows.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import torch
+
+from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
+from specgate.backends.cupy_eagle3.graph import captured
+from specgate.backends.cupy_eagle3.kernels.loader import entry_points
+from specgate.backends.cupy_eagle3.open import first_gpu
+from specgate.backends.cupy_eagle3.stream import Stream
+from specgate.backends.cupy_eagle3.tuning.in_steps import step_us
+from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
+from specgate.core import Role
+from specgate.pairs.resolve import resolve_pair
+
+PARTS = ("qkv", "attention", "o", "gate_up", "down")
+REPLAYS = 3
+FIRST = "kv_reserve"
+
+
+@click.command()
+@click.option("--pair", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR")
+@click.option("--context", default=32768, show_default=True)
+@click.option("--batch", default=1, show_default=True)
+@click.option("--spec", default=3, show_default=True, help="Drafts; 0: the baseline.")
+@click.option("--around", default=14, show_default=True, help="Kernels shown at the beginning, middle and end.")
+@click.option("--without", multiple=True, type=click.Choice(PARTS))
+def main(pair: str, context: int, batch: int, spec: int, around: int, without: tuple[str, ...]) -> None:
+    """Print the timeline of one step."""
+    device, stream, role = first_gpu(), Stream(), Role(spec)
+    tuned = Tuned.on(torch.cuda.get_device_name(), None)
+    with torch.inference_mode(), stream.current():
+        stage = random_stages(resolve_pair(pair, None, None), context, batch, [role], tuned, device)[role]
+        stage.fill()
+        whole = step_us(stage, stream, rounds=3)
+        spans = timeline(stage, stream)
+        length = (spans[-1][1] - spans[0][0]) / 1e3
+        click.echo(f"{role.name}, {batch} x {context}: {whole:.1f} us per step, {length:.1f} under the profiler")
+        show(spans, around)
+        layers = stage.geometry.target.layers
+        for part in without:
+            with left_out(stage, part):
+                saved = whole - step_us(stage, stream, rounds=3)
+            click.echo(f"without {part:<10} {saved:9.1f} us less, {saved / layers:6.2f} per layer")
+
+
+def timeline(stage: Stage, stream: Stream) -> list[tuple[int, int, str]]:
+    """Begin and end of every kernel of one replay, in nanoseconds, in the order of their beginnings."""
+    stage.reset()
+    graph = captured(lambda: stage.cycle(stage.b), stream)
+    stage.reset()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(REPLAYS):
+            graph.launch(stream.cupy)
+        stream.wait()
+    results: Any = profile.profiler.kineto_results if profile.profiler else None
+    names = entry_points()
+    spans = sorted(
+        (e.start_ns(), e.start_ns() + e.duration_ns(), e.name()) for e in results.events() if e.name() in names
+    )
+    last = max(i for i, (_, _, name) in enumerate(spans) if name == FIRST)
+    return spans[last:]
+
+
+def show(spans: list[tuple[int, int, str]], around: int) -> None:
+    zero, middle = spans[0][0], len(spans) // 2
+    shown = sorted({*range(around), *range(middle, middle + around), *range(len(spans) - around, len(spans))})
+    click.echo(f"{'':5} {'kernel':<18}{'begins':>10}{'lasts':>9}{'adds':>9}")
+    for i in (i for i in shown if 0 <= i < len(spans)):
+        begin, end, name = spans[i]
+        added = end - (spans[i - 1][1] if i else begin)
+        click.echo(f"{i:5d} {name:<18}{(begin - zero) / 1e3:10.2f}{(end - begin) / 1e3:9.2f}{added / 1e3:9.2f}")
+    gaps = [max(0, spans[i][0] - spans[i - 1][1]) for i in range(1, len(spans))]
+    click.echo(
+        f"between kernels nothing runs for {sum(gaps) / 1e3:.1f} us in all, {statistics.median(gaps)} ns at a time"
+    )
+
+
+@contextmanager
+def left_out(stage: Stage, part: str) -> Iterator[None]:
+    layer = stage.cycle.verify.layer
+    kernel = getattr(layer, part)
+    setattr(layer, part, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        setattr(layer, part, kernel)
+
+
+if __name__ == "__main__":
+    main()
