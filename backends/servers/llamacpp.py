@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from specgate.backends.eagle3.capture import Capture, resolve_boundaries
 from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.servers.adapter import Drafter, Launch, integer, integers, part
@@ -11,6 +13,9 @@ from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import file_of
 from specgate.backends.servers.process import HOST, Command
+
+CACHE_TYPES: Final = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+"""A scenario's dtype, in the names that the flags for the cache have."""
 
 
 class LlamaCpp:
@@ -35,11 +40,15 @@ class LlamaCpp:
     )
 
     def command(self, launch: Launch) -> Command:
-        """The context is shared out among the slots."""
-        batch = launch.max_batch
+        """The context is shared out among the slots; caches get the scenario's dtype, weights have their file's.
+
+        Without `--cache-ram 0` the server copies the last request's cache away before it begins the next one.
+        """
+        batch, cache = launch.max_batch, CACHE_TYPES[launch.dtype]
         argv = [
             launch.options.program or self.program, "-m", str(file_of(launch.options, "target_gguf")), "--host", HOST,
             "--port", str(launch.port), "-c", str(launch.max_positions * batch), "-np", str(batch),
+            "--cache-type-k", cache, "--cache-type-v", cache, "--cache-ram", "0",
             "--metrics", "--slots", "--no-ui",
         ]  # fmt: skip
         if launch.role.speculative:
@@ -52,8 +61,11 @@ class LlamaCpp:
         if launch.options.drafter == "ngram":
             argv = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", k, "--spec-ngram-simple-size-n", "4"]
         else:
-            draft = str(file_of(launch.options, "draft_gguf"))
-            argv = ["-md", draft, "--spec-type", "draft-eagle3", "--spec-draft-n-max", k, "--spec-draft-p-min", "0"]
+            draft, cache = str(file_of(launch.options, "draft_gguf")), CACHE_TYPES[launch.dtype]
+            argv = [
+                "-md", draft, "--spec-type", "draft-eagle3", "--spec-draft-n-max", k, "--spec-draft-p-min", "0",
+                "--spec-draft-type-k", cache, "--spec-draft-type-v", cache,
+            ]  # fmt: skip
         if launch.options.force_al is not None:  # in llama.cpp's unit: bonus token included
             argv += ["--spec-synth-len", f"{launch.options.force_al:g}"]
         return argv

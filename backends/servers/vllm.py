@@ -42,6 +42,11 @@ class Vllm:
             r"Free memory on device .* less than desired",
             "two servers share the GPU: -o args='--gpu-memory-utilization 0.45'",
         ),
+        Failure(
+            r"Available memory on node .* less than desired",
+            "on a CPU vLLM wants 92 % of the memory: VLLM_CPU_KVCACHE_SPACE=GIB in the environment, or "
+            "-o args='--gpu-memory-utilization 0.3'",
+        ),
         Failure(r"weights were not initialized from checkpoint", "draft not loaded: tensors of it have other names"),
         Failure(
             r"speculative decoding (is|has been) disabled|disabling speculative", "speculation is off", silent=True
