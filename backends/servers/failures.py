@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 LONGEST_LINE: Final = 160
+PYTHON_ERROR: Final = re.compile(r"(?:^|\] )([A-Za-z_.]*(?:Error|Exception): .*)")
 READ_AT_MOST: Final = 1 << 20
 """Bytes of the log's end that are looked at."""
 
@@ -56,6 +57,14 @@ def explain(lines: Iterable[str], failures: Sequence[Failure]) -> Iterator[tuple
     yield from found.items()
 
 
+def first_error(lines: Iterable[str]) -> str | None:
+    """The end of the first Python traceback, without what a logger has put before it: where one process reports the end
+    of another, the later ones follow from it.
+    """
+    found = (PYTHON_ERROR.search(line) for line in lines)
+    return next((match[1] for match in found if match), None)
+
+
 def read_end(log: Path, start: int = 0) -> list[str]:
     """The last lines of a log that may be long, or not there; what stands before byte `start` is an earlier run's."""
     try:
@@ -75,4 +84,6 @@ def diagnosis(log: Path, start: int, failures: Sequence[Failure]) -> str:
     said = [line for line in lines if line.strip()][-6:]
     if not said:
         return f"it has printed nothing: {log}"
+    if (error := first_error(lines)) is not None:
+        said = [error, "…", *said[-2:]]
     return f"last lines of {log}:\n    " + "\n    ".join(line[:LONGEST_LINE] for line in said)

@@ -6,7 +6,7 @@ from typing import Final
 
 from specgate.backends.eagle3.capture import Capture, resolve_boundaries
 from specgate.backends.eagle3.hf_keys import Keys
-from specgate.backends.servers.adapter import Drafter, Launch, integer, integers, part
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
 from specgate.backends.servers.client import Client
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.failures import Failure
@@ -16,6 +16,9 @@ from specgate.backends.servers.process import HOST, Command
 
 CACHE_TYPES: Final = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 """A scenario's dtype, in the names that the flags for the cache have."""
+
+LOOKUP: Final = 4
+"""Length of the n-grams that are looked up, as for vLLM."""
 
 
 class LlamaCpp:
@@ -49,6 +52,7 @@ class LlamaCpp:
             launch.options.program or self.program, "-m", str(file_of(launch.options, "target_gguf")), "--host", HOST,
             "--port", str(launch.port), "-c", str(launch.max_positions * batch), "-np", str(batch),
             "--cache-type-k", cache, "--cache-type-v", cache, "--cache-ram", "0",
+            "--alias", SERVED_NAME,
             "--metrics", "--slots", "--no-ui",
         ]  # fmt: skip
         if launch.role.speculative:
@@ -59,7 +63,9 @@ class LlamaCpp:
         """Drafts of any probability are proposed, so that chains are whole."""
         k = str(launch.role.k)
         if launch.options.drafter == "ngram":
-            argv = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", k, "--spec-ngram-simple-size-n", "4"]
+            # A chain shorter than the n-gram that was looked up is never proposed.
+            lookup = str(min(LOOKUP, launch.role.k))
+            argv = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", k, "--spec-ngram-simple-size-n", lookup]
         else:
             draft, cache = str(file_of(launch.options, "draft_gguf")), CACHE_TYPES[launch.dtype]
             argv = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,26 @@ def test_prefix_caches_are_off(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "trtllm-baseline.yaml").read_text())["kv_cache_config"] == {
         "enable_block_reuse": False
     }
+
+
+def flags(argv: Sequence[str]) -> dict[str, str]:
+    """Every word with the one that follows it."""
+    return dict(pairwise(argv))
+
+
+def test_llama_cpp_is_told_the_dtype_of_its_caches_and_keeps_none_of_them_aside(tmp_path: Path) -> None:
+    """Its own defaults are 16-bit caches, and a copy of the last request's cache before every new one."""
+    told = flags(adapter_named("llamacpp").command(launch("llamacpp", tmp_path, Role(3))).argv)
+    names = ("--cache-type-k", "--cache-type-v", "--spec-draft-type-k", "--spec-draft-type-v")
+    assert [told[name] for name in names] == ["bf16"] * 4 and told["--cache-ram"] == "0"
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_llama_cpp_looks_up_no_n_gram_that_is_longer_than_its_chain(k: int, tmp_path: Path) -> None:
+    """It would never draft: seen with b11434, n = 4 and chains of 3."""
+    told = flags(adapter_named("llamacpp").command(launch("llamacpp", tmp_path, Role(k), drafter="ngram")).argv)
+    assert int(told["--spec-ngram-simple-size-m"]) == k
+    assert 1 <= int(told["--spec-ngram-simple-size-n"]) <= k
 
 
 def test_turbomind_takes_no_draft(tmp_path: Path) -> None:
