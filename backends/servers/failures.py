@@ -75,12 +75,20 @@ def read_end(log: Path, start: int = 0) -> list[str]:
         return []
 
 
+def cause(lines: Sequence[str], failures: Sequence[Failure]) -> str | None:
+    """Why a server that goes on has failed, where these lines of its log tell."""
+    return known_causes(lines, failures) or first_error(lines)
+
+
+def known_causes(lines: Iterable[str], failures: Sequence[Failure]) -> str:
+    return "\n  ".join(f"{failure.cause}\n    {line}" for failure, line in explain(lines, failures))
+
+
 def diagnosis(log: Path, start: int, failures: Sequence[Failure]) -> str:
     """What is known of the failures in `log` from byte `start` on, else its last lines."""
     lines = read_end(log, start)
-    known = [f"{failure.cause}\n    {line}" for failure, line in explain(lines, failures)]
-    if known:
-        return "\n  ".join(known) + f"\n  log: {log}"
+    if known := known_causes(lines, failures):
+        return f"{known}\n  log: {log}"
     said = [line for line in lines if line.strip()][-6:]
     if not said:
         return f"it has printed nothing: {log}"

@@ -65,7 +65,14 @@ class LlamaCpp:
         if launch.options.drafter == "ngram":
             # A chain shorter than the n-gram that was looked up is never proposed.
             lookup = str(min(LOOKUP, launch.role.k))
-            argv = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", k, "--spec-ngram-simple-size-n", lookup]
+            argv = [
+                "--spec-type",
+                "ngram-simple",
+                "--spec-ngram-simple-size-m",
+                k,
+                "--spec-ngram-simple-size-n",
+                lookup,
+            ]
         else:
             draft, cache = str(file_of(launch.options, "draft_gguf")), CACHE_TYPES[launch.dtype]
             argv = [

@@ -47,6 +47,10 @@ class Vllm:
             "on a CPU vLLM wants 92 % of the memory: VLLM_CPU_KVCACHE_SPACE=GIB in the environment, or "
             "-o args='--gpu-memory-utilization 0.3'",
         ),
+        Failure(
+            r"Synthetic acceptance not supported",
+            "this build of vLLM cannot force acceptance, as on a CPU: no -o force_al",
+        ),
         Failure(r"weights were not initialized from checkpoint", "draft not loaded: tensors of it have other names"),
         Failure(
             r"speculative decoding (is|has been) disabled|disabling speculative", "speculation is off", silent=True

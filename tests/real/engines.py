@@ -25,17 +25,17 @@ class RealEngine:
     options: Mapping[str, str]
 
     @contextmanager
-    def opened(self, logs: Path, *, max_k: int = 3, max_batch: int = 2, **options: str) -> Iterator[Engine]:
-        args = " ".join(given["args"] for given in (self.options, options) if "args" in given)
+    def opened(self, logs: Path, options: Mapping[str, str] | None = None, max_batch: int = 1) -> Iterator[Engine]:
+        """With `options` beside those that start it."""
         engine = backend(self.name).open(
             OpenRequest(
                 demo_pair(),
                 "float32",
                 max_batch,
                 max_positions=1024,
-                max_k=max_k,
+                max_k=3,
                 perf_mode=False,
-                options={**self.options, **options, "args": args},
+                options={**self.options, **(options or {})},
                 logs=logs,
             )
         )

@@ -17,7 +17,7 @@ from specgate.backends.servers.failures import COMMON, diagnosis
         ("vllm", "ValueError: Free memory on device cuda:0 is less than desired", "gpu-memory-utilization"),
         (
             "vllm",
-            "(VllmWorker-0 pid=1) ERROR 11-21 [x.py:9] ValueError: Available memory on node 0 (9.53/12.09 GiB) on startup "
+            "(VllmWorker-0 pid=1) ERROR 11-21 [x.py:9] ValueError: Available memory on node 0 (9.53/12.09 GiB) on "
             "is less than desired CPU memory utilization (0.92, 11.12 GiB).",
             "VLLM_CPU_KVCACHE_SPACE",
         ),
@@ -39,10 +39,10 @@ def test_a_known_line_is_explained_and_shown(name: str, line: str, said: str, tm
 
 
 def test_of_several_processes_tracebacks_the_first_ones_end_is_shown(tmp_path: Path) -> None:
-    """As vLLM prints them: worker, engine core, server; and a warning that only mentions an error before all of them."""
+    """As vLLM prints them: worker, engine core, server; and before them a warning that mentions an error."""
     log = tmp_path / "log"
     log.write_text(
-        "(APIServer pid=1) WARNING 11-21 [s.py:255] This can cause errors like `OSError: [Errno 24] Too many open files`.\n"
+        "(APIServer pid=1) WARNING 11-21 [s.py:255] Errors like `OSError: [Errno 24] Too many open files`.\n"
         "(VllmWorker-0 pid=3) ERROR 11-21 [m.py:953] Traceback (most recent call last):\n"
         "(VllmWorker-0 pid=3) ERROR 11-21 [m.py:953]     raise ValueError(\n"
         "(VllmWorker-0 pid=3) ERROR 11-21 [m.py:953] ValueError: the root of it\n"
