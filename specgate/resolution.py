@@ -9,7 +9,7 @@ from specgate.api import ChecksOptions
 from specgate.core import PairRef, Scenario
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.gate_set import fitted, machine_size
-from specgate.pairs.resolve import resolve_pair
+from specgate.pairs.resolve import refuse_two_names, resolve_pair
 from specgate.policy import find_policy
 from specgate.request import Request
 from specgate.scenario import override, select
@@ -62,9 +62,8 @@ def resolve(request: Request) -> Config:
 
 def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:
     """The command line's pair, else the scenarios'. Raises UsageError where they name several, or it names two."""
+    refuse_two_names(request.pair, request.target, request.draft)
     if request.pair is not None:
-        if request.target is not None or request.draft is not None:
-            raise UsageError("--pair together with --target or --draft", hint="name the pair in one way")
         return resolve_pair(request.pair, None, None)
     names = {s.pair for s in scenarios}
     if len(names) > 1 and request.target is None:

@@ -66,12 +66,13 @@ def parse_boundaries(text: str) -> tuple[int, ...]:
 def capture_keys(boundaries: Sequence[int]) -> Mapping[str, object]:
     """Config keys from which every engine that reads any key resolves `boundaries`: both conventions, side by side.
 
-    Engines that ignore the keys use the default; choose 2, n // 2, n − 3 where it does not matter. Raises ValueError
-    for boundary 0, the embedding, which is the output of no layer.
+    Engines that ignore the keys use the default; choose 2, n // 2, n − 3 where it does not matter. Boundary 0, the
+    embedding, is the output of no layer: it is written by the first convention alone.
     """
+    top: dict[str, object] = {IDS: list(boundaries)}
     if 0 in boundaries:
-        raise ValueError("boundary 0 cannot be written as the output of a layer")
-    return {IDS: list(boundaries), "eagle_config": {IDS: [b - 1 for b in boundaries], "use_aux_hidden_state": True}}
+        return top
+    return top | {"eagle_config": {IDS: [b - 1 for b in boundaries], "use_aux_hidden_state": True}}
 
 
 def top_level(config: Keys) -> Capture | None:

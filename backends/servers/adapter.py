@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from specgate.backends.eagle3.capture import Capture
 from specgate.backends.eagle3.hf_keys import Keys
-from specgate.backends.servers.client import Client
 from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import Command
 from specgate.core import PairRef, Role
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
 
 SERVED_NAME = "specgate"
 """The model name of a server that was started here."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from specgate.backends.eagle3.capture import Capture, resolve_boundaries
 from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
-from specgate.backends.servers.client import Client
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import file_of
 from specgate.backends.servers.process import HOST, Command
 
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
+
 CACHE_TYPES: Final = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 """A scenario's dtype, in the names that the flags for the cache have."""
-
 LOOKUP: Final = 4
 """Length of the n-grams that are looked up, as for vLLM."""
 

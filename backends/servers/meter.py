@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from specgate.backends.servers.client import Client
 from specgate.backends.servers.exchange import Reading, SpecCounts
 from specgate.errors import BackendError
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
 
 
 class Meter(Protocol):

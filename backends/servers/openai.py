@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from specgate.backends.servers.adapter import integer, integers, part
-from specgate.backends.servers.client import Client
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.errors import BackendError
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
 
 PATH = "/v1/completions"
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from specgate.backends.eagle3.capture import Capture
 from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
-from specgate.backends.servers.client import Client
 from specgate.backends.servers.conventions import nested_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
 
 
 class Sglang:

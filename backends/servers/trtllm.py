@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from specgate.backends.eagle3.capture import Capture
 from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.servers import openai
 from specgate.backends.servers.adapter import Drafter, Launch, integer, part
-from specgate.backends.servers.client import Client
 from specgate.backends.servers.conventions import nested_ids
 from specgate.backends.servers.exchange import NOTHING, Ask, Chunk, Json, Reading, SpecCounts
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, Samples
 from specgate.backends.servers.process import HOST, Command
 from specgate.errors import BackendError
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
 
 FLAG = "enable_iter_perf_stats and return_perf_metrics in its --config"
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from specgate.backends.eagle3.capture import Capture
 from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.servers import openai
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch
-from specgate.backends.servers.client import Client
 from specgate.backends.servers.conventions import top_level_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
 
 LOOKUP: Final = {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
 

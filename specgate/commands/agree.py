@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
@@ -68,7 +69,8 @@ def agree(
     agreement = agreement_of([first, *others], margin)
     if not offline:
         tie = near_tie_margin(first.policy) if near_tie is None else near_tie
-        agreement = with_margins(agreement, first, tie, out)
+        with TemporaryDirectory(prefix="specgate-") as logs:
+            agreement = with_margins(agreement, first, tie, Path(logs))
     view = plugins.view("agreement")
     click.echo(view.render(agreement, "plain" if is_plain(plain) else "console"))
     write_files(out, rendered(view, agreement, html=html, md=md, csv=csv))

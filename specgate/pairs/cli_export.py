@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from specgate.pairs.export.differences import Format
 
 FOLDER = click.Path(path_type=Path)
 FORMATS = ("hf", "speculators", "gguf")
@@ -20,7 +25,13 @@ DTYPES = ("bfloat16", "float16", "float32")
 @click.option("--replace", is_flag=True, help="Replace an earlier export in OUT.")
 @click.argument("out", type=FOLDER)
 def export(
-    layout: str, pair: str | None, target: Path | None, draft: Path | None, dtype: str | None, replace: bool, out: Path
+    layout: Format,
+    pair: str | None,
+    target: Path | None,
+    draft: Path | None,
+    dtype: str | None,
+    replace: bool,
+    out: Path,
 ) -> None:
     """Write a pair into the folder OUT, in the layout of other engines, and print how to start each with it.
 
@@ -35,7 +46,15 @@ def export(
 
     from specgate.pairs.export.command import Wish
     from specgate.pairs.export.command import export as run
-    from specgate.pairs.resolve import resolve_pair
+    from specgate.pairs.resolve import refuse_two_names, resolve_pair
 
-    wish = Wish(layout, out.resolve(), getattr(torch, dtype) if dtype else None, replace)
-    run(resolve_pair(pair, target, draft), wish)
+    refuse_two_names(pair, target, draft)
+    found = resolve_pair(pair, target, draft)
+    done = run(found, Wish(layout, out.resolve(), getattr(torch, dtype) if dtype else None, replace))
+    files = [file for file in out.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files) / 1e6
+    click.echo(f"pair {found.name} as {layout}: {out}, {len(files)} files, {size:.1f} MB")
+    for sentence in done.differences:
+        click.echo(textwrap.fill(f"differs: {sentence}", 80, subsequent_indent="  "))
+    for what, command in done.commands:
+        click.echo(f"\n{what}\n{command}")

@@ -42,6 +42,12 @@ def resolve_pair(pair: str | None, target: Path | None, draft: Path | None) -> P
     )
 
 
+def refuse_two_names(pair: str | None, target: Path | None, draft: Path | None) -> None:
+    """Raise UsageError where a command line says twice which pair it means."""
+    if pair is not None and (target is not None or draft is not None):
+        raise UsageError("--pair together with --target or --draft", hint="name the pair in one way")
+
+
 def shipped_names() -> tuple[str, ...]:
     return tuple(sorted(file.parent.parent.name for file in SHIPPED.glob("*/target/config.json")))
 

@@ -52,6 +52,7 @@ def write_shards(folder: Path, tensors: Mapping[str, LazyTensor]) -> None:
         names = ["model.safetensors"]
     for file, shard in zip(names, shards, strict=True):
         save_file({name: tensors[name].read().contiguous() for name in shard}, folder / file, metadata={"format": "pt"})
+        (folder / file).chmod(0o644)  # safetensors gives it to its owner alone
     if len(shards) > 1:
         places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
         content = {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())}, "weight_map": places}

@@ -54,4 +54,4 @@ def engine_here(name: str) -> RealEngine | str:
         return RealEngine(name, {"program": os.environ[VLLM], "args": "--enforce-eager"})
     folder = os.environ[GGUF]
     files = {f"{part}_gguf": f"{folder}/{part}.gguf" for part in ("target", "draft")}
-    return RealEngine(name, {"program": os.environ[LLAMA_SERVER], "args": "-t 1", **files})
+    return RealEngine(name, {"program": os.environ[LLAMA_SERVER], "args": "-t 1 -fa off", **files})

@@ -6,16 +6,16 @@ Sources: the GGUF specification; llama.cpp b11434 for the architecture `eagle3` 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
-from torch import Tensor
 
 from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.backends.eagle3.rope import inverse_frequencies
 from specgate.errors import UsageError
+from specgate.pairs.export.gguf_tensors import as_stored, stream
 from specgate.pairs.export.gguf_vocab import Vocabulary
 from specgate.pairs.export.opened import OpenPair, draft_tensors, dtype_name, target_tensors
 from specgate.pairs.gguf_convert import OUTER, PER_LAYER, UNTIED_HEAD
@@ -35,7 +35,7 @@ DRAFT_OUTER: Final = {
     "d2t": "d2t",
 }
 FILE_TYPES: Final = {"float32": 0, "float16": 1, "bfloat16": 32}
-"""`general.file_type`: what most of the matrices are."""
+"""`general.file_type` for matrices of a dtype."""
 
 
 def write_target(file: Path, pair: OpenPair, vocabulary: Vocabulary, dtype: torch.dtype | None) -> None:
@@ -58,7 +58,6 @@ def write_draft(file: Path, pair: OpenPair, vocabulary: Vocabulary, dtype: torch
     from gguf import GGUFWriter
 
     g = pair.draft.geometry
-    refuse_inexpressible(g, pair.draft.config.file)
     names = {**DRAFT_OUTER, **{f"midlayer.{ours}": f"blk.0.{theirs}" for ours, theirs in PER_LAYER.items()}}
     tensors = {names[name]: tensor for name, tensor in draft_tensors(pair, dtype).items() if name != "t2d"}
     writer = GGUFWriter(file, EAGLE3)
@@ -73,19 +72,24 @@ def write_draft(file: Path, pair: OpenPair, vocabulary: Vocabulary, dtype: torch
     stream(writer, as_stored(tensors, g))
 
 
-def refuse_inexpressible(g: DraftGeometry, file: Path) -> None:
-    """Raise UsageError, with all of them, for what llama.cpp would compute otherwise without saying so."""
+def refuse_inexpressible(pair: OpenPair, dtype: torch.dtype | None) -> None:
+    """Raise UsageError for what llama.cpp would not run, or would compute otherwise without saying so."""
+    target, draft = pair.target.geometry, pair.draft.geometry
     asked = {
-        "fc_norm": g.fc_norm,
-        "norm_output": g.norm_output,
-        f"{g.features} captured streams (there are 3)": g.features != 3,
-        "rope truncate = false": not g.rope.truncate,
+        "fc_norm": draft.fc_norm,
+        "norm_output": draft.norm_output,
+        f"drafts over {draft.features} captured streams, it wants 3": draft.features != 3,
+        "YaRN with truncate = false": not (target.rope.truncate and draft.rope.truncate),
     }
     if any(asked.values()):
+        lacking = ", no ".join(what for what, there in asked.items() if there)
         raise UsageError(
-            f"{file}: llama.cpp's EAGLE-3 has no {', '.join(what for what, there in asked.items() if there)}",
+            f"{pair.draft.config.file.parent}: llama.cpp has no {lacking}",
             hint="use --format hf or --format speculators",
         )
+    stored = [*target_tensors(pair, dtype).values(), *draft_tensors(pair, dtype).values()]
+    if any(tensor.dtype == torch.float64 for tensor in stored):
+        raise UsageError("the pair's weights are float64, which llama.cpp does not run", hint="add --dtype float32")
 
 
 def add_decoder(
@@ -124,68 +128,5 @@ def add_rope_scaling(w: GGUFWriter, rope: RopeSpec) -> None:
         w.add_rope_scaling_yarn_beta_fast(rope.beta_fast)
         w.add_rope_scaling_yarn_beta_slow(rope.beta_slow)
         _, scale = inverse_frequencies(rope)
-        # llama.cpp multiplies YaRN's default attention scale by this.
-        w.add_rope_scaling_attn_factors(scale / (0.1 * math.log(rope.factor) + 1.0))
-
-
-def as_stored(
-    tensors: Mapping[str, LazyTensor], g: TargetGeometry | DraftGeometry
-) -> Iterator[tuple[str, LazyTensor]]:
-    """The tensors as llama.cpp has them: query and key rows interleaved, vectors in float32, `d2t` of target ids."""
-    if g.rope.kind == "llama3":
-        yield "rope_freqs.weight", rope_factors(g.rope)
-    for name, tensor in tensors.items():
-        if name.endswith("attn_q.weight"):
-            yield name, interleaved(tensor, g.heads)
-        elif name.endswith("attn_k.weight"):
-            yield name, interleaved(tensor, g.kv_heads)
-        elif name == "d2t":
-            yield name, absolute(tensor)
-        else:
-            yield name, tensor.to(torch.float32) if len(tensor.shape) == 1 else tensor
-
-
-def rope_factors(rope: RopeSpec) -> LazyTensor:
-    """float32 [head_dim / 2]: by what each plain frequency is divided."""
-    plain, _ = inverse_frequencies(RopeSpec("default", rope.base, rope.dim))
-    scaled, _ = inverse_frequencies(rope)
-    return LazyTensor((rope.dim // 2,), torch.float32, lambda: plain / scaled)
-
-
-def absolute(offsets: LazyTensor) -> LazyTensor:
-    return LazyTensor(offsets.shape, offsets.dtype, lambda: offsets.read() + torch.arange(offsets.shape[0]))
-
-
-def interleaved(weight: LazyTensor, heads: int) -> LazyTensor:
-    """Rows of a `[heads * head_dim, width]` projection in llama.cpp's order: the inverse of `half_split_rows`."""
-
-    def read() -> Tensor:
-        rows, width = weight.shape
-        return weight.read().reshape(heads, 2, rows // heads // 2, width).swapaxes(1, 2).reshape(rows, width)
-
-    return LazyTensor(weight.shape, weight.dtype, read)
-
-
-def stream(writer: GGUFWriter, tensors: Iterator[tuple[str, LazyTensor]]) -> None:
-    """Header, keys, tensor table, then the tensors, one in memory at a time."""
-    import gguf
-    import numpy as np
-
-    kinds = {
-        torch.float32: gguf.GGMLQuantizationType.F32,
-        torch.float16: gguf.GGMLQuantizationType.F16,
-        torch.bfloat16: gguf.GGMLQuantizationType.BF16,
-        torch.int64: gguf.GGMLQuantizationType.I64,
-    }
-    table = dict(tensors)
-    for name, t in table.items():
-        # The NumPy type only says that these are not quantised blocks: `raw_dtype` is what counts.
-        writer.add_tensor_info(name, t.shape, np.dtype(np.float32), t.nbytes, raw_dtype=kinds[t.dtype])
-    try:
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        for t in table.values():
-            writer.write_tensor_data(t.read().contiguous().view(torch.uint8).numpy())
-    finally:
-        writer.close()
+        if (over_default := scale / (0.1 * math.log(rope.factor) + 1.0)) != 1.0:
+            w.add_rope_scaling_attn_factors(over_default)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
     from tokenizers import Tokenizer
 
-LLAMA3: Final = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-QWEN2: Final = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+WORDS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
+SIGNS: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3: Final = rf"{WORDS}|\p{{N}}{{1,3}}|{SIGNS}"
+QWEN2: Final = rf"{WORDS}|\p{{N}}|{SIGNS}"
 GPT2: Final = ("ByteLevel", True)
 NO_REGEX: Final = ("ByteLevel", False)
 
@@ -69,7 +69,7 @@ def read_vocabulary(folder: Path, size: int) -> Vocabulary:
     try:
         tokenizer: Tokenizer = Tokenizer.from_file(str(file))
         content = json.loads(file.read_text(encoding="utf-8"))
-    except Exception as error:  # noqa: BLE001 - tokenizers raises bare Exception
+    except Exception as error:  # tokenizers raises bare Exception for every kind of bad file
         raise CheckpointError(f"{file}: not readable as a tokenizer ({error})") from error
     pre = pre_tokenizer(content, file)
     words, kinds = tokens(tokenizer, size, file)

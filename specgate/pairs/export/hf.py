@@ -96,9 +96,7 @@ def speculators_config(pair: OpenPair, dtype: str, verifier: Path) -> dict[str, 
     }
 
 
-def write_draft(
-    folder: Path, pair: OpenPair, config: Mapping[str, object], tensors: Mapping[str, LazyTensor]
-) -> None:
+def write_draft(folder: Path, pair: OpenPair, config: Mapping[str, object], tensors: Mapping[str, LazyTensor]) -> None:
     """Weights, config and model card; the exported target, beside `folder`, is named as the one it was trained for.
 
     A draft that names yet another target goes on naming it, so that it is still warned about.
@@ -114,7 +112,7 @@ def write_draft(
     write_shards(folder, tensors)
 
 
-def copy_files(source: Path, folder: Path, patterns: tuple[str, ...]) -> None:
+def copy_files(source: Path, folder: Path, patterns: tuple[str, ...], prefix: str = "") -> None:
     for pattern in patterns:
         for file in source.glob(pattern):
-            shutil.copyfile(file, folder / file.name)
+            shutil.copyfile(file, folder / f"{prefix}{file.name}")

@@ -88,9 +88,9 @@ def test_each_convention_alone_resolves_what_is_written_in_both(boundaries: list
         assert resolve_boundaries(keys(DRAFT, **{key: value}), 36).boundaries == tuple(boundaries)
 
 
-def test_the_embedding_cannot_be_written_as_the_output_of_a_layer() -> None:
-    with pytest.raises(ValueError, match="boundary 0"):
-        capture_keys((0, 1, 2))
+def test_the_embedding_is_the_output_of_no_layer_and_written_as_a_boundary_alone() -> None:
+    assert capture_keys((0, 1, 2)) == {IDS: [0, 1, 2]}
+    assert resolve_boundaries(keys(DRAFT, **capture_keys((0, 1, 2))), 36).boundaries == (0, 1, 2)
 
 
 def test_the_option_lists_boundaries_separated_by_commas() -> None:

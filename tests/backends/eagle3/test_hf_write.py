@@ -9,12 +9,13 @@ from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeo
 from specgate.backends.eagle3.hf_draft import draft_geometry
 from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.eagle3.hf_target import target_geometry
-from specgate.backends.eagle3.hf_write import draft_config, rope_keys, target_config
+from specgate.backends.eagle3.hf_write import draft_config, target_config
 
 LLAMA3 = RopeSpec(
     "llama3", 500000.0, 16, factor=8.0, original_positions=8192, low_freq_factor=1.0, high_freq_factor=4.0
 )
-ROPES = [RopeSpec("default", 10000.0, 16), RopeSpec("linear", 10000.0, 16, factor=2.0), LLAMA3]
+YARN = RopeSpec("yarn", 10000.0, 16, factor=4.0, original_positions=512, attention_factor=1.2, truncate=False)
+ROPES = [RopeSpec("default", 10000.0, 16), RopeSpec("linear", 10000.0, 16, factor=2.0), LLAMA3, YARN]
 TARGET = TargetGeometry(6, 64, 128, 4, 2, 16, 320, 1e-5, ROPES[0], 4096, False, (7,), 5)
 DRAFT = DraftGeometry(
     hidden=64,
@@ -57,13 +58,14 @@ def test_a_draft_geometry_and_its_boundaries_survive_their_config(rope: RopeSpec
         replace(DRAFT, norm_before_fc=True),
         replace(DRAFT, norm_output=True),
         replace(DRAFT, norm_before_residual=True),
+        replace(DRAFT, features=4),
+        replace(DRAFT, target_hidden=128),
     ],
 )
-def test_a_switch_that_the_layout_cannot_say_is_refused(draft: DraftGeometry) -> None:
-    with pytest.raises(ValueError, match="the common layout has none"):
-        draft_config(draft, (1, 3, 5), "bfloat16")
-
-
-def test_yarn_is_not_written() -> None:
-    with pytest.raises(ValueError, match="YaRN"):
-        rope_keys(RopeSpec("yarn", 10000.0, 16, factor=4.0))
+def test_what_newer_drafts_do_otherwise_survives_its_config(draft: DraftGeometry) -> None:
+    boundaries = tuple(range(1, draft.features + 1))
+    target = replace(TARGET, hidden=draft.target_hidden)
+    read, _ = draft_geometry(
+        Keys(Path("config.json"), draft_config(draft, boundaries, "bfloat16")), target, {"lm_head.weight"}
+    )
+    assert read == replace(draft, own_embedding=draft.hidden != draft.target_hidden)

@@ -15,7 +15,7 @@ from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.target import target_forward, target_logits
 from specgate.core import PairRef
 from specgate.errors import CheckpointError, EnvironmentRefused, UsageError
-from specgate.pairs.plant import write
+from specgate.pairs import shards
 from specgate.pairs.plant.command import Wish, plant
 from specgate.pairs.plant.geometries import GEOMETRIES, geometry_of, tiny
 from specgate.pairs.plant.write import write_draft, write_target
@@ -51,7 +51,7 @@ def test_a_written_pair_is_what_transformers_loads_and_computes(pair_a: PairRef)
 
 def test_written_and_unwritten_pairs_hold_the_same_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = tiny()
-    monkeypatch.setattr(write, "SHARD_BYTES", 5_000_000)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 5_000_000)
     for kind, written in (("written", True), ("seed", False)):
         write_target(tmp_path / kind / "target", shape.target, RECIPE_A, {}, written)
         write_draft(tmp_path / kind / "draft", shape, RECIPE_A, {}, written, "0" * 64)
