@@ -48,6 +48,7 @@ def sheet(agreement: Agreement) -> Sheet:
 def ending(agreement: Agreement) -> Ending:
     state, code = overall_of_agreement(agreement)
     said = {
+        State.INVALID: "A run was cut short.",
         State.PASS: f"Same texts but for near ties; every acceptance figure within {agreement.margin_pct:g} %.",
         State.FAIL: f"A text differs without a near tie, or a figure by more than {agreement.margin_pct:g} %.",
     }
@@ -56,6 +57,7 @@ def ending(agreement: Agreement) -> Ending:
 
 def banners(agreement: Agreement) -> Iterator[str]:
     reference, *others = agreement.sides
+    yield from (f"{side.label} was cut short: {side.cut_short}" for side in agreement.sides if side.cut_short)
     for side in others:
         for what in ("target", "draft"):
             if getattr(side, f"{what}_sha256") != getattr(reference, f"{what}_sha256"):

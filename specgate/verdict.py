@@ -34,8 +34,9 @@ def overall_of_contrast(contrast: Contrast) -> tuple[State, ExitCode]:
 
 
 def overall_of_agreement(agreement: Agreement) -> tuple[State, ExitCode]:
-    """The worst state of all texts and shares."""
-    return worst_of(agreement.states)
+    """The worst state of all texts and shares; never green with a run that was cut short."""
+    cut_short = any(side.cut_short for side in agreement.sides)
+    return (State.INVALID, ExitCode.BACKEND_ERROR) if cut_short else worst_of(agreement.states)
 
 
 def worst(verdicts: Iterable[Verdict]) -> tuple[State, ExitCode]:

@@ -30,6 +30,7 @@ class Trtllm:
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3",)
     forces_acceptance = True
+    reads_window: bool | None = None
     own_options: frozenset[str] = frozenset()
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (

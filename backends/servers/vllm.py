@@ -29,6 +29,7 @@ class Vllm:
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
+    reads_window: bool | None = True
     own_options: frozenset[str] = frozenset()
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (

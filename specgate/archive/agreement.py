@@ -20,6 +20,8 @@ class Side:
     draft_sha256: str | None
     capture_rule: str | None
     acceptance: AcceptanceSource
+    cut_short: str | None
+    """Why the run is not whole."""
 
 
 @dataclass(frozen=True, slots=True)

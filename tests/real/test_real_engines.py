@@ -75,7 +75,8 @@ def test_facts_name_a_version(real: RealEngine, engine: Engine) -> None:
     facts = engine.facts()
     version = str(facts.details[f"{real.name} version"])
     assert version.startswith({"llamacpp": "b", "vllm": "0."}[real.name])
-    assert facts.capture_rule is not None and not facts.warnings, "the demo draft names its layers for every engine"
+    assert facts.capture_rule is not None, "the demo draft names its layers for every engine"
+    assert ["window" in w for w in facts.warnings] == [True] * (real.name == "llamacpp"), "vLLM reads it"
 
 
 def test_the_baselines_server_tells_the_top_two(engine: Engine) -> None:
