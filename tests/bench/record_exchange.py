@@ -10,6 +10,7 @@ after.txt. Of the counters, only lines of the families that the adapter reads ar
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 from pathlib import Path
 
@@ -25,7 +26,10 @@ from specgate.pairs.resolve import resolve_pair
 
 TEXT = "The three laws of motion were first stated by Isaac Newton in 1687. The first law says that"
 NEW_TOKENS = 24
-KEPT = ("requests", "num_requests", "request_success", "generation_tokens", "tokens_predicted_total", "spec_decode")
+KEPT = re.compile(
+    r"^(?:# \w+ )?\w+:(?:spec_decode\w*_total|num_requests_(?:running|waiting)|requests_(?:processing|deferred)"
+    r"|request_success_total|generation_tokens_total|tokens_predicted_total)\b"
+)
 
 
 def launch_of(given: argparse.Namespace, folder: Path) -> Launch:
@@ -41,17 +45,16 @@ def prompt_of(target: Path) -> tuple[int, ...]:
 
 
 def counters(server: Server) -> str:
-    lines = server.client.text("/metrics").splitlines(keepends=True)
-    return "".join(line for line in lines if any(name in line for name in KEPT))
+    return "".join(filter(KEPT.match, server.client.text("/metrics").splitlines(keepends=True)))
 
 
 def record(server: Server, prompt: tuple[int, ...], folder: Path) -> None:
+    """The second of two answers: some counters are there only after the first."""
     path, body = server.adapter.request(Ask(server.model, prompt, NEW_TOKENS, ignore_eos=True))
-    for when in ("warm-up", "before", "after"):
-        (recording,) = server.client.stream(path, [body]) if when != "before" else (None,)
-        if when != "warm-up":
-            (folder / f"{when}.txt").write_text(counters(server))
-    assert recording is not None
+    server.client.stream(path, [body])
+    (folder / "before.txt").write_text(counters(server))
+    (recording,) = server.client.stream(path, [body])
+    (folder / "after.txt").write_text(counters(server))
     (folder / "stream.txt").write_bytes(b"".join(data for _, data in recording.pieces))
 
 
