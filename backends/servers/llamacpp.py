@@ -38,7 +38,8 @@ class LlamaCpp:
         Failure(r"failed to load draft model|error loading draft", "draft not loaded: see the lines before"),
         Failure(r"vocab.*(do not match|mismatch|must match)", "the draft was converted for another target"),
         Failure(
-            r"no implementations specified for speculative|speculative decoding (is )?not supported",
+            r"failed to initialize speculative decoding|no implementations specified for speculative"
+            r"|speculative decoding (is )?not supported",
             "speculation is off",
             silent=True,
         ),

