@@ -158,7 +158,7 @@ class Server:
         try:
             yield
         except BackendError as error:
-            if log is None:
+            if log is None or str(log) in (error.hint or ""):
                 raise
             code, known = self._ended_by_now(), (*self.adapter.failures, *COMMON)
             if code is not None:
