@@ -32,7 +32,7 @@ const int FEATURES = EPILOGUE == SWIGLU ? 8 : 16;  // of a tile
 const int CHUNKS = K_IN / 32;
 const int UNITS = (CHUNKS + SPAN - 1) / SPAN;
 const int TILES = ROW_TILES * WEIGHT_TILES;
-const int SQUARES = K_IN / 8, EARLY = SCALED && ROW_TILES == 1 && SQUARES <= WARPS * 32;
+const int ROWS_PER_WARP = (ROW_TILES * 8 + WARPS - 1) / WARPS, SQUARES = (K_IN / 8 + 31) / 32;
 const int ROUND = TILES < 4 ? TILES : 4;  // tiles that the sums of the warps are taken of at a time
 
 // In the same memory, one after the other: the ring [STAGES][WARPS][SPAN][WEIGHT_TILES][2][32], and the sums of the warps.
@@ -43,7 +43,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
                                                                      float* normed_squares, const bf16* norm_weight,
                                                                      const int* active_count, int rows_per_slot,
                                                                      float eps) {
-    __shared__ float row_squares[ROW_TILES * 8][WARPS];
+    __shared__ float scales[ROW_TILES * 8];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
     const int feature = blockIdx.x * WEIGHT_TILES * FEATURES;
 
@@ -88,11 +88,15 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
     // What the sums will be finished with is asked for now, and used when they are there.
     const int element = threadIdx.x % 128, half = element / 32, own = threadIdx.x / 128;
     const int finished = 2 * c + half % 2, made = g + 8 * (half / 2);  // row and feature in a tile
-    float squared[8];
-    if (EARLY)
+    float squared[ROWS_PER_WARP][SQUARES];
+    auto load_squares = [&](int r) {
 #pragma unroll
-        for (int row = 0; row < 8; ++row)
-            squared[row] = row < rows && threadIdx.x < SQUARES ? squares[row * SQUARES + threadIdx.x] : 0;
+        for (int i = 0; i < SQUARES; ++i) {
+            const int row = warp + r * WARPS, at = lane + 32 * i;
+            squared[r][i] = row < rows && at < K_IN / 8 ? squares[row * (K_IN / 8) + at] : 0;
+        }
+    };
+    if (SCALED && SQUARES <= 16) load_squares(0);  // of more rows there are registers for later
     auto place = [&](int tile, int& row, int& column) {
         row = tile / WEIGHT_TILES * 8 + finished;
         column = feature + tile % WEIGHT_TILES * FEATURES + made;
@@ -149,15 +153,15 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
     await_copies<0>();
     if (SCALED)
 #pragma unroll
-        for (int row = 0; row < ROW_TILES * 8; ++row) {
+        for (int r = 0; r < ROWS_PER_WARP; ++r) {
+            const int row = warp + r * WARPS;
             if (row >= rows) break;
+            if (r || SQUARES > 16) load_squares(r);
             float sum = 0;
-            if (EARLY)
-                sum = squared[row % 8];
-            else
-                for (int i = threadIdx.x; i < SQUARES; i += WARPS * 32) sum += squares[row * SQUARES + i];
+#pragma unroll
+            for (int i = 0; i < SQUARES; ++i) sum += squared[r][i];
             sum = warp_sum(sum);
-            if (lane == 0) row_squares[row][warp] = sum;
+            if (lane == 0) scales[row] = rsqrtf(sum / K_IN + eps);
         }
     __syncthreads();
 
@@ -186,12 +190,8 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
             const bool wanted = place(first + n, row, column);
             const long long at = (long long)row * N_OUT + column;
             if (SCALED && wanted) {
-                float sum = 0;
-#pragma unroll
-                for (int w = 0; w < WARPS; ++w) sum += row_squares[row][w];
-                const float scale = rsqrtf(sum / K_IN + eps);
-                total *= scale;
-                up *= scale;
+                total *= scales[row];
+                up *= scales[row];
             }
             if (EPILOGUE == PLAIN && wanted) static_cast<float*>(out)[at] = total;
             if (EPILOGUE == SWIGLU && wanted) static_cast<bf16*>(out)[at] = to_bf16(total / (1 + __expf(-total)) * up);
