@@ -27,7 +27,7 @@ def sheet(agreement: Agreement) -> Sheet:
     reference, *others = agreement.sides
     drafting = [m for m in agreement.matches if m.cell.role.speculative]
     return Sheet(
-        title="Engines in agreement?",
+        title="Engines beside a reference",
         subtitle=f"{', '.join(s.label for s in others)} beside {reference.label}",
         ending=ending(agreement),
         banners=list(banners(agreement)),
@@ -47,18 +47,34 @@ def sheet(agreement: Agreement) -> Sheet:
 
 def ending(agreement: Agreement) -> Ending:
     state, code = overall_of_agreement(agreement)
-    said = {
-        State.INVALID: "A run was cut short.",
-        State.PASS: f"Same texts but for near ties; every acceptance figure within {agreement.margin_pct:g} %.",
-        State.FAIL: f"A text differs without a near tie, or a figure by more than {agreement.margin_pct:g} %.",
-    }
-    return Ending(state.value, code, said.get(state, "Too few prompts, or margins unknown: see below."))
+    if state is State.PASS:
+        return Ending(state.value, code, f"Same texts but for near ties; acceptance within {agreement.margin_pct:g} %.")
+    return Ending(state.value, code, next(reasons(agreement, state), "nothing was compared."))
+
+
+def reasons(agreement: Agreement, state: State) -> Iterator[str]:
+    """What is in `state`, the gravest of all."""
+    yield from (f"{side.label} was cut short: {side.cut_short}" for side in agreement.sides if side.cut_short)
+    for match in agreement.matches:
+        where = f"{match.label}, {label(match.cell)}"
+        if match.tokens is state:
+            said = (
+                match.why_not
+                or f"{match.prompt_sets - match.alike} of {match.prompt_sets} prompt sets have other texts"
+            )
+            yield f"{where}: {said}."
+        for share in match.shares:
+            if share.state is state:
+                yield (
+                    f"{where}: {share.name} is {share.engine:.3f}, the reference's {share.reference:.3f}; 95 % interval "
+                    f"of the ratio {interval(share)}, {agreement.margin_pct:g} % either way are let through."
+                )
 
 
 def banners(agreement: Agreement) -> Iterator[str]:
     reference, *others = agreement.sides
-    yield from (f"{side.label} was cut short: {side.cut_short}" for side in agreement.sides if side.cut_short)
     for side in others:
+        yield from side.warnings
         for what in ("target", "draft"):
             if getattr(side, f"{what}_sha256") != getattr(reference, f"{what}_sha256"):
                 yield f"{side.label} has another {what} than {reference.label}."

@@ -68,6 +68,7 @@ def side_of(run: Run, labels: Mapping[str, str]) -> Side:
         draft_sha256=engine.draft_sha256,
         capture_rule=engine.capture_rule,
         acceptance=run.acceptance,
+        warnings=tuple(dict.fromkeys(w for facts in run.engines.values() for w in facts.warnings)),
         cut_short=next((why.splitlines()[0] for why in run.failures.values()), None),
     )
 

@@ -20,6 +20,8 @@ class Side:
     draft_sha256: str | None
     capture_rule: str | None
     acceptance: AcceptanceSource
+    warnings: tuple[str, ...]
+    """What the engine itself says of how it decodes this pair."""
     cut_short: str | None
     """Why the run is not whole."""
 

@@ -41,13 +41,14 @@ def test_engines_in_agreement_end_with_0_and_say_what_it_rests_on(runs: Path) ->
     assert result.exit_code == 0, result.output
     assert "one beside fake" in result.output and "8 of 8 prompt sets" in result.output
     assert "acceptance_length\t2.833\t2.833\t1.000×\t1.000–1.000\tPASS" in result.output
-    assert "PASS: Same texts but for near ties; every acceptance figure within 3 %." in result.output
+    assert "PASS: Same texts but for near ties; acceptance within 3 %." in result.output
 
 
 def test_a_text_that_parts_is_shown_and_undecided_where_no_engine_is_asked(runs: Path) -> None:
     result = invoke(runs / "reference", runs / "same", runs / "strays", "--offline")
     assert result.exit_code == 3, result.output
     assert "7 of 8 prompt sets" in result.output and "\tunknown\n" in result.output
+    assert "two, texts · 64 tokens · batch 1 · spec-3: 1 of 8 prompt sets have other texts" in result.output
 
 
 def test_every_format_tells_the_same(runs: Path) -> None:
