@@ -58,16 +58,13 @@ def reasons(agreement: Agreement, state: State) -> Iterator[str]:
     for match in agreement.matches:
         where = f"{match.label}, {label(match.cell)}"
         if match.tokens is state:
-            said = (
-                match.why_not
-                or f"{match.prompt_sets - match.alike} of {match.prompt_sets} prompt sets have other texts"
-            )
-            yield f"{where}: {said}."
+            differing = f"texts differ in {match.prompt_sets - match.alike} of {match.prompt_sets} prompt sets"
+            yield f"{where}: {match.why_not or differing}."
         for share in match.shares:
             if share.state is state:
                 yield (
-                    f"{where}: {share.name} is {share.engine:.3f}, the reference's {share.reference:.3f}; 95 % interval "
-                    f"of the ratio {interval(share)}, {agreement.margin_pct:g} % either way are let through."
+                    f"{where}: {share.name} is {share.engine:.3f}, the reference's {share.reference:.3f}; 95 % "
+                    f"interval of the ratio {interval(share)}, {agreement.margin_pct:g} % either way are let through."
                 )
 
 
