@@ -59,7 +59,7 @@ def side_of(run: Run, labels: Mapping[str, str]) -> Side:
     if engine is None:
         raise UsageError(f"run {run.id} has loaded no engine")
     return Side(
-        label=labels[run.id],
+        label=labels.get(run.id, run.id),
         run_id=run.id,
         version=version_of(engine, run),
         device=engine.device,
@@ -96,8 +96,9 @@ def incomparable(reference: Run, mine: Cell, other: Run, cell: Cell) -> str | No
         return "other prompts"
     if reference.engines[mine.point.key].target_sha256 != other.engines[cell.point.key].target_sha256:
         return "another target"
-    if cell.role.speculative and {reference.acceptance, other.acceptance} != {"real"}:
-        return f"acceptance is {reference.acceptance} there, {other.acceptance} here"
+    sources = reference.acceptance, other.acceptance
+    if cell.role.speculative and (sources[0] != sources[1] or sources[0] not in ("real", "planted")):
+        return f"acceptance is {sources[0]} there, {sources[1]} here"
     return None
 
 

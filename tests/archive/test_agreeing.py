@@ -15,11 +15,11 @@ from specgate.acceptance import AcceptanceRecord, Totals
 from specgate.archive.agreeing import agreement_of, cut_record, state_of
 from specgate.archive.agreement import Agreement, Match
 from specgate.archive.stored import stored
-from specgate.core import Block, Cell, Divergence, Finish, Role, Served, ServedRequest, State
+from specgate.core import AcceptanceSource, Block, Cell, Divergence, Finish, Role, Served, ServedRequest, State
 from specgate.errors import ExitCode, UsageError
 from specgate.verdict import overall_of_agreement
 from tests import factories
-from tests.factories import blocks_of, corrupt, plan_of, scenario
+from tests.factories import blocks_of, corrupt, plan_of, scenario, with_acceptance
 from tests.stored_runs import store
 
 FULL = scenario("texts", "full", prompt_sets=8)
@@ -117,6 +117,17 @@ def test_other_prompts_and_another_target_are_not_compared(tmp_path: Path) -> No
     agreement = agreed(tmp_path, behind_a_server, prompts={key: {"sha256": "d" * 64}})
     assert {m.why_not for m in agreement.matches} == {"other prompts"}
     assert overall_of_agreement(agreement)[1] is ExitCode.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("source", ["stand-in", "forced", "planted"])
+def test_drafts_of_another_drafter_are_not_compared(source: AcceptanceSource, tmp_path: Path) -> None:
+    runs = [stored(store(tmp_path / name, scenarios=[FULL], backend=name)) for name in ("reference", "engine")]
+    engine = replace(runs[1], run=with_acceptance(runs[1].run, source))
+    baseline, spec = agreement_of([runs[0], engine], 3.0).matches
+    assert spec.why_not == f"acceptance is real there, {source} here" and not spec.shares
+    assert baseline.tokens is State.PASS
+    planted = [replace(run, run=with_acceptance(run.run, "planted")) for run in runs]
+    assert agreement_of(planted, 3.0).matches[SPEC].shares
 
 
 def test_steps_of_engines_are_not_held_beside_each_other(tmp_path: Path) -> None:
