@@ -63,7 +63,11 @@ class LlamaCpp:
         return Command((*argv, *launch.options.args_of(launch.role)))
 
     def speculation(self, launch: Launch) -> list[str]:
-        """Drafts of any probability are proposed, so that chains are whole."""
+        """Drafts of any probability are proposed, so that chains are whole.
+
+        Sampled by the backend, as is the default, drafts of requests that run side by side are mixed up (b11434): half
+        of them are lost.
+        """
         k = str(launch.role.k)
         if launch.options.drafter == "ngram":
             # A chain shorter than the n-gram that was looked up is never proposed.
@@ -80,7 +84,7 @@ class LlamaCpp:
             draft, cache = str(file_of(launch.options, "draft_gguf")), CACHE_TYPES[launch.dtype]
             argv = [
                 "-md", draft, "--spec-type", "draft-eagle3", "--spec-draft-n-max", k, "--spec-draft-p-min", "0",
-                "--spec-draft-type-k", cache, "--spec-draft-type-v", cache,
+                "--spec-draft-type-k", cache, "--spec-draft-type-v", cache, "--no-spec-draft-backend-sampling",
             ]  # fmt: skip
         if launch.options.force_al is not None:  # in llama.cpp's unit: bonus token included
             argv += ["--spec-synth-len", f"{launch.options.force_al:g}"]

@@ -115,7 +115,7 @@ class IterationMeter:
                     f"{client.url}/metrics: malformed iteration: {error}", hint=f"it needs {FLAG}"
                 ) from error
         samples = Samples.scrape(client, "/prometheus/metrics", FLAG)
-        return Reading(samples.total("trtllm_request_success_total") or 0, None, busy, self.spec)
+        return Reading(samples.total("trtllm_request_success_total") or 0, busy=busy, spec=self.spec)
 
 
 def counts_of(iteration: Mapping[str, object]) -> SpecCounts:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from specgate.acceptance import AcceptanceRecord
 from specgate.api import Decoded, Engine
 from specgate.backends.servers.engine import ServerEngine
 from specgate.backends.servers.process import free_port, is_free
@@ -51,10 +52,18 @@ def blocks(engine: Engine, *texts: str, budget: Budget = FORTY) -> tuple[Decoded
     return engine.decode(BASELINE, budget, ()), engine.decode(SPEC, budget, ())
 
 
-def acceptance_length(block: Decoded) -> float:
+def record(block: Decoded) -> AcceptanceRecord:
     assert block.served is not None and block.served.acceptance is not None
     block.served.acceptance.check()
-    found = block.served.acceptance.acceptance_length
+    return block.served.acceptance
+
+
+def accepted(block: Decoded) -> int:
+    return record(block).accepted
+
+
+def acceptance_length(block: Decoded) -> float:
+    found = record(block).acceptance_length
     assert found is not None
     return found
 
@@ -64,6 +73,12 @@ def test_the_trained_draft_is_accepted_and_changes_no_token(engine: Engine) -> N
     assert spec.tokens == baseline.tokens and all(len(text) == 40 for text in spec.tokens)
     assert 1.3 < acceptance_length(spec) < 4
     assert spec.counters["cache_hit_tokens"] == 0
+
+
+def test_requests_side_by_side_are_drafted_for_as_each_is_alone(engine: Engine) -> None:
+    """In llama.cpp b11434 they are not, where the backend samples the drafts."""
+    alone = [accepted(blocks(engine, text)[1]) for text in (LAWS, LIST)]
+    assert accepted(blocks(engine, LAWS, LIST)[1]) == sum(alone)
 
 
 def test_repeating_a_block_repeats_its_tokens_and_its_acceptance(engine: Engine) -> None:

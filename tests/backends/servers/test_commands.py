@@ -69,9 +69,11 @@ def flags(argv: Sequence[str]) -> dict[str, str]:
 
 def test_llama_cpp_is_told_the_dtype_of_its_caches_and_keeps_none_of_them_aside(tmp_path: Path) -> None:
     """Its own defaults are 16-bit caches, and a copy of the last request's cache before every new one."""
-    told = flags(adapter_named("llamacpp").command(launch("llamacpp", tmp_path, Role(3))).argv)
+    argv = adapter_named("llamacpp").command(launch("llamacpp", tmp_path, Role(3))).argv
+    told = flags(argv)
     names = ("--cache-type-k", "--cache-type-v", "--spec-draft-type-k", "--spec-draft-type-v")
     assert [told[name] for name in names] == ["bf16"] * 4 and told["--cache-ram"] == "0"
+    assert "--no-spec-draft-backend-sampling" in argv, "else b11434 mixes up the drafts of several requests"
 
 
 @pytest.mark.parametrize("k", [1, 3, 8])
