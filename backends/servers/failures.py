@@ -10,6 +10,7 @@ from typing import Final
 
 LONGEST_LINE: Final = 160
 PYTHON_ERROR: Final = re.compile(r"(?:^|\] )([A-Za-z_.]*(?:Error|Exception): .*)")
+"""The end of a traceback, alone in its line or behind a logger's `[file.py:123] `."""
 READ_AT_MOST: Final = 1 << 20
 """Bytes of the log's end that are looked at."""
 

@@ -55,8 +55,7 @@ class LlamaCpp:
             launch.options.program or self.program, "-m", str(file_of(launch.options, "target_gguf")), "--host", HOST,
             "--port", str(launch.port), "-c", str(launch.max_positions * batch), "-np", str(batch),
             "--cache-type-k", cache, "--cache-type-v", cache, "--cache-ram", "0",
-            "--alias", SERVED_NAME,
-            "--metrics", "--slots", "--no-ui",
+            "--alias", SERVED_NAME, "--metrics", "--slots", "--no-ui",
         ]  # fmt: skip
         if launch.role.speculative:
             argv += self.speculation(launch)
@@ -72,14 +71,8 @@ class LlamaCpp:
         if launch.options.drafter == "ngram":
             # A chain shorter than the n-gram that was looked up is never proposed.
             lookup = str(min(LOOKUP, launch.role.k))
-            argv = [
-                "--spec-type",
-                "ngram-simple",
-                "--spec-ngram-simple-size-m",
-                k,
-                "--spec-ngram-simple-size-n",
-                lookup,
-            ]
+            argv = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", lookup]
+            argv += ["--spec-ngram-simple-size-m", k]
         else:
             draft, cache = str(file_of(launch.options, "draft_gguf")), CACHE_TYPES[launch.dtype]
             argv = [

@@ -12,6 +12,7 @@ import yaml
 
 from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.servers.adapter import Launch
+from specgate.backends.servers.conventions import window_warning
 from specgate.backends.servers.engine import check_forced
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.options import Options
@@ -97,6 +98,16 @@ def test_llama_cpp_needs_its_files(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name.removesuffix('_gguf')}.gguf").unlink()
     with pytest.raises(UsageError, match=f"option {name} = .*no such file"):
         adapter_named("llamacpp").command(made)
+
+
+@pytest.mark.parametrize(("name", "warned"), [("llamacpp", True), ("vllm", False), ("sglang", False)])
+def test_an_engine_that_is_known_to_read_no_window_says_so(name: str, warned: bool) -> None:
+    """As seen with the demo draft; of SGLang nobody knows."""
+    reads = adapter_named(name).reads_window
+    assert window_warning(name, None, reads) is None, "there is no window"
+    text = window_warning(name, 512, reads)
+    assert (text is not None) == warned
+    assert text is None or "512 tokens" in text
 
 
 NESTED = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 17, 33]}}
