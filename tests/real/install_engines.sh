@@ -49,5 +49,7 @@ install_vllm() {
     touch "$venv/.installed-$VLLM"
 }
 
+install_vllm & # waits for the network while a core compiles
+vllm=$!
 install_llama_cpp
-install_vllm
+wait "$vllm"
