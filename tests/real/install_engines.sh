@@ -49,7 +49,5 @@ install_vllm() {
     touch "$venv/.installed-$VLLM"
 }
 
-install_vllm & # waits for the network while a core compiles
-vllm=$!
 install_llama_cpp
-wait "$vllm"
+install_vllm
