@@ -4,6 +4,7 @@
 #   ./run_suite.sh            set up .venv, fetch the demo pair, run the main job (specgate micro)
 #   ./run_suite.sh full       the same, whole requests (specgate full): refused until micro has been green three times
 #   ./run_suite.sh test       set up .venv, then lint, types and tests
+#   ./run_suite.sh servers    set up .venv, install llama.cpp and vLLM (20 minutes, 4 GB, once), and hold both beside the reference engine
 #   ./run_suite.sh setup      set up .venv only
 #
 # Environment: SCENARIOS (names or files, comma separated), BACKEND, MODEL_PATH and SPEC_MODEL_PATH (Hugging Face folders of
@@ -121,10 +122,53 @@ tests() {
     OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile "$@"
 }
 
+# What starts an engine here, on one thread like the others.
+engine_options() {
+    case "$1" in
+    reference) printf '%s\0' -o device=cpu ;;
+    vllm) printf '%s\0' -o "program=$SPECGATE_VLLM" -o args=--enforce-eager ;;
+    # Its flash attention on a CPU is not accurate at long contexts: docs/engines.md.
+    llamacpp)
+        printf '%s\0' -o "program=$SPECGATE_LLAMA_SERVER" -o args="-t 1 -fa off" \
+            -o "target_gguf=$SPECGATE_DEMO_GGUF/target.gguf" -o "draft_gguf=$SPECGATE_DEMO_GGUF/draft.gguf"
+        ;;
+    esac
+}
+
+# The adapters' promises, then texts and acceptance of every engine beside the reference's, all in float32 on one thread.
+servers() {
+    local engines name args runs=() out
+    out=runs/servers-$(date -u +%Y%m%dT%H%M%SZ)
+    setup torch,dev
+    say "fetching the demo pair (once)"
+    "$VENV/bin/specgate" pairs fetch
+    engines=$("$VENV/bin/python" -c 'from specgate.cache import cache_dir; print(cache_dir() / "engines")')
+    PYTHON="$PWD/$VENV/bin/python" tests/real/install_engines.sh "$engines"
+    "$VENV/bin/specgate" pairs export --format gguf --dtype float32 --replace "$engines/demo-gguf"
+    export SPECGATE_LLAMA_SERVER="$engines/llama.cpp/bin/llama-server" SPECGATE_VLLM="$engines/vllm/bin/vllm"
+    export SPECGATE_DEMO_GGUF="$engines/demo-gguf" VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1
+    say "pytest tests/real"
+    "$VENV/bin/python" -m pytest tests/real "$@"
+    for name in reference vllm llamacpp; do
+        say "specgate full on $name"
+        mapfile -d '' -t args < <(engine_options "$name")
+        # Whatever its gates say: the comparison is what this is for.
+        "$VENV/bin/specgate" full --backend "$name" --scenario cpu-engines --policy cpu --plain --out "$out/$name" \
+            --override-order "engines are compared, none is passed" "${args[@]}" || echo "ended with $?"
+        runs+=("$out/$name"/*-full-*)
+    done
+    "$VENV/bin/specgate" matrix "${runs[@]}" --html --md --csv --out "$out"
+    say "llama.cpp beside the reference: it reads no window of a draft, and need not agree beyond it (docs/engines.md)"
+    "$VENV/bin/specgate" agree "${runs[0]}" "${runs[2]}" --md --json --out "$out/agree-llamacpp" || echo "ended with $?"
+    say "vLLM beside the reference: it must agree"
+    "$VENV/bin/specgate" agree "${runs[0]}" "${runs[1]}" --md --json --out "$out/agree-vllm"
+}
+
 case "$command" in
 micro | full) measure "$@" ;;
 test) tests "$@" ;;
+servers) servers "$@" ;;
 setup) setup torch ;;
--h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0" ;;
-*) echo "unknown command: $command (micro, full, test, setup)" >&2; exit 2 ;;
+-h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0" ;;
+*) echo "unknown command: $command (micro, full, test, servers, setup)" >&2; exit 2 ;;
 esac

@@ -10,6 +10,7 @@ import traceback
 import click
 
 from specgate import __version__
+from specgate.commands.agree import agree
 from specgate.commands.backends import backends
 from specgate.commands.bench import bench
 from specgate.commands.calibrate import calibrate
@@ -47,6 +48,7 @@ cli.add_command(status)
 cli.add_command(report)
 cli.add_command(compare)
 cli.add_command(matrix)
+cli.add_command(agree)
 cli.add_command(history)
 cli.add_command(verify)
 cli.add_command(check)

@@ -53,6 +53,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.contrast_gates", "same-tokens", "specgate.gates.same_tokens:GATE"),
     ("specgate.views", "compare", "specgate.reports.contrast:VIEW"),
     ("specgate.views", "matrix", "specgate.reports.matrix:VIEW"),
+    ("specgate.views", "agreement", "specgate.reports.agreement:VIEW"),
     ("specgate.views", "history", "specgate.reports.trends:VIEW"),
     ("specgate.exports", "otava", "specgate.reports.otava:EXPORT"),
     ("specgate.exports", "github-action-benchmark", "specgate.reports.github_action_benchmark:EXPORT"),

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 
 from specgate.api import Decoded, Engine, OpenRequest
 from specgate.comparison import find_divergences
@@ -114,21 +115,10 @@ class Runner:
                 worker.close()
 
     def _open(self, points: Sequence[Point]) -> EngineWorker:
-        scenarios = [self.plan.scenarios[p.scenario] for p in points]
-        first = scenarios[0]
-        request = OpenRequest(
-            pair=replace(self.config.pair, rope=first.rope) if first.rope else self.config.pair,
-            dtype=first.dtype,
-            max_batch=max(p.batch for p in points),
-            max_positions=max(positions_needed(s, p) for s, p in zip(scenarios, points, strict=True)),
-            max_k=max(role.k for s in scenarios for role in s.roles),
-            perf_mode=first.perf_mode,
-            options=self.config.options,
-            logs=self.folder.log(""),
-        )
+        request = open_request(self.plan, points, self.config, self.folder.log(""))
         self.session += 1
         log = self.folder.log(f"worker-{self.session}.log")
-        worker = EngineWorker(points[0].backend, request, max(s.timeout_s for s in scenarios), log)
+        worker = EngineWorker(points[0].backend, request, patience_s(self.plan, points), log)
         try:
             self.admit(worker.facts())
             for point in points:
@@ -239,6 +229,27 @@ class Runner:
         for cell, d, baseline in find_divergences(whole_rounds(self.plan, mine)):
             if (cell.key, d.prompt_set, d.round, d.slot, d.position) not in known:
                 yield cell, d, baseline
+
+
+def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path) -> OpenRequest:
+    """What one engine must hold for `points`, which share dtype, RoPE and PERF_MODE."""
+    scenarios = [plan.scenarios[p.scenario] for p in points]
+    first = scenarios[0]
+    return OpenRequest(
+        pair=replace(config.pair, rope=first.rope) if first.rope else config.pair,
+        dtype=first.dtype,
+        max_batch=max(p.batch for p in points),
+        max_positions=max(positions_needed(s, p) for s, p in zip(scenarios, points, strict=True)),
+        max_k=max(role.k for s in scenarios for role in s.roles),
+        perf_mode=first.perf_mode,
+        options=config.options,
+        logs=logs,
+    )
+
+
+def patience_s(plan: Plan, points: Sequence[Point]) -> float:
+    """How long an answer of the engine for `points` may take."""
+    return max(plan.scenarios[p.scenario].timeout_s for p in points)
 
 
 def visit_of(round_: Round) -> tuple[object, ...]:

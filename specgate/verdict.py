@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from specgate.archive.agreement import Agreement
 from specgate.archive.contrast import Contrast
 from specgate.core import Run, State, Verdict
 from specgate.errors import ExitCode
@@ -32,9 +33,18 @@ def overall_of_contrast(contrast: Contrast) -> tuple[State, ExitCode]:
     return (State.INVALID, ExitCode.BACKEND_ERROR) if cut_short else worst(contrast.verdicts)
 
 
+def overall_of_agreement(agreement: Agreement) -> tuple[State, ExitCode]:
+    """The worst state of all texts and shares; never green with a run that was cut short."""
+    cut_short = any(side.cut_short for side in agreement.sides)
+    return (State.INVALID, ExitCode.BACKEND_ERROR) if cut_short else worst_of(agreement.states)
+
+
 def worst(verdicts: Iterable[Verdict]) -> tuple[State, ExitCode]:
     """The worst state among required verdicts; inconclusive where nothing required was judged."""
-    states = [v.state for v in verdicts if v.required and v.state is not State.SKIPPED]
+    return worst_of([v.state for v in verdicts if v.required and v.state is not State.SKIPPED])
+
+
+def worst_of(states: Sequence[State]) -> tuple[State, ExitCode]:
     if not states:
         return State.INCONCLUSIVE, ExitCode.INCONCLUSIVE
     return next(((s, c) for s, c in _WORST_FIRST if s in states), (State.PASS, ExitCode.PASS))

@@ -36,7 +36,7 @@ NOUNS = (
         "tuning.gemm_files",
         "tuning.kernel_bench",
     ),
-    *("tuning.fmha", "archive.contrast", "archive.matrix", "archive.trends"),
+    *("tuning.fmha", "archive.agreement", "archive.contrast", "archive.matrix", "archive.trends"),
 )
 HEAVY = ("torch", "cupy", "pandas", "matplotlib", "scipy", "pydantic", "tokenizers", "gguf", "transformers", "aiohttp")
 

@@ -10,7 +10,7 @@ import pytest
 
 from specgate.acceptance import AcceptanceRecord, Totals
 from specgate.certificate import certify
-from specgate.core import Block, Cell, Held, Plan, Role, Round, Served, ServedRequest
+from specgate.core import Block, Cell, Finish, Held, Plan, Role, Round, Served, ServedRequest
 from specgate.errors import InvalidResult, UsageError
 from specgate.measurement import check_block, measure
 from specgate.recording import counts
@@ -43,7 +43,7 @@ def block(round_: Round, role: Role, **changes: Any) -> Block:
         accepted=(),
         drafted=(),
         truncated=(0, 0),
-        finish=("length", "length"),  # type: ignore[arg-type]  # equal to the members of a StrEnum
+        finish=(Finish.LENGTH, Finish.LENGTH),
         counters={"undrafted_steps": 0} if role.speculative else {},
         served=Served(requests, RECORD if role.speculative else None),
     )

@@ -18,6 +18,7 @@ def between(before: Reading, after: Reading, where: str) -> Reading:
     grown = {
         "requests": difference(before.requests, after.requests),
         "generated tokens": difference(before.generated, after.generated),
+        "cached tokens": difference(before.cached, after.cached),
         "steps": spec.steps,
         "drafted": spec.drafted,
         "accepted": spec.accepted,
@@ -26,7 +27,7 @@ def between(before: Reading, after: Reading, where: str) -> Reading:
         raise BackendError(
             f"{where}: counters fell during the block: {', '.join(fell)}", hint="was the server restarted?"
         )
-    return Reading(grown["requests"], grown["generated tokens"], after.busy, spec)
+    return Reading(grown["requests"], grown["generated tokens"], after.busy, grown["cached tokens"], spec)
 
 
 def difference(before: int | None, after: int | None) -> int | None:

@@ -57,6 +57,8 @@ class Adapter(Protocol):
     """A path that answers with status 200 once requests are taken."""
     drafters: tuple[Drafter, ...]
     forces_acceptance: bool
+    reads_window: bool | None
+    """Whether a draft's sliding window is obeyed; None: not known."""
     own_options: frozenset[str]
     """Options beside those that all servers have."""
     needed_files: tuple[str, ...]

@@ -80,9 +80,9 @@ class Client:
 
     # ── not timed ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def text(self, path: str, *, method: str = "GET") -> str:
-        """The body of an answer with status 200. Raises BackendError."""
-        return self._run(self._text(path, method))
+    def text(self, path: str, *, method: str = "GET", may_be_missing: bool = False) -> str:
+        """The body of an answer with status 200, "" for a path that is not there and may be so. Raises BackendError."""
+        return self._run(self._text(path, method, may_be_missing))
 
     def json(self, path: str) -> Any:
         """Raises BackendError, also where the answer is not JSON."""
@@ -98,9 +98,11 @@ class Client:
         """The status of a GET; 0 where nobody listens (yet). Raises BackendError for TLS errors."""
         return self._run(self._status(path))
 
-    async def _text(self, path: str, method: str) -> str:
+    async def _text(self, path: str, method: str, may_be_missing: bool) -> str:
         async with self._session.request(method, self.url + path, allow_redirects=False) as response:
             text = await response.text(errors="replace")
+            if response.status == 404 and may_be_missing:
+                return ""
             if response.status != 200:
                 raise self._refused(path, response.status, text)
             return text

@@ -30,6 +30,16 @@ def default(layers: int) -> Capture:
     return Capture(found.boundaries, f"boundaries {shown(found.boundaries)}, the engine's default")
 
 
+def window_warning(name: str, window: int | None, reads_window: bool | None) -> str | None:
+    """What a reader must know where an engine lets a draft see more than it was trained on."""
+    if window is None or reads_window is not False:
+        return None
+    return (
+        f"{name} reads no window of a draft, and this one's is {window} tokens: beyond them it sees more than it was "
+        "trained on, and acceptance falls"
+    )
+
+
 def warning(name: str, engines: Capture, meant: Capture) -> str | None:
     """What a reader must know where an engine looks at other streams than the draft was made for."""
     if engines.boundaries == meant.boundaries:

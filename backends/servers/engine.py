@@ -136,7 +136,7 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
     acceptance, undrafted = record_of(role.k, own or spec, answers, where) if role.speculative else (None, None)
     refuse_unstreamed(answers, where)
     first = min(a.times.chunk_ns[0] for a in answers)
-    cached = [a.usage.cached for a in answers if a.usage.cached is not None]
+    cached = cache_hits(answers, counted)
     return Decoded(
         elapsed_ns=max(a.times.chunk_ns[-1] for a in answers) - first,
         step_ns=(),
@@ -147,11 +147,20 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
         finish=tuple(a.finish.value for a in answers),
         counters={
             **({"undrafted_steps": undrafted} if undrafted is not None else {}),
-            **({"cache_hit_tokens": sum(cached)} if cached else {}),
+            **({"cache_hit_tokens": cached} if cached is not None else {}),
         },
         prefill_ns=first,
         served=Served(tuple(a.times for a in answers), acceptance),
     )
+
+
+def cache_hits(answers: Sequence[Answer], counted: Reading) -> int | None:
+    """Prompt tokens that came from a cache, by the answers or by the server's counters, whichever saw more; None where
+    neither says.
+    """
+    said = [a.usage.cached for a in answers if a.usage.cached is not None]
+    known = [*([sum(said)] if said else []), *([counted.cached] if counted.cached is not None else [])]
+    return max(known, default=None)
 
 
 def refuse_unstreamed(answers: Sequence[Answer], where: str) -> None:

@@ -86,11 +86,12 @@ class Chunk:
 class Reading:
     """What a server has counted since it was started; the difference of two readings is what happened in between.
 
-    `requests`: answered; `generated`: completion tokens; `busy`: requests that are running or waiting now. None where
-    the engine does not count it.
+    `requests`: answered; `generated`: completion tokens; `busy`: requests that are running or waiting now; `cached`:
+    prompt tokens that a cache held. None where the engine does not count it.
     """
 
     requests: int | None = None
     generated: int | None = None
     busy: int | None = None
+    cached: int | None = None
     spec: SpecCounts = NOTHING

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from specgate.api import OpenRequest
 from specgate.backends.eagle3.capture import Capture, resolve_boundaries
 from specgate.backends.eagle3.files import checkpoint_sha256
+from specgate.backends.eagle3.hf_draft import DraftKeys, window_of
 from specgate.backends.eagle3.hf_keys import PLANTED, read_config, read_json
 from specgate.backends.eagle3.hf_target import target_geometry, with_generation_eos
 from specgate.backends.servers.adapter import Adapter
-from specgate.backends.servers.conventions import warning
+from specgate.backends.servers.conventions import warning, window_warning
 from specgate.backends.servers.options import Options
 from specgate.core import AcceptanceSource, EngineFacts
 from specgate.errors import BackendError, UsageError
@@ -47,10 +48,11 @@ def server_facts(adapter: Adapter, request: OpenRequest, options: Options, versi
         geometry = with_generation_eos(geometry, read_json(generation))
         hashed.append(generation)
     eagle = draft is not None and options.drafter == "eagle3"
-    meant = engines = None
+    meant = engines = window = None
     if eagle and draft is not None:
-        meant = resolve_boundaries(read_config(draft), geometry.layers)
-        engines = adapter.capture(read_config(draft), geometry.layers)
+        config = read_config(draft)
+        meant, engines = resolve_boundaries(config, geometry.layers), adapter.capture(config, geometry.layers)
+        window = window_of(DraftKeys.of(config).layer)
     gguf = "target_gguf" in options.own
     return EngineFacts(
         backend=adapter.name,
@@ -71,7 +73,7 @@ def server_facts(adapter: Adapter, request: OpenRequest, options: Options, versi
             **options.own,
         },
         acceptance=source_of(options),
-        warnings=tuple(warnings_of(adapter, options, meant, engines)),
+        warnings=tuple(warnings_of(adapter, options, meant, engines, window)),
     )
 
 
@@ -81,10 +83,14 @@ def source_of(options: Options) -> AcceptanceSource | None:
     return "stand-in" if options.drafter == "ngram" else None
 
 
-def warnings_of(adapter: Adapter, options: Options, meant: Capture | None, engines: Capture | None) -> Iterator[str]:
+def warnings_of(
+    adapter: Adapter, options: Options, meant: Capture | None, engines: Capture | None, window: int | None
+) -> Iterator[str]:
     if options.url:
         yield f"{adapter.name} was started by someone else: that it serves this pair, with these roles, is its own word"
     if meant is not None and engines is not None and (text := warning(adapter.name, engines, meant)):
+        yield text
+    if text := window_warning(adapter.name, window, adapter.reads_window):
         yield text
     if options.drafter == "ngram":
         yield "n-grams of the prompt stand in for the pair's draft: acceptance says nothing of the pair"

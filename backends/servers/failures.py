@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 LONGEST_LINE: Final = 160
+PYTHON_ERROR: Final = re.compile(r"(?:^|\] )([A-Za-z_.]*(?:Error|Exception): .*)")
+"""The end of a traceback, alone in its line or behind a logger's `[file.py:123] `."""
 READ_AT_MOST: Final = 1 << 20
 """Bytes of the log's end that are looked at."""
 
@@ -56,6 +58,14 @@ def explain(lines: Iterable[str], failures: Sequence[Failure]) -> Iterator[tuple
     yield from found.items()
 
 
+def first_error(lines: Iterable[str]) -> str | None:
+    """The end of the first Python traceback, without what a logger has put before it: where one process reports the end
+    of another, the later ones follow from it.
+    """
+    found = (PYTHON_ERROR.search(line) for line in lines)
+    return next((match[1] for match in found if match), None)
+
+
 def read_end(log: Path, start: int = 0) -> list[str]:
     """The last lines of a log that may be long, or not there; what stands before byte `start` is an earlier run's."""
     try:
@@ -66,13 +76,23 @@ def read_end(log: Path, start: int = 0) -> list[str]:
         return []
 
 
+def cause(lines: Sequence[str], failures: Sequence[Failure]) -> str | None:
+    """Why a server that goes on has failed, where these lines of its log tell."""
+    return known_causes(lines, failures) or first_error(lines)
+
+
+def known_causes(lines: Iterable[str], failures: Sequence[Failure]) -> str:
+    return "\n  ".join(f"{failure.cause}\n    {line}" for failure, line in explain(lines, failures))
+
+
 def diagnosis(log: Path, start: int, failures: Sequence[Failure]) -> str:
     """What is known of the failures in `log` from byte `start` on, else its last lines."""
     lines = read_end(log, start)
-    known = [f"{failure.cause}\n    {line}" for failure, line in explain(lines, failures)]
-    if known:
-        return "\n  ".join(known) + f"\n  log: {log}"
+    if known := known_causes(lines, failures):
+        return f"{known}\n  log: {log}"
     said = [line for line in lines if line.strip()][-6:]
     if not said:
         return f"it has printed nothing: {log}"
+    if (error := first_error(lines)) is not None:
+        said = [error, "…", *said[-2:]]
     return f"last lines of {log}:\n    " + "\n    ".join(line[:LONGEST_LINE] for line in said)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from specgate.backends.eagle3.capture import Capture, resolve_boundaries
 from specgate.backends.eagle3.hf_keys import Keys
-from specgate.backends.servers.adapter import Drafter, Launch, integer, integers, part
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
@@ -15,6 +15,11 @@ from specgate.backends.servers.process import HOST, Command
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
+
+CACHE_TYPES: Final = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+"""A scenario's dtype, in the names that the flags for the cache have."""
+LOOKUP: Final = 4
+"""Length of the n-grams that are looked up, as for vLLM."""
 
 
 class LlamaCpp:
@@ -25,6 +30,7 @@ class LlamaCpp:
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
+    reads_window: bool | None = False
     own_options: frozenset[str] = frozenset({"target_gguf", "draft_gguf"})
     needed_files: tuple[str, ...] = ("target_gguf",)
     failures: tuple[Failure, ...] = (
@@ -32,32 +38,47 @@ class LlamaCpp:
         Failure(r"failed to load draft model|error loading draft", "draft not loaded: see the lines before"),
         Failure(r"vocab.*(do not match|mismatch|must match)", "the draft was converted for another target"),
         Failure(
-            r"no implementations specified for speculative|speculative decoding (is )?not supported",
+            r"failed to initialize speculative decoding|no implementations specified for speculative"
+            r"|speculative decoding (is )?not supported",
             "speculation is off",
             silent=True,
         ),
     )
 
     def command(self, launch: Launch) -> Command:
-        """The context is shared out among the slots."""
-        batch = launch.max_batch
+        """The context is shared out among the slots; caches get the scenario's dtype, weights have their file's.
+
+        Without `--cache-ram 0` the server copies the last request's cache away before it begins the next one.
+        """
+        batch, cache = launch.max_batch, CACHE_TYPES[launch.dtype]
         argv = [
             launch.options.program or self.program, "-m", str(file_of(launch.options, "target_gguf")), "--host", HOST,
             "--port", str(launch.port), "-c", str(launch.max_positions * batch), "-np", str(batch),
-            "--metrics", "--slots", "--no-ui",
+            "--cache-type-k", cache, "--cache-type-v", cache, "--cache-ram", "0",
+            "--alias", SERVED_NAME, "--metrics", "--slots", "--no-ui",
         ]  # fmt: skip
         if launch.role.speculative:
             argv += self.speculation(launch)
         return Command((*argv, *launch.options.args_of(launch.role)))
 
     def speculation(self, launch: Launch) -> list[str]:
-        """Drafts of any probability are proposed, so that chains are whole."""
+        """Drafts of any probability are proposed, so that chains are whole.
+
+        Sampled by the backend, as is the default, drafts of requests that run side by side are mixed up (b11434): half
+        of them are lost.
+        """
         k = str(launch.role.k)
         if launch.options.drafter == "ngram":
-            argv = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", k, "--spec-ngram-simple-size-n", "4"]
+            # A chain shorter than the n-gram that was looked up is never proposed.
+            lookup = str(min(LOOKUP, launch.role.k))
+            argv = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", lookup]
+            argv += ["--spec-ngram-simple-size-m", k]
         else:
-            draft = str(file_of(launch.options, "draft_gguf"))
-            argv = ["-md", draft, "--spec-type", "draft-eagle3", "--spec-draft-n-max", k, "--spec-draft-p-min", "0"]
+            draft, cache = str(file_of(launch.options, "draft_gguf")), CACHE_TYPES[launch.dtype]
+            argv = [
+                "-md", draft, "--spec-type", "draft-eagle3", "--spec-draft-n-max", k, "--spec-draft-p-min", "0",
+                "--spec-draft-type-k", cache, "--spec-draft-type-v", cache, "--no-spec-draft-backend-sampling",
+            ]  # fmt: skip
         if launch.options.force_al is not None:  # in llama.cpp's unit: bonus token included
             argv += ["--spec-synth-len", f"{launch.options.force_al:g}"]
         return argv

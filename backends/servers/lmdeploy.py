@@ -28,6 +28,7 @@ class Lmdeploy:
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3",)
     forces_acceptance = False
+    reads_window: bool | None = None
     own_options: frozenset[str] = frozenset({"engine"})
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (

@@ -68,8 +68,8 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class PrometheusMeter:
-    """`flag` switches the counters on. `requests` and `generated` name counters that may be missing until the first
-    request has ended; the counters of speculation start with `prefix`, and are missing where there is none.
+    """`flag` switches the counters on. `requests`, `generated` and `cached` name counters that may be missing until the
+    first request has ended; the counters of speculation start with `prefix`, and are missing where there is none.
     """
 
     path: str
@@ -78,6 +78,7 @@ class PrometheusMeter:
     prefix: str
     requests: str | None = None
     generated: str | None = None
+    cached: str | None = None
 
     def read(self, client: Client) -> Reading:
         samples = Samples.scrape(client, self.path, self.flag)
@@ -85,6 +86,7 @@ class PrometheusMeter:
             requests=(samples.total(self.requests) or 0) if self.requests else None,
             generated=samples.needed(self.generated, self.flag) if self.generated else None,
             busy=sum(samples.needed(name, self.flag) for name in self.busy) if self.busy else None,
+            cached=(samples.total(self.cached) or 0) if self.cached else None,
             spec=self.speculation(samples),
         )
 

@@ -14,7 +14,7 @@ from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, understand
 from specgate.backends.servers.client import Client
 from specgate.backends.servers.exchange import Ask, Reading
-from specgate.backends.servers.failures import COMMON, diagnosis, explain, read_end
+from specgate.backends.servers.failures import COMMON, cause, diagnosis, explain, read_end
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import HOST, ServerProcess, free_port, is_free, shown, wait_until_free
@@ -152,17 +152,22 @@ class Server:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Where the process has ended, its log knows more than a broken connection."""
+        """The log knows more than a broken connection, and often than what the server says of an error."""
+        log = self.running.log
+        began = log.stat().st_size if log is not None and log.exists() else 0
         try:
             yield
         except BackendError as error:
-            code = self._ended_by_now()
-            if code is None:
+            if log is None or str(log) in (error.hint or ""):
                 raise
-            assert self.running.log is not None
-            why = diagnosis(self.running.log, self.running.log_start, (*self.adapter.failures, *COMMON))
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise BackendError(f"{self.where}: the server {how} ({error.message})", hint=why) from error
+            code, known = self._ended_by_now(), (*self.adapter.failures, *COMMON)
+            if code is not None:
+                how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                why = diagnosis(log, self.running.log_start, known)
+                raise BackendError(f"{self.where}: the server {how} ({error.message})", hint=why) from error
+            if (said := cause(read_end(log, began), known)) is not None:
+                raise BackendError(error.message, hint=f"{said}\n  log: {log}") from error
+            raise
 
     def _ended_by_now(self) -> int | None:
         process, deadline = self.running.process, time.monotonic() + DYING_S

@@ -26,6 +26,7 @@ class Sglang:
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
+    reads_window: bool | None = None
     own_options: frozenset[str] = frozenset()
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (

@@ -46,8 +46,9 @@ def main(grace_s: float, command: Sequence[str]) -> int:
     wait_for_either(child.pid)
     if child.poll() is None:
         end(child, grace_s)
-    end_descendants()
+    # At once: whoever meets a broken connection asks for the reason, and helpers may take seconds to end.
     say(f"ended {child.returncode}")
+    end_descendants()
     return 0
 
 

@@ -30,6 +30,7 @@ class Trtllm:
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3",)
     forces_acceptance = True
+    reads_window: bool | None = None
     own_options: frozenset[str] = frozenset()
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
@@ -114,7 +115,7 @@ class IterationMeter:
                     f"{client.url}/metrics: malformed iteration: {error}", hint=f"it needs {FLAG}"
                 ) from error
         samples = Samples.scrape(client, "/prometheus/metrics", FLAG)
-        return Reading(samples.total("trtllm_request_success_total") or 0, None, busy, self.spec)
+        return Reading(samples.total("trtllm_request_success_total") or 0, busy=busy, spec=self.spec)
 
 
 def counts_of(iteration: Mapping[str, object]) -> SpecCounts:

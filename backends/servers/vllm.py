@@ -29,6 +29,7 @@ class Vllm:
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
+    reads_window: bool | None = True
     own_options: frozenset[str] = frozenset()
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
@@ -43,6 +44,15 @@ class Vllm:
         Failure(
             r"Free memory on device .* less than desired",
             "two servers share the GPU: -o args='--gpu-memory-utilization 0.45'",
+        ),
+        Failure(
+            r"Available memory on node .* less than desired",
+            "on a CPU vLLM wants 92 % of the memory: VLLM_CPU_KVCACHE_SPACE=GIB in the environment, or "
+            "-o args='--gpu-memory-utilization 0.3'",
+        ),
+        Failure(
+            r"Synthetic acceptance not supported",
+            "this build of vLLM cannot force acceptance, as on a CPU: no -o force_al",
         ),
         Failure(r"weights were not initialized from checkpoint", "draft not loaded: tensors of it have other names"),
         Failure(
@@ -77,7 +87,8 @@ class Vllm:
         return str(client.json("/version")["version"])
 
     def forget(self, client: Client) -> None:
-        client.text("/reset_prefix_cache", method="POST")
+        """Only a server in development mode has the path. Hits are counted in any case, where it tells of them."""
+        client.text("/reset_prefix_cache", method="POST", may_be_missing=True)
 
     def request(self, ask: Ask) -> tuple[str, Json]:
         ids: dict[str, object] = {"return_token_ids": True}
@@ -96,6 +107,7 @@ class Vllm:
             busy=("vllm:num_requests_running", "vllm:num_requests_waiting"),
             requests="vllm:request_success_total",
             generated="vllm:generation_tokens_total",
+            cached="vllm:prefix_cache_hits_total",
         )
 
     def capture(self, draft: Keys, target_layers: int) -> Capture:

@@ -1,4 +1,4 @@
-"""Contrast, matrix and history in every format: complete, no wider than the terminal, safe, the same bytes again."""
+"""Contrast, matrix, history and agreement in every format: complete, no wider than the terminal, safe, repeatable."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from specgate import plugins
+from specgate.archive.agreeing import agreement_of
+from specgate.archive.agreement import Agreement
 from specgate.archive.contrasting import contrast_of
 from specgate.archive.history import series
 from specgate.archive.matrix import matrix_of
@@ -45,6 +47,7 @@ class Subjects:
     compare: Any
     matrix: Any
     history: Any
+    agreement: Any
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +57,20 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
     a, b = store(folder / "a", scenarios=kinds), store(folder / "b", scenarios=kinds, cycle_ns=17_000_000)
     rewrite(b, with_acceptance(stored(b).run, "planted"))
     one, other = stored(a).run, stored(b).run
-    return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other))
+    return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), agreement(folder))
 
 
-NAMES = ("compare", "matrix", "history")
+def agreement(folder: Path) -> Agreement:
+    """With texts that part, and figures of both roles of spec."""
+    whole = [scenario("a-scenario-with-a-long-name", "full", spec=(2, 3), batch=(4,), context=(4096,), prompt_sets=8)]
+    runs = [
+        store(folder / "one", scenarios=whole),
+        store(folder / "other", scenarios=whole, backend="other", change=lambda b: corrupt(b) if b.prompt_set else b),
+    ]
+    return agreement_of([stored(run) for run in runs], margin_pct=3.0)
+
+
+NAMES = ("compare", "matrix", "history", "agreement")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,7 @@ import pytest
 
 from specgate import plugins
 from specgate.api import Availability, Decoded, OpenRequest, TunableEngine
-from specgate.core import Budget, EngineFacts, PairRef, Role
+from specgate.core import Budget, EngineFacts, PairRef, Point, Role
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.pairs.resolve import resolve_pair
 from specgate.scenario import find
@@ -230,8 +230,8 @@ def test_budgets_are_of_steps_and_only_shortened() -> None:
 def test_prompts_of_a_random_source_differ_and_are_as_long_as_asked(pair: tuple[Path, Path]) -> None:
     named = resolve_pair(str(pair[0].parent), None, None)
     scenario = find("micro-8b-16k-b4")
-    point = SimpleNamespace(context=100, batch=3)
-    prompts = prompts_of(scenario, point, named)  # type: ignore[arg-type]  # all that is read of a point
+    point = Point(scenario.name, "cupy", context=100, batch=3)
+    prompts = prompts_of(scenario, point, named)
     assert [len(p) for p in prompts] == [100] * 3 and len(set(prompts)) == 3
 
 

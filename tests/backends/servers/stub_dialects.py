@@ -122,12 +122,14 @@ def vllm(stub: Stub) -> list[web.RouteDef]:
                 f"vllm:num_requests_running{{{labels}}}": stub.counts.running,
                 f"vllm:num_requests_waiting{{{labels}}}": 0,
                 f"vllm:generation_tokens_total{{{labels}}}": stub.counts.generated,
+                f"vllm:prefix_cache_hits_total{{{labels}}}": stub.counts.requests * int(stub.faults.get("hits", 0)),
                 f'vllm:request_success_total{{{labels},finished_reason="length"}}': stub.counts.requests,
                 **spec_counters(stub, "vllm:", labels),
             }
         )
 
-    extra = [answers("/version", {"version": "0.33.0"}), answers("/reset_prefix_cache", {})]
+    # Without /reset_prefix_cache: only servers in development mode have it.
+    extra = [answers("/version", {"version": "0.33.0"})]
     return [*common(stub, "/v1/completions", openai_handler(stub), metrics), *extra]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -156,4 +157,5 @@ class Stub:
             assert request.transport is not None
             request.transport.abort()
         if self.has("error_event"):
+            print(self.faults["error_event"], file=sys.stderr, flush=True)
             await response.write(b'data: {"error": {"message": "the engine has gone"}}\n\n')

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import yaml
 
 from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.servers.adapter import Launch
+from specgate.backends.servers.conventions import window_warning
 from specgate.backends.servers.engine import check_forced
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.options import Options
@@ -60,6 +63,28 @@ def test_prefix_caches_are_off(tmp_path: Path) -> None:
     }
 
 
+def flags(argv: Sequence[str]) -> dict[str, str]:
+    """Every word with the one that follows it."""
+    return dict(pairwise(argv))
+
+
+def test_llama_cpp_is_told_the_dtype_of_its_caches_and_keeps_none_of_them_aside(tmp_path: Path) -> None:
+    """Its own defaults are 16-bit caches, and a copy of the last request's cache before every new one."""
+    argv = adapter_named("llamacpp").command(launch("llamacpp", tmp_path, Role(3))).argv
+    told = flags(argv)
+    names = ("--cache-type-k", "--cache-type-v", "--spec-draft-type-k", "--spec-draft-type-v")
+    assert [told[name] for name in names] == ["bf16"] * 4 and told["--cache-ram"] == "0"
+    assert "--no-spec-draft-backend-sampling" in argv, "else b11434 mixes up the drafts of several requests"
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_llama_cpp_looks_up_no_n_gram_that_is_longer_than_its_chain(k: int, tmp_path: Path) -> None:
+    """It would never draft: seen with b11434, n = 4 and chains of 3."""
+    told = flags(adapter_named("llamacpp").command(launch("llamacpp", tmp_path, Role(k), drafter="ngram")).argv)
+    assert int(told["--spec-ngram-simple-size-m"]) == k
+    assert 1 <= int(told["--spec-ngram-simple-size-n"]) <= k
+
+
 def test_turbomind_takes_no_draft(tmp_path: Path) -> None:
     lmdeploy = adapter_named("lmdeploy")
     lmdeploy.command(launch("lmdeploy", tmp_path, BASELINE, engine="turbomind"))
@@ -73,6 +98,16 @@ def test_llama_cpp_needs_its_files(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name.removesuffix('_gguf')}.gguf").unlink()
     with pytest.raises(UsageError, match=f"option {name} = .*no such file"):
         adapter_named("llamacpp").command(made)
+
+
+@pytest.mark.parametrize(("name", "warned"), [("llamacpp", True), ("vllm", False), ("sglang", False)])
+def test_an_engine_that_is_known_to_read_no_window_says_so(name: str, warned: bool) -> None:
+    """As seen with the demo draft; of SGLang nobody knows."""
+    reads = adapter_named(name).reads_window
+    assert window_warning(name, None, reads) is None, "there is no window"
+    text = window_warning(name, 512, reads)
+    assert (text is not None) == warned
+    assert text is None or "512 tokens" in text
 
 
 NESTED = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 17, 33]}}

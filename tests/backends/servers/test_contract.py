@@ -78,8 +78,9 @@ def test_an_answer_in_small_pieces_is_the_same_answer(folder: Path) -> None:
 @pytest.mark.parametrize("folder", FIXTURES, ids=lambda p: p.name)
 def test_an_answer_that_stops_early_is_refused(folder: Path) -> None:
     expected = json.loads((folder / "expected.json").read_text())
+    received = expected["new_tokens"]
     expected["new_tokens"] += 1
-    with pytest.raises(BackendError, match=r"(10 tokens in place of 11|64 tokens in place of 65)"):
+    with pytest.raises(BackendError, match=f"{received} tokens in place of {received + 1}"):
         answer_of(folder, expected)
 
 

@@ -98,6 +98,13 @@ def test_cached_prompt_tokens_are_counted(pair: tuple[Path, Path], tmp_path: Pat
         assert engine.decode(BASELINE, STEPS, ()).counters["cache_hit_tokens"] == 4
 
 
+def test_a_cache_that_cannot_be_dropped_is_seen_by_its_counter(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """vLLM drops its cache in development mode only, and tells of hits in an answer only where it was asked to."""
+    with running_stub("vllm", 0, "--fault", "hits=3") as url, attached(tmp_path, pair, "vllm", {"url": url}) as engine:
+        engine.prefill(PROMPTS, draft=False)
+        assert engine.decode(BASELINE, STEPS, ()).counters["cache_hit_tokens"] == 6
+
+
 def test_a_server_that_silently_drafts_nothing_leaves_an_empty_record(pair: tuple[Path, Path], tmp_path: Path) -> None:
     with started(tmp_path, pair, "vllm", "--fault", "no_drafts") as engine:
         engine.prefill(PROMPTS, draft=True)

@@ -15,6 +15,12 @@ from specgate.backends.servers.failures import COMMON, diagnosis
     [
         ("vllm", "ValueError: Eagle3 is only supported for ['llama'] models. Got mixtral", "method mismatch"),
         ("vllm", "ValueError: Free memory on device cuda:0 is less than desired", "gpu-memory-utilization"),
+        (
+            "vllm",
+            "(VllmWorker-0 pid=1) ERROR 11-21 [x.py:9] ValueError: Available memory on node 0 (9.53/12.09 GiB) on "
+            "is less than desired CPU memory utilization (0.92, 11.12 GiB).",
+            "VLLM_CPU_KVCACHE_SPACE",
+        ),
         ("vllm", "vllm serve: error: unrecognized arguments: --x", "a flag that this version"),
         ("sglang", "WARNING: Parameter midlayer.fc.weight not found in params_dict", "draft not loaded"),
         ("sglang", "AttributeError: 'M' object has no attribute 'set_eagle3_layers_to_capture'", "method mismatch"),
@@ -30,6 +36,23 @@ def test_a_known_line_is_explained_and_shown(name: str, line: str, said: str, tm
     log.write_text(f"starting\n{line}\nbye\n")
     text = diagnosis(log, 0, (*adapter_named(name).failures, *COMMON))
     assert said in text and line[:60] in text and str(log) in text
+
+
+def test_of_several_processes_tracebacks_the_first_ones_end_is_shown(tmp_path: Path) -> None:
+    """As vLLM prints them: worker, engine core, server; and before them a warning that mentions an error."""
+    log = tmp_path / "log"
+    log.write_text(
+        "(APIServer pid=1) WARNING 11-21 [s.py:255] Errors like `OSError: [Errno 24] Too many open files`.\n"
+        "(VllmWorker-0 pid=3) ERROR 11-21 [m.py:953] Traceback (most recent call last):\n"
+        "(VllmWorker-0 pid=3) ERROR 11-21 [m.py:953]     raise ValueError(\n"
+        "(VllmWorker-0 pid=3) ERROR 11-21 [m.py:953] ValueError: the root of it\n"
+        "(EngineCore pid=2) ERROR 11-21 [c.py:15] Exception: WorkerProc initialization failed\n"
+        "Traceback (most recent call last):\n"
+        "    raise RuntimeError(\n"
+        "RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+    text = diagnosis(log, 0, (*adapter_named("vllm").failures, *COMMON))
+    assert "    ValueError: the root of it\n" in text and text.endswith("See root cause above.")
 
 
 def test_lines_of_an_earlier_run_explain_nothing(tmp_path: Path) -> None:

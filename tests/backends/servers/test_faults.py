@@ -117,15 +117,37 @@ def test_a_server_that_does_not_start_is_explained_by_its_log(pair: tuple[Path, 
     assert "width error" in str(caught.value) and "size mismatch for fc.weight" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("sglang", "Parameter midlayer.fc.weight not found in params_dict", "draft not loaded"),
+        # As b11434 prints it, and goes on without a draft.
+        (
+            "llamacpp",
+            "load_model: failed to initialize speculative decoding context: draft model is not eagle3",
+            "speculation is off",
+        ),
+    ],
+)
 def test_a_draft_that_did_not_load_is_found_in_the_log_of_a_server_that_runs(
-    pair: tuple[Path, Path], tmp_path: Path
+    name: str, line: str, said: str, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    fault = ("--fault", "log='Parameter midlayer.fc.weight not found in params_dict'")
-    with started(tmp_path, pair, "sglang", *fault) as engine:
+    with started(tmp_path, pair, name, "--fault", f"log={line!r}") as engine:
         engine.prefill(PROMPTS, draft=True)
         assert engine.decode(BASELINE, STEPS, ()).tokens
-        with pytest.raises(BackendError, match="draft not loaded"):
+        with pytest.raises(BackendError, match=said) as caught:
             engine.decode(Role(3), STEPS, ())
+    assert str(caught.value).count(said) == 1, "said once, though it is found twice"
+
+
+def test_an_error_that_a_server_reports_is_explained_by_what_it_has_logged_meanwhile(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with started(tmp_path, pair, "vllm", "--fault", "error_event='ValueError: it cannot do that'") as engine:
+        engine.prefill(PROMPTS, draft=True)
+        with pytest.raises(BackendError, match="the server reports an error") as caught:
+            engine.decode(Role(3), Budget(steps=40), ())
+    assert "ValueError: it cannot do that" in str(caught.value.hint)
 
 
 def test_a_port_in_use_is_named(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""`specgate agree`: do other engines write the reference's texts, and accept its drafts?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from specgate.commands.compare import RUN, rendered
+from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
+
+
+@click.command(short_help="Do other engines draft as the reference does?")
+@click.argument("reference", type=RUN)
+@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
+@click.option(
+    "--margin",
+    type=click.FloatRange(0, 100),
+    default=3.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="How far acceptance may be off, either way.",
+)
+@click.option(
+    "--near-tie",
+    type=click.FloatRange(0),
+    metavar="LOGITS",
+    help="Top-2 gap below which texts may part (default: by the reference's policy).",
+)
+@click.option("--offline", is_flag=True, help="Ask no engine how near a tie was.")
+@click.option("--html", is_flag=True, help="agreement.html.")
+@click.option("--md", is_flag=True, help="agreement.md.")
+@click.option("--csv", is_flag=True, help="agreement.csv, a row per figure.")
+@click.option("--json", "as_json", is_flag=True, help="agreement.json, with every divergence.")
+@OUT_OPTION
+@PLAIN_OPTION
+def agree(
+    reference: Path,
+    runs: tuple[Path, ...],
+    margin: float,
+    near_tie: float | None,
+    offline: bool,
+    html: bool,
+    md: bool,
+    csv: bool,
+    as_json: bool,
+    out: Path,
+    plain: bool,
+) -> None:
+    """Hold full runs RUN... of other engines against the run REFERENCE: texts token by token, acceptance by position.
+
+    Where texts part, the reference's engine is loaded again and asked how near a tie that was. Acceptance is compared
+    on the prompts whose texts are the same. Exit code 0 where all figures are proven to be within the margin, 1 where
+    one is proven to be outside or a text differs without a near tie, 3 where the prompts cannot tell.
+    """
+    from specgate import plugins
+    from specgate.archive.agreeing import agreement_of
+    from specgate.archive.agreement import Agreement
+    from specgate.archive.stored import several
+    from specgate.near_ties import with_margins
+    from specgate.policy import near_tie_margin
+    from specgate.store import to_plain
+    from specgate.verdict import overall_of_agreement
+
+    first, *others = several((reference, *runs))
+    agreement = agreement_of([first, *others], margin)
+    if not offline:
+        tie = near_tie_margin(first.policy) if near_tie is None else near_tie
+        with TemporaryDirectory(prefix="specgate-") as logs:
+            agreement = with_margins(agreement, first, tie, Path(logs))
+    view = plugins.view("agreement")
+    click.echo(view.render(agreement, "plain" if is_plain(plain) else "console"))
+    write_files(out, rendered(view, agreement, html=html, md=md, csv=csv))
+    if as_json:
+        text = json.dumps(to_plain(Agreement, agreement), indent=1, ensure_ascii=False) + "\n"
+        write_files(out, [("agreement.json", text)])
+    sys.exit(overall_of_agreement(agreement)[1])
