@@ -198,8 +198,10 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
     int stage = 0;
     // The piece before this one has been used: its place is for the piece that comes STAGES after it.
     auto advance = [&](bool values, int ahead, bool any) {
-        if (any && ahead < end) fetch(stage == 0 ? STAGES - 1 : stage - 1, values, ahead);
-        end_of_group();
+        if (any) {
+            if (ahead < end) fetch(stage == 0 ? STAGES - 1 : stage - 1, values, ahead);
+            end_of_group();
+        }
         await_copies<STAGES - 1>();
         const uint4* here = piece(stage);
         stage = stage == STAGES - 1 ? 0 : stage + 1;

@@ -3,11 +3,13 @@
 // One block multiplies all rows with WEIGHT_TILES tiles of 16 rows of weight. Weight tiles are A, eight rows of x are the
 // columns of B; WARPS warps split k, warp w taking the SPAN 32-wide chunks w · SPAN … of every WARPS · SPAN; their sums are
 // added in the order of the warps. Neither split nor order depends on the number of rows: a row's result alone is its result
-// among others, bit for bit. So WARPS and SPAN belong to (N_OUT, K_IN); WEIGHT_TILES, STAGES and ROW_TILES (rows / 8, rounded
-// up) are free.
+// among others, bit for bit. So WARPS and SPAN belong to (N_OUT, K_IN); WEIGHT_TILES, PASSES, STAGES, EAGER and ROW_TILES
+// (rows / 8, rounded up) are free.
 //
 // Weights stream through a ring of STAGES stages in shared memory, of which every thread reads only what it has copied. The
-// first stages are under way before the kernel before this one has ended.
+// first stages are under way before the kernel before this one has ended. A block makes PASSES passes over k, each with
+// other rows of weight; the ring runs on from one to the next. The kernel after this one may start at once (EAGER) or when
+// the last weights have been asked for.
 //
 // Rows of x may still lack their RMSNorm's division: with SCALED the sums are multiplied by 1 / sqrt(mean(x²) + eps),
 // `squares` [rows][K_IN / 8] being sums of squares over eight elements each, since a factor of a row does not change which
@@ -31,38 +33,47 @@ const int FEATURES = EPILOGUE == SWIGLU ? 8 : 16;  // of a tile
 const int CHUNKS = K_IN / 32;
 const int UNITS = (CHUNKS + SPAN - 1) / SPAN;
 const int TILES = ROW_TILES * WEIGHT_TILES;
+const int GROUPS = (N_OUT + WEIGHT_TILES * FEATURES - 1) / (WEIGHT_TILES * FEATURES);  // of WEIGHT_TILES tiles
+const int GRID = (GROUPS + PASSES - 1) / PASSES;  // block b takes the groups b, b + GRID, …
 const int SQUARES = K_IN / 8, EACH = (SQUARES + WARPS * 32 - 1) / (WARPS * 32);  // of a row, and a thread's share of them
 const bool EARLY = SCALED && ROW_TILES * EACH <= 2;  // beyond that there are no registers to keep them in
 const int ROUND = TILES < 4 ? TILES : 4;  // tiles that the sums of the warps are taken of at a time
 
-// In the same memory, one after the other: the ring [STAGES][WARPS][SPAN][WEIGHT_TILES][2][32], and the sums of the warps.
+// To find room on an SM at once: of few rows, where that many registers are enough.
+const int BLOCKS = ROW_TILES > 1 ? 1 : WARPS == 16 ? 2 : WARPS == 8 ? 3 : 4;
+
+// The ring [STAGES][WARPS][SPAN][WEIGHT_TILES][2][32], and the sums of the warps: after it, or, with one pass, in its place.
+const int RING = STAGES * WARPS * SPAN * WEIGHT_TILES * 64;
 extern __shared__ uint4 memory[];
 
-extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* out, const bf16* x, const bf16* weight,
+extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(void* out, const bf16* x, const bf16* weight,
                                                                      const float* squares, bf16* normed,
                                                                      float* normed_squares, const bf16* norm_weight,
                                                                      const int* active_count, int rows_per_slot,
                                                                      float eps) {
     __shared__ float row_squares[ROW_TILES * 8][WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
-    const int feature = blockIdx.x * WEIGHT_TILES * FEATURES;
 
     const bf16 *low[WEIGHT_TILES], *high[WEIGHT_TILES];
+    auto aim = [&](int group) {
 #pragma unroll
-    for (int j = 0; j < WEIGHT_TILES; ++j) {
-        // Beyond an odd N_OUT the last row is read again, and the result thrown away.
-        const int from = feature + j * FEATURES + g, first = min(from, N_OUT - 1);
-        const int second = EPILOGUE == SWIGLU ? N_OUT + first : min(from + 8, N_OUT - 1);
-        low[j] = weight + (long long)first * K_IN + 8 * c;
-        high[j] = weight + (long long)second * K_IN + 8 * c;
-    }
+        for (int j = 0; j < WEIGHT_TILES; ++j) {
+            // Beyond an odd N_OUT the last row is read again, and the result thrown away.
+            const int from = (group * WEIGHT_TILES + j) * FEATURES + g, first = min(from, N_OUT - 1);
+            const int second = EPILOGUE == SWIGLU ? N_OUT + first : min(from + 8, N_OUT - 1);
+            low[j] = weight + (long long)first * K_IN + 8 * c;
+            high[j] = weight + (long long)second * K_IN + 8 * c;
+        }
+    };
     auto slot = [&](int stage, int s, int j) {
         return memory + (((stage * WARPS + warp) * SPAN + s) * WEIGHT_TILES + j) * 64 + lane;
     };
-    auto fetch = [&](int stage, int unit) {
+    int coming = blockIdx.x, next = warp;  // group and unit that are copied next
+    auto fetch = [&](int stage) {
+        if (next >= UNITS) return;
 #pragma unroll
         for (int s = 0; s < SPAN; ++s) {
-            const int chunk = unit * SPAN + s;
+            const int chunk = next * SPAN + s;
             if (CHUNKS % SPAN && chunk >= CHUNKS) continue;
 #pragma unroll
             for (int j = 0; j < WEIGHT_TILES; ++j) {
@@ -70,15 +81,22 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
                 copy_async(slot(stage, s, j) + 32, high[j] + chunk * 32);
             }
         }
+        next += WARPS;
+        if (PASSES > 1 && next >= UNITS && coming + GRID < GROUPS) {
+            next = warp;
+            aim(coming += GRID);
+        }
+        if (!EAGER && next >= UNITS) let_next_start();
     };
+    aim(coming);
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) {
-        if (warp + stage * WARPS < UNITS) fetch(stage, warp + stage * WARPS);
+        fetch(stage);
         end_of_group();
     }
     // No kernel directly before a product changes how many rows there are.
     const int rows = *active_count * rows_per_slot, tiles = (rows + 7) / 8;
-    let_next_start();
+    if (EAGER) let_next_start();
     await_previous();
     if (rows == 0) {
         await_copies<0>();
@@ -101,122 +119,129 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, 1) void matmul_rows(void* ou
     if (EARLY)
 #pragma unroll
         for (int t = 0; t < ROW_TILES; ++t) load_squares(squared[t], t);
-    auto place = [&](int tile, int& row, int& column) {
-        row = tile / WEIGHT_TILES * 8 + finished;
-        column = feature + tile % WEIGHT_TILES * FEATURES + made;
-        return row < rows && column < N_OUT;
-    };
-    float before = 0;
-    if (EPILOGUE == RESIDUAL && own < TILES) {
-        int row, column;
-        if (place(own, row, column)) before = static_cast<const float*>(out)[(long long)row * N_OUT + column];
-    }
-
-    float acc[WEIGHT_TILES][ROW_TILES][4] = {};
     const bf16* mine = x + (long long)g * K_IN + 8 * c;
     int stage = 0;
+    bool first = true;  // of a block's units
 #pragma unroll 1
-    for (int unit = warp; unit < UNITS; unit += WARPS) {
-        uint4 b[SPAN][ROW_TILES], a[SPAN][WEIGHT_TILES][2];
-        auto load_rows = [&](int s) {
-            const int chunk = unit * SPAN + s;
+    for (int group = blockIdx.x; group < GROUPS; group += GRID) {
+        auto place = [&](int tile, int& row, int& column) {
+            row = tile / WEIGHT_TILES * 8 + finished;
+            column = (group * WEIGHT_TILES + tile % WEIGHT_TILES) * FEATURES + made;
+            return row < rows && column < N_OUT;
+        };
+        float before = 0;
+        if (EPILOGUE == RESIDUAL && own < TILES) {
+            int row, column;
+            if (place(own, row, column)) before = static_cast<const float*>(out)[(long long)row * N_OUT + column];
+        }
+
+        float acc[WEIGHT_TILES][ROW_TILES][4] = {};
+#pragma unroll 1
+        for (int unit = warp; unit < UNITS; unit += WARPS) {
+            uint4 b[SPAN][ROW_TILES], a[SPAN][WEIGHT_TILES][2];
+            auto load_rows = [&](int s) {
+                const int chunk = unit * SPAN + s;
+#pragma unroll
+                for (int t = 0; t < ROW_TILES; ++t) {
+                    b[s][t] = {};
+                    if (t * 8 + g < rows && (CHUNKS % SPAN == 0 || chunk < CHUNKS))
+                        b[s][t] = *reinterpret_cast<const uint4*>(mine + (long long)t * 8 * K_IN + chunk * 32);
+                }
+            };
+            // The unit before this one has been used: its place is for the one that comes STAGES after it.
+            if (!first) {
+                fetch(stage == 0 ? STAGES - 1 : stage - 1);
+                end_of_group();
+            }
+            first = false;
+            // Rows come from the L2 cache: asked for early, unless that many registers are not to be had.
+#pragma unroll
+            for (int s = 0; s < SPAN; ++s)
+                if (SPAN * ROW_TILES <= 8) load_rows(s);
+            await_copies<STAGES - 1>();
+#pragma unroll
+            for (int s = 0; s < SPAN; ++s)
+#pragma unroll
+                for (int j = 0; j < WEIGHT_TILES; ++j) {
+                    a[s][j][0] = slot(stage, s, j)[0];
+                    a[s][j][1] = slot(stage, s, j)[32];
+                }
+            stage = stage == STAGES - 1 ? 0 : stage + 1;
+#pragma unroll
+            for (int s = 0; s < SPAN; ++s) {
+                if (SPAN * ROW_TILES > 8) load_rows(s);
+                if (CHUNKS % SPAN && unit * SPAN + s >= CHUNKS) continue;
+#pragma unroll
+                for (int t = 0; t < ROW_TILES; ++t)
+                    if (t < tiles)
+#pragma unroll
+                        for (int j = 0; j < WEIGHT_TILES; ++j) mma_k32(acc[j][t], a[s][j][0], a[s][j][1], b[s][t]);
+            }
+        }
+        if (PASSES == 1) await_copies<0>();
+        if (SCALED && group == blockIdx.x)
 #pragma unroll
             for (int t = 0; t < ROW_TILES; ++t) {
-                b[s][t] = {};
-                if (t * 8 + g < rows && (CHUNKS % SPAN == 0 || chunk < CHUNKS))
-                    b[s][t] = *reinterpret_cast<const uint4*>(mine + (long long)t * 8 * K_IN + chunk * 32);
+                if (t >= tiles) break;
+                float(&own)[8][EACH] = squared[EARLY ? t : 0];
+                if (!EARLY) load_squares(own, t);
+#pragma unroll
+                for (int n = 0; n < 8; ++n) {
+                    float sum = 0;
+#pragma unroll
+                    for (int e = 0; e < EACH; ++e) sum += own[n][e];
+                    sum = warp_sum(sum);
+                    if (lane == 0) row_squares[t * 8 + n][warp] = sum;
+                }
             }
-        };
-        // The unit before this one has been used: its place is for the one that comes STAGES after it.
-        const int ahead = unit + (STAGES - 1) * WARPS;
-        if (unit > warp && ahead < UNITS) fetch(stage == 0 ? STAGES - 1 : stage - 1, ahead);
-        end_of_group();
-        // Rows come from the L2 cache: asked for early, unless that many registers are not to be had.
-#pragma unroll
-        for (int s = 0; s < SPAN; ++s)
-            if (SPAN * ROW_TILES <= 8) load_rows(s);
-        await_copies<STAGES - 1>();
-#pragma unroll
-        for (int s = 0; s < SPAN; ++s)
-#pragma unroll
-            for (int j = 0; j < WEIGHT_TILES; ++j) {
-                a[s][j][0] = slot(stage, s, j)[0];
-                a[s][j][1] = slot(stage, s, j)[32];
-            }
-        stage = stage == STAGES - 1 ? 0 : stage + 1;
-#pragma unroll
-        for (int s = 0; s < SPAN; ++s) {
-            if (SPAN * ROW_TILES > 8) load_rows(s);
-            if (CHUNKS % SPAN && unit * SPAN + s >= CHUNKS) continue;
-#pragma unroll
-            for (int t = 0; t < ROW_TILES; ++t)
-                if (t < tiles)
-#pragma unroll
-                    for (int j = 0; j < WEIGHT_TILES; ++j) mma_k32(acc[j][t], a[s][j][0], a[s][j][1], b[s][t]);
-        }
-    }
-    await_copies<0>();
-    if (SCALED)
-#pragma unroll
-        for (int t = 0; t < ROW_TILES; ++t) {
-            if (t >= tiles) break;
-            float(&own)[8][EACH] = squared[EARLY ? t : 0];
-            if (!EARLY) load_squares(own, t);
-#pragma unroll
-            for (int n = 0; n < 8; ++n) {
-                float sum = 0;
-#pragma unroll
-                for (int e = 0; e < EACH; ++e) sum += own[n][e];
-                sum = warp_sum(sum);
-                if (lane == 0) row_squares[t * 8 + n][warp] = sum;
-            }
-        }
-    __syncthreads();
-
-    // Tile t · WEIGHT_TILES + j; element 32 · i + l of a tile is C's c_i of lane l.
-    float(*sums)[ROUND][128] = reinterpret_cast<float(*)[ROUND][128]>(memory);
-#pragma unroll
-    for (int first = 0; first < TILES; first += ROUND) {
-        if (first / WEIGHT_TILES >= tiles) break;
-        if (first) __syncthreads();
-#pragma unroll
-        for (int n = 0; n < ROUND; ++n)
-            if (first + n < TILES)
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    sums[warp][n][32 * i + lane] = acc[(first + n) % WEIGHT_TILES][(first + n) / WEIGHT_TILES][i];
+        // Of one pass, nobody may still need the ring; of more, the sums of the pass before.
         __syncthreads();
-        if (EPILOGUE == SWIGLU && half >= 2) continue;  // the other half of a tile belongs to the same features
-        for (int n = own; n < ROUND && first + n < TILES; n += WARPS / 4) {
-            float total = 0, up = 0;
+
+        // Tile t · WEIGHT_TILES + j; element 32 · i + l of a tile is C's c_i of lane l.
+        float(*sums)[ROUND][128] = reinterpret_cast<float(*)[ROUND][128]>(memory + (PASSES > 1 ? RING : 0));
 #pragma unroll
-            for (int w = 0; w < WARPS; ++w) {
-                total += sums[w][n][element];
-                if (EPILOGUE == SWIGLU) up += sums[w][n][element + 64];
-            }
-            int row, column;
-            const bool wanted = place(first + n, row, column);
-            const long long at = (long long)row * N_OUT + column;
-            if (SCALED && wanted) {
-                float sum = 0;
+        for (int from = 0; from < TILES; from += ROUND) {
+            if (from / WEIGHT_TILES >= tiles) break;
+            if (from) __syncthreads();
 #pragma unroll
-                for (int w = 0; w < WARPS; ++w) sum += row_squares[row][w];
-                const float scale = rsqrtf(sum / K_IN + eps);
-                total *= scale;
-                up *= scale;
-            }
-            if (EPILOGUE == PLAIN && wanted) static_cast<float*>(out)[at] = total;
-            if (EPILOGUE == SWIGLU && wanted) static_cast<bf16*>(out)[at] = to_bf16(total / (1 + __expf(-total)) * up);
-            if (EPILOGUE == RESIDUAL) {
-                float* stream = static_cast<float*>(out);
-                float value = 0;
-                if (wanted) stream[at] = value = (first + n == own ? before : stream[at]) + total;
-                if (FEEDS_NORM) {
-                    if (wanted) normed[at] = to_bf16(value * to_float(norm_weight[column]));
-                    float square = value * value;  // summed over the eight columns that lanes c, c + 4, … hold
+            for (int n = 0; n < ROUND; ++n)
+                if (from + n < TILES)
 #pragma unroll
-                    for (int step = 16; step >= 4; step /= 2) square += __shfl_xor_sync(FULL_WARP, square, step);
-                    if (g == 0 && wanted) normed_squares[at / 8] = square;
+                    for (int i = 0; i < 4; ++i)
+                        sums[warp][n][32 * i + lane] = acc[(from + n) % WEIGHT_TILES][(from + n) / WEIGHT_TILES][i];
+            __syncthreads();
+            if (EPILOGUE == SWIGLU && half >= 2) continue;  // the other half of a tile belongs to the same features
+            for (int n = own; n < ROUND && from + n < TILES; n += WARPS / 4) {
+                float total = 0, up = 0;
+#pragma unroll
+                for (int w = 0; w < WARPS; ++w) {
+                    total += sums[w][n][element];
+                    if (EPILOGUE == SWIGLU) up += sums[w][n][element + 64];
+                }
+                int row, column;
+                const bool wanted = place(from + n, row, column);
+                const long long at = (long long)row * N_OUT + column;
+                if (SCALED && wanted) {
+                    float sum = 0;
+#pragma unroll
+                    for (int w = 0; w < WARPS; ++w) sum += row_squares[row][w];
+                    const float scale = rsqrtf(sum / K_IN + eps);
+                    total *= scale;
+                    up *= scale;
+                }
+                if (EPILOGUE == PLAIN && wanted) static_cast<float*>(out)[at] = total;
+                if (EPILOGUE == SWIGLU && wanted) static_cast<bf16*>(out)[at] = to_bf16(total / (1 + __expf(-total)) * up);
+                if (EPILOGUE == RESIDUAL) {
+                    float* stream = static_cast<float*>(out);
+                    float value = 0;
+                    if (wanted) stream[at] = value = (from + n == own ? before : stream[at]) + total;
+                    if (FEEDS_NORM) {
+                        if (wanted) normed[at] = to_bf16(value * to_float(norm_weight[column]));
+                        float square = value * value;  // summed over the eight columns that lanes c, c + 4, … hold
+#pragma unroll
+                        for (int step = 16; step >= 4; step /= 2) square += __shfl_xor_sync(FULL_WARP, square, step);
+                        if (g == 0 && wanted) normed_squares[at / 8] = square;
+                    }
                 }
             }
         }

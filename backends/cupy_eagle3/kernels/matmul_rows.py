@@ -18,6 +18,10 @@ NORM_GROUP: Final = 8
 """Elements that one partial sum of squares is over."""
 STAGE_BYTES: Final = 1024
 """Of a tile's chunk: 16 rows of weight, 32 of k, bfloat16."""
+TILE_BYTES: Final = 512
+"""Of a warp's sums of a tile: 16 features, 8 rows, float32."""
+SUMMED: Final = 4
+"""Tiles at most that the sums of the warps are taken of at a time."""
 MANY_ROWS: Final = 16
 """Beyond which a thread has registers for one tile of weight only."""
 
@@ -36,13 +40,16 @@ class GemmConfig:
     serve a weight at every number of rows; the others are free.
 
     `warps` split k, each taking `span` 32-wide chunks at a time; a block multiplies with `tiles` tiles of 16 rows of
-    weight, which stream through `stages` stages of shared memory.
+    weight, which stream through `stages` stages of shared memory, and does so `passes` times, with other rows of weight
+    each time. With `eager` the next kernel may start at once, not only when this one's last weights are asked for.
     """
 
     warps: int = 16
     span: int = 2
     stages: int = 3
     tiles: int = 1
+    passes: int = 1
+    eager: bool = True
 
     @classmethod
     def candidates(cls, n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
@@ -63,18 +70,22 @@ class GemmConfig:
         """The same arithmetic within `shared_memory` bytes and the registers of a thread, no stage without work."""
         # With two tiles of rows every block reads 16 rows of x: half as many blocks read half as much of them.
         wanted = self.tiles if row_tiles == 1 else 2 if row_tiles <= MANY_ROWS // 8 else 1
-        all_turns, one = turns(k_in, self.warps, self.span), self.warps * self.span * STAGE_BYTES
-        least = min(2, all_turns) * one
-        if least > shared_memory:
-            raise ValueError(f"{self}: {least} bytes of shared memory are needed; {shared_memory} are there")
-        tiles = min(wanted, shared_memory // least)
-        stages = min(self.stages, all_turns, shared_memory // (tiles * one))
+        all_turns, one = turns(k_in, self.warps, self.span) * self.passes, self.warps * self.span * STAGE_BYTES
+        room, least = shared_memory - (self.sums(SUMMED) if self.passes > 1 else 0), min(2, all_turns) * one
+        if least > room:
+            raise ValueError(f"{self}: {least} bytes of shared memory are needed; {room} are there")
+        tiles = min(wanted, room // least)
+        stages = min(self.stages, all_turns, room // (tiles * one))
         return replace(self, tiles=tiles, stages=stages)
 
     def shared_bytes(self, row_tiles: int) -> int:
-        """Of a block: the ring of weights, or, in its place afterwards, the sums of the warps."""
-        ring = self.stages * self.warps * self.span * self.tiles * STAGE_BYTES
-        return max(ring, self.warps * min(4, self.tiles * row_tiles) * 512)
+        """Of a block: the ring of weights, and the sums of the warps, afterwards in its place where one pass is made."""
+        ring, sums = self.stages * self.warps * self.span * self.tiles * STAGE_BYTES, self.sums(self.tiles * row_tiles)
+        return ring + sums if self.passes > 1 else max(ring, sums)
+
+    def sums(self, tiles: int) -> int:
+        """Bytes of the sums of all warps for a block of `tiles` tiles."""
+        return self.warps * min(SUMMED, tiles) * TILE_BYTES
 
 
 def turns(k_in: int, warps: int, span: int) -> int:
@@ -135,6 +146,8 @@ class MatmulRows(Kernel):
             span=self.config.span,
             stages=self.config.stages,
             weight_tiles=self.config.tiles,
+            passes=self.config.passes,
+            eager=int(self.config.eager),
             shared_bytes=self.config.shared_bytes(tiles),
         )
 
@@ -179,9 +192,10 @@ class MatmulRows(Kernel):
             expect("norm weight", norm[1], (self.n_out,), torch.bfloat16)
             left = norm[0].rows, norm[0].squares, norm[1]
         features = self.config.tiles * (8 if swiglu else 16)
+        groups = -(-self.n_out // features)
         self.launch(
             "matmul_rows",
-            (-(-self.n_out // features),),
+            (-(-groups // self.config.passes),),
             (self.config.warps * 32,),
             *(out, x_rows, weight, squares, *left, rows.active_count, rows.per_slot, eps),
         )
