@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,15 +12,37 @@ import click
 from specgate.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from specgate.tuning.gemms import InSteps, TunedGemm
+
+LEAST_CONTEXT = 64
+
+
+class SlotsAndContext(click.ParamType[tuple[int, int]]):
+    """`BATCHxCONTEXT` → both."""
+
+    name = "point"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        found = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,8})", str(value))
+        if found is None or int(found[2]) < LEAST_CONTEXT:
+            self.fail(f"{value}: slots x cached positions, {LEAST_CONTEXT} or more of these: 4x16384", param, ctx)
+        return int(found[1]), int(found[2])
 
 
 @click.command(short_help="Choose products' configurations by the time of whole steps.")
 @click.option("--pair", "name", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR")
-@click.option("--context", default=32768, show_default=True, type=click.IntRange(64), help="Cached positions per slot.")
-@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Slots.")
+@click.option(
+    "--at",
+    "points",
+    type=SlotsAndContext(),
+    multiple=True,
+    default=("1x32768", "4x16384"),
+    show_default="1x32768 and 4x16384",
+    metavar="BATCHxCONTEXT",
+    help="Slots, and cached positions of each; may be repeated.",
+)
 @click.option("--spec", default=3, show_default=True, type=click.IntRange(1), metavar="K", help="Drafts.")
 @click.option(
     "--budget-seconds",
@@ -34,44 +57,53 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Of `tune gemm`, where it had one."
 )
 def steps(
-    name: str, context: int, batch: int, spec: int, budget_seconds: float, backend: str | None, out: Path | None
+    name: str,
+    points: tuple[tuple[int, int], ...],
+    spec: int,
+    budget_seconds: float,
+    backend: str | None,
+    out: Path | None,
 ) -> None:
     """Choose anew, for every weight that takes a good part of a step, among all its configurations: by the time of
-    whole steps, a baseline's and a spec-K cycle's together.
+    whole steps, a baseline's and a spec-K cycle's together, at every point. How k is split serves all of them; how
+    the work is moved is chosen for each number of rows that these steps have.
 
     Run `tune gemm` first. Weights are random at the pair's sizes, so that nothing is loaded. What FILE holds is
     replaced weight by weight. Exit code 3 where no weight was reached within the budget.
     """
     from specgate.pairs.resolve import resolve_pair
     from specgate.tuning.gemm_tuning import refine_into, tuning_backend
-    from specgate.tuning.gemms import StepsRequest
+    from specgate.tuning.gemms import Point, StepsRequest
 
     tuner = tuning_backend(backend, here=True).gemm_tuner()
-    request = StepsRequest(resolve_pair(name, None, None), context, batch, spec)
-    click.echo(f"{tuner.device}, {request.pair.name}, {batch} x {context}; microseconds per step")
+    at = tuple(Point(context, batch) for batch, context in dict.fromkeys(points))
+    request = StepsRequest(resolve_pair(name, None, None), at, spec)
+    click.echo(f"{tuner.device}, {request.pair.name}, {' and '.join(map(str, at))}")
     done: list[InSteps] = []
     for found in refine_into(out, tuner, request, budget_seconds):
         if (steps := found.in_steps) is None:
             continue
         if not done:
-            click.echo(header(found, steps))
+            click.echo(header(found))
         done.append(steps)
-        click.echo(line(found, steps))
+        for line in lines(found, steps):
+            click.echo(line)
     if not done:
         click.echo("budget spent before the first weight", err=True)
         sys.exit(ExitCode.INCONCLUSIVE)
+    for step, us in done[-1].us.items():
+        click.echo(f"{step}: {us:.1f} us per step, {done[0].before_us[step]:.1f} before")
 
 
-def header(found: TunedGemm, steps: InSteps) -> str:
-    roles = "".join(f"{role:>10}" for role in steps.us)
-    return f"configurations are {'/'.join(found.config)}\n{'weight':^16}{'from':>10}{'to':>10}{roles}   gain"
+def header(found: TunedGemm) -> str:
+    return f"configurations are {'/'.join(found.config)}\n{'weight':^16}{'rows':>6}{'from':>17}{'to':>17}{'gain':>7}"
 
 
-def line(found: TunedGemm, steps: InSteps) -> str:
-    """At most 80 columns. The gain is over both steps."""
-    times = "".join(f"{us:>10.1f}" for us in steps.us.values())
-    cuts = f"{text(steps.before):>10}{text(found.config):>10}"
-    return f"{found.n:>7} x {found.k:<6}{cuts}{times}{steps.gain:>7.1%}"
+def lines(found: TunedGemm, steps: InSteps) -> Iterator[str]:
+    """At most 80 columns each. The gain is over all steps, of all configurations of the weight together."""
+    yield f"{found.n:>7} x {found.k:<6}{'any':>6}{text(steps.before):>17}{text(found.config):>17}{steps.gain:>7.1%}"
+    for rows, config in found.at_rows.items():
+        yield f"{'':16}{rows:>6}{'':17}{text(config):>17}"
 
 
 def text(config: Mapping[str, int]) -> str:

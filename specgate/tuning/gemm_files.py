@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from specgate.cache import cache_path
 from specgate.schema import Form, parse
 from specgate.store import RunFolder, disk, to_plain
-from specgate.tuning.gemms import GemmShape, InSteps, TunedGemm, TunedGemms
+from specgate.tuning.gemms import GemmShape, InSteps, Point, TunedGemm, TunedGemms
 from specgate.yamlfile import load
 
 SHAPES: Final = "specgate.gemm-shapes/v1"
@@ -22,6 +22,7 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
 Rows = Annotated[str, Field(pattern=r"^[1-9]\d*$")]
+Config = Annotated[dict[Text, int], Field(min_length=1)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -37,12 +38,16 @@ class ShapesForm(Form):
     shapes: Annotated[list[ShapeForm], Field(min_length=1)]
 
 
-class InStepsForm(Form):
-    pair: Text
+class PointForm(Form):
     context: Count
     batch: Count
+
+
+class InStepsForm(Form):
+    pair: Text
+    points: Annotated[list[PointForm], Field(min_length=1)]
     k: Count
-    before: Annotated[dict[Text, int], Field(min_length=1)]
+    before: Config
     before_us: Annotated[dict[Text, Positive], Field(min_length=1)]
     us: Annotated[dict[Text, Positive], Field(min_length=1)]
     tried: Count
@@ -53,7 +58,7 @@ class TunedGemmForm(Form):
     n: Count
     k: Count
     tags: Annotated[list[Text], Field(min_length=1)]
-    config: Annotated[dict[Text, int], Field(min_length=1)]
+    config: Config
     tried: Count
     left_out: dict[Text, Text]
     us: Annotated[dict[Rows, Positive], Field(min_length=1)]
@@ -64,6 +69,7 @@ class TunedGemmForm(Form):
     source_sha256: Sha256
     versions: dict[Text, Text]
     in_steps: InStepsForm | None = None
+    at_rows: dict[Rows, Config] = Field(default_factory=dict)
 
 
 class TunedForm(Form):
@@ -101,9 +107,15 @@ def read_tuned(file: Path) -> TunedGemms:
 
 def tuned_gemm(form: TunedGemmForm) -> TunedGemm:
     us, default_us = ({int(m): t for m, t in times.items()} for times in (form.us, form.default_us))
-    in_steps = InSteps(**dict(form.in_steps)) if form.in_steps else None
-    changed = {"tags": tuple(form.tags), "us": us, "default_us": default_us, "in_steps": in_steps}
+    at_rows = {int(m): config for m, config in form.at_rows.items()}
+    steps = in_steps(form.in_steps) if form.in_steps else None
+    changed = {"tags": tuple(form.tags), "us": us, "default_us": default_us, "in_steps": steps, "at_rows": at_rows}
     return TunedGemm(**{**dict(form), **changed})
+
+
+def in_steps(form: InStepsForm) -> InSteps:
+    points = tuple(Point(point.context, point.batch) for point in form.points)
+    return InSteps(**{**dict(form), "points": points})
 
 
 def write_tuned(file: Path, tuned: TunedGemms) -> None:

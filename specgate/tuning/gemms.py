@@ -5,7 +5,7 @@ only; `gemm_files.py` stores them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specgate.core import PairRef
 
@@ -28,26 +28,36 @@ class GemmShape:
 
 
 @dataclass(frozen=True, slots=True)
-class StepsRequest:
-    """Whose steps: a baseline's and spec-`k`'s over `batch` slots of `context` cached positions."""
+class Point:
+    """`batch` slots of `context` cached positions each."""
 
-    pair: PairRef
     context: int
     batch: int
+
+    def __str__(self) -> str:
+        return f"{self.batch} x {self.context}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepsRequest:
+    """Whose steps: a baseline's and spec-`k`'s at every one of `points`."""
+
+    pair: PairRef
+    points: tuple[Point, ...]
     k: int
 
 
 @dataclass(frozen=True, slots=True)
 class InSteps:
-    """How a configuration was chosen in whole steps: those of a baseline and of spec-`k` over `batch` slots of
-    `context` cached positions, of a model of `pair`'s sizes.
+    """How configurations were chosen in whole steps: those of a baseline and of spec-`k` at `points`, of a model of
+    `pair`'s sizes.
 
-    `us`: role → microseconds per step with it; `before_us` with `before`, which it has replaced or which it is itself.
+    `us`: step (role and point) → microseconds with them; `before_us` with those that they have replaced or that they
+    are themselves, of which `before` was the one that serves all numbers of rows.
     """
 
     pair: str
-    context: int
-    batch: int
+    points: tuple[Point, ...]
     k: int
     before: Mapping[str, int]
     before_us: Mapping[str, float]
@@ -63,8 +73,9 @@ class InSteps:
 
 @dataclass(frozen=True, slots=True)
 class TunedGemm:
-    """The fastest configuration of `tried` for the weight [n, k] on one device, at every number of rows. `left_out`:
-    configuration → why it was none of them.
+    """The fastest configuration of `tried` for the weight [n, k] on one device, at every number of rows, and those of
+    `at_rows`, which differ in what changes no bit, for steps of so many rows. `left_out`: configuration → why it was
+    none of those tried.
 
     `us` and `default_us`: rows → microseconds per launch, of this configuration and of the default one. `share` of
     `bandwidth` (bytes per second, a plain read in the same run): what reading the weight alone would take, of the
@@ -86,6 +97,7 @@ class TunedGemm:
     source_sha256: str
     versions: Mapping[str, str]
     in_steps: InSteps | None = None
+    at_rows: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def weight(self) -> tuple[int, int]:

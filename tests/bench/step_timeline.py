@@ -23,7 +23,7 @@ from specgate.backends.cupy_eagle3.graph import captured
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.open import first_gpu
 from specgate.backends.cupy_eagle3.stream import Stream
-from specgate.backends.cupy_eagle3.tuning.in_steps import step_us
+from specgate.backends.cupy_eagle3.tuning.steps import step_us
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.core import Role
 from specgate.pairs.resolve import resolve_pair

@@ -17,7 +17,7 @@ from specgate.tuning.gemm_files import (
     write_shapes,
     write_tuned,
 )
-from specgate.tuning.gemms import GemmShape, InSteps, TunedGemm, TunedGemms
+from specgate.tuning.gemms import GemmShape, InSteps, Point, TunedGemm, TunedGemms
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=12)
 counts = st.integers(1, 1 << 40)
@@ -29,8 +29,7 @@ configs = st.dictionaries(words, st.integers(-1, 64), min_size=1, max_size=3)
 in_steps = st.builds(
     InSteps,
     pair=words,
-    context=counts,
-    batch=counts,
+    points=st.lists(st.builds(Point, counts, counts), min_size=1, max_size=2).map(tuple),
     k=counts,
     before=configs,
     before_us=roles,
@@ -54,6 +53,7 @@ gemms = st.builds(
     source_sha256=st.text("0123456789abcdef", min_size=64, max_size=64),
     versions=st.dictionaries(words, words, max_size=2),
     in_steps=st.none() | in_steps,
+    at_rows=st.dictionaries(counts, configs, max_size=2),
 )
 
 
@@ -147,6 +147,8 @@ def test_a_shape_file_that_cannot_be_meant_is_refused_with_its_place(
         ({**TUNED, "gemms": [{**GEMM, "us": {"1": 0.0}}]}, r"gemms\[0\]\.us\.1: 0\.0: .*greater than 0"),
         ({**TUNED, "gemms": [{**GEMM, "config": {}}]}, r"gemms\[0\]\.config"),
         ({**TUNED, "gemms": [{**GEMM, "config": {"warps": 1.5}}]}, r"gemms\[0\]\.config\.warps: 1\.5"),
+        ({**TUNED, "gemms": [{**GEMM, "at_rows": {"0": {"warps": 8}}}]}, r"gemms\[0\]\.at_rows\.0"),
+        ({**TUNED, "gemms": [{**GEMM, "at_rows": {"4": {}}}]}, r"gemms\[0\]\.at_rows\.4"),
         ({**TUNED, "gemms": [{**GEMM, "tile": 4}]}, r"gemms\[0\]\.tile: 4: no such key"),
     ],
 )

@@ -16,7 +16,7 @@ from specgate.errors import EnvironmentRefused, ExitCode, UsageError
 from specgate.tuning import gemm_tuning
 from specgate.tuning.gemm_files import read_tuned, write_shapes, write_tuned
 from specgate.tuning.gemm_tuning import refine_into, tune_into, tuning_backend, wanted
-from specgate.tuning.gemms import InSteps, StepsRequest, TunedGemms
+from specgate.tuning.gemms import InSteps, Point, StepsRequest, TunedGemms
 
 DEVICE = "NVIDIA T4"
 LARGE = GemmShape("TARGET_LM_HEAD", 128256, 4096, 4)
@@ -45,16 +45,16 @@ def found(shapes: Sequence[GemmShape], us: float = 50.0) -> TunedGemm:
 def in_steps(gemm: TunedGemm, request: StepsRequest) -> TunedGemm:
     steps = InSteps(
         pair=request.pair.name,
-        context=request.context,
-        batch=request.batch,
+        points=request.points,
         k=request.k,
         before=gemm.config,
-        before_us={"baseline": 4725.4, "spec-3": 5741.9},
-        us={"baseline": 4618.1, "spec-3": 5640.5},
+        before_us={"baseline 1 x 32768": 4725.4, "spec-3 1 x 32768": 5741.9},
+        us={"baseline 1 x 32768": 4618.1, "spec-3 1 x 32768": 5640.5},
         tried=46,
         measured="2026-11-21T18:00:00+00:00",
     )
-    return replace(gemm, config={**gemm.config, "stages": 2}, in_steps=steps)
+    config = {**gemm.config, "stages": 2}
+    return replace(gemm, config=config, in_steps=steps, at_rows={4: {**config, "features": 32}})
 
 
 class Tuner:
@@ -117,7 +117,7 @@ def test_a_file_of_another_device_is_refused_and_left_alone(tmp_path: Path) -> N
 
 
 def test_what_whole_steps_have_chosen_replaces_what_was_the_fastest_alone(tmp_path: Path) -> None:
-    file, request = tmp_path / "t.json", StepsRequest(PairRef("p", tmp_path, tmp_path), 32768, 1, 3)
+    file, request = tmp_path / "t.json", StepsRequest(PairRef("p", tmp_path, tmp_path), (Point(32768, 1),), 3)
     list(tune_into(file, Tuner(), [LARGE, *SMALL], 60))
     (chosen,) = refine_into(file, Tuner(most=1), request, 60)
     stored = {gemm.weight: gemm for gemm in read_tuned(file).gemms}
@@ -126,17 +126,25 @@ def test_what_whole_steps_have_chosen_replaces_what_was_the_fastest_alone(tmp_pa
     assert chosen.in_steps.gain == pytest.approx(1 - (4618.1 + 5640.5) / (4725.4 + 5741.9))
 
 
-def test_a_line_of_whole_steps_says_both_configurations_both_steps_and_the_gain_in_80_columns(
+def test_lines_of_whole_steps_say_configurations_at_all_and_at_some_rows_gain_and_steps_in_80_columns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(gemm_tuning, "tuning_backend", lambda *_, **__: Engine(Tuner()))
     done = CliRunner().invoke(tune, ["steps", "--out", str(tmp_path / "t.json")])
     assert done.exit_code == 0
-    first, _, header, line, _ = done.stdout.splitlines()
-    assert first.startswith("NVIDIA T4, planted-llama-3.1-8b-al3.0, 1 x 32768; ")
-    assert header.split() == ["weight", "from", "to", "baseline", "spec-3", "gain"]
-    assert line.split() == ["128256", "x", "4096", "16/2/4/16", "16/2/2/16", "4618.1", "5640.5", "2.0%"]
+    first, _, header, line, at_four, *_, last = done.stdout.splitlines()
+    assert first == "NVIDIA T4, planted-llama-3.1-8b-al3.0, 1 x 32768 and 4 x 16384"
+    assert header.split() == ["weight", "rows", "from", "to", "gain"]
+    assert line.split() == ["128256", "x", "4096", "any", "16/2/4/16", "16/2/2/16", "2.0%"]
+    assert at_four.split() == ["4", "16/2/2/32"]
+    assert last == "spec-3 1 x 32768: 5640.5 us per step, 5741.9 before"
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("point", ["32768", "0x4096", "1x63", "1x-1", "4 x 4096", "axb"])
+def test_a_point_that_cannot_be_meant_is_refused_with_an_example(point: str) -> None:
+    done = CliRunner().invoke(tune, ["steps", "--at", point])
+    assert done.exit_code == ExitCode.USAGE and f"{point}: slots x cached positions, 64 or more" in done.stderr
 
 
 def test_steps_that_are_not_reached_within_the_budget_are_inconclusive(

@@ -3,13 +3,13 @@
 // One block multiplies all rows with WEIGHT_TILES tiles of 16 rows of weight. Weight tiles are A, eight rows of x are the
 // columns of B; WARPS warps split k, warp w taking the SPAN 32-wide chunks w · SPAN … of every WARPS · SPAN; their sums are
 // added in the order of the warps. Neither split nor order depends on the number of rows: a row's result alone is its result
-// among others, bit for bit. So WARPS and SPAN belong to (N_OUT, K_IN); WEIGHT_TILES, PASSES, STAGES, EAGER and ROW_TILES
+// among others, bit for bit. So WARPS and SPAN belong to (N_OUT, K_IN); WEIGHT_TILES, PASSES, STAGES, HELD and ROW_TILES
 // (rows / 8, rounded up) are free.
 //
 // Weights stream through a ring of STAGES stages in shared memory, of which every thread reads only what it has copied. The
 // first stages are under way before the kernel before this one has ended. A block makes PASSES passes over k, each with
-// other rows of weight; the ring runs on from one to the next. The kernel after this one may start at once (EAGER) or when
-// the last weights have been asked for.
+// other rows of weight; the ring runs on from one to the next. The kernel after this one may start at once or, HELD,
+// when the last weights have been asked for.
 //
 // Rows of x may still lack their RMSNorm's division: with SCALED the sums are multiplied by 1 / sqrt(mean(x²) + eps),
 // `squares` [rows][K_IN / 8] being sums of squares over eight elements each, since a factor of a row does not change which
@@ -39,8 +39,8 @@ const int SQUARES = K_IN / 8, EACH = (SQUARES + WARPS * 32 - 1) / (WARPS * 32); 
 const bool EARLY = SCALED && ROW_TILES * EACH <= 2;  // beyond that there are no registers to keep them in
 const int ROUND = TILES < 4 ? TILES : 4;  // tiles that the sums of the warps are taken of at a time
 
-// To find room on an SM at once: of few rows, where that many registers are enough.
-const int BLOCKS = ROW_TILES > 1 ? 1 : WARPS == 16 ? 2 : WARPS == 8 ? 3 : 4;
+// To find room on an SM at once, of few rows and tiles: so many registers are enough for these.
+const int BLOCKS = ROW_TILES > 1 || WEIGHT_TILES > 2 ? 1 : WARPS == 16 ? 2 : WARPS == 8 ? 3 : 4;
 
 // The ring [STAGES][WARPS][SPAN][WEIGHT_TILES][2][32], and the sums of the warps: after it, or, with one pass, in its place.
 const int RING = STAGES * WARPS * SPAN * WEIGHT_TILES * 64;
@@ -86,7 +86,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             next = warp;
             aim(coming += GRID);
         }
-        if (!EAGER && next >= UNITS) let_next_start();
+        if (HELD && next >= UNITS) let_next_start();
     };
     aim(coming);
 #pragma unroll
@@ -96,7 +96,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
     }
     // No kernel directly before a product changes how many rows there are.
     const int rows = *active_count * rows_per_slot, tiles = (rows + 7) / 8;
-    if (EAGER) let_next_start();
+    if (!HELD) let_next_start();
     await_previous();
     if (rows == 0) {
         await_copies<0>();

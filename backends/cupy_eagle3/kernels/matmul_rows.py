@@ -14,6 +14,8 @@ from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect, shared_
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
 MAX_ROWS: Final = 64
+WARPS: Final = (4, 8, 16)
+SPANS: Final = (1, 2, 4)
 NORM_GROUP: Final = 8
 """Elements that one partial sum of squares is over."""
 STAGE_BYTES: Final = 1024
@@ -36,12 +38,12 @@ class Epilogue(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How the work on a weight is cut. `warps` and `span` are part of the arithmetic, so that one configuration must
-    serve a weight at every number of rows; the others are free.
+    """How the work on a weight is cut. `warps` and `span` are part of the arithmetic, so that the same must serve a
+    weight at every number of rows; the others only move work, and may be others at other rows.
 
     `warps` split k, each taking `span` 32-wide chunks at a time; a block multiplies with `tiles` tiles of 16 rows of
     weight, which stream through `stages` stages of shared memory, and does so `passes` times, with other rows of weight
-    each time. With `eager` the next kernel may start at once, not only when this one's last weights are asked for.
+    each time. The next kernel may start at once, or, with `held` = 1, when this one's last weights are asked for.
     """
 
     warps: int = 16
@@ -49,39 +51,72 @@ class GemmConfig:
     stages: int = 3
     tiles: int = 1
     passes: int = 1
-    eager: bool = True
+    held: int = 0
+
+    def possible(self) -> bool:
+        """Whether there is such a kernel; another matter is whether it fits a GPU."""
+        some = min(self.stages, self.tiles, self.passes) >= 1
+        return self.warps in WARPS and self.span in SPANS and some and self.held in (0, 1)
 
     @classmethod
     def candidates(cls, n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
-        """What is worth trying for a weight [n_out, k_in] here: no warp without work, no stage without work, no block
-        of many features where these are few, and two stages must fit.
+        """What is worth trying for a weight [n_out, k_in] here, in one pass: no warp without work, no stage without
+        work, no block of many features where these are few, and two stages must fit.
         """
         chunks, most = -(-k_in // 32), shared_memory_limit() // (2 * STAGE_BYTES)
         return tuple(
             cls(warps, span, stages, tiles)
-            for warps, span, stages, tiles in product((4, 8, 16), (1, 2, 4), (1, 2, 3, 4), (1, 2))
+            for warps, span, stages, tiles in product(WARPS, SPANS, (1, 2, 3, 4), (1, 2))
             if warps * span <= min(32, max(4, chunks))
             and warps * span * tiles <= most
             and 16 * tiles <= n_out // 64 + 16
             and min(2, turns(k_in, warps, span)) <= stages <= turns(k_in, warps, span)
         )
 
-    def fitted(self, k_in: int, row_tiles: int, shared_memory: int) -> GemmConfig:
-        """The same arithmetic within `shared_memory` bytes and the registers of a thread, no stage without work."""
+    def recuts(self, n_out: int, k_in: int, processors: int) -> tuple[GemmConfig, ...]:
+        """The same arithmetic, moved in every way that is worth trying: in one pass, or in as many as leave a GPU of
+        `processors` SMs no more blocks than three, two or one for each of them.
+        """
+        found = dict[GemmConfig, None]()
+        for tiles, stages, held in product((1, 2, 3, 4), (1, 2, 3, 4), (0, 1)):
+            groups = -(-n_out // (16 * tiles))
+            for passes in (1, *(-(-groups // (blocks * processors)) for blocks in (3, 2, 1))):
+                recut = GemmConfig(self.warps, self.span, stages, tiles, passes, held)
+                all_turns = turns(k_in, self.warps, self.span) * passes
+                useful = min(2, all_turns) <= stages <= all_turns and 16 * tiles <= n_out // 64 + 16
+                if useful and recut.ring <= recut.room(shared_memory_limit()):
+                    found[recut] = None
+        return tuple(found)
+
+    def at(self, rows: int) -> GemmConfig:
+        """What was found at a few rows, as it is usually best cut at so many, with the registers that a thread has."""
         # With two tiles of rows every block reads 16 rows of x: half as many blocks read half as much of them.
-        wanted = self.tiles if row_tiles == 1 else 2 if row_tiles <= MANY_ROWS // 8 else 1
+        tiles = self.tiles if rows <= 8 else 2 if rows <= MANY_ROWS else 1
+        return replace(self, tiles=tiles)
+
+    def fitted(self, k_in: int, shared_memory: int) -> GemmConfig:
+        """The same arithmetic within `shared_memory` bytes, no stage without work."""
         all_turns, one = turns(k_in, self.warps, self.span) * self.passes, self.warps * self.span * STAGE_BYTES
-        room, least = shared_memory - (self.sums(SUMMED) if self.passes > 1 else 0), min(2, all_turns) * one
+        room, least = self.room(shared_memory), min(2, all_turns) * one
         if least > room:
             raise ValueError(f"{self}: {least} bytes of shared memory are needed; {room} are there")
-        tiles = min(wanted, room // least)
+        tiles = min(self.tiles, room // least)
         stages = min(self.stages, all_turns, room // (tiles * one))
         return replace(self, tiles=tiles, stages=stages)
 
     def shared_bytes(self, row_tiles: int) -> int:
-        """Of a block: the ring of weights, and the sums of the warps, afterwards in its place where one pass is made."""
-        ring, sums = self.stages * self.warps * self.span * self.tiles * STAGE_BYTES, self.sums(self.tiles * row_tiles)
-        return ring + sums if self.passes > 1 else max(ring, sums)
+        """Of a block: the ring of weights, and the sums of the warps, which take its place where one pass is made."""
+        sums = self.sums(self.tiles * row_tiles)
+        return self.ring + sums if self.passes > 1 else max(self.ring, sums)
+
+    @property
+    def ring(self) -> int:
+        """Its bytes."""
+        return self.stages * self.warps * self.span * self.tiles * STAGE_BYTES
+
+    def room(self, shared_memory: int) -> int:
+        """Of so many bytes, those that the ring may take."""
+        return shared_memory - (self.sums(SUMMED) if self.passes > 1 else 0)
 
     def sums(self, tiles: int) -> int:
         """Bytes of the sums of all warps for a block of `tiles` tiles."""
@@ -133,7 +168,7 @@ class MatmulRows(Kernel):
         self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
         self.scaled, self.feeds_norm = scaled, feeds_norm
         tiles = -(-rows // 8)
-        self.config = (config or GemmConfig()).fitted(k_in, tiles, shared_memory_limit())
+        self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
         super().__init__(
             "matmul_rows",
             n_out=n_out,
@@ -147,7 +182,7 @@ class MatmulRows(Kernel):
             stages=self.config.stages,
             weight_tiles=self.config.tiles,
             passes=self.config.passes,
-            eager=int(self.config.eager),
+            held=self.config.held,
             shared_bytes=self.config.shared_bytes(tiles),
         )
 

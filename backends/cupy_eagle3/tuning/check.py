@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConfig
-from specgate.backends.cupy_eagle3.tuning.product import MOST, ROWS, Product, rows_of
+from specgate.backends.cupy_eagle3.tuning.product import ROWS, Product, rows_of
 
 AT_A_TIME: Final = 8192
 """Rows of a weight that are widened to float64 at a time."""
@@ -25,7 +25,7 @@ TOLERANCES: Final[Mapping[str, Mapping[Epilogue, float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Oracles:
-    """What the product with the first weight is: float64 [MOST, N], by who says so."""
+    """What the product with the first weight is: float64 [M, N], by who says so."""
 
     product: Product
     said: Mapping[str, Tensor]
@@ -40,23 +40,27 @@ class Oracles:
     def fault(self, config: GemmConfig) -> str | None:
         """What is wrong with what `config` computes; None where nothing is."""
         product = self.product
-        launcher, rows = product.launcher(config), {count: rows_of(count, product.x.device) for count in ROWS}
 
         def run(on: Product, count: int) -> Tensor:
-            out = on.output()
-            launcher(out, on.x, on.weights[0], rows[count])
-            return out[:count]
+            return first_rows(on, config, count)
 
-        whole = run(product, MOST)
+        whole = run(product, product.rows)
         for who, oracle in self.said.items():
             error = relative_error(whole, oracle)
             if not error < TOLERANCES[who][product.epilogue]:  # NaN is not
                 return f"differs from {who} by {error:.1e}"
         for count in ROWS:
-            if not torch.equal(run(product, count), whole[:count]):
-                return f"gives rows 1 to {count} other bits than among {MOST}"
+            if count <= product.rows and not torch.equal(run(product, count), whole[:count]):
+                return f"gives rows 1 to {count} other bits than among {product.rows}"
         alone = run(product.last_first(), 1)
-        return None if torch.equal(alone[0], whole[-1]) else f"gives row {MOST} other bits alone and first"
+        return None if torch.equal(alone[0], whole[-1]) else f"gives row {product.rows} other bits alone and first"
+
+
+def first_rows(product: Product, config: GemmConfig, count: int) -> Tensor:
+    """Rows 1 to `count`, computed with no others."""
+    out = product.output()
+    product.launcher(config)(out, product.x, product.weights[0], rows_of(count, product.x.device))
+    return out[:count]
 
 
 def after(product: Product, sums: Tensor) -> Tensor:

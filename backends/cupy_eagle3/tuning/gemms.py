@@ -49,13 +49,13 @@ class Gemms:
     def __call__(self, tag: str, n_out: int, k_in: int, rows: int, **switches: bool) -> MatmulRows:
         """The launcher of product `tag`, `switches` as `MatmulRows` takes them.
 
-        A weight has one configuration, whatever the rows: another would round in another order.
+        A weight's sums are split in one way, whatever the rows: another would round in another order.
         """
         epilogue = EPILOGUES[tag]
         shape = GemmShape(tag, n_out * parts(epilogue), k_in, rows)
         config = self.tuned.find(shape)
         self.lookups.append(Lookup(shape, config is not None))
-        return MatmulRows(n_out, k_in, epilogue, rows, config or GemmConfig(), **switches)
+        return MatmulRows(n_out, k_in, epilogue, rows, config or GemmConfig().at(rows), **switches)
 
     @property
     def shapes(self) -> tuple[GemmShape, ...]:

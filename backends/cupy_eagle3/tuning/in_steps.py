@@ -2,127 +2,42 @@
 
 Alone, a product has the memory to itself from the first byte to the last; in a step its first weights arrive while the
 kernel before it drains, and its own end hides the beginning of the next. What is fastest alone need not be so there.
+
+Weight by weight: first the configurations that serve all numbers of rows; then, for the few best ways to split k, how
+the work is moved at each number of rows, which changes no bit.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import torch
 
-from specgate.backends.cupy_eagle3.bench.recording import launchers, recorded
-from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
-from specgate.backends.cupy_eagle3.graph import captured
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig, MatmulRows
-from specgate.backends.cupy_eagle3.stream import Stream
-from specgate.backends.cupy_eagle3.timing import timed_event
-from specgate.backends.cupy_eagle3.tuning.check import Oracles
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig
+from specgate.backends.cupy_eagle3.tuning.check import Oracles, first_rows
 from specgate.backends.cupy_eagle3.tuning.compiling import Compiler
-from specgate.backends.cupy_eagle3.tuning.product import Product
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
+from specgate.backends.cupy_eagle3.tuning.product import MOST, Product
+from specgate.backends.cupy_eagle3.tuning.steps import Place, Steps, Us, cut
+from specgate.backends.cupy_eagle3.tuning.tuned import Cuts
 from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
-from specgate.core import Role
 from specgate.errors import UsageError
-from specgate.tuning.gemms import GemmShape, InSteps, StepsRequest, TunedGemm
+from specgate.tuning.gemms import InSteps, TunedGemm
 
-REPLAYS: Final = 8
-ROUNDS: Final = 2
-"""Of replays, each from the state that the step began with; the faster one counts: what disturbs a step slows it."""
-FINALISTS: Final = 3
-FINAL_ROUNDS: Final = 6
+SPLITS: Final = 2
+"""Ways to split k of which every way to move the work is tried."""
+FINAL_ROUNDS: Final = 5
 WORTHWHILE: Final = 0.02
 """Of a step, at least, must be a weight's products for a difference between configurations to be seen there."""
-
-Us = Mapping[str, float]
-"""Role → microseconds per step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a launcher is held."""
-
-    owner: object
-    name: str
-    kernel: MatmulRows
-
-    def cut(self, config: GemmConfig) -> None:
-        vars(self.owner)[self.name] = self.kernel.recut(config)
-
-
-class Steps:
-    """Steps of the roles of `request` on random weights, whose products can be cut otherwise. The stream of `stream`
-    must be current.
-    """
-
-    def __init__(self, request: StepsRequest, tuned: Tuned, stream: Stream, device: torch.device) -> None:
-        """Raises CheckpointError for a bad pair, UsageError for sizes that cannot be decoded."""
-        roles = [Role(k) for k in dict.fromkeys((0, request.k))]
-        self.request, self.tuned, self.stream = request, tuned, stream
-        self.stages = random_stages(request.pair, request.context, request.batch, roles, tuned, device)
-        next(iter(self.stages.values())).fill()  # the stages share their caches
-
-    @property
-    def shapes(self) -> tuple[GemmShape, ...]:
-        """Of all products, the roles' together."""
-        return tuple(sorted({shape for stage in self.stages.values() for shape in stage.cycle.gemms.shapes}))
-
-    @property
-    def kernels(self) -> Iterator[Kernel]:
-        return (kernel for stage in self.stages.values() for *_, kernel in launchers(stage.cycle, ""))
-
-    def places(self, weight: Weight) -> list[Place]:
-        found = (place for stage in self.stages.values() for place in launchers(stage.cycle, ""))
-        return [
-            Place(owner, name, kernel)
-            for owner, name, _, kernel in found
-            if isinstance(kernel, MatmulRows) and kernel.weight == (weight.n, weight.k)
-        ]
-
-    def launches(self, weight: Weight) -> int:
-        """Of products with `weight`, in a step of the role that has the most of them."""
-        return max(launches_of(stage, weight) for stage in self.stages.values())
-
-    def us(self, rounds: int = ROUNDS) -> Us:
-        return {role.name: step_us(stage, self.stream, rounds) for role, stage in self.stages.items()}
-
-
-def launches_of(stage: Stage, weight: Weight) -> int:
-    stage.reset()
-    with recorded(stage.cycle) as calls:
-        stage.cycle(stage.b)
-    products = [call.kernel for call in calls if isinstance(call.kernel, MatmulRows)]
-    return sum(product.weight == (weight.n, weight.k) for product in products)
-
-
-def step_us(stage: Stage, stream: Stream, rounds: int) -> float:
-    """Microseconds per step: of `rounds` medians over replays, the least."""
-    stage.reset()
-    graph = captured(lambda: stage.cycle(stage.b), stream)
-    return min(replayed_us(graph, stage, stream) for _ in range(rounds))
-
-
-def replayed_us(graph: Any, stage: Stage, stream: Stream) -> float:
-    stage.reset()
-    events = [timed_event() for _ in range(REPLAYS + 1)]
-    graph.launch(stream.cupy)  # the first finds the caches as the reset has left them
-    events[0].record(stream.torch)
-    for after in events[1:]:
-        graph.launch(stream.cupy)
-        after.record(stream.torch)
-    stream.wait()
-    each: list[float] = [events[i].elapsed_time(events[i + 1]) * 1e3 for i in range(REPLAYS)]
-    return statistics.median(each)
 
 
 def refined(steps: Steps, compiler: Compiler, seconds: float) -> Iterator[TunedGemm]:
     """Weight by weight, the one that takes most of a step first: of all configurations that compute what they should,
-    the one under which the steps are the fastest, with those chosen before in place.
+    those under which the steps are the fastest, with those chosen before in place.
 
     Raises UsageError for a weight that has not been tuned alone.
     """
@@ -130,11 +45,11 @@ def refined(steps: Steps, compiler: Compiler, seconds: float) -> Iterator[TunedG
     compiler.compile(kernel.spec for kernel in steps.kernels)
     known = {weight: known_of(weight, steps) for weight in weights_of(steps.shapes)}
     takes = {weight: min(gemm.us.values()) * steps.launches(weight) for weight, gemm in known.items()}
-    least = WORTHWHILE * min(steps.us().values())
+    least = WORTHWHILE * min(steps.us(rounds=1).values())
     for weight in sorted((w for w in known if takes[w] >= least), key=lambda w: -takes[w]):
         if time.monotonic() - began > seconds:
             return
-        yield chosen(weight, known[weight], steps, compiler)
+        yield Choice(weight, steps, compiler, steps.places(weight)).refined(known[weight])
 
 
 def known_of(weight: Weight, steps: Steps) -> TunedGemm:
@@ -147,53 +62,112 @@ def known_of(weight: Weight, steps: Steps) -> TunedGemm:
     return gemm
 
 
-def chosen(weight: Weight, known: TunedGemm, steps: Steps, compiler: Compiler) -> TunedGemm:
-    """The best configuration of `weight`, which is in place afterwards."""
-    request, places, before = steps.request, steps.places(weight), GemmConfig(**known.config)
-    specs = {
-        config: tuple(place.kernel.recut(config).spec for place in places)
-        for config in (before, GemmConfig(), *GemmConfig.candidates(weight.n, weight.k))
-    }
-    complaints = compiler.compile(spec for of in specs.values() for spec in of)
-    first = {of: config for config, of in reversed(specs.items()) if not any(complaints[spec] for spec in of)}
+@dataclass(slots=True)
+class Choice:
+    """Of the configurations of one weight. `tried`: how many have been timed."""
 
-    def us(config: GemmConfig, rounds: int = ROUNDS) -> Us:
-        for place in places:
-            place.cut(config)
-        return steps.us(rounds)
+    weight: Weight
+    steps: Steps
+    compiler: Compiler
+    places: Sequence[Place]
+    tried: int = 0
 
-    screened = sorted(first.values(), key=lambda config: sum(us(config).values()))
-    finalists = dict.fromkeys((before, *right(weight, screened)))
-    final = {config: us(config, FINAL_ROUNDS) for config in finalists}
-    best = min(final, key=lambda config: sum(final[config].values()))
-    for place in places:
-        place.cut(best)
-    return replace(
-        known,
-        config=asdict(best),
-        in_steps=InSteps(
-            pair=request.pair.name,
-            context=request.context,
-            batch=request.batch,
-            k=request.k,
-            before=known.config,
-            before_us=rounded(final[before]),
-            us=rounded(final[best]),
-            tried=len(screened),
-            measured=datetime.now(UTC).isoformat(timespec="seconds"),
-        ),
-    )
+    def refined(self, known: TunedGemm) -> TunedGemm:
+        """The best cuts, which are in place afterwards."""
+        before = Cuts.of(known)
+        candidates = [before.config, GemmConfig(), *GemmConfig.candidates(self.weight.n, self.weight.k)]
+        screened = self.sorted(candidates, self.places, Cuts)
+        best = [config for config in one_per_split(screened) if right(self.weight, config)][:SPLITS]
+        finalists = [before, *(self.moved(config) for config in best)]
+        us = [self.us(cuts, FINAL_ROUNDS) for cuts in finalists]
+        chosen = min(range(len(finalists)), key=lambda i: sum(us[i].values()))
+        cut(self.places, finalists[chosen])
+        request = self.steps.request
+        return replace(
+            known,
+            config=asdict(finalists[chosen].config),
+            at_rows={rows: asdict(config) for rows, config in finalists[chosen].at_rows.items()},
+            in_steps=InSteps(
+                pair=request.pair.name,
+                points=request.points,
+                k=request.k,
+                before=known.config,
+                before_us=rounded(us[0]),
+                us=rounded(us[chosen]),
+                tried=self.tried,
+                measured=datetime.now(UTC).isoformat(timespec="seconds"),
+            ),
+        )
+
+    def moved(self, config: GemmConfig) -> Cuts:
+        """The best of what splits k as `config` does, one number of rows after the other."""
+        processors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+        cuts = Cuts(config)
+        cut(self.places, cuts)
+        for rows in sorted({place.kernel.rows for place in self.places}):
+            here = [place for place in self.places if place.kernel.rows == rows]
+            recuts = [config.at(rows), *config.recuts(self.weight.n, self.weight.k, processors)]
+            found = self.sorted(recuts, here, partial(only_at, rows))
+            same = (recut for recut in found if same_bits(self.weight, config, recut, rows))
+            best = next(same, config.at(rows))
+            cuts = Cuts(config, {**cuts.at_rows, rows: best})
+            cut(self.places, cuts)
+        return cuts
+
+    def sorted(
+        self, configs: Iterable[GemmConfig], places: Sequence[Place], cuts: Callable[[GemmConfig], Cuts]
+    ) -> list[GemmConfig]:
+        """Those that compile, the fastest first, by the steps that have a product at `places`, cut by `cuts`."""
+        specs = {
+            config: tuple(place.kernel.recut(cuts(config).at(place.kernel.rows)).spec for place in places)
+            for config in configs
+        }
+        complaints = self.compiler.compile(spec for of in specs.values() for spec in of)
+        first = {of: config for config, of in reversed(specs.items()) if not any(complaints[spec] for spec in of)}
+        affected = {place.step for place in places}
+
+        def us(config: GemmConfig) -> float:
+            cut(places, cuts(config))
+            return sum(self.steps.us(1, affected).values())
+
+        self.tried += len(first)
+        return sorted(first.values(), key=us)
+
+    def us(self, cuts: Cuts, rounds: int) -> Us:
+        cut(self.places, cuts)
+        return self.steps.us(rounds)
 
 
-def right(weight: Weight, configs: Sequence[GemmConfig]) -> list[GemmConfig]:
-    """The first FINALISTS of `configs` that compute what they should."""
-    oracles = [Oracles.of(Product.random(weight.n, weight.k, epilogue, 1)) for epilogue in weight.epilogues]
-    found = list[GemmConfig]()
+def only_at(rows: int, config: GemmConfig) -> Cuts:
+    return Cuts(config, {rows: config})
+
+
+def one_per_split(configs: Iterable[GemmConfig]) -> Iterator[GemmConfig]:
+    """Of those that split k alike, the first."""
+    seen = set[tuple[int, int]]()
     for config in configs:
-        if len(found) < FINALISTS and all(oracle.fault(config) is None for oracle in oracles):
-            found.append(config)
-    return found
+        if (config.warps, config.span) not in seen:
+            seen.add((config.warps, config.span))
+            yield config
+
+
+def right(weight: Weight, config: GemmConfig) -> bool:
+    """Whether it computes what it should."""
+    products = (Product.random(weight.n, weight.k, epilogue, 1) for epilogue in weight.epilogues)
+    return all(Oracles.of(product).fault(config) is None for product in products)
+
+
+def same_bits(weight: Weight, config: GemmConfig, recut: GemmConfig, rows: int) -> bool:
+    """Whether `recut` makes of `rows` rows what `config` makes of them a few at a time, and what it should."""
+    for epilogue in weight.epilogues:
+        many = Product.random(weight.n, weight.k, epilogue, 1, rows=rows)
+        if Oracles.of(many).fault(recut) is not None:
+            return False
+        few = min(rows, MOST)
+        if not torch.equal(first_rows(many, recut, rows)[:few], first_rows(many.first(few), config, few)):
+            return False
+    return True
 
 
 def rounded(us: Us) -> Us:
-    return {role: round(value, 2) for role, value in us.items()}
+    return {step: round(value, 2) for step, value in us.items()}

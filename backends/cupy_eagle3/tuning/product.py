@@ -18,9 +18,7 @@ MOST = max(ROWS)
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`x` bfloat16 [MOST, K]; `weights` bfloat16 [copies, N, K]; `before` float32 [MOST, outputs], what a RESIDUAL adds
-    to.
-    """
+    """`x` bfloat16 [M, K]; `weights` bfloat16 [copies, N, K]; `before` float32 [M, outputs]: RESIDUAL adds to it."""
 
     epilogue: Epilogue
     x: Tensor
@@ -28,7 +26,15 @@ class Product:
     before: Tensor
 
     @classmethod
-    def random(cls, n: int, k: int, epilogue: Epilogue, copies: int, device: torch.device | str = "cuda") -> Product:
+    def random(
+        cls,
+        n: int,
+        k: int,
+        epilogue: Epilogue,
+        copies: int,
+        device: torch.device | str = "cuda",
+        rows: int = MOST,
+    ) -> Product:
         """Sums have a variance of about one."""
         if n % parts(epilogue):
             raise ValueError(f"{n} rows of a gate and an up projection: an even number is needed")
@@ -39,22 +45,29 @@ class Product:
 
         return cls(
             epilogue,
-            x=normal(MOST, k, scale=1.0),
+            x=normal(rows, k, scale=1.0),
             weights=normal(copies, n, k, scale=k**-0.5),
-            before=normal(MOST, n // parts(epilogue), scale=1.0, dtype=torch.float32),
+            before=normal(rows, n // parts(epilogue), scale=1.0, dtype=torch.float32),
         )
 
     @property
     def n_out(self) -> int:
         return self.before.shape[1]
 
+    @property
+    def rows(self) -> int:
+        return self.x.shape[0]
+
     def launcher(self, config: GemmConfig) -> MatmulRows:
-        """One for all of `ROWS`, so that they share their machine code."""
-        return MatmulRows(self.n_out, self.x.shape[1], self.epilogue, MOST, config)
+        """One for all numbers of rows up to its own, so that they share their machine code."""
+        return MatmulRows(self.n_out, self.x.shape[1], self.epilogue, self.rows, config)
 
     def last_first(self) -> Product:
         """The same, every row one place further on."""
         return replace(self, x=self.x.roll(1, dims=0), before=self.before.roll(1, dims=0))
+
+    def first(self, rows: int) -> Product:
+        return replace(self, x=self.x[:rows], before=self.before[:rows])
 
     def output(self) -> Tensor:
         """Where nothing has been written yet."""

@@ -25,8 +25,9 @@ from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.timing import inputs_to_rotate, l2_bytes, read_bandwidth, time_launches
 from specgate.backends.cupy_eagle3.tuning.check import Oracles
 from specgate.backends.cupy_eagle3.tuning.compiling import Compiler, compiler
-from specgate.backends.cupy_eagle3.tuning.in_steps import Steps, refined
+from specgate.backends.cupy_eagle3.tuning.in_steps import refined
 from specgate.backends.cupy_eagle3.tuning.product import ROWS, Product, rows_of
+from specgate.backends.cupy_eagle3.tuning.steps import Steps
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned, code_sha256
 from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
 from specgate.backends.eagle3.memory import refusing_overflow

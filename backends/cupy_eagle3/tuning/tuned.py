@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,24 @@ def code_sha256() -> str:
     """Of the kernel, its headers and the compiler's options; comments and white space change no machine code."""
     words = NOT_CODE.sub(" ", with_headers(KERNEL)).split()
     return hashlib.sha256(" ".join((*OPTIONS, *words)).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """How the work on one weight is cut: `config`, and `at_rows`, which splits k alike, at some numbers of rows."""
+
+    config: GemmConfig
+    at_rows: Mapping[int, GemmConfig] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, gemm: TunedGemm) -> Cuts:
+        at_rows = {rows: GemmConfig(**config) for rows, config in sorted(gemm.at_rows.items())}
+        return cls(GemmConfig(**gemm.config), at_rows)
+
+    def at(self, rows: int) -> GemmConfig:
+        """At a number of rows that was not measured, as at the nearest that takes as many tiles of eight rows."""
+        near = [known for known in self.at_rows if -(-known // 8) == -(-rows // 8)]
+        return self.at_rows[min(near, key=lambda known: (abs(known - rows), known))] if near else self.config.at(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +75,9 @@ class Tuned:
         return cls(device, found, tuple(files))
 
     def find(self, shape: GemmShape) -> GemmConfig | None:
+        """For a step of `shape.m` rows."""
         found = self.entry(shape)
-        return GemmConfig(**found.config) if found else None
+        return Cuts.of(found).at(shape.m) if found else None
 
     def entry(self, shape: GemmShape) -> TunedGemm | None:
         """Of the weight of `shape`, what the first source with a configuration of use holds."""
@@ -75,7 +94,10 @@ class Tuned:
 
     def sha256(self, shapes: Sequence[GemmShape]) -> str:
         """Of the configurations of these shapes' weights: two engines with the same one compute in the same order."""
-        chosen = sorted({(shape.weight, str(self.find(shape) or GemmConfig())) for shape in shapes})
+        entries = {shape.weight: self.entry(shape) for shape in shapes}
+        chosen = sorted(
+            (weight, str(Cuts.of(found) if found else Cuts(GemmConfig()))) for weight, found in entries.items()
+        )
         return hashlib.sha256(repr(chosen).encode()).hexdigest()
 
 
@@ -99,9 +121,17 @@ def stale(gemm: TunedGemm) -> str | None:
     """Why a configuration that was once found is no longer of use."""
     if gemm.source_sha256 != code_sha256():
         return f"tuned for other code of {KERNEL} ({gemm.source_sha256[:8]}, this is {code_sha256()[:8]})"
-    known, given = {field.name for field in fields(GemmConfig)}, set(gemm.config)
+    return next((why for config in (gemm.config, *gemm.at_rows.values()) if (why := unusable(config, gemm))), None)
+
+
+def unusable(config: Mapping[str, int], gemm: TunedGemm) -> str | None:
+    """Why one of the configurations of `gemm` is of no use."""
+    known, given = {field.name for field in fields(GemmConfig)}, set(config)
     if known != given:
         return f"has configurations of {', '.join(sorted(given))}; the kernel takes {', '.join(sorted(known))}"
-    if GemmConfig(**gemm.config) not in (GemmConfig(), *GemmConfig.candidates(*gemm.weight)):
-        return f"config of {gemm.n} x {gemm.k} is none that the kernel can have: {dict(gemm.config)}"
+    if not GemmConfig(**config).possible():
+        return f"config of {gemm.n} x {gemm.k} is none that the kernel can have: {dict(config)}"
+    split = {name: config[name] for name in ("warps", "span")}
+    if split.items() - gemm.config.items():
+        return f"at_rows of {gemm.n} x {gemm.k} splits k by {split}, config does not: bits would depend on the rows"
     return None

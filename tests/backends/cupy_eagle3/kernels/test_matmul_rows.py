@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import product as product_of
+
 import pytest
 import torch
 
@@ -130,6 +132,48 @@ def test_every_configuration_agrees_with_float64_and_with_itself(n: int, k: int)
             got.append(out)
         assert relative_error(got[0], oracles.matmul_rows(x, weight)) < 1e-5
         assert torch.equal(got[1], got[0][:1]) and torch.equal(got[2], got[0][:9])
+
+
+MOVED = [
+    GemmConfig(8, 2, stages, tiles, passes, held)
+    for stages, tiles, passes, held in product_of((1, 2, 3), (1, 3), (1, 2, 5), (0, 1))
+]
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16, 40])
+def test_how_work_is_moved_changes_no_bit_of_a_divided_product(rows: int) -> None:
+    """Neither passes, tiles, stages nor when the next kernel starts: at any number of rows."""
+    n, k = 1001, 1056
+    x, norm_weight = normal(rows, k, dtype=torch.float32, scale=3.0), normal(k, seed=2)
+    weight = normal(n, k, scale=k**-0.5, seed=1)
+
+    def divided(config: GemmConfig) -> torch.Tensor:
+        out = poisoned(rows, n, dtype=torch.float32)
+        kernel = MatmulRows(n, k, Epilogue.PLAIN, rows, config, scaled=True)
+        kernel(out, normed_of(x, norm_weight), weight, rows_of(range(rows), 1), eps=1e-5)
+        return out
+
+    usual = divided(GemmConfig(8, 2))
+    assert relative_error(usual, oracles.matmul_rows(oracles.rms_norm(x, norm_weight, 1e-5), weight)) < 6e-3
+    assert all(torch.equal(divided(config), usual) for config in MOVED)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16, 40])
+def test_how_work_is_moved_changes_no_bit_of_what_a_residual_leaves(rows: int) -> None:
+    n, k = 1000, 1056
+    x, weight, norm_weight = normal(rows, k), normal(n, k, scale=k**-0.5, seed=1), normal(n, seed=2)
+    before = normal(rows, n, dtype=torch.float32)
+
+    def left(config: GemmConfig) -> tuple[torch.Tensor, ...]:
+        stream, normed = before.clone(), Normed(poisoned(rows, n), poisoned(rows, n // 8, dtype=torch.float32))
+        kernel = MatmulRows(n, k, Epilogue.RESIDUAL, rows, config, feeds_norm=True)
+        kernel(stream, x, weight, rows_of(range(rows), 1), norm=(normed, norm_weight))
+        return stream, normed.rows, normed.squares
+
+    usual = left(GemmConfig(8, 2))
+    assert relative_error(usual[0], before.double() + oracles.matmul_rows(x, weight)) < 1e-5
+    for config in MOVED:
+        assert all(torch.equal(a, b) for a, b in zip(left(config), usual, strict=True))
 
 
 def test_products_that_feed_each_other_do_not_overtake_each_other() -> None:

@@ -47,8 +47,26 @@ def test_a_weight_has_its_configuration_whatever_the_product_and_the_rows(tmp_pa
             DEVICE,
             "config of 4096 x 4096 is none that the kernel can have",
         ),
+        (
+            gemm(4096, 4096, at_rows={4: {**asdict(GemmConfig()), "warps": 8}}),
+            DEVICE,
+            "at_rows of 4096 x 4096 splits k by {'warps': 8, 'span': 2}, config does not",
+        ),
+        (
+            gemm(4096, 4096, at_rows={4: {**asdict(GemmConfig()), "passes": 0}}),
+            DEVICE,
+            "config of 4096 x 4096 is none that the kernel can have",
+        ),
     ],
-    ids=["another weight", "another device", "other code", "other fields", "no such configuration"],
+    ids=[
+        "another weight",
+        "another device",
+        "other code",
+        "other fields",
+        "no such configuration",
+        "another split at other rows",
+        "no such configuration at some rows",
+    ],
 )
 def test_a_miss_has_a_reason(tmp_path: Path, stored: TunedGemm, device: str, said: str) -> None:
     file = written(tmp_path / "t.json", stored, device=device)
@@ -97,11 +115,30 @@ def test_a_broken_file_of_the_users_is_refused_and_not_passed_over(shelves: tupl
         Tuned.on(DEVICE)
 
 
+def test_at_some_rows_a_weight_is_cut_otherwise_and_at_others_as_at_the_nearest_with_as_many_tiles(
+    tmp_path: Path,
+) -> None:
+    one, four, sixteen = (replace(GemmConfig(), stages=stages) for stages in (1, 2, 4))
+    at_rows = {rows: asdict(config) for rows, config in ((1, one), (4, four), (16, sixteen))}
+    known = Tuned.on(DEVICE, written(tmp_path / "t.json", gemm(4096, 4096, at_rows=at_rows)))
+    found = {rows: known.find(replace(SHAPE, m=rows)) for rows in (1, 2, 3, 4, 8, 9, 16, 17, 64)}
+    assert found == {
+        **dict.fromkeys((1, 2), one),
+        **dict.fromkeys((3, 4, 8), four),
+        **dict.fromkeys((9, 16), sixteen),
+        **{rows: GemmConfig().at(rows) for rows in (17, 64)},
+    }
+
+
 def test_engines_have_the_same_fingerprint_where_their_configurations_are_the_same(tmp_path: Path) -> None:
     default = Tuned.on(DEVICE, written(tmp_path / "a.json", gemm(4096, 4096), gemm(64, 32)))
     another = Tuned.on(DEVICE, written(tmp_path / "b.json", gemm(4096, 4096, OTHER)))
     assert default.sha256([SHAPE]) == NOTHING_TUNED.sha256([SHAPE, GemmShape("EAGLE3_O", 4096, 4096, 1)])
     assert another.sha256([SHAPE]) != default.sha256([SHAPE])
+    assert another.sha256([SHAPE]) == another.sha256([replace(SHAPE, m=16)])
+    at_rows = {4: asdict(replace(GemmConfig(), stages=2))}
+    moved = Tuned.on(DEVICE, written(tmp_path / "c.json", gemm(4096, 4096, at_rows=at_rows)))
+    assert moved.sha256([SHAPE]) != default.sha256([SHAPE])
 
 
 @pytest.fixture

@@ -1,0 +1,65 @@
+"""What configurations of a product are worth trying, and what becomes of them on a GPU with little shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from specgate.backends.cupy_eagle3.kernels.loader import LEAST_SHARED
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import SPANS, WARPS, GemmConfig
+
+configs = st.builds(
+    GemmConfig,
+    warps=st.sampled_from(WARPS),
+    span=st.sampled_from(SPANS),
+    stages=st.integers(1, 6),
+    tiles=st.integers(1, 4),
+    passes=st.integers(1, 40),
+    held=st.sampled_from((0, 1)),
+)
+wide = st.integers(1, 9000)
+deep = st.integers(1, 600).map(lambda chunks: 32 * chunks)
+
+
+@given(configs, deep, st.integers(1, 8))
+def test_a_fitted_configuration_splits_k_alike_and_fits(config: GemmConfig, k: int, row_tiles: int) -> None:
+    assume(2 * config.warps * config.span <= 64)  # KiB of the least ring: beyond that it is refused
+    fitted = config.fitted(k, LEAST_SHARED)
+    assert (fitted.warps, fitted.span) == (config.warps, config.span)
+    assert fitted.tiles <= config.tiles and 1 <= fitted.stages <= config.stages
+    assert fitted.shared_bytes(row_tiles) <= LEAST_SHARED
+
+
+@given(st.sampled_from(WARPS), st.sampled_from(SPANS), wide, deep, st.integers(1, 200))
+def test_what_moves_work_otherwise_splits_k_alike_leaves_no_block_idle_and_is_possible(
+    warps: int, span: int, n: int, k: int, processors: int
+) -> None:
+    recuts = GemmConfig(warps, span).recuts(n, k, processors)
+    assert len(set(recuts)) == len(recuts)
+    for recut in recuts:
+        groups = -(-n // (16 * recut.tiles))
+        assert (recut.warps, recut.span) == (warps, span) and recut.possible()
+        assert recut.passes == 1 or -(-groups // recut.passes) <= 3 * processors
+        assert recut.passes <= groups
+
+
+def test_a_split_whose_least_ring_does_not_fit_is_refused_with_both_sizes() -> None:
+    with pytest.raises(ValueError, match="131072 bytes of shared memory are needed; 100352 are there"):
+        GemmConfig(16, 4).fitted(4096, LEAST_SHARED)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"warps": 7}, {"span": 3}, {"stages": 0}, {"tiles": 0}, {"passes": 0}, {"held": 2}], ids=str
+)
+def test_a_configuration_of_no_kernel_is_not_possible(changes: dict[str, int]) -> None:
+    assert GemmConfig().possible()
+    assert not replace(GemmConfig(), **changes).possible()
+
+
+def test_sixteen_rows_take_two_tiles_of_weight_and_more_rows_one() -> None:
+    tiles = {rows: GemmConfig(tiles=2).at(rows).tiles for rows in (1, 8, 9, 16, 17, 64)}
+    assert tiles == {1: 2, 8: 2, 9: 2, 16: 2, 17: 1, 64: 1}
+    assert GemmConfig(tiles=1).at(16).tiles == 2
