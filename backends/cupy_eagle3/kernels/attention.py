@@ -52,7 +52,7 @@ class FmhaConfig:
         """What is worth trying for a cache of these heads: a tile decides how evenly blocks fill the GPU."""
         longest = max(BLOCK, heads.positions)
         tiles = (256, 384, 512, 640, 768, 1024, 1152, 1536, 2048)
-        some = ((512, 2, 6), (256, 4, 4), (384, 4, 4), (768, 8, 4), (1024, 8, 4), (1536, 8, 4), (2048, 8, 3))
+        some = ((512, 2, 6), (384, 4, 4), (768, 8, 3), (768, 8, 4), (832, 8, 4), (1024, 8, 4), (1536, 8, 4))
         cuts = (*((tile, 4, 3) for tile in tiles), *some)
         return tuple(cls(*cut) for cut in cuts if cut[0] <= longest)
 
@@ -65,12 +65,13 @@ def piece_bytes(head_dim: int) -> int:
 REGIMES = (
     (128, 4, 8192, FmhaConfig(kv_tile=1024)),
     (128, 1, 0, FmhaConfig(kv_tile=1024)),
-    (0, 4, 8192, FmhaConfig(kv_tile=1536, warps=8, stages=4)),
-    (0, 1, 0, FmhaConfig(kv_tile=768, warps=8, stages=4)),
+    (0, 4, 8192, FmhaConfig(kv_tile=768, warps=8, stages=3)),
+    (0, 1, 0, FmhaConfig(kv_tile=832, warps=8, stages=4)),
 )
 """Head size, slots and positions at least, and the configuration used there: docs/performance.md cites the sweep.
 
-On an SM of an H200 fit two blocks of 4 warps with head size 128, one of 8 with 64; these tiles make one wave of them.
+On an SM of an H200 fit two blocks of 4 warps with head size 128, and one or two of 8 with 64. Of head size 64, tiles
+leave some SMs to the products around attention.
 """
 
 
