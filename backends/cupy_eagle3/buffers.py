@@ -93,7 +93,8 @@ class TargetBuffers:
 @dataclass(frozen=True, slots=True)
 class DraftBuffers:
     """`features` bfloat16 [S, T, n·H]: the target's streams of the rows that the draft has yet to extend over; `packed`
-    [R, n·H] the same of active slots; `hidden` float32 [R, Hd]: their projection; `input` bfloat16 [R, 2·Hd].
+    [R, n·H] the same of active slots; `hidden` float32 [R, Hd]: their projection; `input` bfloat16 [R, 2·Hd];
+    `choices` int64 [S]: packed greedy choices, zero between draft steps.
     """
 
     pages: Pages
@@ -102,6 +103,7 @@ class DraftBuffers:
     packed: Tensor
     hidden: Tensor
     input: Tensor
+    choices: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ def draft_buffers(geometry: DraftGeometry, sizes: Sizes, device: torch.device | 
         packed=of(torch.bfloat16, rows, width),
         hidden=of(torch.float32, rows, geometry.hidden),
         input=of(torch.bfloat16, rows, 2 * geometry.hidden),
+        choices=of(torch.int64, sizes.slots),
     )
 
 

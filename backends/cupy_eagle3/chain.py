@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from specgate.backends.cupy_eagle3.buffers import Buffers, DraftBuffers
-from specgate.backends.cupy_eagle3.kernels.draft_argmax import DraftArgmax
 from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
+from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
 from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureRows
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 from specgate.backends.cupy_eagle3.layer import Layer, Span
@@ -40,8 +40,8 @@ class Chain:
             )
             for n in (rows, 1)
         )
-        self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True)
-        self.argmax = DraftArgmax(
+        self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True, chooses=True)
+        self.token = DraftToken(
             g.hidden,
             g.draft_vocab,
             norm_output=g.norm_output,
@@ -70,10 +70,10 @@ class Chain:
         """Draft token `index`, and the input of the step after it."""
         w, eps = self.draft.weights, self.draft.geometry.rms_eps
         with mark("EAGLE_DRAFT_LM_HEAD"):
-            self.lm_head(d.layer.logits, d.layer.normed, w.lm_head, newest, eps=eps)
-            self.argmax(
+            self.lm_head(d.layer.logits, d.layer.normed, w.lm_head, newest, eps=eps, choices=d.choices)
+            self.token(
                 d.input if index + 1 < self.k else None,
-                *(d.layer.stream, d.layer.logits, self.draft.target_ids, d.layer.normed, self.draft.input, b.slots),
+                *(d.layer.stream, d.choices, self.draft.target_ids, d.layer.normed, self.draft.input, b.slots),
                 newest,
                 index=index,
                 eps=eps,

@@ -7,7 +7,6 @@ from specgate.backends.cupy_eagle3.kernels.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.slots import Fault, Rows
-from specgate.backends.cupy_eagle3.kernels.target_argmax import TargetArgmax
 from specgate.backends.cupy_eagle3.layer import Layer, Span
 from specgate.backends.cupy_eagle3.model import Target
 from specgate.backends.cupy_eagle3.sizes import Sizes
@@ -33,8 +32,7 @@ class Verify:
         self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows)
         self.capture = FeatureCapture(g.hidden, max(1, len(boundaries)), rows_per_slot, sizes.max_rows)
         self.layer = Layer(g, sizes, slots, gemms, "TARGET", rows=rows_per_slot, asking=rows_per_slot, names=NAMES)
-        self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True)
-        self.argmax = TargetArgmax(g.vocab)
+        self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True, chooses=True)
         self.accept = Accept(rows_per_slot, sizes.max_rows)
 
     def __call__(self, b: Buffers, rows: Rows) -> None:
@@ -52,8 +50,8 @@ class Verify:
     def head(self, b: Buffers, rows: Rows) -> None:
         """Logits and greedy choices of the rows in `normed`, on their way through the last norm."""
         t, w = b.target.layer, self.target.weights
-        self.lm_head(t.logits, t.normed, w.lm_head, rows, eps=self.target.geometry.rms_eps)
-        self.argmax(b.target.choices, t.logits, rows)
+        eps = self.target.geometry.rms_eps
+        self.lm_head(t.logits, t.normed, w.lm_head, rows, eps=eps, choices=b.target.choices)
 
     def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:
         """Read the choices of `count` rows, one each of the active slots, and clear them: never within a stretch."""

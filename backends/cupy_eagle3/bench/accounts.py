@@ -15,15 +15,14 @@ from specgate.backends.cupy_eagle3.bench.recording import Call
 from specgate.backends.cupy_eagle3.kernels.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.commit import Commit
-from specgate.backends.cupy_eagle3.kernels.draft_argmax import DraftArgmax
 from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
+from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
 from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, FeatureRows
 from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, Epilogue, MatmulRows
-from specgate.backends.cupy_eagle3.kernels.target_argmax import TargetArgmax
 
 BF16: Final = 2
 FLOAT: Final = 4
@@ -78,6 +77,8 @@ def matmul(kernel: MatmulRows, named: Mapping[str, Any], context: int) -> Mappin
         size += rows * k // NORM_GROUP * FLOAT
     if kernel.feeds_norm:
         size += normed(rows, n)
+    if kernel.chooses:
+        size += rows * LONG
     return {"matmul_rows": Account(f"{rows}×{n}×{k}", size)}
 
 
@@ -126,18 +127,13 @@ def draft_input(kernel: DraftInput, named: Mapping[str, Any], context: int) -> M
     return {"draft_input": Account(f"{rows.most}×{2 * h}", size)}
 
 
-def draft_argmax(kernel: DraftArgmax, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
-    """Logits in, a token out; but for the last draft also the next step's input, as in `draft_input`."""
+def draft_token(kernel: DraftToken, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """A choice in and cleared, a token out; but for the last draft also the next step's input, as in `draft_input`."""
     slots, h = named["rows"].slots, kernel.hidden
-    size = slots * (kernel.draft_vocab * FLOAT + 2 * INT)
+    size = slots * (2 * LONG + 2 * INT)
     if named["out"] is not None:
         size += slots * h * (BF16 + FLOAT + 2 * BF16 + FLOAT) + 2 * h * BF16
-    return {"draft_argmax": Account(f"{slots}×{kernel.draft_vocab}", size)}
-
-
-def target_argmax(kernel: TargetArgmax, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
-    rows = named["rows"].most
-    return {"target_argmax": Account(f"{rows}×{kernel.vocab}", rows * (kernel.vocab * FLOAT + LONG))}
+    return {"draft_token": Account(f"{slots}×{2 * h}", size)}
 
 
 def accept(kernel: Accept, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
@@ -163,12 +159,11 @@ ACCOUNTS: Final[Mapping[type[Kernel], Callable[[Any, Mapping[str, Any], int], Ma
     Accept: accept,
     Attention: attention,
     Commit: commit,
-    DraftArgmax: draft_argmax,
     DraftInput: draft_input,
+    DraftToken: draft_token,
     EmbedRows: embed_rows,
     FeatureCapture: feature_capture,
     FeatureRows: feature_rows,
     KVReserve: kv_reserve,
     MatmulRows: matmul,
-    TargetArgmax: target_argmax,
 }

@@ -21,8 +21,8 @@ from specgate.backends.cupy_eagle3.bench.stage import Stage
 from specgate.backends.cupy_eagle3.kernels.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.commit import Commit
-from specgate.backends.cupy_eagle3.kernels.draft_argmax import DraftArgmax
 from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
+from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
 from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, FeatureRows
@@ -31,7 +31,6 @@ from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE
 from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
-from specgate.backends.cupy_eagle3.kernels.target_argmax import TargetArgmax
 from specgate.backends.eagle3.geometry import DraftGeometry
 
 Finding = tuple[float, float]
@@ -103,11 +102,15 @@ def matmul(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Findi
             yield from norm_input(norm[0], out[:rows], norm[1])
         return
     poison(out[:rows])
+    if kernel.chooses:
+        named["choices"].zero_()
     call()
     if kernel.epilogue is Epilogue.SWIGLU:
         yield close(out[:rows], oracles.swiglu(x, weight), ROUNDED)
     else:
         yield close(out[:rows], oracles.matmul_rows(x, weight), SUMS)
+    if kernel.chooses:
+        yield equal(index_of(named["choices"][:rows]), oracles.greedy_choices(out[:rows].double()))
 
 
 def attention(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
@@ -180,9 +183,11 @@ def draft_input(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[
     yield close(stream, around[rows.per_slot - 1 :: rows.per_slot], ROUNDED)
 
 
-def draft_argmax(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
+def draft_token(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
     slots, w, count, out = named["slots"], named["weights"], named["rows"].slots, named["out"]
-    tokens = named["target_ids"][oracles.target_argmax(named["logits"][:count])]
+    chosen = torch.randint_like(named["choices"][:count], len(named["target_ids"]))
+    named["choices"][:count] = packed(chosen)
+    tokens = named["target_ids"][chosen]
     own = divided(named["normed"], count, named["eps"]) if draft_of(stage).norm_output else named["stream"][:count]
     want = oracles.draft_input(w.embedding[tokens.long()], own.clone(), w.embedding_norm, w.feature_norm, named["eps"])
     slots.drafts[:count, named["index"]] = -1
@@ -190,15 +195,9 @@ def draft_argmax(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator
         poison(out[:count])
     call()
     yield equal(slots.drafts[:count, named["index"]], tokens)
+    yield holds(not named["choices"].any() and not slots.fault.any())
     if out is not None:
         yield close(out[:count], want, ROUNDED)
-
-
-def target_argmax(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
-    rows, choices = named["rows"].most, named["choices"]
-    choices.zero_()
-    call()
-    yield equal(index_of(choices[:rows]), oracles.target_argmax(named["logits"][:rows]))
 
 
 def accept(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
@@ -265,12 +264,11 @@ CHECKS: Final[Mapping[type[Kernel], Callable[[Call, Mapping[str, Any], Stage], I
     Accept: accept,
     Attention: attention,
     Commit: commit,
-    DraftArgmax: draft_argmax,
     DraftInput: draft_input,
+    DraftToken: draft_token,
     EmbedRows: embed_rows,
     FeatureCapture: feature_capture,
     FeatureRows: feature_rows,
     KVReserve: kv_reserve,
     MatmulRows: matmul,
-    TargetArgmax: target_argmax,
 }

@@ -43,8 +43,8 @@ def draft_input(embedded: Tensor, hidden: Tensor, embedding_norm: Tensor, featur
     return torch.cat((rms_norm(embedded, embedding_norm, eps), rms_norm(hidden, feature_norm, eps)), dim=-1)
 
 
-def target_argmax(logits: Tensor) -> Tensor:
-    """Ties to the lowest index."""
+def greedy_choices(logits: Tensor) -> Tensor:
+    """What `matmul_rows` chooses: the largest of each row, ties to the lowest index."""
     best = logits.max(dim=-1, keepdim=True).values
     return (logits == best).int().argmax(dim=-1)
 

@@ -77,6 +77,8 @@ class Stage:
         Start((self.context,) * self.slots, (0,) * self.slots).rewind(slots, StopRule((), (), self.sizes.positions))
         self.b.kv.copy_(self.layout.kv)
         self.b.target.choices.zero_()
+        if self.b.draft is not None:
+            self.b.draft.choices.zero_()
         for tokens in (slots.root, slots.pending, slots.drafts):
             self.random_tokens(tokens)
         slots.counts.fill_(self.k + 1)

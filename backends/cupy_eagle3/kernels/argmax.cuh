@@ -16,21 +16,11 @@ __device__ __forceinline__ Choice choice(float logit, int index) {
 
 __device__ __forceinline__ int index_of(Choice best) { return (int)(0xffffffffu - (unsigned)best); }
 
-__device__ __forceinline__ bool is_finite(Choice best) { return (unsigned)(best >> 32) != NOT_FINITE; }
+// Bits that are in the order of the logits.
+__device__ __forceinline__ unsigned logit_of(Choice best) { return (unsigned)(best >> 32); }
 
-// The best of logits[first], logits[first + Step], … before Count. Up to 16 are asked for at once: one trip to memory each
-// would be the most of what an argmax takes.
-template <int Count, int Step>
-__device__ __forceinline__ Choice best_of(const float* logits, int first) {
-    const int EACH = (Count + Step - 1) / Step, BATCH = EACH < 16 ? EACH : 16;
-    Choice best = 0;
-    for (int from = first; from < Count; from += BATCH * Step) {
-        float in[BATCH];
-#pragma unroll
-        for (int n = 0; n < BATCH; ++n) in[n] = from + n * Step < Count ? logits[from + n * Step] : 0;
-#pragma unroll
-        for (int n = 0; n < BATCH; ++n)
-            if (from + n * Step < Count) best = max(best, choice(in[n], from + n * Step));
-    }
-    return best;
-}
+__device__ __forceinline__ bool is_finite(Choice best) { return logit_of(best) != NOT_FINITE; }
+
+// The best so far, or an older one, since others raise it meanwhile: what does not beat this need not be compared again.
+// Volatile, so that it is read where atomic operations work, in the L2 cache, and not before a kernel has waited.
+__device__ __forceinline__ Choice so_far(const Choice* best) { return *static_cast<const volatile Choice*>(best); }

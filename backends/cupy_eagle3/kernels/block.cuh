@@ -21,19 +21,3 @@ __device__ __forceinline__ float block_sum(float value) {
     for (int warp = 0; warp < Threads / 32; ++warp) total += sums[warp];
     return total;
 }
-
-template <int Threads>
-__device__ __forceinline__ unsigned long long block_max(unsigned long long value) {
-    __shared__ unsigned long long best[Threads / 32];
-#pragma unroll
-    for (int step = 16; step; step /= 2) {
-        unsigned long long other = __shfl_xor_sync(FULL_WARP, value, step);
-        value = other > value ? other : value;
-    }
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) best[threadIdx.x / 32] = value;
-    __syncthreads();
-#pragma unroll
-    for (int warp = 0; warp < Threads / 32; ++warp) value = best[warp] > value ? best[warp] : value;
-    return value;
-}

@@ -11,13 +11,23 @@ extern "C" __global__ __launch_bounds__(THREADS) void draft_input(bf16* input, f
                                                                   const int* counts, const int* active,
                                                                   const int* active_count, float eps) {
     const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS;
+    bf16* row = input + (long long)blockIdx.x * 2 * HIDDEN;
+    HalfRow embedded, own;
     prefetch_norms(embedding_norm, feature_norm);
+    // The embedding does not wait for the product before this kernel. What stands before that product lets it start only when
+    // all else has ended: `commit`, which wrote the tokens and lists, and whatever read `input` last.
+    const int count = *active_count, slot = active[a];
+    int newest = 0;
+    if (a < count) {
+        newest = counts[slot] - 1;
+        const long long token = pending[slot * MAX_ROWS + min(t, newest)];
+        load_embedding(embedded, embedding + token * HIDDEN, embedding_norm);
+        finish_embedding(embedded, row, eps);
+    }
     await_previous();
-    const int count = *active_count, slot = active[a];  // one trip to memory for both
+    let_next_start();
     if (a >= count) return;
-    const int newest = counts[slot] - 1;
-    const long long token = pending[slot * MAX_ROWS + min(t, newest)];
     const float* mine = hidden + (long long)blockIdx.x * HIDDEN;
-    draft_row(input + (long long)blockIdx.x * 2 * HIDDEN, t == newest ? stream + (long long)a * HIDDEN : nullptr,
-              embedding + token * HIDDEN, [&](int i) { return mine[i]; }, embedding_norm, feature_norm, eps);
+    own.load([&](int i) { return mine[i]; }, feature_norm);
+    finish_hidden(own, row, t == newest ? stream + (long long)a * HIDDEN : nullptr, eps);
 }

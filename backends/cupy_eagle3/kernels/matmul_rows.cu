@@ -15,6 +15,8 @@
 // `squares` [rows][K_IN / 8] being sums of squares over eight elements each, since a factor of a row does not change which
 // products are added. Epilogues: PLAIN float32; RESIDUAL float32 +=; SWIGLU bfloat16 silu(gate) · up, gate and up being the
 // halves of weight, of which a tile holds eight rows each. A RESIDUAL with FEEDS_NORM leaves the next norm's input so: `normed` = out · norm_weight, and squares.
+// A PLAIN with CHOOSES also raises `choices`[row], zero before, to the greedy choice among the row's results.
+#include "argmax.cuh"
 #include "async_copy.cuh"
 #include "bf16.cuh"
 #include "block.cuh"
@@ -27,6 +29,7 @@
 
 static_assert(K_IN % 32 == 0, "K_IN must be a multiple of 32: one chunk");
 static_assert(WARPS % 4 == 0, "WARPS must be a multiple of 4: 128 threads finish a tile");
+static_assert(!CHOOSES || EPILOGUE == PLAIN, "CHOOSES needs results as they are: EPILOGUE PLAIN");
 static_assert(!FEEDS_NORM || N_OUT % 8 == 0, "N_OUT must be a multiple of 8 where a norm follows");
 
 const int FEATURES = EPILOGUE == SWIGLU ? 8 : 16;  // of a tile
@@ -41,6 +44,7 @@ const int ROUND = TILES < 4 ? TILES : 4;  // tiles that the sums of the warps ar
 
 // To find room on an SM at once, of few rows and tiles: so many registers are enough for these.
 const int BLOCKS = ROW_TILES > 1 || WEIGHT_TILES > 2 ? 1 : WARPS == 16 ? 2 : WARPS == 8 ? 3 : 4;
+const bool LEAST_EARLY = !EARLY || EACH == 1 || WARPS * BLOCKS < 32;  // where registers are left beside the squares
 
 // The ring [STAGES][WARPS][SPAN][WEIGHT_TILES][2][32], and the sums of the warps: after it, or, with one pass, in its place.
 const int RING = STAGES * WARPS * SPAN * WEIGHT_TILES * 64;
@@ -49,9 +53,10 @@ extern __shared__ uint4 memory[];
 extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(void* out, const bf16* x, const bf16* weight,
                                                                      const float* squares, bf16* normed,
                                                                      float* normed_squares, const bf16* norm_weight,
-                                                                     const int* active_count, int rows_per_slot,
-                                                                     float eps) {
+                                                                     Choice* choices, const int* active_count,
+                                                                     int rows_per_slot, float eps) {
     __shared__ float row_squares[ROW_TILES * 8][WARPS];
+    __shared__ unsigned to_beat[ROW_TILES * 8];  // by a choice that needs an atomic operation
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 
     const bf16 *low[WEIGHT_TILES], *high[WEIGHT_TILES];
@@ -134,6 +139,11 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             int row, column;
             if (place(own, row, column)) before = static_cast<const float*>(out)[(long long)row * N_OUT + column];
         }
+        unsigned least = 0;  // that the row of this thread's number has by now
+        auto load_least = [&] {
+            if (CHOOSES && threadIdx.x < rows) least = logit_of(so_far(choices + threadIdx.x));
+        };
+        if (LEAST_EARLY) load_least();
 
         float acc[WEIGHT_TILES][ROW_TILES][4] = {};
 #pragma unroll 1
@@ -179,6 +189,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             }
         }
         if (PASSES == 1) await_copies<0>();
+        if (!LEAST_EARLY) load_least();
         if (SCALED && group == blockIdx.x)
 #pragma unroll
             for (int t = 0; t < ROW_TILES; ++t) {
@@ -196,6 +207,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             }
         // Of one pass, nobody may still need the ring; of more, the sums of the pass before.
         __syncthreads();
+        if (CHOOSES && threadIdx.x < ROW_TILES * 8) to_beat[threadIdx.x] = least;
 
         // Tile t · WEIGHT_TILES + j; element 32 · i + l of a tile is C's c_i of lane l.
         float(*sums)[ROUND][128] = reinterpret_cast<float(*)[ROUND][128]>(memory + (PASSES > 1 ? RING : 0));
@@ -230,6 +242,12 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
                     up *= scale;
                 }
                 if (EPILOGUE == PLAIN && wanted) static_cast<float*>(out)[at] = total;
+                if (CHOOSES) {
+                    Choice best = wanted ? choice(total, column) : 0;  // among the eight columns that lanes c, c + 4, … hold
+#pragma unroll
+                    for (int step = 16; step >= 4; step /= 2) best = max(best, __shfl_xor_sync(FULL_WARP, best, step));
+                    if (g == 0 && best > (Choice)to_beat[row] << 32) atomicMax(choices + row, best);
+                }
                 if (EPILOGUE == SWIGLU && wanted) static_cast<bf16*>(out)[at] = to_bf16(total / (1 + __expf(-total)) * up);
                 if (EPILOGUE == RESIDUAL) {
                     float* stream = static_cast<float*>(out);

@@ -146,7 +146,7 @@ class MatmulRows(Kernel):
     """out = x · weightᵀ for few rows: bfloat16 x [R, K] and weight [N, K] (SWIGLU: [2N, K]).
 
     PLAIN writes float32 [R, N], RESIDUAL adds to it, SWIGLU writes bfloat16 [R, N]. With `scaled`, x is `Normed`; with
-    `feeds_norm`, a RESIDUAL also leaves the next norm's.
+    `feeds_norm`, a RESIDUAL also leaves the next norm's; one that `chooses`, a PLAIN, the rows' greedy choices.
     """
 
     def __init__(
@@ -159,14 +159,17 @@ class MatmulRows(Kernel):
         *,
         scaled: bool = False,
         feeds_norm: bool = False,
+        chooses: bool = False,
     ) -> None:
         """`rows`: the most that this launcher will see; at most MAX_ROWS."""
         if not 0 < rows <= MAX_ROWS:
             raise ValueError(f"rows = {rows}: 1 to {MAX_ROWS} rows are needed")
         if feeds_norm and epilogue is not Epilogue.RESIDUAL:
             raise ValueError(f"{epilogue.name} feeds no norm: only RESIDUAL does")
+        if chooses and epilogue is not Epilogue.PLAIN:
+            raise ValueError(f"{epilogue.name} chooses nothing: only PLAIN does")
         self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
-        self.scaled, self.feeds_norm = scaled, feeds_norm
+        self.scaled, self.feeds_norm, self.chooses = scaled, feeds_norm, chooses
         tiles = -(-rows // 8)
         self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
         super().__init__(
@@ -177,6 +180,7 @@ class MatmulRows(Kernel):
             row_tiles=tiles,
             scaled=int(scaled),
             feeds_norm=int(feeds_norm),
+            chooses=int(chooses),
             warps=self.config.warps,
             span=self.config.span,
             stages=self.config.stages,
@@ -197,6 +201,7 @@ class MatmulRows(Kernel):
             *(self.n_out, self.k_in, self.epilogue, self.rows, config),
             scaled=self.scaled,
             feeds_norm=self.feeds_norm,
+            chooses=self.chooses,
         )
 
     def __call__(
@@ -208,13 +213,21 @@ class MatmulRows(Kernel):
         *,
         eps: float = 0.0,
         norm: tuple[Normed, Tensor] | None = None,
+        choices: Tensor | None = None,
     ) -> None:
-        """`norm`: where `feeds_norm` leaves its rows, and that norm's weight, bfloat16 [N]."""
+        """`norm`: where `feeds_norm` leaves its rows, and that norm's weight, bfloat16 [N].
+
+        `choices`: where one that `chooses` leaves the column of each row's largest result, the lowest of equals, int64
+        [R] as `argmax.cuh` packs it; zero before, since what is there stays unless it is beaten. NaN and infinity
+        beat every number.
+        """
         swiglu = self.epilogue is Epilogue.SWIGLU
         if rows.most > self.rows:
             raise ValueError(f"{rows.most} rows for a launcher of {self.rows}")
         if isinstance(x, Normed) != self.scaled or (norm is not None) != self.feeds_norm:
             raise ValueError(f"made for scaled = {self.scaled}, feeds_norm = {self.feeds_norm}")
+        if (choices is not None) != self.chooses:
+            raise ValueError(f"made for chooses = {self.chooses}")
         expect("out", out, (rows.most, self.n_out), torch.bfloat16 if swiglu else torch.float32)
         expect("weight", weight, ((1 + swiglu) * self.n_out, self.k_in), torch.bfloat16)
         x_rows, squares = (x.rows, x.squares) if isinstance(x, Normed) else (x, None)
@@ -226,11 +239,13 @@ class MatmulRows(Kernel):
             norm[0].check(rows.most, self.n_out)
             expect("norm weight", norm[1], (self.n_out,), torch.bfloat16)
             left = norm[0].rows, norm[0].squares, norm[1]
+        if choices is not None:
+            expect("choices", choices, (rows.most,), torch.int64)
         features = self.config.tiles * (8 if swiglu else 16)
         groups = -(-self.n_out // features)
         self.launch(
             "matmul_rows",
             (-(-groups // self.config.passes),),
             (self.config.warps * 32,),
-            *(out, x_rows, weight, squares, *left, rows.active_count, rows.per_slot, eps),
+            *(out, x_rows, weight, squares, *left, choices, rows.active_count, rows.per_slot, eps),
         )

@@ -72,6 +72,8 @@ def test_a_product_moves_its_weight_its_rows_its_sums_and_a_norms_input(
             if call.named.get("norm"):
                 left, weight = call.named["norm"]
                 want += held(left, rows) + weight.nbytes
+            if call.kernel.chooses:
+                want += call.named["choices"][:rows].nbytes
             assert account(call, stage.context)["matmul_rows"].size == want
 
 

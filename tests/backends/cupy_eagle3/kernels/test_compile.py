@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from specgate.backends.cupy_eagle3.kernels import loader
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Kernel, Spec, entry_points, with_headers
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConfig, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.eagle3.hf_draft import draft_geometry
@@ -64,6 +64,10 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         sizes = Sizes(slots, positions, max(LENGTHS) + 1)
         for k in LENGTHS:
             yield from (kernel.spec for kernel in kernels_of(Cycle(target, draft, sizes, slots, k)))
+
+
+def with_constant(spec: Spec, name: str, value: int) -> Spec:
+    return replace(spec, constants=tuple((n, str(value) if n == name else was) for n, was in spec.constants))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,16 @@ def test_every_kernel_compiles_and_spills_no_register(
     assert not spilled
 
 
+def test_an_lm_head_has_registers_for_its_choices_however_its_work_is_cut() -> None:
+    cuts = [(8, 1, 2, 2, 1), (16, 2, 3, 1, 1), (16, 2, 3, 1, 31), (4, 2, 3, 2, 1), (8, 1, 2, 2, 8)]
+    heads = [
+        MatmulRows(32000, 4096, Epilogue.PLAIN, rows, GemmConfig(*cut), scaled=True, chooses=True)
+        for cut in cuts
+        for rows in (1, 16, 64)
+    ]
+    assert all(outcome.compiled and not outcome.spilled for outcome in compile_all("sm_90", [h.spec for h in heads]))
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -150,6 +164,10 @@ def test_every_kernel_compiles_and_spills_no_register(
         (
             Spec.of("feature_rows", {"hidden": 64, "features": 3, "norm": 3, "rows": 4, "max_rows": 6, "threads": 256}),
             r"NORM: 0 none, 1 each stream, 2 all streams",
+        ),
+        (
+            with_constant(MatmulRows(64, 64, Epilogue.SWIGLU, 1).spec, "CHOOSES", 1),
+            r"CHOOSES needs results as they are: EPILOGUE PLAIN",
         ),
     ],
 )
@@ -187,16 +205,16 @@ def test_a_header_comes_once_however_often_it_is_included(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["bf16.cuh", "block.cuh", "norm.cuh", "argmax.cuh", "draft_row.cuh", "slots.cuh", "draft_argmax.cu"]
+    "file", ["bf16.cuh", "block.cuh", "norm.cuh", "argmax.cuh", "draft_row.cuh", "slots.cuh", "draft_token.cu"]
 )
 def test_an_error_is_reported_in_its_own_file_and_line(folder: Path, file: str) -> None:
-    main = folder / "draft_argmax.cu"
+    main = folder / "draft_token.cu"
     # Twice: an include that is left out must not shift what follows it.
     main.write_text(main.read_text().replace('#include "slots.cuh"', '#include "slots.cuh"\n#include "norm.cuh"'))
     text = (folder / file).read_text()
     (folder / file).write_text(f"{text}typedef unknown planted;\n")
     constants = {"hidden": 64, "draft_vocab": 96, "max_rows": 4, "threads": 256}
     switches = {"norm_output": 0, "norm_before_residual": 0}
-    (outcome,) = compile_all("sm_80", [Spec.of("draft_argmax", {**constants, **switches})])
+    (outcome,) = compile_all("sm_80", [Spec.of("draft_token", {**constants, **switches})])
     errors = re.findall(r"^(\S+)\((\d+)\): error", outcome.log, re.MULTILINE)
     assert errors == [(file, str(text.count("\n") + 1))]

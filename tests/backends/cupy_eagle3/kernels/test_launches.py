@@ -131,17 +131,17 @@ def test_a_step_drafts_k_tokens_and_verifies_them_in_one_pass(monkeypatch: pytes
     names = [launch.name for launch in step(monkeypatch, SMALL, k, 2).launches]
     assert names[0] == "kv_reserve"
     assert names[-2:] == ["accept", "commit"]
-    assert names.count("draft_argmax") == k
-    assert names.count("embed_rows") == names.count("target_argmax") == 1
+    assert names.count("draft_token") == k
+    assert names.count("embed_rows") == 1
     assert names.count("attention") == TARGET.layers + k
     assert names.count("feature_capture") == len(BOUNDARIES)
-    assert names.index("embed_rows") > max(i for i, name in enumerate(names) if name == "draft_argmax")
+    assert names.index("embed_rows") > max(i for i, name in enumerate(names) if name == "draft_token")
 
 
 def test_a_baseline_step_runs_nothing_of_the_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     made = step(monkeypatch, SMALL, 0, 2)
     names = {launch.name for launch in made.launches}
-    assert not names & {"draft_argmax", "draft_input", "feature_rows", "feature_capture"}
+    assert not names & {"draft_token", "draft_input", "feature_rows", "feature_capture"}
     assert not [name for name in made.ranges if name.startswith("EAGLE_DRAFT")]
 
 

@@ -1,4 +1,4 @@
-"""The kernels that move, norm and choose rows."""
+"""The kernels that move and norm rows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.bench import oracles
-from specgate.backends.cupy_eagle3.kernels.draft_argmax import DraftArgmax
+from specgate.backends.cupy_eagle3.bench.checks import packed
 from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput, InputWeights
+from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
 from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, FeatureRows
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Fault
-from specgate.backends.cupy_eagle3.kernels.target_argmax import TargetArgmax
 from tests.backends.cupy_eagle3.kernels.device import (
     counted,
     integers,
@@ -28,6 +28,8 @@ pytestmark = pytest.mark.gpu
 
 EPS = 1e-5
 ACTIVE, SLOTS, ROWS, MAX_ROWS = [0, 2, 3], 5, 4, 6
+NOT_FINITE = -1
+"""A choice (`argmax.cuh`) of index 0 by NaN or infinity."""
 
 
 def test_rows_are_the_embeddings_of_root_and_drafts() -> None:
@@ -99,22 +101,22 @@ def test_the_draft_reads_the_token_ahead_beside_its_feature(norm_before_residual
 
 @pytest.mark.parametrize("norm_output", [False, True])
 @pytest.mark.parametrize("norm_before_residual", [False, True])
-def test_a_draft_token_is_chosen_mapped_and_embedded_at_once(norm_output: bool, norm_before_residual: bool) -> None:
+def test_a_choice_becomes_a_draft_token_and_is_embedded_at_once(norm_output: bool, norm_before_residual: bool) -> None:
     vocab, slots = 1000, state(ACTIVE, MAX_ROWS, SLOTS)
-    logits = normal(SLOTS, vocab, dtype=torch.float32)
-    logits[1, 700] = logits[1, 77] = 50
+    chosen = torch.tensor([vocab - 1, 77, 0, 5, 6], device="cuda")
+    choices = packed(chosen)
     ids = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:vocab].sort().values.int().cuda()
     weights = InputWeights(normal(5000, 576), normal(576, seed=1), normal(576, seed=2))
     stream = normal(SLOTS, 576, dtype=torch.float32)
     normed = Normed(normal(SLOTS, 576, seed=3), normal(SLOTS, 72, dtype=torch.float32, seed=4).square())
     before, out = stream.clone(), poisoned(SLOTS, 1152)
-    kernel = DraftArgmax(
+    kernel = DraftToken(
         576, vocab, norm_output=norm_output, norm_before_residual=norm_before_residual, max_rows=MAX_ROWS
     )
     rows = slots.rows(SLOTS, 1)
-    kernel(out, stream, logits, ids, normed, weights, slots, rows, index=2, eps=EPS)
-    tokens = ids[oracles.target_argmax(logits[:3])]
-    assert int(tokens[1]) == int(ids[77])
+    kernel(out, stream, choices, ids, normed, weights, slots, rows, index=2, eps=EPS)
+    tokens = ids[chosen[:3]]
+    assert not choices[:3].any() and torch.equal(choices[3:], packed(chosen[3:]))
     assert slots.drafts[ACTIVE, 2].tolist() == tokens.tolist()
     scale = torch.rsqrt(normed.squares[:3].double().sum(-1, keepdim=True) / 576 + EPS)
     hidden = (normed.rows[:3] * scale) if norm_output else before[:3]
@@ -126,27 +128,12 @@ def test_a_draft_token_is_chosen_mapped_and_embedded_at_once(norm_output: bool, 
     assert torch.equal(stream[3:], before[3:]) and out[3:].isnan().all()
     assert not slots.fault.any() and slots.drafts.count_nonzero() <= 3
 
-    before = stream.clone()
-    kernel(None, stream, logits, ids, normed, weights, slots, rows, index=3, eps=EPS)
+    before, choices = stream.clone(), packed(chosen)
+    kernel(None, stream, choices, ids, normed, weights, slots, rows, index=3, eps=EPS)
     assert slots.drafts[ACTIVE, 3].tolist() == tokens.tolist() and torch.equal(stream, before)
-    logits[2, 5] = float("nan")
-    kernel(None, stream, logits, ids, normed, weights, slots, rows, index=4, eps=EPS)
+    kernel(out, stream, choices, ids, normed, weights, slots, rows, index=4, eps=EPS)
+    assert set(slots.drafts[ACTIVE, 4].tolist()) <= set(ids.tolist()) and not slots.fault.any()
+    choices[2] = NOT_FINITE - 5
+    kernel(None, stream, choices, ids, normed, weights, slots, rows, index=5, eps=EPS)
+    assert int(slots.drafts[ACTIVE[2], 5]) == int(ids[5])
     assert Fault(int(slots.fault)) is Fault.DRAFT_NOT_FINITE
-
-
-@pytest.mark.parametrize("vocab", [50, 49152, 128256, 100003])
-def test_the_targets_choice_is_the_largest_logit_and_the_lowest_of_equals(vocab: int) -> None:
-    logits = normal(SLOTS * ROWS, vocab, dtype=torch.float32)
-    logits[1, [vocab - 1, vocab // 2]] = 40
-    logits[2].clamp_(max=-1)
-    logits[3] = -3e38
-    logits[4], logits[4, 20] = -0.0, 0.0
-    choices = torch.zeros(SLOTS * ROWS, dtype=torch.int64, device="cuda")
-    TargetArgmax(vocab)(choices, logits, rows_of(ACTIVE, ROWS, SLOTS))
-    assert (0xFFFFFFFF - (choices[:12] & 0xFFFFFFFF)).tolist() == oracles.target_argmax(logits[:12]).tolist()
-    assert not choices[12:].any()
-    for value in (float("nan"), -float("nan"), float("inf"), -float("inf")):
-        choices.zero_()
-        logits[5, vocab // 3] = value
-        TargetArgmax(vocab)(choices, logits, rows_of(ACTIVE, ROWS, SLOTS))
-        assert (int(choices[5]) >> 32) & 0xFFFFFFFF == 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""Launches `draft_argmax.cu`."""
+"""Launches `draft_token.cu`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
 
-THREADS = 1024
+THREADS = 512
 
 
-class DraftArgmax(Kernel):
-    """Draft token `index` of every active slot from float32 logits [S, W], as a target id; then the next step's input.
+class DraftToken(Kernel):
+    """Draft token `index` of every active slot, as a target id; then the next step's input.
 
-    `target_ids` int32 [W]. With `out` (bfloat16 [S, 2H]) the row of the next draft step is written too, its hidden
-    state being `stream` (float32 [S, H]) or, for heads that feed their normed output back, `normed`.
+    `choices` int64 [S], as the LM head leaves them, cleared again; `target_ids` int32 [W]. With `out` (bfloat16
+    [S, 2H]) the row of the next draft step is written too, its hidden state being `stream` (float32 [S, H]) or, for
+    heads that feed their normed output back, `normed`.
     """
 
     def __init__(
         self, hidden: int, draft_vocab: int, *, norm_output: bool, norm_before_residual: bool, max_rows: int
     ) -> None:
         super().__init__(
-            "draft_argmax",
+            "draft_token",
             hidden=hidden,
             draft_vocab=draft_vocab,
             norm_output=int(norm_output),
@@ -38,7 +39,7 @@ class DraftArgmax(Kernel):
         self,
         out: Tensor | None,
         stream: Tensor,
-        logits: Tensor,
+        choices: Tensor,
         target_ids: Tensor,
         normed: Normed,
         weights: InputWeights,
@@ -48,7 +49,7 @@ class DraftArgmax(Kernel):
         index: int,
         eps: float,
     ) -> None:
-        expect("logits", logits, (rows.slots, self.draft_vocab), torch.float32)
+        expect("choices", choices, (rows.slots,), torch.int64)
         expect("stream", stream, (rows.slots, self.hidden), torch.float32)
         normed.check(rows.slots, self.hidden)
         expect("target_ids", target_ids, (self.draft_vocab,), torch.int32)
@@ -56,9 +57,9 @@ class DraftArgmax(Kernel):
             expect("out", out, (rows.slots, 2 * self.hidden), torch.bfloat16)
         w = weights
         self.launch(
-            "draft_argmax",
+            "draft_token",
             (rows.slots,),
             (THREADS,),
-            *(slots.drafts, out, stream, slots.fault, logits, target_ids, normed.rows, normed.squares),
+            *(slots.drafts, out, stream, choices, slots.fault, target_ids, normed.rows, normed.squares),
             *(w.embedding, w.embedding_norm, w.feature_norm, rows.active, rows.active_count, index, eps),
         )
