@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from itertools import product
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from specgate.backends.cupy_eagle3.kernels.gemm_config import MAX_ROWS, GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect, shared_memory_limit
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
-MAX_ROWS: Final = 64
-WARPS: Final = (4, 8, 16)
-SPANS: Final = (1, 2, 4)
 NORM_GROUP: Final = 8
 """Elements that one partial sum of squares is over."""
-STAGE_BYTES: Final = 1024
-"""Of a tile's chunk: 16 rows of weight, 32 of k, bfloat16."""
-TILE_BYTES: Final = 512
-"""Of a warp's sums of a tile: 16 features, 8 rows, float32."""
-SUMMED: Final = 4
-"""Tiles at most that the sums of the warps are taken of at a time."""
-MANY_ROWS: Final = 16
-"""Beyond which a thread has registers for one tile of weight only."""
 
 
 class Epilogue(IntEnum):
@@ -34,98 +23,6 @@ class Epilogue(IntEnum):
     PLAIN = 0
     RESIDUAL = 1
     SWIGLU = 2
-
-
-@dataclass(frozen=True, slots=True)
-class GemmConfig:
-    """How the work on a weight is cut. `warps` and `span` are part of the arithmetic, so that the same must serve a
-    weight at every number of rows; the others only move work, and may be others at other rows.
-
-    `warps` split k, each taking `span` 32-wide chunks at a time; a block multiplies with `tiles` tiles of 16 rows of
-    weight, which stream through `stages` stages of shared memory, and does so `passes` times, with other rows of weight
-    each time. The next kernel may start at once, or, with `held` = 1, when this one's last weights are asked for.
-    """
-
-    warps: int = 16
-    span: int = 2
-    stages: int = 3
-    tiles: int = 1
-    passes: int = 1
-    held: int = 0
-
-    def possible(self) -> bool:
-        """Whether there is such a kernel; another matter is whether it fits a GPU."""
-        some = min(self.stages, self.tiles, self.passes) >= 1
-        return self.warps in WARPS and self.span in SPANS and some and self.held in (0, 1)
-
-    @classmethod
-    def candidates(cls, n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
-        """What is worth trying for a weight [n_out, k_in] here, in one pass: no warp without work, no stage without
-        work, no block of many features where these are few, and two stages must fit.
-        """
-        chunks, most = -(-k_in // 32), shared_memory_limit() // (2 * STAGE_BYTES)
-        return tuple(
-            cls(warps, span, stages, tiles)
-            for warps, span, stages, tiles in product(WARPS, SPANS, (1, 2, 3, 4), (1, 2))
-            if warps * span <= min(32, max(4, chunks))
-            and warps * span * tiles <= most
-            and 16 * tiles <= n_out // 64 + 16
-            and min(2, turns(k_in, warps, span)) <= stages <= turns(k_in, warps, span)
-        )
-
-    def recuts(self, n_out: int, k_in: int, processors: int) -> tuple[GemmConfig, ...]:
-        """The same arithmetic, moved in every way that is worth trying: in one pass, or in as many as leave a GPU of
-        `processors` SMs no more blocks than three, two or one for each of them.
-        """
-        found = dict[GemmConfig, None]()
-        for tiles, stages, held in product((1, 2, 3, 4), (1, 2, 3, 4), (0, 1)):
-            groups = -(-n_out // (16 * tiles))
-            for passes in (1, *(-(-groups // (blocks * processors)) for blocks in (3, 2, 1))):
-                recut = GemmConfig(self.warps, self.span, stages, tiles, passes, held)
-                all_turns = turns(k_in, self.warps, self.span) * passes
-                useful = min(2, all_turns) <= stages <= all_turns and 16 * tiles <= n_out // 64 + 16
-                if useful and recut.ring <= recut.room(shared_memory_limit()):
-                    found[recut] = None
-        return tuple(found)
-
-    def at(self, rows: int) -> GemmConfig:
-        """What was found at a few rows, as it is usually best cut at so many, with the registers that a thread has."""
-        # With two tiles of rows every block reads 16 rows of x: half as many blocks read half as much of them.
-        tiles = self.tiles if rows <= 8 else 2 if rows <= MANY_ROWS else 1
-        return replace(self, tiles=tiles)
-
-    def fitted(self, k_in: int, shared_memory: int) -> GemmConfig:
-        """The same arithmetic within `shared_memory` bytes, no stage without work."""
-        all_turns, one = turns(k_in, self.warps, self.span) * self.passes, self.warps * self.span * STAGE_BYTES
-        room, least = self.room(shared_memory), min(2, all_turns) * one
-        if least > room:
-            raise ValueError(f"{self}: {least} bytes of shared memory are needed; {room} are there")
-        tiles = min(self.tiles, room // least)
-        stages = min(self.stages, all_turns, room // (tiles * one))
-        return replace(self, tiles=tiles, stages=stages)
-
-    def shared_bytes(self, row_tiles: int) -> int:
-        """Of a block: the ring of weights, and the sums of the warps, which take its place where one pass is made."""
-        sums = self.sums(self.tiles * row_tiles)
-        return self.ring + sums if self.passes > 1 else max(self.ring, sums)
-
-    @property
-    def ring(self) -> int:
-        """Its bytes."""
-        return self.stages * self.warps * self.span * self.tiles * STAGE_BYTES
-
-    def room(self, shared_memory: int) -> int:
-        """Of so many bytes, those that the ring may take."""
-        return shared_memory - (self.sums(SUMMED) if self.passes > 1 else 0)
-
-    def sums(self, tiles: int) -> int:
-        """Bytes of the sums of all warps for a block of `tiles` tiles."""
-        return self.warps * min(SUMMED, tiles) * TILE_BYTES
-
-
-def turns(k_in: int, warps: int, span: int) -> int:
-    """Times that a warp takes `span` chunks, until `warps` of them have taken all."""
-    return -(-k_in // (32 * warps * span))
 
 
 @dataclass(frozen=True, slots=True)

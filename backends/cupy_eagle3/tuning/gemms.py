@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConfig, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
 from specgate.tuning.gemms import GemmShape
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import torch
 
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.tuning.check import Oracles, first_rows
 from specgate.backends.cupy_eagle3.tuning.compiling import Compiler
 from specgate.backends.cupy_eagle3.tuning.product import MOST, Product

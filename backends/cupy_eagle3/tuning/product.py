@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConfig, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 from specgate.backends.cupy_eagle3.tuning.gemms import parts
 

@@ -18,8 +18,8 @@ from typing import Final
 import torch
 
 from specgate import machine
+from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Spec
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig
 from specgate.backends.cupy_eagle3.open import first_gpu
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.timing import inputs_to_rotate, l2_bytes, read_bandwidth, time_launches

@@ -22,9 +22,10 @@ import specgate
 from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.kernels import loader
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Kernel, Spec, entry_points, with_headers
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConfig, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.eagle3.hf_draft import draft_geometry

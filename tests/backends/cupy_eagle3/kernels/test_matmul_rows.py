@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.bench import oracles
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConfig, MatmulRows, Normed
+from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
 from tests.backends.cupy_eagle3.kernels.device import normal, poisoned, relative_error, rows_of
 
 pytestmark = pytest.mark.gpu

@@ -6,7 +6,8 @@ import pytest
 
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuning.gemms import EPILOGUES
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes

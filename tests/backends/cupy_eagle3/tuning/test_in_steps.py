@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.tuning.in_steps import same_bits
 from specgate.backends.cupy_eagle3.tuning.search import Tuner
 from specgate.backends.cupy_eagle3.tuning.tuned import Cuts, Tuned

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, GemmConfig
+from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue
 from specgate.backends.cupy_eagle3.tuning.product import ROWS
 from specgate.backends.cupy_eagle3.tuning.search import SCREEN, SHORTLIST, distinct, fastest
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.cupy_eagle3.kernels import loader
+from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import with_headers
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig
 from specgate.backends.cupy_eagle3.tuning import tuned
 from specgate.backends.cupy_eagle3.tuning.tuned import KERNEL, NOTHING_TUNED, Tuned, code_sha256
 from specgate.errors import UsageError

@@ -9,7 +9,7 @@ import torch
 
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
 from specgate.backends.cupy_eagle3.engine import CupyEngine
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuning.shape_log import ShapeLog
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
