@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from specgate.core import PairRef
 
@@ -67,8 +68,8 @@ class InSteps:
 
     @property
     def gain(self) -> float:
-        """Of the sum of steps, as a share of what it was."""
-        return 1 - sum(self.us.values()) / sum(self.before_us.values())
+        """By how much steps are shorter, the mean of their shares."""
+        return 1 - fmean(us / self.before_us[step] for step, us in self.us.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,18 @@
 Alone, a product has the memory to itself from the first byte to the last; in a step its first weights arrive while the
 kernel before it drains, and its own end hides the beginning of the next. What is fastest alone need not be so there.
 
-Weight by weight: first the configurations that serve all numbers of rows; then, for the few best ways to split k, how
-the work is moved at each number of rows, which changes no bit.
+Weight by weight: first the configurations at a few rows, where a way to split k is seen at its best; then, for the way
+that was known and the best others, how the work is moved at each number of rows, which changes no bit.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from statistics import fmean
 from typing import Final
 
 import torch
@@ -29,7 +30,9 @@ from specgate.errors import UsageError
 from specgate.tuning.gemms import InSteps, TunedGemm
 
 SPLITS: Final = 2
-"""Ways to split k of which every way to move the work is tried."""
+"""Ways to split k, at most, for which ways to move the work are tried, beside the known one."""
+FEW: Final = 8
+"""Rows: one tile."""
 FINAL_ROUNDS: Final = 5
 WORTHWHILE: Final = 0.02
 """Of a step, at least, must be a weight's products for a difference between configurations to be seen there."""
@@ -70,17 +73,24 @@ class Choice:
     steps: Steps
     compiler: Compiler
     places: Sequence[Place]
+    known: Us = field(default_factory=dict)
     tried: int = 0
 
     def refined(self, known: TunedGemm) -> TunedGemm:
         """The best cuts, which are in place afterwards."""
         before = Cuts.of(known)
+        self.known = self.us(before, FINAL_ROUNDS)
+        many = {place.step for place in self.places if place.kernel.rows > FEW}
+        few = [place for place in self.places if place.step not in many] or self.places
         candidates = [before.config, GemmConfig(), *GemmConfig.candidates(self.weight.n, self.weight.k)]
-        screened = self.sorted(candidates, self.places, Cuts)
-        best = [config for config in one_per_split(screened) if right(self.weight, config)][:SPLITS]
-        finalists = [before, *(self.moved(config) for config in best)]
+        screened = [
+            config for config in one_per_split(self.sorted(candidates, few, Cuts)) if right(self.weight, config)
+        ]
+        same = [config for config in screened if split(config) == split(before.config)]
+        others = [config for config in screened[:SPLITS] if config not in same]
+        finalists = [before, *(self.moved(config) for config in (*same, *others))]
         us = [self.us(cuts, FINAL_ROUNDS) for cuts in finalists]
-        chosen = min(range(len(finalists)), key=lambda i: sum(us[i].values()))
+        chosen = min(range(len(finalists)), key=lambda i: self.ratio(us[i]))
         cut(self.places, finalists[chosen])
         request = self.steps.request
         return replace(
@@ -100,16 +110,20 @@ class Choice:
         )
 
     def moved(self, config: GemmConfig) -> Cuts:
-        """The best of what splits k as `config` does, one number of rows after the other."""
+        """The best of what splits k as `config` does, one number of rows after the other: tiles and stages first, then,
+        with the best of these, passes, and whether the next kernel is held back.
+        """
         processors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+        recuts = config.recuts(self.weight.n, self.weight.k, processors)
         cuts = Cuts(config)
         cut(self.places, cuts)
         for rows in sorted({place.kernel.rows for place in self.places}):
-            here = [place for place in self.places if place.kernel.rows == rows]
-            recuts = [config.at(rows), *config.recuts(self.weight.n, self.weight.k, processors)]
-            found = self.sorted(recuts, here, partial(only_at, rows))
-            same = (recut for recut in found if same_bits(self.weight, config, recut, rows))
-            best = next(same, config.at(rows))
+            here, at = [place for place in self.places if place.kernel.rows == rows], partial(only_at, rows)
+            simple = [recut for recut in recuts if recut.passes == 1 and not recut.held]
+            found = self.sorted((config.at(rows), *simple), here, at)
+            alike = [r for r in recuts if (r.tiles, r.stages) == (found[0].tiles, found[0].stages)]
+            found = [*self.sorted((found[0], *alike), here, at), *found]
+            best = next((r for r in found if same_bits(self.weight, config, r, rows)), config.at(rows))
             cuts = Cuts(config, {**cuts.at_rows, rows: best})
             cut(self.places, cuts)
         return cuts
@@ -128,10 +142,14 @@ class Choice:
 
         def us(config: GemmConfig) -> float:
             cut(places, cuts(config))
-            return sum(self.steps.us(1, affected).values())
+            return self.ratio(self.steps.us(1, affected))
 
         self.tried += len(first)
         return sorted(first.values(), key=us)
+
+    def ratio(self, us: Us) -> float:
+        """To what was known, the mean over steps."""
+        return fmean(value / self.known[step] for step, value in us.items())
 
     def us(self, cuts: Cuts, rounds: int) -> Us:
         cut(self.places, cuts)
@@ -146,9 +164,14 @@ def one_per_split(configs: Iterable[GemmConfig]) -> Iterator[GemmConfig]:
     """Of those that split k alike, the first."""
     seen = set[tuple[int, int]]()
     for config in configs:
-        if (config.warps, config.span) not in seen:
-            seen.add((config.warps, config.span))
+        if split(config) not in seen:
+            seen.add(split(config))
             yield config
+
+
+def split(config: GemmConfig) -> tuple[int, int]:
+    """How it splits k."""
+    return config.warps, config.span
 
 
 def right(weight: Weight, config: GemmConfig) -> bool:
