@@ -53,7 +53,7 @@ def test_work_that_is_moved_otherwise_gives_the_same_bits(tag: str, n: int, k: i
     weight, processors = Weight(n, k, (tag,)), 7
     for config in (GemmConfig(), GemmConfig(8, 1), GemmConfig(4, 2)):
         for rows in (1, 4, 16):
-            for recut in config.recuts(n, k, processors):
+            for recut in config.recuts(n, k, processors)[::11]:
                 assert same_bits(weight, config, recut, rows), (recut, rows)
     assert not same_bits(weight, GemmConfig(16, 1), GemmConfig(4, 1), 4)
 
