@@ -5,10 +5,11 @@
 // kernel calls `let_next_start` after that: so when a kernel starts, all but the one directly before it have ended, and it
 // may read, before it waits, whatever the others wrote.
 //
-// Products, and what joins attention for one, call `let_next_start` first, so that the kernels after them begin to fetch
-// weights, keys and values at once. When a kernel behind a row of these starts, none of them need have ended, nor the
-// kernel before them; what comes before its `await_previous` may read what no such row, nor what may stand before one,
-// writes: weights, the lists of slots, and keys and values of other layers and earlier steps.
+// Products, and what joins attention for one, call `let_next_start` before they wait, so that the kernels after them begin to
+// fetch weights, keys and values at once, or when a product's own last ones are under way. When a kernel behind a row of
+// these starts, none of them need have ended, nor the kernel before them; what comes before its `await_previous` may read
+// what no such row, nor what may stand before one, writes: weights, the lists of slots, and keys and values of other layers
+// and earlier steps.
 #pragma once
 
 __device__ __forceinline__ void await_previous() {

@@ -35,5 +35,5 @@ extern "C" __global__ __launch_bounds__(THREADS) void embed_rows(float* x, bf16*
         }
         squares[at / 8] = sum;
     }
-    let_next_start();  // not before the embedding, which no cache holds, is here: see draft_row.cuh
+    let_next_start();  // not before the embedding, which no cache holds, is here: see draft_token.cu
 }

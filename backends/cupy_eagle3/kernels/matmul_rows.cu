@@ -14,8 +14,9 @@
 // Rows of x may still lack their RMSNorm's division: with SCALED the sums are multiplied by 1 / sqrt(mean(x²) + eps),
 // `squares` [rows][K_IN / 8] being sums of squares over eight elements each, since a factor of a row does not change which
 // products are added. Epilogues: PLAIN float32; RESIDUAL float32 +=; SWIGLU bfloat16 silu(gate) · up, gate and up being the
-// halves of weight, of which a tile holds eight rows each. A RESIDUAL with FEEDS_NORM leaves the next norm's input so: `normed` = out · norm_weight, and squares.
-// A PLAIN with CHOOSES also raises `choices`[row], zero before, to the greedy choice among the row's results.
+// halves of weight, of which a tile holds eight rows each. A RESIDUAL with FEEDS_NORM leaves the next norm's input so:
+// `normed` = out · norm_weight, and its squares. A PLAIN with CHOOSES also raises `choices`[row], zero before, to the greedy
+// choice among the row's results.
 #include "argmax.cuh"
 #include "async_copy.cuh"
 #include "bf16.cuh"
@@ -51,10 +52,10 @@ const int RING = STAGES * WARPS * SPAN * WEIGHT_TILES * 64;
 extern __shared__ uint4 memory[];
 
 extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(void* out, const bf16* x, const bf16* weight,
-                                                                     const float* squares, bf16* normed,
-                                                                     float* normed_squares, const bf16* norm_weight,
-                                                                     Choice* choices, const int* active_count,
-                                                                     int rows_per_slot, float eps) {
+                                                                             const float* squares, bf16* normed,
+                                                                             float* normed_squares, const bf16* norm_weight,
+                                                                             Choice* choices, const int* active_count,
+                                                                             int rows_per_slot, float eps) {
     __shared__ float row_squares[ROW_TILES * 8][WARPS];
     __shared__ unsigned to_beat[ROW_TILES * 8];  // by a choice that needs an atomic operation
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
