@@ -81,15 +81,17 @@ def steps(
     click.echo(f"{tuner.device}, {request.pair.name}, {' and '.join(map(str, at))}")
     done: list[InSteps] = []
     for found in refine_into(out, tuner, request, budget_seconds):
-        if (steps := found.in_steps) is None:
+        if (measured := found.in_steps) is None:
             continue
         if not done:
             click.echo(header(found))
-        done.append(steps)
-        for line in lines(found, steps):
+        done.append(measured)
+        for line in lines(found, measured):
             click.echo(line)
     if not done:
-        click.echo("budget spent before the first weight", err=True)
+        click.echo(
+            "no weight was chosen: the budget was spent before the first, or none takes enough of a step", err=True
+        )
         sys.exit(ExitCode.INCONCLUSIVE)
     for step, us in done[-1].us.items():
         click.echo(f"{step}: {us:.1f} us per step, {done[0].before_us[step]:.1f} before")

@@ -18,7 +18,7 @@ QUERY_TILE = 16
 LONGEST_TILE = 32 * BLOCK
 """A lane of a warp holds one entry of the block table."""
 STATIC_SHARED_BYTES = 8 * 1024
-"""At most, that a block declares beside its ring."""
+"""At most, that a block that attends declares beside its ring."""
 STATISTICS = ("total", "span_empty", "mask_empty", "executed")
 """Of 32-key tiles: launched, beyond the slot's length, hidden by length or window within a chunk, worked on."""
 

@@ -18,7 +18,7 @@ TILE_BYTES: Final = 512
 SUMMED: Final = 4
 """Tiles at most that the sums of the warps are taken of at a time."""
 MANY_ROWS: Final = 16
-"""Beyond which a thread has registers for one tile of weight only."""
+"""Beyond which one tile of weight is usually best: more take too many registers."""
 DECLARED: Final = 4 * MAX_ROWS * (max(WARPS) + 1)
 """Bytes, at most, that a block declares beside its ring: per row a sum per warp, and what a choice must beat."""
 
@@ -82,9 +82,13 @@ class GemmConfig:
         return replace(self, tiles=tiles)
 
     def fitted(self, k_in: int, shared_memory: int) -> GemmConfig:
-        """The same arithmetic within `shared_memory` bytes, no stage without work."""
+        """The same arithmetic within `shared_memory` bytes, no stage without work; in one pass where sums have no room
+        beside the ring.
+        """
         all_turns, one = turns(k_in, self.warps, self.span) * self.passes, self.warps * self.span * STAGE_BYTES
         room, least = self.room(shared_memory), min(2, all_turns) * one
+        if least > room and self.passes > 1:
+            return replace(self, passes=1).fitted(k_in, shared_memory)
         if least > room:
             raise ValueError(f"{self}: {least} bytes of shared memory are needed; {room} are there")
         tiles = min(self.tiles, room // least)

@@ -65,7 +65,7 @@ def first_rows(product: Product, config: GemmConfig, count: int) -> Tensor:
 
 
 def after(product: Product, sums: Tensor) -> Tensor:
-    """What the epilogue makes of `sums` [MOST, N]."""
+    """What the epilogue makes of `sums` [M, N]."""
     if product.epilogue is Epilogue.SWIGLU:
         gate, up = sums.chunk(2, dim=1)
         return torch.nn.functional.silu(gate) * up

@@ -14,6 +14,7 @@ from typing import Final
 
 import torch
 
+from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Spec, module
 from specgate.backends.eagle3.memory import free_bytes
 from specgate.errors import BackendError
@@ -38,6 +39,14 @@ class Compiler:
         except BrokenProcessPool as error:
             raise BackendError(f"a process that compiled kernels has ended: {error}") from error
         return {spec: self.done[spec] for spec in wanted}
+
+
+def distinct(kernels: Iterable[tuple[GemmConfig, tuple[Spec, ...]]]) -> dict[GemmConfig, tuple[Spec, ...]]:
+    """Configuration → its kernels; of several that fit the device as the same ones, the first."""
+    first = dict[tuple[Spec, ...], GemmConfig]()
+    for config, of in kernels:
+        first.setdefault(of, config)
+    return {config: of for of, config in first.items()}
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import torch
 
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.tuning.check import Oracles, first_rows
-from specgate.backends.cupy_eagle3.tuning.compiling import Compiler
+from specgate.backends.cupy_eagle3.tuning.compiling import Compiler, distinct
 from specgate.backends.cupy_eagle3.tuning.product import MOST, Product
 from specgate.backends.cupy_eagle3.tuning.steps import Place, Steps, Us, cut
 from specgate.backends.cupy_eagle3.tuning.tuned import Cuts
@@ -52,7 +52,7 @@ def refined(steps: Steps, compiler: Compiler, seconds: float) -> Iterator[TunedG
     for weight in sorted((w for w in known if takes[w] >= least), key=lambda w: -takes[w]):
         if time.monotonic() - began > seconds:
             return
-        yield Choice(weight, steps, compiler, steps.places(weight)).refined(known[weight])
+        yield Search(weight, steps, compiler, steps.places(weight)).refined(known[weight])
 
 
 def known_of(weight: Weight, steps: Steps) -> TunedGemm:
@@ -66,20 +66,22 @@ def known_of(weight: Weight, steps: Steps) -> TunedGemm:
 
 
 @dataclass(slots=True)
-class Choice:
-    """Of the configurations of one weight. `tried`: how many have been timed."""
+class Search:
+    """For the configurations of one weight. `reference`: steps with those that were known; `tried`: how many have been
+    timed.
+    """
 
     weight: Weight
     steps: Steps
     compiler: Compiler
     places: Sequence[Place]
-    known: Us = field(default_factory=dict)
+    reference: Us = field(default_factory=dict)
     tried: int = 0
 
     def refined(self, known: TunedGemm) -> TunedGemm:
         """The best cuts, which are in place afterwards."""
         before = Cuts.of(known)
-        self.known = self.us(before, FINAL_ROUNDS)
+        self.reference = self.us(before, FINAL_ROUNDS)
         many = {place.step for place in self.places if place.kernel.rows > FEW}
         few = [place for place in self.places if place.step not in many] or self.places
         candidates = [before.config, GemmConfig(), *GemmConfig.candidates(self.weight.n, self.weight.k)]
@@ -132,24 +134,24 @@ class Choice:
         self, configs: Iterable[GemmConfig], places: Sequence[Place], cuts: Callable[[GemmConfig], Cuts]
     ) -> list[GemmConfig]:
         """Those that compile, the fastest first, by the steps that have a product at `places`, cut by `cuts`."""
-        specs = {
-            config: tuple(place.kernel.recut(cuts(config).at(place.kernel.rows)).spec for place in places)
+        specs = distinct(
+            (config, tuple(place.kernel.recut(cuts(config).at(place.kernel.rows)).spec for place in places))
             for config in configs
-        }
+        )
         complaints = self.compiler.compile(spec for of in specs.values() for spec in of)
-        first = {of: config for config, of in reversed(specs.items()) if not any(complaints[spec] for spec in of)}
+        able = [config for config, of in specs.items() if not any(complaints[spec] for spec in of)]
         affected = {place.step for place in places}
 
         def us(config: GemmConfig) -> float:
             cut(places, cuts(config))
             return self.ratio(self.steps.us(1, affected))
 
-        self.tried += len(first)
-        return sorted(first.values(), key=us)
+        self.tried += len(able)
+        return sorted(able, key=us)
 
     def ratio(self, us: Us) -> float:
-        """To what was known, the mean over steps."""
-        return fmean(value / self.known[step] for step, value in us.items())
+        """To the steps with what was known, the mean over steps."""
+        return fmean(value / self.reference[step] for step, value in us.items())
 
     def us(self, cuts: Cuts, rounds: int) -> Us:
         cut(self.places, cuts)
@@ -186,8 +188,9 @@ def same_bits(weight: Weight, config: GemmConfig, recut: GemmConfig, rows: int) 
         many = Product.random(weight.n, weight.k, epilogue, 1, rows=rows)
         if Oracles.of(many).fault(recut) is not None:
             return False
-        few = min(rows, MOST)
-        if not torch.equal(first_rows(many, recut, rows)[:few], first_rows(many.first(few), config, few)):
+        few = [many.part(first, min(first + MOST, rows)) for first in range(0, rows, MOST)]
+        wanted = torch.cat([first_rows(part, config, part.rows) for part in few])
+        if not torch.equal(first_rows(many, recut, rows), wanted):
             return False
     return True
 

@@ -67,8 +67,9 @@ class Product:
         """The same, every row one place further on."""
         return replace(self, x=self.x.roll(1, dims=0), before=self.before.roll(1, dims=0))
 
-    def first(self, rows: int) -> Product:
-        return replace(self, x=self.x[:rows], before=self.before[:rows])
+    def part(self, first: int, end: int) -> Product:
+        """Of rows `first` to before `end`."""
+        return replace(self, x=self.x[first:end], before=self.before[first:end])
 
     def output(self) -> Tensor:
         """Where nothing has been written yet."""

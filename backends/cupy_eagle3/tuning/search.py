@@ -8,7 +8,7 @@ of rows decide at which all are nearly alike.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,12 +19,11 @@ import torch
 
 from specgate import machine
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.loader import Spec
 from specgate.backends.cupy_eagle3.open import first_gpu
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.timing import inputs_to_rotate, l2_bytes, read_bandwidth, time_launches
 from specgate.backends.cupy_eagle3.tuning.check import Oracles
-from specgate.backends.cupy_eagle3.tuning.compiling import Compiler, compiler
+from specgate.backends.cupy_eagle3.tuning.compiling import Compiler, compiler, distinct
 from specgate.backends.cupy_eagle3.tuning.in_steps import refined
 from specgate.backends.cupy_eagle3.tuning.product import ROWS, Product, rows_of
 from specgate.backends.cupy_eagle3.tuning.steps import Steps
@@ -87,19 +86,13 @@ def compiled(weight: Weight, compiler: Compiler) -> tuple[list[GemmConfig], dict
 
     Raises BackendError where the default does not compile.
     """
-    specs = distinct(weight, (GemmConfig(), *GemmConfig.candidates(weight.n, weight.k)))
+    configs = (GemmConfig(), *GemmConfig.candidates(weight.n, weight.k))
+    specs = distinct((config, tuple(weight.launcher(e, config).spec for e in weight.epilogues)) for config in configs)
     complaints = compiler.compile(spec for of in specs.values() for spec in of)
     refused = {config: why for config, of in specs.items() for spec in of if (why := complaints[spec]) is not None}
     if GemmConfig() in refused:
         raise BackendError(f"{weight}: the default configuration does not compile: {refused[GemmConfig()]}")
     return [config for config in specs if config not in refused], {text(c): why for c, why in refused.items()}
-
-
-def distinct(weight: Weight, configs: Iterable[GemmConfig]) -> dict[GemmConfig, tuple[Spec, ...]]:
-    """Configuration → its kernels; of several that fit the device as the same ones, the first."""
-    specs = {config: tuple(weight.launcher(e, config).spec for e in weight.epilogues) for config in configs}
-    first = {of: config for config, of in reversed(specs.items())}
-    return {config: of for config, of in specs.items() if first[of] == config}
 
 
 @dataclass(frozen=True, slots=True)

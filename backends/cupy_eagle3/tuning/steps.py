@@ -46,7 +46,7 @@ class Steps:
 
     def __init__(self, request: StepsRequest, tuned: Tuned, stream: Stream, device: torch.device) -> None:
         """Raises CheckpointError for a bad pair, UsageError for sizes that cannot be decoded."""
-        roles = [Role(k) for k in dict.fromkeys((0, request.k))]
+        roles = [Role(0), Role(request.k)]
         self.request, self.tuned, self.stream = request, tuned, stream
         self.stages = dict[str, Stage]()
         for point in request.points:

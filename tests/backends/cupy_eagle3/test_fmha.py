@@ -48,13 +48,8 @@ def test_an_engine_decodes_the_same_greedy_tokens_however_its_attention_is_cut()
 
     engine = engine_of(*checkpoints(shape(8, 2, 64), RECIPE_A), Sizes(2, 2048, 4))
     engine.prefill(random_prompts([700, 900]), draft=True)
-    roles, configs = (
-        [Role(0), Role(3)],
-        [
-            {"kv_tile": 128, "warps": 2, "stages": 2},
-            {"kv_tile": 1024, "warps": 4, "stages": 3},
-        ],
-    )
+    roles = [Role(0), Role(3)]
+    configs = [{"kv_tile": 128, "warps": 2, "stages": 2}, {"kv_tile": 1024, "warps": 4, "stages": 3}]
     assert engine.prepare_attention(configs, roles) == [None, None]
     for config in configs:
         engine.cut_attention(config)

@@ -20,7 +20,7 @@ import pytest
 
 import specgate
 from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.kernels import loader
+from specgate.backends.cupy_eagle3.kernels import loader, matmul_rows
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
@@ -28,9 +28,11 @@ from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Kernel, 
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
 from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.tuning.tuned import SHIPPED, Tuned
 from specgate.backends.eagle3.hf_draft import draft_geometry
 from specgate.backends.eagle3.hf_keys import read_config
 from specgate.pairs.plant.geometries import GEOMETRIES, PairGeometry
+from specgate.tuning.gemms import GemmShape
 from tests.backends.cupy_eagle3.pairs import without_weights
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
@@ -140,13 +142,19 @@ def test_every_kernel_compiles_and_spills_no_register(
     assert not spilled
 
 
-def test_an_lm_head_has_registers_for_its_choices_however_its_work_is_cut() -> None:
-    cuts = [(8, 1, 2, 2, 1), (16, 2, 3, 1, 1), (16, 2, 3, 1, 31), (4, 2, 3, 2, 1), (8, 1, 2, 2, 8)]
-    heads = [
-        MatmulRows(32000, 4096, Epilogue.PLAIN, rows, GemmConfig(*cut), scaled=True, chooses=True)
-        for cut in cuts
-        for rows in (1, 16, 64)
-    ]
+def test_an_lm_head_has_registers_for_its_choices_as_its_work_is_cut_on_an_h200(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matmul_rows, "shared_memory_limit", lambda: 226 * 1024)
+    tuned = Tuned.on("NVIDIA H200", SHIPPED / "nvidia-h200.json")
+    heads = []
+    for tag, n, k in (("TARGET_LM_HEAD", 128256, 4096), ("EAGLE3_LM_HEAD_SMALLVOC", 32000, 4096)):
+        for rows in (1, 4, 16, 64):
+            config = tuned.find(GemmShape(tag, n, k, rows))
+            assert config is not None
+            heads.append(MatmulRows(n, k, Epilogue.PLAIN, rows, config, scaled=True, chooses=True))
+    several = GemmConfig(16, 2, 3, 1, passes=31)
+    heads.append(MatmulRows(128256, 4096, Epilogue.PLAIN, 4, several, scaled=True, chooses=True))
     assert all(outcome.compiled and not outcome.spilled for outcome in compile_all("sm_90", [h.spec for h in heads]))
 
 

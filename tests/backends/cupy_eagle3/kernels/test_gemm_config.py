@@ -26,8 +26,10 @@ deep = st.integers(1, 600).map(lambda chunks: 32 * chunks)
 
 @given(configs, deep, st.integers(1, 8))
 def test_a_fitted_configuration_splits_k_alike_and_fits(config: GemmConfig, k: int, row_tiles: int) -> None:
-    assume(replace(config, stages=2, tiles=1).ring <= config.room(LEAST_SHARED))  # beyond that it is refused
+    least = replace(config, stages=2, tiles=1, passes=1)
+    assume(least.ring <= least.room(LEAST_SHARED))  # beyond that it is refused
     fitted = config.fitted(k, LEAST_SHARED)
+    assert fitted.passes in (1, config.passes)
     assert (fitted.warps, fitted.span) == (config.warps, config.span)
     assert fitted.tiles <= config.tiles and 1 <= fitted.stages <= config.stages
     assert fitted.shared_bytes(row_tiles) + DECLARED <= LEAST_SHARED
@@ -49,6 +51,10 @@ def test_what_moves_work_otherwise_splits_k_alike_leaves_no_block_idle_and_is_po
 def test_a_split_whose_least_ring_does_not_fit_is_refused_with_both_sizes() -> None:
     with pytest.raises(ValueError, match="131072 bytes of shared memory are needed; 96000 are there"):
         GemmConfig(16, 4).fitted(4096, LEAST_SHARED)
+
+
+def test_passes_are_given_up_where_ring_and_sums_do_not_fit_side_by_side() -> None:
+    assert GemmConfig(16, 2, 3, 1, passes=7).fitted(4096, LEAST_SHARED) == GemmConfig(16, 2, 2, 1, passes=1)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_weights_are_chosen_anew_in_steps_and_found_by_the_next_engine(request_:
         assert steps is not None and steps.before == asdict(GemmConfig())
         both = {f"{role} {point}" for role in ("baseline", "spec-2") for point in ("1 x 256", "4 x 128")}
         assert set(steps.us) == set(steps.before_us) == both
-        assert steps.gain >= 0 and steps.tried >= 1
+        assert steps.tried >= 1
         for shape in (shape for shape in shapes if shape.weight == chosen.weight):
             assert Tuned.on(tuner.device, file).find(shape) == Cuts.of(chosen).at(shape.m)
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue
+from specgate.backends.cupy_eagle3.tuning.compiling import distinct
 from specgate.backends.cupy_eagle3.tuning.product import ROWS
-from specgate.backends.cupy_eagle3.tuning.search import SCREEN, SHORTLIST, distinct, fastest
+from specgate.backends.cupy_eagle3.tuning.search import SCREEN, SHORTLIST, fastest
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.backends.cupy_eagle3.tuning.weights import weights_of
 from specgate.errors import UsageError
@@ -53,12 +54,11 @@ def test_weights_are_gathered_from_their_products_the_largest_first() -> None:
 def test_of_configurations_that_are_the_same_kernel_the_first_is_tried() -> None:
     (weight,) = weights_of([GemmShape("TARGET_FFN_GATE_UP", 28672, 4096, 1)])
     configs = (GemmConfig(), *GemmConfig.candidates(weight.n, weight.k))
-    kept = distinct(weight, configs)
+    kernels = [(config, (weight.launcher(Epilogue.SWIGLU, config).spec,)) for config in configs]
+    kept = distinct(kernels)
     assert next(iter(kept)) == GemmConfig()
     assert len(set(kept.values())) == len(kept) < len(set(configs))
-    assert {spec for of in kept.values() for spec in of} == {
-        weight.launcher(weight.epilogues[0], c).spec for c in configs
-    }
+    assert set(kept.values()) == {of for _, of in kernels}
 
 
 @pytest.mark.parametrize(

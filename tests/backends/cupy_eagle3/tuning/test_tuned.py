@@ -19,10 +19,11 @@ SHAPE = GemmShape("TARGET_O", 4096, 4096, 4)
 OTHER = next(config for config in GemmConfig.candidates(*SHAPE.weight) if config != GemmConfig())
 
 
-def test_a_weight_has_its_configuration_whatever_the_product_and_the_rows(tmp_path: Path) -> None:
+def test_a_weight_is_split_alike_whatever_the_product_and_the_rows(tmp_path: Path) -> None:
     known = Tuned.on(DEVICE, written(tmp_path / "t.json", gemm(4096, 4096, OTHER)))
-    for tag, rows in (("TARGET_O", 1), ("EAGLE3_O", 8), ("TARGET_O", 64)):
-        assert known.find(GemmShape(tag, 4096, 4096, rows)) == OTHER
+    for tag, rows in (("TARGET_O", 1), ("EAGLE3_O", 8), ("TARGET_O", 16), ("TARGET_O", 64)):
+        found = known.find(GemmShape(tag, 4096, 4096, rows))
+        assert found == OTHER.at(rows) and (found.warps, found.span) == (OTHER.warps, OTHER.span)
     assert known.find(GemmShape("TARGET_O", 4096, 2048, 4)) is None
     assert known.find(GemmShape("TARGET_O", 2048, 4096, 4)) is None
 
