@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.tune_fmha import fmha
+from specgate.commands.tune_options import BACKEND, BUDGET
 from specgate.commands.tune_steps import steps
 from specgate.errors import ExitCode
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
-BACKEND = click.option("--backend", metavar="NAME", help="Whose kernels (default: the best engine that has any).")
 PAIR = click.option("--pair", "pairs", multiple=True, metavar="NAME|DIR", help="Its products; may be repeated.")
 TARGET = click.option("--target", type=FOLDER, metavar="DIR", help="Target checkpoint (HF folder).")
 DRAFT = click.option("--draft", type=FOLDER, metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
@@ -80,14 +80,7 @@ def shapes(
 @TARGET
 @DRAFT
 @click.option("--missing", is_flag=True, help="Only what an engine would not find here; with --out, what FILE lacks.")
-@click.option(
-    "--budget-seconds",
-    type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    metavar="S",
-    help="Begin no weight after that.",
-)
+@BUDGET
 @BACKEND
 @click.option("--out", type=FILE, metavar="FILE", help="Default: the device's file in the user's cache.")
 def gemm(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.tune_options import BACKEND, BUDGET
 from specgate.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -44,15 +45,8 @@ class SlotsAndContext(click.ParamType[tuple[int, int]]):
     help="Slots, and cached positions of each; may be repeated.",
 )
 @click.option("--spec", default=3, show_default=True, type=click.IntRange(1), metavar="K", help="Drafts.")
-@click.option(
-    "--budget-seconds",
-    type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    metavar="S",
-    help="Begin no weight after that.",
-)
-@click.option("--backend", metavar="NAME", help="Whose kernels (default: the best engine that has any).")
+@BUDGET
+@BACKEND
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Of `tune gemm`, where it had one."
 )

@@ -11,6 +11,10 @@ from specgate.backends.cupy_eagle3.kernels.loader import shared_memory_limit
 MAX_ROWS: Final = 64
 WARPS: Final = (4, 8, 16)
 SPANS: Final = (1, 2, 4)
+STAGES: Final = (1, 2, 3, 4)
+TILES: Final = (1, 2, 3, 4)
+ROW_TILE: Final = 8
+"""Rows of x that a tensor core takes at a time."""
 STAGE_BYTES: Final = 1024
 """Of a tile's chunk: 16 rows of weight, 32 of k, bfloat16."""
 TILE_BYTES: Final = 512
@@ -40,24 +44,35 @@ class GemmConfig:
     passes: int = 1
     held: int = 0
 
-    def possible(self) -> bool:
-        """Whether there is such a kernel; another matter is whether it fits a GPU."""
-        some = min(self.stages, self.tiles, self.passes) >= 1
-        return self.warps in WARPS and self.span in SPANS and some and self.held in (0, 1)
+    @property
+    def split(self) -> tuple[int, int]:
+        """How it splits k: what a row's bits depend on."""
+        return self.warps, self.span
+
+    def possible(self, n_out: int, k_in: int) -> bool:
+        """Whether a weight [n_out, k_in] may be cut so; another matter is whether that fits a GPU."""
+        splits = self.warps in WARPS and self.span in SPANS and self.warps * self.span <= widest(k_in)
+        moves = self.stages in STAGES and self.tiles in TILES and self.held in (0, 1)
+        groups = -(-n_out // (16 * self.tiles)) if moves else 0
+        return (splits or self.split == GemmConfig().split) and moves and 1 <= self.passes <= groups
+
+    def useful(self, n_out: int, k_in: int) -> bool:
+        """No stage without work, no block of many features where these are few."""
+        all_turns = turns(k_in, *self.split) * self.passes
+        return min(2, all_turns) <= self.stages <= all_turns and 16 * self.tiles <= n_out // 64 + 16
 
     @classmethod
     def candidates(cls, n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
-        """What is worth trying for a weight [n_out, k_in] here, in one pass: no warp without work, no stage without
-        work, no block of many features where these are few, and two stages must fit.
+        """What is worth trying for a weight [n_out, k_in] here, in one pass: no warp without work, and two stages must
+        fit.
         """
-        chunks, most = -(-k_in // 32), shared_memory_limit() // (2 * STAGE_BYTES)
+        most = shared_memory_limit() // (2 * STAGE_BYTES)
         return tuple(
-            cls(warps, span, stages, tiles)
-            for warps, span, stages, tiles in product(WARPS, SPANS, (1, 2, 3, 4), (1, 2))
-            if warps * span <= min(32, max(4, chunks))
-            and warps * span * tiles <= most
-            and 16 * tiles <= n_out // 64 + 16
-            and min(2, turns(k_in, warps, span)) <= stages <= turns(k_in, warps, span)
+            config
+            for config in (cls(*cut) for cut in product(WARPS, SPANS, STAGES, (1, 2)))
+            if config.warps * config.span <= widest(k_in)
+            and config.warps * config.span * config.tiles <= most
+            and config.useful(n_out, k_in)
         )
 
     def recuts(self, n_out: int, k_in: int, processors: int) -> tuple[GemmConfig, ...]:
@@ -65,27 +80,25 @@ class GemmConfig:
         `processors` SMs no more blocks than three, two or one for each of them.
         """
         found = dict[GemmConfig, None]()
-        for tiles, stages, held in product((1, 2, 3, 4), (1, 2, 3, 4), (0, 1)):
+        for tiles, stages, held in product(TILES, STAGES, (0, 1)):
             groups = -(-n_out // (16 * tiles))
             for passes in (1, *(-(-groups // (blocks * processors)) for blocks in (3, 2, 1))):
-                recut = GemmConfig(self.warps, self.span, stages, tiles, passes, held)
-                all_turns = turns(k_in, self.warps, self.span) * passes
-                useful = min(2, all_turns) <= stages <= all_turns and 16 * tiles <= n_out // 64 + 16
-                if useful and recut.ring <= recut.room(shared_memory_limit()):
+                recut = GemmConfig(*self.split, stages, tiles, passes, held)
+                if recut.useful(n_out, k_in) and recut.ring <= recut.room(shared_memory_limit()):
                     found[recut] = None
         return tuple(found)
 
     def at(self, rows: int) -> GemmConfig:
         """What was found at a few rows, as it is usually best cut at so many, with the registers that a thread has."""
         # With two tiles of rows every block reads 16 rows of x: half as many blocks read half as much of them.
-        tiles = self.tiles if rows <= 8 else 2 if rows <= MANY_ROWS else 1
+        tiles = self.tiles if rows <= ROW_TILE else 2 if rows <= MANY_ROWS else 1
         return replace(self, tiles=tiles)
 
     def fitted(self, k_in: int, shared_memory: int) -> GemmConfig:
         """The same arithmetic within `shared_memory` bytes, no stage without work; in one pass where sums have no room
         beside the ring.
         """
-        all_turns, one = turns(k_in, self.warps, self.span) * self.passes, self.warps * self.span * STAGE_BYTES
+        all_turns, one = turns(k_in, *self.split) * self.passes, self.warps * self.span * STAGE_BYTES
         room, least = self.room(shared_memory), min(2, all_turns) * one
         if least > room and self.passes > 1:
             return replace(self, passes=1).fitted(k_in, shared_memory)
@@ -112,6 +125,11 @@ class GemmConfig:
     def sums(self, tiles: int) -> int:
         """Bytes of the sums of all warps for a block of `tiles` tiles."""
         return self.warps * min(SUMMED, tiles) * TILE_BYTES
+
+
+def widest(k_in: int) -> int:
+    """Chunks that the warps may take in one turn: no more than there are."""
+    return min(32, max(4, -(-k_in // 32)))
 
 
 def turns(k_in: int, warps: int, span: int) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import MAX_ROWS, GemmConfig
+from specgate.backends.cupy_eagle3.kernels.gemm_config import MAX_ROWS, ROW_TILE, GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect, shared_memory_limit
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
@@ -67,7 +67,7 @@ class MatmulRows(Kernel):
             raise ValueError(f"{epilogue.name} chooses nothing: only PLAIN does")
         self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
         self.scaled, self.feeds_norm, self.chooses = scaled, feeds_norm, chooses
-        tiles = -(-rows // 8)
+        tiles = -(-rows // ROW_TILE)
         self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
         super().__init__(
             "matmul_rows",

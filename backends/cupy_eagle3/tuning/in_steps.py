@@ -19,7 +19,7 @@ from typing import Final
 
 import torch
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.gemm_config import ROW_TILE, GemmConfig
 from specgate.backends.cupy_eagle3.tuning.check import Oracles, first_rows
 from specgate.backends.cupy_eagle3.tuning.compiling import Compiler, distinct
 from specgate.backends.cupy_eagle3.tuning.product import MOST, Product
@@ -31,8 +31,6 @@ from specgate.tuning.gemms import InSteps, TunedGemm
 
 SPLITS: Final = 2
 """Ways to split k, at most, for which ways to move the work are tried, beside the known one."""
-FEW: Final = 8
-"""Rows: one tile."""
 FINAL_ROUNDS: Final = 5
 WORTHWHILE: Final = 0.02
 """Of a step, at least, must be a weight's products for a difference between configurations to be seen there."""
@@ -82,13 +80,13 @@ class Search:
         """The best cuts, which are in place afterwards."""
         before = Cuts.of(known)
         self.reference = self.us(before, FINAL_ROUNDS)
-        many = {place.step for place in self.places if place.kernel.rows > FEW}
+        many = {place.step for place in self.places if place.kernel.rows > ROW_TILE}
         few = [place for place in self.places if place.step not in many] or self.places
         candidates = [before.config, GemmConfig(), *GemmConfig.candidates(self.weight.n, self.weight.k)]
         screened = [
             config for config in one_per_split(self.sorted(candidates, few, Cuts)) if right(self.weight, config)
         ]
-        same = [config for config in screened if split(config) == split(before.config)]
+        same = [config for config in screened if config.split == before.config.split]
         others = [config for config in screened[:SPLITS] if config not in same]
         finalists = [before, *(self.moved(config) for config in (*same, *others))]
         us = [self.us(cuts, FINAL_ROUNDS) for cuts in finalists]
@@ -166,14 +164,9 @@ def one_per_split(configs: Iterable[GemmConfig]) -> Iterator[GemmConfig]:
     """Of those that split k alike, the first."""
     seen = set[tuple[int, int]]()
     for config in configs:
-        if split(config) not in seen:
-            seen.add(split(config))
+        if config.split not in seen:
+            seen.add(config.split)
             yield config
-
-
-def split(config: GemmConfig) -> tuple[int, int]:
-    """How it splits k."""
-    return config.warps, config.span
 
 
 def right(weight: Weight, config: GemmConfig) -> bool:

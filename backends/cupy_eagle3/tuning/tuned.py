@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.gemm_config import ROW_TILE, GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import OPTIONS, with_headers
 from specgate.tuning.gemms import GemmShape, TunedGemm, TunedGemms
 
@@ -40,7 +40,7 @@ class Cuts:
 
     def at(self, rows: int) -> GemmConfig:
         """At a number of rows that was not measured, as at the nearest that takes as many tiles of eight rows."""
-        near = [known for known in self.at_rows if -(-known // 8) == -(-rows // 8)]
+        near = [known for known in self.at_rows if -(-known // ROW_TILE) == -(-rows // ROW_TILE)]
         return self.at_rows[min(near, key=lambda known: (abs(known - rows), known))] if near else self.config.at(rows)
 
 
@@ -129,9 +129,12 @@ def unusable(config: Mapping[str, int], gemm: TunedGemm) -> str | None:
     known, given = {field.name for field in fields(GemmConfig)}, set(config)
     if known != given:
         return f"has configurations of {', '.join(sorted(given))}; the kernel takes {', '.join(sorted(known))}"
-    if not GemmConfig(**config).possible():
+    cut, usual = GemmConfig(**config), GemmConfig(**gemm.config)
+    if not cut.possible(gemm.n, gemm.k):
         return f"config of {gemm.n} x {gemm.k} is none that the kernel can have: {dict(config)}"
-    split = {name: config[name] for name in ("warps", "span")}
-    if split.items() - gemm.config.items():
-        return f"at_rows of {gemm.n} x {gemm.k} splits k by {split}, config does not: bits would depend on the rows"
+    if cut.split != usual.split:
+        return (
+            f"at_rows of {gemm.n} x {gemm.k} splits k by {cut.warps} warps of {cut.span} chunks, config by "
+            f"{usual.warps} of {usual.span}: bits would depend on the rows"
+        )
     return None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import DECLARED, SPANS, WARPS, GemmConfig
+from specgate.backends.cupy_eagle3.kernels.gemm_config import DECLARED, SPANS, WARPS, GemmConfig, widest
 from specgate.backends.cupy_eagle3.kernels.loader import LEAST_SHARED
 
 configs = st.builds(
@@ -30,7 +30,7 @@ def test_a_fitted_configuration_splits_k_alike_and_fits(config: GemmConfig, k: i
     assume(least.ring <= least.room(LEAST_SHARED))  # beyond that it is refused
     fitted = config.fitted(k, LEAST_SHARED)
     assert fitted.passes in (1, config.passes)
-    assert (fitted.warps, fitted.span) == (config.warps, config.span)
+    assert fitted.split == config.split
     assert fitted.tiles <= config.tiles and 1 <= fitted.stages <= config.stages
     assert fitted.shared_bytes(row_tiles) + DECLARED <= LEAST_SHARED
 
@@ -43,7 +43,8 @@ def test_what_moves_work_otherwise_splits_k_alike_leaves_no_block_idle_and_is_po
     assert len(set(recuts)) == len(recuts)
     for recut in recuts:
         groups = -(-n // (16 * recut.tiles))
-        assert (recut.warps, recut.span) == (warps, span) and recut.possible()
+        assert recut.split == (warps, span)
+        assert recut.possible(n, k) or warps * span > widest(k)
         assert recut.passes == 1 or -(-groups // recut.passes) <= 3 * processors
         assert recut.passes <= groups
 
@@ -58,11 +59,21 @@ def test_passes_are_given_up_where_ring_and_sums_do_not_fit_side_by_side() -> No
 
 
 @pytest.mark.parametrize(
-    "changes", [{"warps": 7}, {"span": 3}, {"stages": 0}, {"tiles": 0}, {"passes": 0}, {"held": 2}], ids=str
+    "changes",
+    [
+        *({"warps": 7}, {"span": 3}, {"span": 4}, {"stages": 0}, {"stages": 5}, {"tiles": 0}, {"tiles": 5}),
+        *({"passes": 0}, {"passes": 257}, {"held": 2}),
+    ],
+    ids=str,
 )
-def test_a_configuration_of_no_kernel_is_not_possible(changes: dict[str, int]) -> None:
-    assert GemmConfig().possible()
-    assert not replace(GemmConfig(), **changes).possible()
+def test_a_configuration_that_no_search_tries_is_not_possible(changes: dict[str, int]) -> None:
+    assert GemmConfig().possible(4096, 4096) and GemmConfig(passes=256).possible(4096, 4096)
+    assert not replace(GemmConfig(), **changes).possible(4096, 4096)
+
+
+@given(wide, deep)
+def test_what_is_tried_first_is_possible(n: int, k: int) -> None:
+    assert all(config.possible(n, k) for config in (GemmConfig(), *GemmConfig.candidates(n, k)))
 
 
 def test_sixteen_rows_take_two_tiles_of_weight_and_more_rows_one() -> None:
