@@ -180,4 +180,5 @@ class Attention(Kernel):
             (rows.most, h.heads),
             (self.joining * 32,),
             *(out, *partial, length, rows.active, rows.active_count, offset),
+            shared_bytes=0,  # so that it finds room beside attention, and what comes after it may start early
         )

@@ -59,14 +59,21 @@ class Spec:
 class Kernel:
     """What all launchers share: a compiled file, loaded at its first launch, and launches on the current stream.
 
-    `shared_bytes`: dynamic shared memory of a block.
+    `shared_bytes`: dynamic shared memory of a block, unless a launch says otherwise.
     """
 
     def __init__(self, stem: str, *, shared_bytes: int = 0, **constants: int | float) -> None:
         self.spec = Spec.of(stem, constants)
         self.shared_bytes = shared_bytes
 
-    def launch(self, name: str, grid: Sequence[int], block: Sequence[int], *arguments: ARGUMENT) -> None:
+    def launch(
+        self,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        *arguments: ARGUMENT,
+        shared_bytes: int | None = None,
+    ) -> None:
         """Launch function `name` of the file: tensors as pointers, None as a null pointer, int as 32 bits, float as
         float32.
 
@@ -75,15 +82,15 @@ class Kernel:
         import cupy
         from cuda.bindings import driver
 
-        device = torch.cuda.current_device()
+        device, shared = torch.cuda.current_device(), self.shared_bytes if shared_bytes is None else shared_bytes
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
-        config.sharedMemBytes = self.shared_bytes
+        config.sharedMemBytes = shared
         config.hStream = driver.CUstream(cupy.cuda.get_current_stream().ptr)
         config.attrs = early_start() if torch.cuda.get_device_capability(device) >= (9, 0) else []
         config.numAttrs = len(config.attrs)
-        pointer = function(self.spec, name, device, self.shared_bytes)
+        pointer = function(self.spec, name, device, shared)
         (status,) = driver.cuLaunchKernelEx(config, pointer, tuple(zip(*map(passed, arguments), strict=True)), 0)
         if status != driver.CUresult.CUDA_SUCCESS:
             raise BackendError(f"{self.spec.stem}.cu: {name}{tuple(grid)}x{tuple(block)}: {status.name}")

@@ -70,7 +70,9 @@ def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int
     """A step of spec-`k` over all slots but one, in an engine that has room for longer chains; nothing runs."""
     launches, ranges = list[Launch](), list[str]()
 
-    def record(kernel: Kernel, name: str, grid: Sequence[int], block: Sequence[int], *arguments: ARGUMENT) -> None:
+    def record(
+        kernel: Kernel, name: str, grid: Sequence[int], block: Sequence[int], *arguments: ARGUMENT, **_: int
+    ) -> None:
         launches.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments))
 
     monkeypatch.setattr(Kernel, "launch", record)
