@@ -24,6 +24,7 @@
 #include "block.cuh"
 #include "dependent.cuh"
 #include "mma.cuh"
+#include "prefetch.cuh"
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM must be 64 or 128");
 static_assert(BLOCK % 32 == 0 && CHUNK % BLOCK == 0, "a group of 32 keys must not cross a block, nor a block a chunk");
@@ -105,6 +106,11 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
         await_previous();
         return;
     }
+
+    // Angles come from memory once per layer: what passes through the L2 cache in a layer drives them out of it.
+    const int angles = (last - oldest_new + 1) * HALF * (int)sizeof(float);
+    prefetch<WARPS * 32>(cosine + (long long)oldest_new * HALF, angles);
+    prefetch<WARPS * 32>(sine + (long long)oldest_new * HALF, angles);
 
     // In the same memory, one after the other: the ring [STAGES][WARPS][PIECE], and outputs [WARPS][16][HEAD_DIM].
     extern __shared__ uint4 memory[];
@@ -266,6 +272,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
     __syncthreads();
 
     float(*outputs)[16][HEAD_DIM] = reinterpret_cast<float(*)[16][HEAD_DIM]>(memory);
+    auto column = [](int row, int d) { return d ^ row % 8 * 8; };  // so that the rows of a warp's lanes lie in other banks
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         sum[half] += __shfl_xor_sync(FULL_WARP, sum[half], 1);
@@ -273,8 +280,9 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
         if (c == 0) stats[warp][g + 8 * half] = make_float2(top[half], sum[half]);
 #pragma unroll
         for (int n = 0; n < NARROW; ++n)
-            *reinterpret_cast<float2*>(&outputs[warp][g + 8 * half][n * 8 + 2 * c]) =
-                make_float2(out[n][2 * half], out[n][2 * half + 1]);
+            if (8 * half < QUERIES)
+                *reinterpret_cast<float2*>(&outputs[warp][g + 8 * half][column(g, n * 8 + 2 * c)]) =
+                    make_float2(out[n][2 * half], out[n][2 * half + 1]);
     }
     __syncthreads();
     for (int row = warp; row < 16 && tile * 16 + row < QUERIES; row += WARPS) {
@@ -292,7 +300,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
         for (int d = lane; d < HEAD_DIM; d += 32) {
             float joined = 0;
 #pragma unroll
-            for (int w = 0; w < WARPS; ++w) joined = fmaf(factor[w], outputs[w][row][d], joined);
+            for (int w = 0; w < WARPS; ++w) joined = fmaf(factor[w], outputs[w][row][column(row, d)], joined);
             partial[at * HEAD_DIM + d] = joined;
         }
     }

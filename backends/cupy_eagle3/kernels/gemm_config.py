@@ -23,8 +23,8 @@ SUMMED: Final = 4
 """Tiles at most that the sums of the warps are taken of at a time."""
 MANY_ROWS: Final = 16
 """Beyond which one tile of weight is usually best: more take too many registers."""
-DECLARED: Final = 4 * MAX_ROWS * (max(WARPS) + 1)
-"""Bytes, at most, that a block declares beside its ring: per row a sum per warp, and what a choice must beat."""
+DECLARED: Final = 2 * 4 * MAX_ROWS
+"""Bytes, at most, that a block declares beside its ring: per row the factor of its norm, and what a choice must beat."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,17 @@ def shared_memory_limit() -> int:
     return attributes["MaxSharedMemoryPerBlockOptin"] - STATIC_SHARED
 
 
+@cache
+def processors() -> tuple[int, int]:
+    """Of the current GPU: its SMs, and the bytes of shared memory that each of them has; without one, none."""
+    if not torch.cuda.is_available():
+        return 0, 0
+    import cupy
+
+    attributes: Mapping[str, int] = cupy.cuda.Device(torch.cuda.current_device()).attributes
+    return attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerMultiprocessor"]
+
+
 def expect(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
     """Raise ValueError where `tensor` is not a contiguous array of at least `shape` in its first axis, exactly in the
     others.

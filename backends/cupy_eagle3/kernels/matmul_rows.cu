@@ -39,13 +39,12 @@ const int UNITS = (CHUNKS + SPAN - 1) / SPAN;
 const int TILES = ROW_TILES * WEIGHT_TILES;
 const int GROUPS = (N_OUT + WEIGHT_TILES * FEATURES - 1) / (WEIGHT_TILES * FEATURES);  // of WEIGHT_TILES tiles
 const int GRID = (GROUPS + PASSES - 1) / PASSES;  // block b takes the groups b, b + GRID, …
-const int SQUARES = K_IN / 8, EACH = (SQUARES + WARPS * 32 - 1) / (WARPS * 32);  // of a row, and a thread's share of them
-const bool EARLY = SCALED && ROW_TILES * EACH <= 2;  // beyond that there are no registers to keep them in
+const int SQUARES = K_IN / 8, EACH = (SQUARES / 4 + 31) / 32;  // of a row, and how many fours of them a lane adds up
+const bool EARLY = SPAN * ROW_TILES <= 8;  // x is asked for before its weights are there; of more no registers are left
 const int ROUND = TILES < 4 ? TILES : 4;  // tiles that the sums of the warps are taken of at a time
 
 // To find room on an SM at once, of few rows and tiles: so many registers are enough for these.
 const int BLOCKS = ROW_TILES > 1 || WEIGHT_TILES > 2 ? 1 : WARPS == 16 ? 2 : WARPS == 8 ? 3 : 4;
-const bool LEAST_EARLY = !EARLY || EACH == 1 || WARPS * BLOCKS < 32;  // where registers are left beside the squares
 
 // The ring [STAGES][WARPS][SPAN][WEIGHT_TILES][2][32], and the sums of the warps: after it, or, with one pass, in its place.
 const int RING = STAGES * WARPS * SPAN * WEIGHT_TILES * 64;
@@ -56,7 +55,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
                                                                              float* normed_squares, const bf16* norm_weight,
                                                                              Choice* choices, const int* active_count,
                                                                              int rows_per_slot, float eps) {
-    __shared__ float row_squares[ROW_TILES * 8][WARPS];
+    __shared__ float factor[ROW_TILES * 8];  // that a row lacks of its norm
     __shared__ unsigned to_beat[ROW_TILES * 8];  // by a choice that needs an atomic operation
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 
@@ -100,6 +99,17 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
         fetch(stage);
         end_of_group();
     }
+    const int element = threadIdx.x % 128, half = element / 32, own = threadIdx.x / 128;
+    const int finished = 2 * c + half % 2, made = g + 8 * (half / 2);  // row and feature in a tile
+    auto column_of = [&](int group, int tile) {
+        return (group * WEIGHT_TILES + tile % WEIGHT_TILES) * FEATURES + made;
+    };
+    // Of the tile that a thread finishes first. Weights of norms come from memory, once per step: a trip to be made early.
+    auto gain_of = [&](int group) {
+        const bool wanted = FEEDS_NORM && own < TILES && column_of(group, own) < N_OUT;
+        return wanted ? to_float(norm_weight[column_of(group, own)]) : 0;
+    };
+    float gain = gain_of(blockIdx.x);
     // No kernel directly before a product changes how many rows there are.
     const int rows = *active_count * rows_per_slot, tiles = (rows + 7) / 8;
     if (!HELD) let_next_start();
@@ -109,66 +119,66 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
         return;
     }
 
-    // What the sums will be finished with is asked for now, and used when they are there.
-    const int element = threadIdx.x % 128, half = element / 32, own = threadIdx.x / 128;
-    const int finished = 2 * c + half % 2, made = g + 8 * (half / 2);  // row and feature in a tile
-    auto load_squares = [&](float(&into)[8][EACH], int tile) {
-#pragma unroll
-        for (int n = 0; n < 8; ++n)
-#pragma unroll
-            for (int e = 0; e < EACH; ++e) {
-                const int row = tile * 8 + n, at = threadIdx.x + e * WARPS * 32;
-                into[n][e] = row < rows && at < SQUARES ? squares[row * SQUARES + at] : 0;
-            }
-    };
-    float squared[EARLY ? ROW_TILES : 1][8][EACH];
-    if (EARLY)
-#pragma unroll
-        for (int t = 0; t < ROW_TILES; ++t) load_squares(squared[t], t);
     const bf16* mine = x + (long long)g * K_IN + 8 * c;
+    uint4 b[SPAN][ROW_TILES];
+    auto load_rows = [&](int unit, int s) {
+        const int chunk = unit * SPAN + s;
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; ++t) {
+            b[s][t] = {};
+            if (t * 8 + g < rows && (CHUNKS % SPAN == 0 || chunk < CHUNKS))
+                b[s][t] = *reinterpret_cast<const uint4*>(mine + (long long)t * 8 * K_IN + chunk * 32);
+        }
+    };
+    auto load_rows_early = [&](int unit) {
+#pragma unroll
+        for (int s = 0; s < SPAN; ++s)
+            if (EARLY) load_rows(unit, s);
+    };
+    if (warp < UNITS) load_rows_early(warp);
+    if (SCALED)
+#pragma unroll 1
+        for (int row = warp; row < rows; row += WARPS) {
+            const float4* of = reinterpret_cast<const float4*>(squares + row * SQUARES);
+            float4 four[EACH];
+#pragma unroll
+            for (int e = 0; e < EACH; ++e) four[e] = lane + 32 * e < SQUARES / 4 ? of[lane + 32 * e] : float4{};
+            float sum = 0;
+#pragma unroll
+            for (int e = 0; e < EACH; ++e) sum += (four[e].x + four[e].y) + (four[e].z + four[e].w);
+            sum = warp_sum(sum);
+            if (lane == 0) factor[row] = rsqrtf(sum / K_IN + eps);
+        }
     int stage = 0;
     bool first = true;  // of a block's units
 #pragma unroll 1
     for (int group = blockIdx.x; group < GROUPS; group += GRID) {
         auto place = [&](int tile, int& row, int& column) {
             row = tile / WEIGHT_TILES * 8 + finished;
-            column = (group * WEIGHT_TILES + tile % WEIGHT_TILES) * FEATURES + made;
+            column = column_of(group, tile);
             return row < rows && column < N_OUT;
         };
+        // What the sums will be finished with is asked for now, and used when they are there.
+        if (PASSES > 1 && group != blockIdx.x) gain = gain_of(group);
         float before = 0;
         if (EPILOGUE == RESIDUAL && own < TILES) {
             int row, column;
             if (place(own, row, column)) before = static_cast<const float*>(out)[(long long)row * N_OUT + column];
         }
         unsigned least = 0;  // that the row of this thread's number has by now
-        auto load_least = [&] {
-            if (CHOOSES && threadIdx.x < rows) least = logit_of(so_far(choices + threadIdx.x));
-        };
-        if (LEAST_EARLY) load_least();
+        if (CHOOSES && threadIdx.x < rows) least = logit_of(so_far(choices + threadIdx.x));
 
         float acc[WEIGHT_TILES][ROW_TILES][4] = {};
 #pragma unroll 1
         for (int unit = warp; unit < UNITS; unit += WARPS) {
-            uint4 b[SPAN][ROW_TILES], a[SPAN][WEIGHT_TILES][2];
-            auto load_rows = [&](int s) {
-                const int chunk = unit * SPAN + s;
-#pragma unroll
-                for (int t = 0; t < ROW_TILES; ++t) {
-                    b[s][t] = {};
-                    if (t * 8 + g < rows && (CHUNKS % SPAN == 0 || chunk < CHUNKS))
-                        b[s][t] = *reinterpret_cast<const uint4*>(mine + (long long)t * 8 * K_IN + chunk * 32);
-                }
-            };
-            // The unit before this one has been used: its place is for the one that comes STAGES after it.
+            uint4 a[SPAN][WEIGHT_TILES][2];
             if (!first) {
+                load_rows_early(unit);
+                // The unit before this one has been used: its place is for the one that comes STAGES after it.
                 fetch(stage == 0 ? STAGES - 1 : stage - 1);
                 end_of_group();
             }
             first = false;
-            // Rows come from the L2 cache: asked for early, unless that many registers are not to be had.
-#pragma unroll
-            for (int s = 0; s < SPAN; ++s)
-                if (SPAN * ROW_TILES <= 8) load_rows(s);
             await_copies<STAGES - 1>();
 #pragma unroll
             for (int s = 0; s < SPAN; ++s)
@@ -180,7 +190,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             stage = stage == STAGES - 1 ? 0 : stage + 1;
 #pragma unroll
             for (int s = 0; s < SPAN; ++s) {
-                if (SPAN * ROW_TILES > 8) load_rows(s);
+                if (!EARLY) load_rows(unit, s);
                 if (CHUNKS % SPAN && unit * SPAN + s >= CHUNKS) continue;
 #pragma unroll
                 for (int t = 0; t < ROW_TILES; ++t)
@@ -190,22 +200,6 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             }
         }
         if (PASSES == 1) await_copies<0>();
-        if (!LEAST_EARLY) load_least();
-        if (SCALED && group == blockIdx.x)
-#pragma unroll
-            for (int t = 0; t < ROW_TILES; ++t) {
-                if (t >= tiles) break;
-                float(&own)[8][EACH] = squared[EARLY ? t : 0];
-                if (!EARLY) load_squares(own, t);
-#pragma unroll
-                for (int n = 0; n < 8; ++n) {
-                    float sum = 0;
-#pragma unroll
-                    for (int e = 0; e < EACH; ++e) sum += own[n][e];
-                    sum = warp_sum(sum);
-                    if (lane == 0) row_squares[t * 8 + n][warp] = sum;
-                }
-            }
         // Of one pass, nobody may still need the ring; of more, the sums of the pass before.
         __syncthreads();
         if (CHOOSES && threadIdx.x < ROW_TILES * 8) to_beat[threadIdx.x] = least;
@@ -235,12 +229,8 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
                 const bool wanted = place(from + n, row, column);
                 const long long at = (long long)row * N_OUT + column;
                 if (SCALED && wanted) {
-                    float sum = 0;
-#pragma unroll
-                    for (int w = 0; w < WARPS; ++w) sum += row_squares[row][w];
-                    const float scale = rsqrtf(sum / K_IN + eps);
-                    total *= scale;
-                    up *= scale;
+                    total *= factor[row];
+                    up *= factor[row];
                 }
                 if (EPILOGUE == PLAIN && wanted) static_cast<float*>(out)[at] = total;
                 if (CHOOSES) {
@@ -255,7 +245,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
                     float value = 0;
                     if (wanted) stream[at] = value = (from + n == own ? before : stream[at]) + total;
                     if (FEEDS_NORM) {
-                        if (wanted) normed[at] = to_bf16(value * to_float(norm_weight[column]));
+                        if (wanted) normed[at] = to_bf16(value * (from + n == own ? gain : to_float(norm_weight[column])));
                         float square = value * value;  // summed over the eight columns that lanes c, c + 4, … hold
 #pragma unroll
                         for (int step = 16; step >= 4; step /= 2) square += __shfl_xor_sync(FULL_WARP, square, step);

@@ -9,12 +9,16 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import MAX_ROWS, ROW_TILE, GemmConfig
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect, shared_memory_limit
+from specgate.backends.cupy_eagle3.kernels.gemm_config import DECLARED, MAX_ROWS, ROW_TILE, GemmConfig
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect, processors, shared_memory_limit
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
 NORM_GROUP: Final = 8
 """Elements that one partial sum of squares is over."""
+SPREAD: Final = 8 * 2**20
+"""Bytes of weight from which on blocks are spread evenly: a small product gains more from starting early anywhere."""
+RESERVED: Final = 1024
+"""Bytes of shared memory that the driver takes for each block."""
 
 
 class Epilogue(IntEnum):
@@ -84,8 +88,26 @@ class MatmulRows(Kernel):
             weight_tiles=self.config.tiles,
             passes=self.config.passes,
             held=self.config.held,
-            shared_bytes=self.config.shared_bytes(tiles),
+            shared_bytes=self.spread(self.config.shared_bytes(tiles)),
         )
+
+    @property
+    def blocks(self) -> int:
+        """Of a launch."""
+        features = self.config.tiles * (8 if self.epilogue is Epilogue.SWIGLU else 16)
+        return -(-(-(-self.n_out // features)) // self.config.passes)
+
+    def spread(self, needed: int) -> int:
+        """Bytes of shared memory, `needed` or more, of which an SM has room for its share of the blocks, and for no
+        more: of a kernel that starts early, the SMs that are free first would else take more, and all wait for them.
+        """
+        count, room = processors()
+        if not count or 2 * self.n_out * self.k_in < SPREAD:
+            return needed
+        share = -(-self.blocks // count)
+        least = room // (share + 1) - RESERVED + 128
+        most = min(room // share - RESERVED - DECLARED, shared_memory_limit() - DECLARED)
+        return max(needed, min(least, most))
 
     @property
     def weight(self) -> tuple[int, int]:
@@ -138,11 +160,9 @@ class MatmulRows(Kernel):
             left = norm[0].rows, norm[0].squares, norm[1]
         if choices is not None:
             expect("choices", choices, (rows.most,), torch.int64)
-        features = self.config.tiles * (8 if swiglu else 16)
-        groups = -(-self.n_out // features)
         self.launch(
             "matmul_rows",
-            (-(-groups // self.config.passes),),
+            (self.blocks,),
             (self.config.warps * 32,),
             *(out, x_rows, weight, squares, *left, choices, rows.active_count, rows.per_slot, eps),
         )

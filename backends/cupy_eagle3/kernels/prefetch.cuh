@@ -1,4 +1,4 @@
-// Weights on their way into the L2 cache while a kernel waits for the one before it.
+// What a kernel will read, on its way into the L2 cache while it waits for the one before it.
 #pragma once
 
 // `bytes` at `from`, by all Threads threads of a block.

@@ -50,12 +50,14 @@ def test_what_moves_work_otherwise_splits_k_alike_leaves_no_block_idle_and_is_po
 
 
 def test_a_split_whose_least_ring_does_not_fit_is_refused_with_both_sizes() -> None:
-    with pytest.raises(ValueError, match="131072 bytes of shared memory are needed; 96000 are there"):
+    with pytest.raises(ValueError, match="131072 bytes of shared memory are needed; 99840 are there"):
         GemmConfig(16, 4).fitted(4096, LEAST_SHARED)
 
 
 def test_passes_are_given_up_where_ring_and_sums_do_not_fit_side_by_side() -> None:
-    assert GemmConfig(16, 2, 3, 1, passes=7).fitted(4096, LEAST_SHARED) == GemmConfig(16, 2, 2, 1, passes=1)
+    several = GemmConfig(16, 2, 3, 1, passes=7)
+    assert several.fitted(4096, 96 * 1024) == GemmConfig(16, 2, 2, 1, passes=1)
+    assert several.fitted(4096, LEAST_SHARED) == GemmConfig(16, 2, 2, 1, passes=7)
 
 
 @pytest.mark.parametrize(
