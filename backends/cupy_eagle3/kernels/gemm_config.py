@@ -9,6 +9,10 @@ from typing import Final
 from specgate.backends.cupy_eagle3.kernels.loader import shared_memory_limit
 
 MAX_ROWS: Final = 64
+SPREAD: Final = 8 * 2**20
+"""Bytes of weight from which on blocks are spread: a small product gains more from starting early, wherever that is."""
+RESERVED: Final = 1024
+"""Bytes of shared memory that the driver takes for itself, of every block."""
 WARPS: Final = (4, 8, 16)
 SPANS: Final = (1, 2, 4)
 STAGES: Final = (1, 2, 3, 4)
@@ -17,6 +21,8 @@ ROW_TILE: Final = 8
 """Rows of x that a tensor core takes at a time."""
 STAGE_BYTES: Final = 1024
 """Of a tile's chunk: 16 rows of weight, 32 of k, bfloat16."""
+SHARED_UNIT: Final = 128
+"""Bytes in which shared memory is given out."""
 TILE_BYTES: Final = 512
 """Of a warp's sums of a tile: 16 features, 8 rows, float32."""
 SUMMED: Final = 4
@@ -24,7 +30,7 @@ SUMMED: Final = 4
 MANY_ROWS: Final = 16
 """Beyond which one tile of weight is usually best: more take too many registers."""
 DECLARED: Final = 2 * 4 * MAX_ROWS
-"""Bytes, at most, that a block declares beside its ring: per row the factor of its norm, and what a choice must beat."""
+"""Bytes, at most, that a block declares beside its ring: per row its norm's factor, and what a choice must beat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,18 @@ class GemmConfig:
     def sums(self, tiles: int) -> int:
         """Bytes of the sums of all warps for a block of `tiles` tiles."""
         return self.warps * min(SUMMED, tiles) * TILE_BYTES
+
+
+def spread(needed: int, blocks: int, processors: int, room: int) -> int:
+    """Bytes of shared memory to ask for where a block needs `needed`, so that each of `processors` SMs, with `room`
+    bytes, holds no more than its share of `blocks`.
+
+    Where kernels start early, the SMs that are free first would else take more blocks, and all wait for these.
+    """
+    share = -(-blocks // processors)
+    too_many = room // (share + 1) - RESERVED + SHARED_UNIT
+    enough = room // share - RESERVED - DECLARED
+    return max(needed, min(too_many, enough) // SHARED_UNIT * SHARED_UNIT)
 
 
 def widest(k_in: int) -> int:

@@ -129,9 +129,8 @@ def shared_memory_limit() -> int:
     return attributes["MaxSharedMemoryPerBlockOptin"] - STATIC_SHARED
 
 
-@cache
-def processors() -> tuple[int, int]:
-    """Of the current GPU: its SMs, and the bytes of shared memory that each of them has; without one, none."""
+def multiprocessors() -> tuple[int, int]:
+    """How many the current GPU has, and the bytes of shared memory of each; without a GPU, none."""
     if not torch.cuda.is_available():
         return 0, 0
     import cupy

@@ -136,6 +136,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             if (EARLY) load_rows(unit, s);
     };
     if (warp < UNITS) load_rows_early(warp);
+    // A warp per row, in an order that no configuration changes, and now, while weights are still on their way.
     if (SCALED)
 #pragma unroll 1
         for (int row = warp; row < rows; row += WARPS) {
@@ -173,7 +174,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
         for (int unit = warp; unit < UNITS; unit += WARPS) {
             uint4 a[SPAN][WEIGHT_TILES][2];
             if (!first) {
-                load_rows_early(unit);
+                load_rows_early(unit);  // before the weights, behind which they would wait
                 // The unit before this one has been used: its place is for the one that comes STAGES after it.
                 fetch(stage == 0 ? STAGES - 1 : stage - 1);
                 end_of_group();

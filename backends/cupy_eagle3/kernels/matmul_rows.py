@@ -9,16 +9,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import DECLARED, MAX_ROWS, ROW_TILE, GemmConfig
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect, processors, shared_memory_limit
+from specgate.backends.cupy_eagle3.kernels.gemm_config import MAX_ROWS, ROW_TILE, SPREAD, GemmConfig, spread
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect, multiprocessors, shared_memory_limit
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
 NORM_GROUP: Final = 8
 """Elements that one partial sum of squares is over."""
-SPREAD: Final = 8 * 2**20
-"""Bytes of weight from which on blocks are spread evenly: a small product gains more from starting early anywhere."""
-RESERVED: Final = 1024
-"""Bytes of shared memory that the driver takes for each block."""
 
 
 class Epilogue(IntEnum):
@@ -73,6 +69,8 @@ class MatmulRows(Kernel):
         self.scaled, self.feeds_norm, self.chooses = scaled, feeds_norm, chooses
         tiles = -(-rows // ROW_TILE)
         self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
+        needed, (processors, room) = self.config.shared_bytes(tiles), multiprocessors()
+        spreads = processors > 0 and 2 * self.weight[0] * k_in >= SPREAD
         super().__init__(
             "matmul_rows",
             n_out=n_out,
@@ -88,26 +86,15 @@ class MatmulRows(Kernel):
             weight_tiles=self.config.tiles,
             passes=self.config.passes,
             held=self.config.held,
-            shared_bytes=self.spread(self.config.shared_bytes(tiles)),
+            shared_bytes=spread(needed, self.blocks, processors, room) if spreads else needed,
         )
 
     @property
     def blocks(self) -> int:
         """Of a launch."""
         features = self.config.tiles * (8 if self.epilogue is Epilogue.SWIGLU else 16)
-        return -(-(-(-self.n_out // features)) // self.config.passes)
-
-    def spread(self, needed: int) -> int:
-        """Bytes of shared memory, `needed` or more, of which an SM has room for its share of the blocks, and for no
-        more: of a kernel that starts early, the SMs that are free first would else take more, and all wait for them.
-        """
-        count, room = processors()
-        if not count or 2 * self.n_out * self.k_in < SPREAD:
-            return needed
-        share = -(-self.blocks // count)
-        least = room // (share + 1) - RESERVED + 128
-        most = min(room // share - RESERVED - DECLARED, shared_memory_limit() - DECLARED)
-        return max(needed, min(least, most))
+        groups = -(-self.n_out // features)
+        return -(-groups // self.config.passes)
 
     @property
     def weight(self) -> tuple[int, int]:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import DECLARED, SPANS, WARPS, GemmConfig, widest
+from specgate.backends.cupy_eagle3.kernels.gemm_config import (
+    DECLARED,
+    RESERVED,
+    SPANS,
+    WARPS,
+    GemmConfig,
+    spread,
+    widest,
+)
 from specgate.backends.cupy_eagle3.kernels.loader import LEAST_SHARED
 
 configs = st.builds(
@@ -82,3 +90,18 @@ def test_sixteen_rows_take_two_tiles_of_weight_and_more_rows_one() -> None:
     tiles = {rows: GemmConfig(tiles=2).at(rows).tiles for rows in (1, 8, 9, 16, 17, 64)}
     assert tiles == {1: 2, 8: 2, 9: 2, 16: 2, 17: 1, 64: 1}
     assert GemmConfig(tiles=1).at(16).tiles == 2
+
+
+@given(
+    needed=st.integers(0, 200 * 1024),
+    blocks=st.integers(1, 2000),
+    processors=st.integers(1, 200),
+    room=st.sampled_from((100 * 1024, 164 * 1024, 228 * 1024)),
+)
+def test_an_sm_gets_room_for_its_share_of_the_blocks_and_for_no_more(
+    needed: int, blocks: int, processors: int, room: int
+) -> None:
+    asked, share = spread(needed, blocks, processors, room), -(-blocks // processors)
+    assert asked >= needed
+    assert asked == needed or share * (asked + DECLARED + RESERVED) <= room
+    assert share > 8 or (share + 1) * (asked + RESERVED) > room

@@ -7,6 +7,7 @@ import torch
 
 from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.loader import function, multiprocessors
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
 from tests.backends.cupy_eagle3.kernels.device import normal, poisoned, relative_error, rows_of
 
@@ -175,6 +176,24 @@ def test_how_work_is_moved_changes_no_bit_of_what_a_residual_leaves(rows: int) -
     assert relative_error(usual[0], before.double() + oracles.matmul_rows(x, weight)) < 1e-5
     for config in MOVED:
         assert all(torch.equal(a, b) for a, b in zip(left(config), usual, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "config"),
+    [(4096, 4096, GemmConfig(8, 4, 2)), (6144, 4096, GemmConfig(8, 2, 2)), (28672, 4096, GemmConfig(4, 1, 2, 2))],
+)
+def test_an_sm_has_room_for_its_share_of_a_large_products_blocks_and_for_no_more(
+    n: int, k: int, config: GemmConfig
+) -> None:
+    from cuda.bindings import driver
+
+    kernel = MatmulRows(n, k, Epilogue.PLAIN, 4, config)
+    pointer = function(kernel.spec, "matmul_rows", torch.cuda.current_device(), kernel.shared_bytes)
+    status, at_once = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        pointer, 32 * kernel.config.warps, kernel.shared_bytes
+    )
+    assert status == driver.CUresult.CUDA_SUCCESS
+    assert at_once == -(-kernel.blocks // multiprocessors()[0])
 
 
 def test_products_that_feed_each_other_do_not_overtake_each_other() -> None:
