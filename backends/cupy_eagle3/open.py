@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -65,8 +66,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     tuned, shape_log = chosen_files(request.options)
     target = load_target(request.pair.target, DTYPE, device, request.pair.rope)
     draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
-    fmha = fmha or usual_config(target.geometry.head_dim, request.max_batch, request.max_positions)
-    sizes = Sizes(request.max_batch, request.max_positions, request.max_k + 1, fmha)
+    sizes = Sizes(request.max_batch, request.max_positions, request.max_k + 1)
+    sizes = replace(sizes, fmha=fmha or usual_config(sizes.heads(target.geometry), sizes.slots))
     memory = memory_plan.plan(target.geometry, draft.geometry if draft else None, sizes)
     graphs = request.options.get("graphs") != "off"
     with refusing_overflow(str(request.pair.target)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,13 +23,13 @@ from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.geometry import TargetGeometry
 from specgate.core import PairRef, Role
 
-SLACK = 512
+SLACK = 2048
 """Positions beyond the context, as a stretch of some steps needs them."""
 
 
 def sizes_of(target: TargetGeometry, context: int, batch: int, max_k: int) -> Sizes:
-    positions = context + SLACK
-    return Sizes(batch, positions, max_k + 1, usual_config(target.head_dim, batch, positions))
+    sizes = Sizes(batch, context + SLACK, max_k + 1)
+    return replace(sizes, fmha=usual_config(sizes.heads(target), batch))
 
 
 class Stage:

@@ -102,8 +102,9 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
         atomicAdd(statistics + 3, done);
     }
 #endif
+    // A block that waited would hold a place that one with work may need. Where any slot is active, others wait for all.
     if (idle) {
-        await_previous();
+        if (count == 0) await_previous();
         return;
     }
 

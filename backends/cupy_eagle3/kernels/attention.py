@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect, shared_memory_limit
+from specgate.backends.cupy_eagle3.kernels.loader import (
+    RESERVED_SHARED,
+    Kernel,
+    expect,
+    multiprocessors,
+    shared_memory_limit,
+)
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
 QUERY_TILE = 16
 """Query rows that a block of threads holds: the heads of a group, for as many tokens as fit."""
 LONGEST_TILE = 32 * BLOCK
 """A lane of a warp holds one entry of the block table."""
+SHORTEST_TILE = 256
+"""That is worth a block."""
 STATIC_SHARED_BYTES = 8 * 1024
 """At most, that a block that attends declares beside its ring."""
 STATISTICS = ("total", "span_empty", "mask_empty", "executed")
@@ -43,6 +51,10 @@ class FmhaConfig:
         if not 1 <= self.stages <= 8:
             raise ValueError(f"{self}: stages must be 1 to 8")
 
+    def ring(self, head_dim: int) -> int:
+        """Its bytes."""
+        return self.stages * self.warps * piece_bytes(head_dim)
+
     def fitted(self, head_dim: int, shared_memory: int) -> FmhaConfig:
         """The same arithmetic within `shared_memory` bytes of a block."""
         return replace(self, stages=min(self.stages, max(1, shared_memory // (self.warps * piece_bytes(head_dim)))))
@@ -62,23 +74,54 @@ def piece_bytes(head_dim: int) -> int:
     return 32 * head_dim * 2
 
 
-REGIMES = (
-    (128, 4, 8192, FmhaConfig(kv_tile=1024)),
-    (128, 1, 0, FmhaConfig(kv_tile=1024)),
-    (0, 4, 8192, FmhaConfig(kv_tile=768, warps=8, stages=3)),
-    (0, 1, 0, FmhaConfig(kv_tile=832, warps=8, stages=4)),
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """What holds for heads of `head_dim` and more, `slots` and more, `positions` and more: `config`, whose tile is yet
+    to be fitted to whole waves of blocks, which take `share` of a GPU's places for blocks.
+    """
+
+    head_dim: int
+    slots: int
+    positions: int
+    config: FmhaConfig
+    share: float = 1.0
+
+    def holds(self, heads: Heads, slots: int) -> bool:
+        return heads.head_dim >= self.head_dim and slots >= self.slots and heads.positions >= self.positions
+
+
+REGIMES: Final = (
+    Regime(128, 4, 8192, FmhaConfig(kv_tile=1024)),
+    Regime(128, 1, 0, FmhaConfig(kv_tile=1024)),
+    Regime(0, 4, 8192, FmhaConfig(kv_tile=768, warps=8, stages=3)),
+    # Blocks of one slot leave some SMs to the products around attention.
+    Regime(0, 1, 0, FmhaConfig(kv_tile=832, warps=8, stages=4), share=0.92),
 )
-"""Head size, slots and positions at least, and the configuration used there: docs/performance.md cites the sweep.
-
-On an SM of an H200 fit two blocks of 4 warps with head size 128, and one or two of 8 with 64. Of head size 64, tiles
-leave some SMs to the products around attention.
-"""
+"""The first that holds counts: docs/performance.md cites the sweep."""
 
 
-def usual_config(head_dim: int, slots: int, positions: int) -> FmhaConfig:
-    """Of an engine of `slots` slots with up to `positions` positions each."""
-    at_least = (head_dim, slots, positions)
-    return next(config for *least, config in REGIMES if all(map(operator.ge, at_least, least)))
+def usual_config(heads: Heads, slots: int) -> FmhaConfig:
+    """Of an engine of `slots` slots with up to `heads.positions` positions each."""
+    regime = next(regime for regime in REGIMES if regime.holds(heads, slots))
+    config, (processors, room) = regime.config, multiprocessors()
+    if not processors:
+        return config
+    fitted = config.fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES)
+    block = fitted.ring(heads.head_dim) + STATIC_SHARED_BYTES + RESERVED_SHARED
+    at_once = int(regime.share * processors * max(1, room // block))
+    tile = tile_of_whole_waves(config.kv_tile, heads.positions, slots * heads.kv_heads, at_once)
+    return replace(config, kv_tile=tile)
+
+
+def tile_of_whole_waves(tile: int, positions: int, spans: int, at_once: int) -> int:
+    """Near `tile`, one that cuts `spans` spans of `positions` into no more blocks than fill a GPU that takes `at_once`
+    of them a whole number of times: the few blocks of another wave would take as long as a whole one.
+    """
+    waves = max(1, round(positions * spans / (tile * at_once)))
+    chunks = waves * at_once // spans
+    if not chunks:
+        return tile
+    return min(max(-(-positions // (chunks * BLOCK)) * BLOCK, SHORTEST_TILE), LONGEST_TILE)
 
 
 def joining_warps(chunks: int) -> int:
@@ -129,7 +172,7 @@ class Attention(Kernel):
             statistics=int(statistics),
             joining=self.joining,
             log2e_over_sqrt_head_dim=math.log2(math.e) / math.sqrt(heads.head_dim),
-            shared_bytes=self.config.stages * self.config.warps * piece_bytes(heads.head_dim),
+            shared_bytes=self.config.ring(heads.head_dim),
         )
 
     def partial_shapes(self, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
-from specgate.backends.cupy_eagle3.kernels.loader import shared_memory_limit
+from specgate.backends.cupy_eagle3.kernels.loader import RESERVED_SHARED, shared_memory_limit
 
 MAX_ROWS: Final = 64
 SPREAD: Final = 8 * 2**20
 """Bytes of weight from which on blocks are spread: a small product gains more from starting early, wherever that is."""
-RESERVED: Final = 1024
-"""Bytes of shared memory that the driver takes for itself, of every block."""
 WARPS: Final = (4, 8, 16)
 SPANS: Final = (1, 2, 4)
 STAGES: Final = (1, 2, 3, 4)
@@ -140,8 +138,8 @@ def spread(needed: int, blocks: int, processors: int, room: int) -> int:
     Where kernels start early, the SMs that are free first would else take more blocks, and all wait for these.
     """
     share = -(-blocks // processors)
-    too_many = room // (share + 1) - RESERVED + SHARED_UNIT
-    enough = room // share - RESERVED - DECLARED
+    too_many = room // (share + 1) - RESERVED_SHARED + SHARED_UNIT
+    enough = room // share - RESERVED_SHARED - DECLARED
     return max(needed, min(too_many, enough) // SHARED_UNIT * SHARED_UNIT)
 
 

@@ -29,6 +29,8 @@ OPTIONS: Final = (
 )
 STATIC_SHARED: Final = 1024
 """Bytes left for what a kernel declares itself."""
+RESERVED_SHARED: Final = 1024
+"""Bytes that the driver takes for itself, of every block."""
 LEAST_SHARED: Final = 99 * 1024 - STATIC_SHARED
 """Of a block on sm_120; sm_80 and sm_90 have more."""
 BESIDE_A_STEP: Final = frozenset({"read_memory"})

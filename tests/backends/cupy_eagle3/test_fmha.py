@@ -2,10 +2,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.buffers import Buffers, tensors_of
 from specgate.backends.cupy_eagle3.fmha import config_of, recut
-from specgate.backends.cupy_eagle3.kernels.attention import REGIMES, FmhaConfig, usual_config
+from specgate.backends.cupy_eagle3.kernels import attention
+from specgate.backends.cupy_eagle3.kernels.attention import (
+    LONGEST_TILE,
+    REGIMES,
+    FmhaConfig,
+    tile_of_whole_waves,
+    usual_config,
+)
+from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.core import Budget, Role
 from specgate.errors import UsageError
@@ -23,12 +33,53 @@ def test_a_knob_or_value_that_attention_does_not_have_is_refused(knobs: dict[str
         config_of(knobs)
 
 
-def test_each_regime_has_its_configuration() -> None:
-    by_regime = {(dim, slots, positions): config for dim, slots, positions, config in REGIMES}
+def test_each_regime_has_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "multiprocessors", lambda: (0, 0))
+    by_regime = {(regime.head_dim, regime.slots, regime.positions): regime.config for regime in REGIMES}
     for dim, least in ((128, 128), (64, 0)):
-        assert usual_config(dim, 1, 40000) == usual_config(dim, 3, 100) == by_regime[least, 1, 0]
-        assert usual_config(dim, 8, 8191) == by_regime[least, 1, 0]
-        assert usual_config(dim, 4, 8192) == usual_config(dim, 8, 40000) == by_regime[least, 4, 8192]
+
+        def usual(slots: int, positions: int, dim: int = dim) -> FmhaConfig:
+            return usual_config(Heads(8, 2, dim, positions), slots)
+
+        assert usual(1, 40000) == usual(3, 100) == usual(8, 8191) == by_regime[least, 1, 0]
+        assert usual(4, 8192) == usual(8, 40000) == by_regime[least, 4, 8192]
+
+
+@pytest.mark.parametrize(
+    ("heads", "slots", "tile", "blocks"),
+    [
+        (Heads(32, 8, 128, 33280), 1, 1024, 264),  # two on each of 132 SMs
+        (Heads(32, 8, 128, 34880), 1, 1088, 264),
+        (Heads(32, 8, 128, 18500), 4, 1216, 512),
+        (Heads(32, 8, 128, 9216), 1, 320, 232),
+        (Heads(9, 3, 64, 33280), 1, 832, 120),
+        (Heads(9, 3, 64, 18500), 4, 896, 252),
+        (Heads(9, 3, 64, 300), 1, 256, 6),
+    ],
+    ids=str,
+)
+def test_attention_is_cut_into_whole_waves_of_blocks(
+    monkeypatch: pytest.MonkeyPatch, heads: Heads, slots: int, tile: int, blocks: int
+) -> None:
+    monkeypatch.setattr(attention, "multiprocessors", lambda: (132, 228 * 1024))
+    monkeypatch.setattr(attention, "shared_memory_limit", lambda: 226 * 1024)
+    config = usual_config(heads, slots)
+    assert config.kv_tile == tile
+    assert -(-heads.positions // config.kv_tile) * heads.kv_heads * slots == blocks
+
+
+@given(
+    tile=st.integers(1, 32).map(lambda n: 64 * n),
+    positions=st.integers(1, 200_000),
+    spans=st.integers(1, 500),
+    at_once=st.integers(1, 600),
+)
+def test_a_fitted_tile_leaves_no_wave_of_a_few_blocks(tile: int, positions: int, spans: int, at_once: int) -> None:
+    fitted = tile_of_whole_waves(tile, positions, spans, at_once)
+    waves = max(1, round(positions * spans / (tile * at_once)))
+    assert FmhaConfig(kv_tile=fitted)
+    if waves * at_once >= spans and fitted < LONGEST_TILE:
+        assert -(-positions // fitted) * spans <= waves * at_once
 
 
 def test_only_the_workspaces_of_attention_are_made_anew() -> None:

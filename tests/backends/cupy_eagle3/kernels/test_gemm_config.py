@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.kernels.gemm_config import (
     DECLARED,
-    RESERVED,
     SPANS,
     WARPS,
     GemmConfig,
     spread,
     widest,
 )
-from specgate.backends.cupy_eagle3.kernels.loader import LEAST_SHARED
+from specgate.backends.cupy_eagle3.kernels.loader import LEAST_SHARED, RESERVED_SHARED
 
 configs = st.builds(
     GemmConfig,
@@ -103,5 +102,5 @@ def test_an_sm_gets_room_for_its_share_of_the_blocks_and_for_no_more(
 ) -> None:
     asked, share = spread(needed, blocks, processors, room), -(-blocks // processors)
     assert asked >= needed
-    assert asked == needed or share * (asked + DECLARED + RESERVED) <= room
-    assert share > 8 or (share + 1) * (asked + RESERVED) > room
+    assert asked == needed or share * (asked + DECLARED + RESERVED_SHARED) <= room
+    assert share > 8 or (share + 1) * (asked + RESERVED_SHARED) > room
