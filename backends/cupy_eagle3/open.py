@@ -16,7 +16,7 @@ from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.engine import CupyEngine
 from specgate.backends.cupy_eagle3.facts import engine_facts
 from specgate.backends.cupy_eagle3.fmha import config_of
-from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig, usual_config
+from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig
 from specgate.backends.cupy_eagle3.model import Draft, Target
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuning.required import describe, require
@@ -67,7 +67,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     target = load_target(request.pair.target, DTYPE, device, request.pair.rope)
     draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
     sizes = Sizes(request.max_batch, request.max_positions, request.max_k + 1)
-    sizes = replace(sizes, fmha=fmha or usual_config(sizes.heads(target.geometry), sizes.slots))
+    sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(target.geometry)
     memory = memory_plan.plan(target.geometry, draft.geometry if draft else None, sizes)
     graphs = request.options.get("graphs") != "off"
     with refusing_overflow(str(request.pair.target)):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig, usual_config
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 
@@ -19,6 +19,10 @@ class Sizes:
     positions: int
     max_rows: int
     fmha: FmhaConfig = field(default_factory=FmhaConfig)
+
+    def usual(self, target: TargetGeometry) -> Sizes:
+        """The same, with attention cut as is best for a target of that geometry."""
+        return replace(self, fmha=usual_config(self.heads(target), self.slots))
 
     @property
     def max_blocks(self) -> int:

@@ -23,7 +23,7 @@ from specgate.yamlfile import load
 
 DEMO: Final = ("micro-16k-b4", "micro-32k-single")
 PLANTED: Final = ("micro-8b-16k-b4", "micro-8b-32k-single")
-"""Batch 4 and one request: the two regimes that have a default of their own."""
+"""Batch 4 and one request, which are cut otherwise by default."""
 
 
 class GridForm(Form):

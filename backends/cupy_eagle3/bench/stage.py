@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,7 +13,6 @@ from specgate.backends.cupy_eagle3.bench.recording import Call, recorded
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.buffers import Buffers
 from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.kernels.attention import usual_config
 from specgate.backends.cupy_eagle3.model import Draft, Target
 from specgate.backends.cupy_eagle3.prompts import lay_out
 from specgate.backends.cupy_eagle3.sizes import Sizes
@@ -24,12 +22,11 @@ from specgate.backends.eagle3.geometry import TargetGeometry
 from specgate.core import PairRef, Role
 
 SLACK = 2048
-"""Positions beyond the context, as a stretch of some steps needs them."""
+"""Positions beyond the context: as 512 cycles of spec-3 need them. How attention is cut follows from it."""
 
 
 def sizes_of(target: TargetGeometry, context: int, batch: int, max_k: int) -> Sizes:
-    sizes = Sizes(batch, context + SLACK, max_k + 1)
-    return replace(sizes, fmha=usual_config(sizes.heads(target), batch))
+    return Sizes(batch, context + SLACK, max_k + 1).usual(target)
 
 
 class Stage:

@@ -102,7 +102,8 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
         atomicAdd(statistics + 3, done);
     }
 #endif
-    // A block that waited would hold a place that one with work may need. Where any slot is active, others wait for all.
+    // A block that waited would hold a place that one with work may need. It need not: of an active slot the first chunk that
+    // is seen always has work, and waits. (What is counted above is counted by kernels that are compiled for that alone.)
     if (idle) {
         if (count == 0) await_previous();
         return;

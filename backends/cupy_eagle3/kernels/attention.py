@@ -103,9 +103,10 @@ REGIMES: Final = (
 def usual_config(heads: Heads, slots: int) -> FmhaConfig:
     """Of an engine of `slots` slots with up to `heads.positions` positions each."""
     regime = next(regime for regime in REGIMES if regime.holds(heads, slots))
-    config, (processors, room) = regime.config, multiprocessors()
-    if not processors:
+    config, gpu = regime.config, multiprocessors()
+    if gpu is None:
         return config
+    processors, room = gpu
     fitted = config.fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES)
     block = fitted.ring(heads.head_dim) + STATIC_SHARED_BYTES + RESERVED_SHARED
     at_once = int(regime.share * processors * max(1, room // block))
@@ -114,9 +115,11 @@ def usual_config(heads: Heads, slots: int) -> FmhaConfig:
 
 
 def tile_of_whole_waves(tile: int, positions: int, spans: int, at_once: int) -> int:
-    """Near `tile`, one that cuts `spans` spans of `positions` into no more blocks than fill a GPU that takes `at_once`
-    of them a whole number of times: the few blocks of another wave would take as long as a whole one.
+    """`tile`, where the blocks that it cuts `spans` spans of `positions` into are there `at_once`. Of more blocks, a
+    tile near it that makes a whole number of such waves: the few of another wave would take as long as a whole one.
     """
+    if -(-positions // tile) * spans <= at_once:
+        return tile
     waves = max(1, round(positions * spans / (tile * at_once)))
     chunks = waves * at_once // spans
     if not chunks:

@@ -3,7 +3,8 @@
 //
 // Every thread calls `await_previous` before it touches anything that the kernel before it may write or still read, and a
 // kernel calls `let_next_start` after that: so when a kernel starts, all but the one directly before it have ended, and it
-// may read, before it waits, whatever the others wrote.
+// may read, before it waits, whatever the others wrote. A block that touches nothing may end without waiting, as long as
+// another one of its kernel waits: a kernel that ended before the one before it would break that.
 //
 // Products, and what joins attention for one, call `let_next_start` before they wait, so that the kernels after them begin to
 // fetch weights, keys and values at once, or when a product's own last ones are under way. When a kernel behind a row of

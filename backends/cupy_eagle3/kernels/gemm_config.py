@@ -135,7 +135,8 @@ def spread(needed: int, blocks: int, processors: int, room: int) -> int:
     """Bytes of shared memory to ask for where a block needs `needed`, so that each of `processors` SMs, with `room`
     bytes, holds no more than its share of `blocks`.
 
-    Where kernels start early, the SMs that are free first would else take more blocks, and all wait for these.
+    Where kernels start early, the SMs that are free first would else take more blocks, and all wait for these. This is
+    no part of the code whose hash a tuned configuration carries: who changes it tunes anew.
     """
     share = -(-blocks // processors)
     too_many = room // (share + 1) - RESERVED_SHARED + SHARED_UNIT

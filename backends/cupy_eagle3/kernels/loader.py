@@ -61,7 +61,7 @@ class Spec:
 class Kernel:
     """What all launchers share: a compiled file, loaded at its first launch, and launches on the current stream.
 
-    `shared_bytes`: dynamic shared memory of a block, unless a launch says otherwise.
+    `shared_bytes`: dynamic shared memory of a block, unless a launch says otherwise; one size per function.
     """
 
     def __init__(self, stem: str, *, shared_bytes: int = 0, **constants: int | float) -> None:
@@ -131,10 +131,10 @@ def shared_memory_limit() -> int:
     return attributes["MaxSharedMemoryPerBlockOptin"] - STATIC_SHARED
 
 
-def multiprocessors() -> tuple[int, int]:
-    """How many the current GPU has, and the bytes of shared memory of each; without a GPU, none."""
+def multiprocessors() -> tuple[int, int] | None:
+    """How many the current GPU has, and the bytes of shared memory of each; without a GPU None."""
     if not torch.cuda.is_available():
-        return 0, 0
+        return None
     import cupy
 
     attributes: Mapping[str, int] = cupy.cuda.Device(torch.cuda.current_device()).attributes

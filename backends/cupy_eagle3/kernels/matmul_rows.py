@@ -69,8 +69,9 @@ class MatmulRows(Kernel):
         self.scaled, self.feeds_norm, self.chooses = scaled, feeds_norm, chooses
         tiles = -(-rows // ROW_TILE)
         self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
-        needed, (processors, room) = self.config.shared_bytes(tiles), multiprocessors()
-        spreads = processors > 0 and 2 * self.weight[0] * k_in >= SPREAD
+        shared, gpu = self.config.shared_bytes(tiles), multiprocessors()
+        if gpu is not None and 2 * self.weight[0] * k_in >= SPREAD:
+            shared = spread(shared, self.blocks, *gpu)
         super().__init__(
             "matmul_rows",
             n_out=n_out,
@@ -86,7 +87,7 @@ class MatmulRows(Kernel):
             weight_tiles=self.config.tiles,
             passes=self.config.passes,
             held=self.config.held,
-            shared_bytes=spread(needed, self.blocks, processors, room) if spreads else needed,
+            shared_bytes=shared,
         )
 
     @property

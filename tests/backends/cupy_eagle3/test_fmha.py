@@ -11,11 +11,12 @@ from specgate.backends.cupy_eagle3.kernels import attention
 from specgate.backends.cupy_eagle3.kernels.attention import (
     LONGEST_TILE,
     REGIMES,
+    SHORTEST_TILE,
     FmhaConfig,
     tile_of_whole_waves,
     usual_config,
 )
-from specgate.backends.cupy_eagle3.kernels.heads import Heads
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.core import Budget, Role
 from specgate.errors import UsageError
@@ -34,7 +35,7 @@ def test_a_knob_or_value_that_attention_does_not_have_is_refused(knobs: dict[str
 
 
 def test_each_regime_has_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "multiprocessors", lambda: (0, 0))
+    monkeypatch.setattr(attention, "multiprocessors", lambda: None)
     by_regime = {(regime.head_dim, regime.slots, regime.positions): regime.config for regime in REGIMES}
     for dim, least in ((128, 128), (64, 0)):
 
@@ -51,10 +52,10 @@ def test_each_regime_has_its_configuration(monkeypatch: pytest.MonkeyPatch) -> N
         (Heads(32, 8, 128, 33280), 1, 1024, 264),  # two on each of 132 SMs
         (Heads(32, 8, 128, 34880), 1, 1088, 264),
         (Heads(32, 8, 128, 18500), 4, 1216, 512),
-        (Heads(32, 8, 128, 9216), 1, 320, 232),
+        (Heads(32, 8, 128, 9216), 1, 1024, 72),
         (Heads(9, 3, 64, 33280), 1, 832, 120),
         (Heads(9, 3, 64, 18500), 4, 896, 252),
-        (Heads(9, 3, 64, 300), 1, 256, 6),
+        (Heads(9, 3, 64, 300), 1, 832, 3),
     ],
     ids=str,
 )
@@ -74,12 +75,18 @@ def test_attention_is_cut_into_whole_waves_of_blocks(
     spans=st.integers(1, 500),
     at_once=st.integers(1, 600),
 )
-def test_a_fitted_tile_leaves_no_wave_of_a_few_blocks(tile: int, positions: int, spans: int, at_once: int) -> None:
-    fitted = tile_of_whole_waves(tile, positions, spans, at_once)
+def test_beyond_one_wave_the_tile_is_the_shortest_that_makes_the_nearest_whole_number_of_them(
+    tile: int, positions: int, spans: int, at_once: int
+) -> None:
+    def blocks(tile: int) -> int:
+        return -(-positions // tile) * spans
+
     waves = max(1, round(positions * spans / (tile * at_once)))
-    assert FmhaConfig(kv_tile=fitted)
-    if waves * at_once >= spans and fitted < LONGEST_TILE:
-        assert -(-positions // fitted) * spans <= waves * at_once
+    wanted = tile
+    if blocks(tile) > at_once and waves * at_once >= spans:
+        tiles = range(SHORTEST_TILE, LONGEST_TILE + 1, BLOCK)
+        wanted = next((tile for tile in tiles if blocks(tile) <= waves * at_once), LONGEST_TILE)
+    assert tile_of_whole_waves(tile, positions, spans, at_once) == wanted
 
 
 def test_only_the_workspaces_of_attention_are_made_anew() -> None:

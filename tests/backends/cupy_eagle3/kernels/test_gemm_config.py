@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from specgate.backends.cupy_eagle3.kernels import matmul_rows
 from specgate.backends.cupy_eagle3.kernels.gemm_config import (
     DECLARED,
     SPANS,
@@ -17,6 +18,7 @@ from specgate.backends.cupy_eagle3.kernels.gemm_config import (
     widest,
 )
 from specgate.backends.cupy_eagle3.kernels.loader import LEAST_SHARED, RESERVED_SHARED
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 
 configs = st.builds(
     GemmConfig,
@@ -104,3 +106,22 @@ def test_an_sm_gets_room_for_its_share_of_the_blocks_and_for_no_more(
     assert asked >= needed
     assert asked == needed or share * (asked + DECLARED + RESERVED_SHARED) <= room
     assert share > 8 or (share + 1) * (asked + RESERVED_SHARED) > room
+
+
+@pytest.mark.parametrize(
+    ("n_out", "k_in", "epilogue", "config", "shared"),
+    [
+        (4096, 4096, Epilogue.RESIDUAL, GemmConfig(8, 4, 2), 76928),  # 256 blocks: two per SM, not three
+        (6144, 4096, Epilogue.PLAIN, GemmConfig(8, 4, 2), 65536),  # 384: three, and no more would fit
+        (14336, 4096, Epilogue.SWIGLU, GemmConfig(4, 1, 2, 2), 28288),  # 896: seven
+        (14336, 4096, Epilogue.SWIGLU, GemmConfig(16, 2, 3, 1, 14), 115840),  # 128: one
+        (128256, 4096, Epilogue.PLAIN, GemmConfig(8, 1, 2, 2), 32768),  # 4008: many waves
+        (1536, 576, Epilogue.SWIGLU, GemmConfig(8, 2, 2, 2), 65536),  # 3.5 MB of weights: left alone
+    ],
+)
+def test_blocks_of_large_products_alone_are_spread(
+    monkeypatch: pytest.MonkeyPatch, n_out: int, k_in: int, epilogue: Epilogue, config: GemmConfig, shared: int
+) -> None:
+    monkeypatch.setattr(matmul_rows, "multiprocessors", lambda: (132, 228 * 1024))
+    monkeypatch.setattr(matmul_rows, "shared_memory_limit", lambda: 226 * 1024)
+    assert MatmulRows(n_out, k_in, epilogue, 4, config).shared_bytes == shared

@@ -42,6 +42,7 @@ class Launch:
     grid: tuple[int, ...]
     block: tuple[int, ...]
     arguments: tuple[ARGUMENT, ...]
+    shared_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,15 @@ def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int
     launches, ranges = list[Launch](), list[str]()
 
     def record(
-        kernel: Kernel, name: str, grid: Sequence[int], block: Sequence[int], *arguments: ARGUMENT, **_: int
+        kernel: Kernel,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        *arguments: ARGUMENT,
+        shared_bytes: int | None = None,
     ) -> None:
-        launches.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments))
+        shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
+        launches.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments, shared))
 
     monkeypatch.setattr(Kernel, "launch", record)
     nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
@@ -99,6 +106,13 @@ def state(buffers: Buffers) -> Iterator[tuple[Tensor, str]]:
     """The arrays that kernels know by name."""
     for group in (buffers.slots, buffers.kv):
         yield from ((getattr(group, field.name), field.name) for field in fields(group))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_joins_attention_takes_no_shared_memory_of_its_ring(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    launches = step(monkeypatch, PAIRS[name], 3, 2).launches
+    assert {launch.shared_bytes for launch in launches if launch.name == "attention_combine"} == {0}
+    assert all(launch.shared_bytes > 0 for launch in launches if launch.name in ("attention", "matmul_rows"))
 
 
 @pytest.mark.parametrize("name", PAIRS)

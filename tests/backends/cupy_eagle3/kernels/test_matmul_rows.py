@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.bench import oracles
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.loader import function, multiprocessors
+from specgate.backends.cupy_eagle3.kernels.gemm_config import DECLARED, GemmConfig
+from specgate.backends.cupy_eagle3.kernels.loader import RESERVED_SHARED, function, multiprocessors
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
 from tests.backends.cupy_eagle3.kernels.device import normal, poisoned, relative_error, rows_of
 
@@ -193,7 +193,10 @@ def test_an_sm_has_room_for_its_share_of_a_large_products_blocks_and_for_no_more
         pointer, 32 * kernel.config.warps, kernel.shared_bytes
     )
     assert status == driver.CUresult.CUDA_SUCCESS
-    assert at_once == -(-kernel.blocks // multiprocessors()[0])
+    gpu = multiprocessors()
+    assert gpu is not None
+    share, needed = -(-kernel.blocks // gpu[0]), kernel.config.shared_bytes(1)
+    assert at_once == min(share, gpu[1] // (needed + DECLARED + RESERVED_SHARED))
 
 
 def test_products_that_feed_each_other_do_not_overtake_each_other() -> None:
