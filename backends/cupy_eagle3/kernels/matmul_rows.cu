@@ -136,7 +136,8 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             if (EARLY) load_rows(unit, s);
     };
     if (warp < UNITS) load_rows_early(warp);
-    // A warp per row, in an order that no configuration changes, and now, while weights are still on their way.
+    // A warp per row, in an order that no configuration changes, and now, while weights are still on their way. A warp that has
+    // several asks for one after the other.
     if (SCALED)
 #pragma unroll 1
         for (int row = warp; row < rows; row += WARPS) {
