@@ -3,9 +3,21 @@
 // A thread that reads only what it has copied itself needs no barrier: `await_copies` is enough.
 #pragma once
 
-__device__ __forceinline__ void copy_async(void* shared, const void* global) {
-    const unsigned to = (unsigned)__cvta_generic_to_shared(shared);
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+// Where `memory` lies in shared memory. It is the same for all lanes, but the compiler must not know: where it adds an address
+// that is the same for all lanes to one that is not, and a cache policy comes with them, it makes an instruction that no GPU
+// knows (NVRTC 13.0). What is added here is zero, since no lane comes after the last.
+__device__ __forceinline__ unsigned shared_address(const void* memory) {
+    unsigned lanes_before;
+    asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes_before));
+    return (unsigned)__cvta_generic_to_shared(memory) + (lanes_before >> 31);
+}
+
+// What is read once per step is the first that the L2 cache may forget: what lies between two kernels stays in it.
+__device__ __forceinline__ void copy_async(unsigned shared, const void* global) {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "l"(policy)
+                 : "memory");
 }
 
 // Everything copied since the last call is one group.

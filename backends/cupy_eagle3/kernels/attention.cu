@@ -119,22 +119,23 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
     __shared__ uint4 queries[WIDE][2][32];
     __shared__ float2 stats[WARPS][16];
 
-    auto piece = [&](int stage) { return memory + (stage * WARPS + warp) * PIECE + lane; };
+    const unsigned ring = shared_address(memory);
+    auto piece = [&](int stage) { return (stage * WARPS + warp) * PIECE + lane; };
     auto fetch = [&](int stage, bool values, int key) {  // all lanes of a warp
         const int block = __shfl_sync(FULL_WARP, entry, (key - chunk * CHUNK) / BLOCK);
         const long long at = ((long long)block * KV_HEADS + kv_head) * BLOCK * HEAD_DIM;
-        uint4* to = piece(stage);
+        const unsigned to = ring + 16 * piece(stage);
         if (values) {
             const bf16* from = v_pages + at + key % BLOCK + g * BLOCK + 8 * c;
 #pragma unroll
-            for (int n = 0; n < NARROW; ++n) copy_async(to + n * 32, from + n * 8 * BLOCK);
+            for (int n = 0; n < NARROW; ++n) copy_async(to + 16 * (n * 32), from + n * 8 * BLOCK);
         } else {
             const bf16* from = k_pages + at + (key % BLOCK + 8 * (g / 2) + g % 2) * HEAD_DIM + 8 * c;
 #pragma unroll
             for (int n = 0; n < 4; ++n)
 #pragma unroll
                 for (int wide = 0; wide < WIDE; ++wide)
-                    copy_async(to + (n * WIDE + wide) * 32, from + 2 * n * HEAD_DIM + wide * 32);
+                    copy_async(to + 16 * ((n * WIDE + wide) * 32), from + 2 * n * HEAD_DIM + wide * 32);
         }
     };
     int first = chunk * CHUNK + 32 * warp;
@@ -211,7 +212,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
             end_of_group();
         }
         await_copies<STAGES - 1>();
-        const uint4* here = piece(stage);
+        const uint4* here = memory + piece(stage);
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         return here;
     };

@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
-from specgate.backends.cupy_eagle3.kernels.loader import RESERVED_SHARED, shared_memory_limit
+from specgate.backends.cupy_eagle3.kernels.loader import RESERVED_SHARED, multiprocessors, shared_memory_limit
 
 MAX_ROWS: Final = 64
 SPREAD: Final = 8 * 2**20
 """Bytes of weight from which on blocks are spread: a small product gains more from starting early, wherever that is."""
 WARPS: Final = (4, 8, 16)
 SPANS: Final = (1, 2, 4)
-STAGES: Final = (1, 2, 3, 4)
+STAGES: Final = (1, 2, 3, 4, 6)
+SHALLOW: Final = 4
+"""Stages beyond which a block takes more of an SM than others leave."""
 TILES: Final = (1, 2, 3, 4)
 ROW_TILE: Final = 8
 """Rows of x that a tensor core takes at a time."""
@@ -27,6 +29,10 @@ SUMMED: Final = 4
 """Tiles at most that the sums of the warps are taken of at a time."""
 MANY_ROWS: Final = 16
 """Beyond which one tile of weight is usually best: more take too many registers."""
+KEPT_REGISTERS: Final = 104
+"""Of a thread's 128, those that may be taken by x, sums, and what they are multiplied with."""
+DEEP: Final = 96 * 1024
+"""Bytes of a ring from which on one block keeps an SM's share of memory busy."""
 DECLARED: Final = 2 * 4 * MAX_ROWS
 """Bytes, at most, that a block declares beside its ring: per row its norm's factor, and what a choice must beat."""
 
@@ -67,17 +73,20 @@ class GemmConfig:
 
     @classmethod
     def candidates(cls, n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
-        """What is worth trying for a weight [n_out, k_in] here, in one pass: no warp without work, and two stages must
-        fit.
+        """What is worth trying for a weight [n_out, k_in] here: no warp without work, and two stages must fit. In one
+        pass, or, where a block can keep x and an SM busy, in as many as leave no more blocks than SMs.
         """
+        gpu = multiprocessors()
         most = shared_memory_limit() // (2 * STAGE_BYTES)
-        return tuple(
+        cuts = [
             config
             for config in (cls(*cut) for cut in product(WARPS, SPANS, STAGES, (1, 2)))
-            if config.warps * config.span <= widest(k_in)
-            and config.warps * config.span * config.tiles <= most
-            and config.useful(n_out, k_in)
-        )
+            if config.warps * config.span <= widest(k_in) and config.warps * config.span * config.tiles <= most
+        ]
+        once = [config for config in cuts if config.stages <= SHALLOW]
+        alone = [config.in_passes(n_out, gpu[0]) for config in cuts] if gpu else []
+        found = (*once, *(config for config in alone if config.keeps(k_in, 1) and config.deep))
+        return tuple(config for config in found if config.useful(n_out, k_in))
 
     def recuts(self, n_out: int, k_in: int, processors: int) -> tuple[GemmConfig, ...]:
         """The same arithmetic, moved in every way that is worth trying: in one pass, or in as many as leave a GPU of
@@ -85,18 +94,34 @@ class GemmConfig:
         """
         found = dict[GemmConfig, None]()
         for tiles, stages, held in product(TILES, STAGES, (0, 1)):
-            groups = -(-n_out // (16 * tiles))
-            for passes in (1, *(-(-groups // (blocks * processors)) for blocks in (3, 2, 1))):
-                recut = GemmConfig(*self.split, stages, tiles, passes, held)
+            once = GemmConfig(*self.split, stages, tiles, 1, held)
+            for recut in (once, *(once.in_passes(n_out, blocks * processors) for blocks in (3, 2, 1))):
                 if recut.useful(n_out, k_in) and recut.ring <= recut.room(shared_memory_limit()):
                     found[recut] = None
         return tuple(found)
 
+    def in_passes(self, n_out: int, blocks: int) -> GemmConfig:
+        """The same, in so many passes that there are no more than `blocks` blocks."""
+        return replace(self, passes=-(-n_out // (16 * self.tiles * blocks)))
+
+    def keeps(self, k_in: int, row_tiles: int) -> bool:
+        """Whether a thread's share of x, `row_tiles` tiles, stays in registers from pass to pass: where it has room."""
+        x = 4 * turns(k_in, *self.split) * self.span * row_tiles
+        sums, weights = 4 * self.tiles * row_tiles, 12 * self.tiles  # the latter with their addresses
+        return self.passes > 1 and x + sums + weights <= KEPT_REGISTERS
+
+    @property
+    def deep(self) -> bool:
+        """Whether one block has enough weights on their way to keep an SM's share of memory busy."""
+        return DEEP <= self.ring <= self.room(shared_memory_limit())
+
     def at(self, rows: int) -> GemmConfig:
         """What was found at a few rows, as it is usually best cut at so many, with the registers that a thread has."""
+        if rows <= ROW_TILE:
+            return self
         # With two tiles of rows every block reads 16 rows of x: half as many blocks read half as much of them.
-        tiles = self.tiles if rows <= ROW_TILE else 2 if rows <= MANY_ROWS else 1
-        return replace(self, tiles=tiles)
+        tiles = 2 if rows <= MANY_ROWS else 1
+        return replace(self, tiles=tiles, stages=min(self.stages, SHALLOW), passes=1)
 
     def fitted(self, k_in: int, shared_memory: int) -> GemmConfig:
         """The same arithmetic within `shared_memory` bytes, no stage without work; in one pass where sums have no room

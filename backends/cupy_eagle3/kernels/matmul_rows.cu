@@ -3,13 +3,14 @@
 // One block multiplies all rows with WEIGHT_TILES tiles of 16 rows of weight. Weight tiles are A, eight rows of x are the
 // columns of B; WARPS warps split k, warp w taking the SPAN 32-wide chunks w · SPAN … of every WARPS · SPAN; their sums are
 // added in the order of the warps. Neither split nor order depends on the number of rows: a row's result alone is its result
-// among others, bit for bit. So WARPS and SPAN belong to (N_OUT, K_IN); WEIGHT_TILES, PASSES, STAGES, HELD and ROW_TILES
+// among others, bit for bit. So WARPS and SPAN belong to (N_OUT, K_IN); WEIGHT_TILES, PASSES, STAGES, KEPT, HELD and ROW_TILES
 // (rows / 8, rounded up) are free.
 //
 // Weights stream through a ring of STAGES stages in shared memory, of which every thread reads only what it has copied. The
 // first stages are under way before the kernel before this one has ended. A block makes PASSES passes over k, each with
-// other rows of weight; the ring runs on from one to the next. The kernel after this one may start at once or, HELD,
-// when the last weights have been asked for.
+// other rows of weight; the ring runs on from one to the next. With KEPT every thread holds its share of x in registers from
+// the first pass to the last: no unit waits for x again. The kernel after this one may start at once or, HELD, when the last
+// weights have been asked for.
 //
 // Rows of x may still lack their RMSNorm's division: with SCALED the sums are multiplied by 1 / sqrt(mean(x²) + eps),
 // `squares` [rows][K_IN / 8] being sums of squares over eight elements each, since a factor of a row does not change which
@@ -40,11 +41,13 @@ const int TILES = ROW_TILES * WEIGHT_TILES;
 const int GROUPS = (N_OUT + WEIGHT_TILES * FEATURES - 1) / (WEIGHT_TILES * FEATURES);  // of WEIGHT_TILES tiles
 const int GRID = (GROUPS + PASSES - 1) / PASSES;  // block b takes the groups b, b + GRID, …
 const int SQUARES = K_IN / 8, EACH = (SQUARES / 4 + 31) / 32;  // of a row, and how many fours of them a lane adds up
+const int TURNS = (UNITS + WARPS - 1) / WARPS;  // units of a warp, in a pass
 const bool EARLY = SPAN * ROW_TILES <= 8;  // x is asked for before its weights are there; of more no registers are left
+const int AT_ONCE = ROW_TILES * 8 > WARPS ? 2 : 1;  // rows whose squares a warp asks for together
 const int ROUND = TILES < 4 ? TILES : 4;  // tiles that the sums of the warps are taken of at a time
 
-// To find room on an SM at once, of few rows and tiles: so many registers are enough for these.
-const int BLOCKS = ROW_TILES > 1 || WEIGHT_TILES > 2 ? 1 : WARPS == 16 ? 2 : WARPS == 8 ? 3 : 4;
+// To find room on an SM at once, of few rows and tiles: so many registers are enough for these. What keeps x has 128.
+const int BLOCKS = KEPT ? 16 / WARPS : ROW_TILES > 1 || WEIGHT_TILES > 2 ? 1 : WARPS == 16 ? 2 : WARPS == 8 ? 3 : 4;
 
 // The ring [STAGES][WARPS][SPAN][WEIGHT_TILES][2][32], and the sums of the warps: after it, or, with one pass, in its place.
 const int RING = STAGES * WARPS * SPAN * WEIGHT_TILES * 64;
@@ -70,8 +73,9 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             high[j] = weight + (long long)second * K_IN + 8 * c;
         }
     };
+    const unsigned ring = shared_address(memory);
     auto slot = [&](int stage, int s, int j) {
-        return memory + (((stage * WARPS + warp) * SPAN + s) * WEIGHT_TILES + j) * 64 + lane;
+        return (((stage * WARPS + warp) * SPAN + s) * WEIGHT_TILES + j) * 64 + lane;
     };
     int coming = blockIdx.x, next = warp;  // group and unit that are copied next
     auto fetch = [&](int stage) {
@@ -82,8 +86,8 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             if (CHUNKS % SPAN && chunk >= CHUNKS) continue;
 #pragma unroll
             for (int j = 0; j < WEIGHT_TILES; ++j) {
-                copy_async(slot(stage, s, j), low[j] + chunk * 32);
-                copy_async(slot(stage, s, j) + 32, high[j] + chunk * 32);
+                copy_async(ring + 16 * slot(stage, s, j), low[j] + chunk * 32);
+                copy_async(ring + 16 * (slot(stage, s, j) + 32), high[j] + chunk * 32);
             }
         }
         next += WARPS;
@@ -120,36 +124,50 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
     }
 
     const bf16* mine = x + (long long)g * K_IN + 8 * c;
-    uint4 b[SPAN][ROW_TILES];
-    auto load_rows = [&](int unit, int s) {
+    uint4 b[KEPT ? TURNS : 1][SPAN][ROW_TILES];
+    auto load_rows = [&](uint4(&into)[SPAN][ROW_TILES], int unit, int s) {
         const int chunk = unit * SPAN + s;
 #pragma unroll
         for (int t = 0; t < ROW_TILES; ++t) {
-            b[s][t] = {};
+            into[s][t] = {};
             if (t * 8 + g < rows && (CHUNKS % SPAN == 0 || chunk < CHUNKS))
-                b[s][t] = *reinterpret_cast<const uint4*>(mine + (long long)t * 8 * K_IN + chunk * 32);
+                into[s][t] = *reinterpret_cast<const uint4*>(mine + (long long)t * 8 * K_IN + chunk * 32);
         }
     };
     auto load_rows_early = [&](int unit) {
 #pragma unroll
         for (int s = 0; s < SPAN; ++s)
-            if (EARLY) load_rows(unit, s);
+            if (EARLY && !KEPT) load_rows(b[0], unit, s);
     };
     if (warp < UNITS) load_rows_early(warp);
-    // A warp per row, in an order that no configuration changes, and now, while weights are still on their way. A warp that has
-    // several asks for one after the other.
+    if (KEPT)
+#pragma unroll
+        for (int turn = 0; turn < TURNS; ++turn)
+#pragma unroll
+            for (int s = 0; s < SPAN; ++s)
+                if (turn * WARPS + warp < UNITS) load_rows(b[KEPT ? turn : 0], turn * WARPS + warp, s);
+    // A warp per row, in an order that no configuration changes, and now, while weights are still on their way.
     if (SCALED)
 #pragma unroll 1
-        for (int row = warp; row < rows; row += WARPS) {
-            const float4* of = reinterpret_cast<const float4*>(squares + row * SQUARES);
-            float4 four[EACH];
+        for (int row = warp; row < rows; row += WARPS * AT_ONCE) {
+            float4 four[AT_ONCE][EACH];
 #pragma unroll
-            for (int e = 0; e < EACH; ++e) four[e] = lane + 32 * e < SQUARES / 4 ? of[lane + 32 * e] : float4{};
-            float sum = 0;
+            for (int n = 0; n < AT_ONCE; ++n) {
+                const float4* of = reinterpret_cast<const float4*>(squares + (row + n * WARPS) * SQUARES);
 #pragma unroll
-            for (int e = 0; e < EACH; ++e) sum += (four[e].x + four[e].y) + (four[e].z + four[e].w);
-            sum = warp_sum(sum);
-            if (lane == 0) factor[row] = rsqrtf(sum / K_IN + eps);
+                for (int e = 0; e < EACH; ++e) {
+                    const bool there = row + n * WARPS < rows && lane + 32 * e < SQUARES / 4;
+                    four[n][e] = there ? of[lane + 32 * e] : float4{};
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; ++n) {
+                float sum = 0;
+#pragma unroll
+                for (int e = 0; e < EACH; ++e) sum += (four[n][e].x + four[n][e].y) + (four[n][e].z + four[n][e].w);
+                sum = warp_sum(sum);
+                if (lane == 0 && row + n * WARPS < rows) factor[row + n * WARPS] = rsqrtf(sum / K_IN + eps);
+            }
         }
     int stage = 0;
     bool first = true;  // of a block's units
@@ -171,8 +189,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
         if (CHOOSES && threadIdx.x < rows) least = logit_of(so_far(choices + threadIdx.x));
 
         float acc[WEIGHT_TILES][ROW_TILES][4] = {};
-#pragma unroll 1
-        for (int unit = warp; unit < UNITS; unit += WARPS) {
+        auto multiply = [&](int unit, const uint4(&x_rows)[SPAN][ROW_TILES]) {
             uint4 a[SPAN][WEIGHT_TILES][2];
             if (!first) {
                 load_rows_early(unit);  // before the weights, behind which they would wait
@@ -186,20 +203,28 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             for (int s = 0; s < SPAN; ++s)
 #pragma unroll
                 for (int j = 0; j < WEIGHT_TILES; ++j) {
-                    a[s][j][0] = slot(stage, s, j)[0];
-                    a[s][j][1] = slot(stage, s, j)[32];
+                    a[s][j][0] = memory[slot(stage, s, j)];
+                    a[s][j][1] = memory[slot(stage, s, j) + 32];
                 }
             stage = stage == STAGES - 1 ? 0 : stage + 1;
 #pragma unroll
             for (int s = 0; s < SPAN; ++s) {
-                if (!EARLY) load_rows(unit, s);
+                if (!EARLY && !KEPT) load_rows(b[0], unit, s);
                 if (CHUNKS % SPAN && unit * SPAN + s >= CHUNKS) continue;
 #pragma unroll
                 for (int t = 0; t < ROW_TILES; ++t)
                     if (t < tiles)
 #pragma unroll
-                        for (int j = 0; j < WEIGHT_TILES; ++j) mma_k32(acc[j][t], a[s][j][0], a[s][j][1], b[s][t]);
+                        for (int j = 0; j < WEIGHT_TILES; ++j) mma_k32(acc[j][t], a[s][j][0], a[s][j][1], x_rows[s][t]);
             }
+        };
+        if (KEPT) {  // unrolled: registers have no index
+#pragma unroll
+            for (int turn = 0; turn < TURNS; ++turn)
+                if (turn * WARPS + warp < UNITS) multiply(turn * WARPS + warp, b[KEPT ? turn : 0]);
+        } else {
+#pragma unroll 1
+            for (int unit = warp; unit < UNITS; unit += WARPS) multiply(unit, b[0]);
         }
         if (PASSES == 1) await_copies<0>();
         // Of one pass, nobody may still need the ring; of more, the sums of the pass before.

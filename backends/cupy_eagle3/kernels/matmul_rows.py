@@ -86,6 +86,7 @@ class MatmulRows(Kernel):
             stages=self.config.stages,
             weight_tiles=self.config.tiles,
             passes=self.config.passes,
+            kept=int(self.config.keeps(k_in, tiles)),
             held=self.config.held,
             shared_bytes=shared,
         )

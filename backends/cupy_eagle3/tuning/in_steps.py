@@ -110,16 +110,15 @@ class Search:
         )
 
     def moved(self, config: GemmConfig) -> Cuts:
-        """The best of what splits k as `config` does, one number of rows after the other: tiles and stages first, then,
-        with the best of these, passes, and whether the next kernel is held back.
+        """The best of what splits k as `config` does, one number of rows after the other: tiles and stages, in one
+        pass or as a block that keeps x; then, with the best of these, passes and whether the next kernel is held back.
         """
-        processors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
-        recuts = config.recuts(self.weight.n, self.weight.k, processors)
+        recuts = config.recuts(self.weight.n, self.weight.k, processors())
         cuts = Cuts(config)
         cut(self.places, cuts)
         for rows in sorted({place.kernel.rows for place in self.places}):
             here, at = [place for place in self.places if place.kernel.rows == rows], partial(only_at, rows)
-            simple = [recut for recut in recuts if recut.passes == 1 and not recut.held]
+            simple = [recut for recut in recuts if not recut.held and (recut.passes == 1 or self.keeps(recut, rows))]
             found = self.sorted((config.at(rows), *simple), here, at)
             alike = [r for r in recuts if (r.tiles, r.stages) == (found[0].tiles, found[0].stages)]
             found = [*self.sorted((found[0], *alike), here, at), *found]
@@ -127,6 +126,11 @@ class Search:
             cuts = Cuts(config, {**cuts.at_rows, rows: best})
             cut(self.places, cuts)
         return cuts
+
+    def keeps(self, recut: GemmConfig, rows: int) -> bool:
+        """Whether it is one block for an SM, which keeps so many rows of x."""
+        alone = recut == recut.in_passes(self.weight.n, processors())
+        return alone and recut.deep and recut.keeps(self.weight.k, -(-rows // ROW_TILE))
 
     def sorted(
         self, configs: Iterable[GemmConfig], places: Sequence[Place], cuts: Callable[[GemmConfig], Cuts]
@@ -154,6 +158,11 @@ class Search:
     def us(self, cuts: Cuts, rounds: int) -> Us:
         cut(self.places, cuts)
         return self.steps.us(rounds)
+
+
+def processors() -> int:
+    """Of the current GPU."""
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
 
 
 def only_at(rows: int, config: GemmConfig) -> Cuts:

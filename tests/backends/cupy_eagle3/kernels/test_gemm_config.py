@@ -8,9 +8,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.kernels import matmul_rows
+from specgate.backends.cupy_eagle3.kernels import gemm_config, matmul_rows
 from specgate.backends.cupy_eagle3.kernels.gemm_config import (
     DECLARED,
+    DEEP,
     SPANS,
     WARPS,
     GemmConfig,
@@ -87,10 +88,52 @@ def test_what_is_tried_first_is_possible(n: int, k: int) -> None:
     assert all(config.possible(n, k) for config in (GemmConfig(), *GemmConfig.candidates(n, k)))
 
 
+@given(wide, deep, st.integers(1, 200))
+def test_what_is_tried_in_several_passes_is_one_block_for_an_sm_that_keeps_x_and_is_enough_for_it(
+    n: int, k: int, processors: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gemm_config, "multiprocessors", lambda: (processors, 228 * 1024))
+        patch.setattr(gemm_config, "shared_memory_limit", lambda: 226 * 1024)
+        tried = GemmConfig.candidates(n, k)
+    assert all(config.possible(n, k) for config in tried)
+    for config in (config for config in tried if config.passes > 1):
+        groups = -(-n // (16 * config.tiles))
+        assert -(-groups // config.passes) <= processors < -(-groups // (config.passes - 1))
+        assert config.keeps(k, 1) and config.ring >= DEEP
+        assert config.shared_bytes(1) + DECLARED <= 226 * 1024
+
+
+@pytest.mark.parametrize(
+    ("config", "k", "row_tiles", "kept"),
+    [
+        (GemmConfig(16, 2, 4, 1, 14), 4096, 1, True),  # 32 registers of x
+        (GemmConfig(16, 2, 4, 1, 14), 4096, 2, True),
+        (GemmConfig(8, 4, 2, 1, 7), 4096, 1, True),  # 64
+        (GemmConfig(8, 4, 2, 1, 7), 4096, 2, False),  # 128
+        (GemmConfig(8, 4, 2, 4, 7), 4096, 1, False),  # too many tiles beside them
+        (GemmConfig(16, 2, 2, 1, 2), 14336, 1, False),  # 112
+        (GemmConfig(16, 2, 4, 1), 4096, 1, False),  # one pass: x is needed once
+    ],
+)
+def test_x_stays_in_registers_over_several_passes_where_it_finds_room(
+    config: GemmConfig, k: int, row_tiles: int, kept: bool
+) -> None:
+    assert config.keeps(k, row_tiles) == kept
+    kernel = MatmulRows(4096, k, Epilogue.PLAIN, 8 * row_tiles, config)
+    assert dict(kernel.spec.constants)["KEPT"] == str(int(kernel.config.keeps(k, row_tiles)))
+
+
 def test_sixteen_rows_take_two_tiles_of_weight_and_more_rows_one() -> None:
     tiles = {rows: GemmConfig(tiles=2).at(rows).tiles for rows in (1, 8, 9, 16, 17, 64)}
     assert tiles == {1: 2, 8: 2, 9: 2, 16: 2, 17: 1, 64: 1}
     assert GemmConfig(tiles=1).at(16).tiles == 2
+
+
+def test_passes_found_at_a_few_rows_are_not_made_at_more() -> None:
+    config = GemmConfig(16, 2, 6, 1, passes=14)
+    assert config.at(8) == config
+    assert config.at(16) == GemmConfig(16, 2, 4, 2) and config.at(17) == GemmConfig(16, 2, 4, 1)
 
 
 @given(
