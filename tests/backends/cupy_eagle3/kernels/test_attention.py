@@ -9,6 +9,7 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention, FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.eagle3.geometry import RopeSpec
 from specgate.backends.eagle3.rope import cos_sin_table
 from tests.backends.cupy_eagle3.kernels.device import counted, normal, paged, poisoned, relative_error, rows_of
@@ -184,6 +185,29 @@ def test_slots_that_are_done_cost_nothing_and_change_nothing() -> None:
     got = cache.attend(packed, positions, 4, active=[1, 3])
     assert torch.equal(got[:8], torch.cat((everyone[4:8], everyone[12:16])))
     assert got[8:].isnan().all()
+
+
+def test_a_slot_among_idle_ones_waits_for_its_queries() -> None:
+    """The blocks of idle slots end at once: the kernel must not end with them, before the product that feeds it."""
+    heads, positions, k = Heads(9, 3, 64, POSITIONS), [700, 1500, 40], 576
+    cache, rows = Cache(heads, 3), rows_of([1], 4, 3)
+    x, weight = normal(12, k), normal(heads.qkv_width, k, scale=k**-0.5, seed=1)
+    product, attention = MatmulRows(heads.qkv_width, k, Epilogue.PLAIN, 12), Attention(heads, 4)
+    qkv, out = poisoned(12, heads.qkv_width, dtype=torch.float32), poisoned(12, heads.width)
+    outputs, stats = (poisoned(*shape, dtype=torch.float32) for shape in attention.partial_shapes(3))
+    length = counted([p - 3 for p in positions])
+    product(qkv, x, weight, rows)
+    want = cache.attend(qkv, positions, 4, active=[1])[:4]
+    assert want.isfinite().all()
+    for _ in range(50):
+        qkv.fill_(float("nan"))
+        out.fill_(float("nan"))
+        product(qkv, x, weight, rows)
+        attention(
+            *(out, (outputs, stats), cache.k_pages, cache.v_pages, qkv, cache.rope, cache.block_table, length, rows),
+            offset=3,
+        )
+        assert torch.equal(out[:4], want) and out[4:].isnan().all()
 
 
 def test_what_lies_beyond_a_rows_position_does_not_reach_it() -> None:
