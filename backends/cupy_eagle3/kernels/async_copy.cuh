@@ -12,7 +12,8 @@ __device__ __forceinline__ unsigned shared_address(const void* memory) {
     return (unsigned)__cvta_generic_to_shared(memory) + (lanes_before >> 31);
 }
 
-// What is read once per step is the first that the L2 cache may forget: what lies between two kernels stays in it.
+// Long before what is copied here is read again, it would have left the L2 cache anyway: so it is the first that may, and what
+// lies between two kernels stays.
 __device__ __forceinline__ void copy_async(unsigned shared, const void* global) {
     unsigned long long policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

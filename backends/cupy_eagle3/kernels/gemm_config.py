@@ -15,7 +15,7 @@ WARPS: Final = (4, 8, 16)
 SPANS: Final = (1, 2, 4)
 STAGES: Final = (1, 2, 3, 4, 6)
 SHALLOW: Final = 4
-"""Stages beyond which a block takes more of an SM than others leave."""
+"""Stages at most of a block that makes one pass, where it is tried alone or at more rows than it was found at."""
 TILES: Final = (1, 2, 3, 4)
 ROW_TILE: Final = 8
 """Rows of x that a tensor core takes at a time."""
@@ -29,7 +29,7 @@ SUMMED: Final = 4
 """Tiles at most that the sums of the warps are taken of at a time."""
 MANY_ROWS: Final = 16
 """Beyond which one tile of weight is usually best: more take too many registers."""
-KEPT_REGISTERS: Final = 104
+KEPT_REGISTERS: Final = 92
 """Of a thread's 128, those that may be taken by x, sums, and what they are multiplied with."""
 DEEP: Final = 96 * 1024
 """Bytes of a ring from which on one block keeps an SM's share of memory busy."""
@@ -84,8 +84,8 @@ class GemmConfig:
             if config.warps * config.span <= widest(k_in) and config.warps * config.span * config.tiles <= most
         ]
         once = [config for config in cuts if config.stages <= SHALLOW]
-        alone = [config.in_passes(n_out, gpu[0]) for config in cuts] if gpu else []
-        found = (*once, *(config for config in alone if config.keeps(k_in, 1) and config.deep))
+        several = [config.in_passes(n_out, gpu[0]) for config in cuts] if gpu else []
+        found = (*once, *(config for config in several if gpu and config.alone(n_out, k_in, 1, gpu[0])))
         return tuple(config for config in found if config.useful(n_out, k_in))
 
     def recuts(self, n_out: int, k_in: int, processors: int) -> tuple[GemmConfig, ...]:
@@ -110,18 +110,20 @@ class GemmConfig:
         sums, weights = 4 * self.tiles * row_tiles, 12 * self.tiles  # the latter with their addresses
         return self.passes > 1 and x + sums + weights <= KEPT_REGISTERS
 
-    @property
-    def deep(self) -> bool:
-        """Whether one block has enough weights on their way to keep an SM's share of memory busy."""
-        return DEEP <= self.ring <= self.room(shared_memory_limit())
+    def alone(self, n_out: int, k_in: int, row_tiles: int, processors: int) -> bool:
+        """Whether each of `processors` SMs has one block, which keeps x and has enough weights on their way for it."""
+        enough = DEEP <= self.ring <= self.room(shared_memory_limit())
+        return enough and self == self.in_passes(n_out, processors) and self.keeps(k_in, row_tiles)
 
     def at(self, rows: int) -> GemmConfig:
         """What was found at a few rows, as it is usually best cut at so many, with the registers that a thread has."""
         if rows <= ROW_TILE:
             return self
-        # With two tiles of rows every block reads 16 rows of x: half as many blocks read half as much of them.
-        tiles = 2 if rows <= MANY_ROWS else 1
-        return replace(self, tiles=tiles, stages=min(self.stages, SHALLOW), passes=1)
+        if rows <= MANY_ROWS:
+            # Every block reads 16 rows of x: half as many blocks read half as much of them.
+            return replace(self, tiles=2, stages=min(self.stages, SHALLOW), passes=1)
+        of_two = shared_memory_limit() // (2 * self.warps * self.span * STAGE_BYTES)  # blocks that share an SM
+        return replace(self, tiles=1, stages=min(self.stages, max(2, of_two)), passes=1)
 
     def fitted(self, k_in: int, shared_memory: int) -> GemmConfig:
         """The same arithmetic within `shared_memory` bytes, no stage without work; in one pass where sums have no room

@@ -20,13 +20,14 @@ from typing import Final
 import torch
 
 from specgate.backends.cupy_eagle3.kernels.gemm_config import ROW_TILE, GemmConfig
+from specgate.backends.cupy_eagle3.kernels.loader import multiprocessors
 from specgate.backends.cupy_eagle3.tuning.check import Oracles, first_rows
 from specgate.backends.cupy_eagle3.tuning.compiling import Compiler, distinct
 from specgate.backends.cupy_eagle3.tuning.product import MOST, Product
 from specgate.backends.cupy_eagle3.tuning.steps import Place, Steps, Us, cut
 from specgate.backends.cupy_eagle3.tuning.tuned import Cuts
 from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
-from specgate.errors import UsageError
+from specgate.errors import BackendError, UsageError
 from specgate.tuning.gemms import InSteps, TunedGemm
 
 SPLITS: Final = 2
@@ -118,7 +119,13 @@ class Search:
         cut(self.places, cuts)
         for rows in sorted({place.kernel.rows for place in self.places}):
             here, at = [place for place in self.places if place.kernel.rows == rows], partial(only_at, rows)
-            simple = [recut for recut in recuts if not recut.held and (recut.passes == 1 or self.keeps(recut, rows))]
+            row_tiles = -(-rows // ROW_TILE)
+            simple = [
+                recut
+                for recut in recuts
+                if not recut.held
+                and (recut.passes == 1 or recut.alone(self.weight.n, self.weight.k, row_tiles, processors()))
+            ]
             found = self.sorted((config.at(rows), *simple), here, at)
             alike = [r for r in recuts if (r.tiles, r.stages) == (found[0].tiles, found[0].stages)]
             found = [*self.sorted((found[0], *alike), here, at), *found]
@@ -126,11 +133,6 @@ class Search:
             cuts = Cuts(config, {**cuts.at_rows, rows: best})
             cut(self.places, cuts)
         return cuts
-
-    def keeps(self, recut: GemmConfig, rows: int) -> bool:
-        """Whether it is one block for an SM, which keeps so many rows of x."""
-        alone = recut == recut.in_passes(self.weight.n, processors())
-        return alone and recut.deep and recut.keeps(self.weight.k, -(-rows // ROW_TILE))
 
     def sorted(
         self, configs: Iterable[GemmConfig], places: Sequence[Place], cuts: Callable[[GemmConfig], Cuts]
@@ -161,8 +163,11 @@ class Search:
 
 
 def processors() -> int:
-    """Of the current GPU."""
-    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    """SMs of the GPU that the steps run on."""
+    gpu = multiprocessors()
+    if gpu is None:
+        raise BackendError("steps are compared on a GPU; torch sees none")
+    return gpu[0]
 
 
 def only_at(rows: int, config: GemmConfig) -> Cuts:

@@ -158,6 +158,26 @@ def test_an_lm_head_has_registers_for_its_choices_as_its_work_is_cut_on_an_h200(
     assert all(outcome.compiled and not outcome.spilled for outcome in compile_all("sm_90", [h.spec for h in heads]))
 
 
+def test_large_products_have_registers_as_their_work_is_cut_on_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul_rows, "shared_memory_limit", lambda: 226 * 1024)
+    tuned = Tuned.on("NVIDIA H200", SHIPPED / "nvidia-h200.json")
+    specs = []
+    for rows in (1, 4, 16):
+        for tag, n, k, epilogue in (
+            ("TARGET_QKV", 6144, 4096, Epilogue.PLAIN),
+            ("TARGET_O", 4096, 4096, Epilogue.RESIDUAL),
+            ("TARGET_FFN_GATE_UP", 28672, 4096, Epilogue.SWIGLU),
+            ("TARGET_FFN_DOWN", 4096, 14336, Epilogue.RESIDUAL),
+        ):
+            config = tuned.find(GemmShape(tag, n, k, rows))
+            assert config is not None
+            adds = epilogue is Epilogue.RESIDUAL
+            n_out = n // 2 if epilogue is Epilogue.SWIGLU else n
+            specs.append(MatmulRows(n_out, k, epilogue, rows, config, scaled=not adds, feeds_norm=adds).spec)
+    assert any(("KEPT", "1") in spec.constants for spec in specs)
+    assert all(outcome.compiled and not outcome.spilled for outcome in compile_all("sm_90", specs))
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [

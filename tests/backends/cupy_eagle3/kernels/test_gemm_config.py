@@ -88,16 +88,19 @@ def test_what_is_tried_first_is_possible(n: int, k: int) -> None:
     assert all(config.possible(n, k) for config in (GemmConfig(), *GemmConfig.candidates(n, k)))
 
 
-@given(wide, deep, st.integers(1, 200))
+@given(st.integers(1, 40), st.integers(0, 15), st.integers(8, 160).map(lambda chunks: 32 * chunks), st.integers(1, 200))
 def test_what_is_tried_in_several_passes_is_one_block_for_an_sm_that_keeps_x_and_is_enough_for_it(
-    n: int, k: int, processors: int
+    passes: int, more: int, k: int, processors: int
 ) -> None:
+    n = passes * 16 * processors + more
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gemm_config, "multiprocessors", lambda: (processors, 228 * 1024))
         patch.setattr(gemm_config, "shared_memory_limit", lambda: 226 * 1024)
         tried = GemmConfig.candidates(n, k)
     assert all(config.possible(n, k) for config in tried)
-    for config in (config for config in tried if config.passes > 1):
+    several = [config for config in tried if config.passes > 1]
+    assert several or passes < 6 or not 512 <= k <= 4096
+    for config in several:
         groups = -(-n // (16 * config.tiles))
         assert -(-groups // config.passes) <= processors < -(-groups // (config.passes - 1))
         assert config.keeps(k, 1) and config.ring >= DEEP
@@ -114,14 +117,21 @@ def test_what_is_tried_in_several_passes_is_one_block_for_an_sm_that_keeps_x_and
         (GemmConfig(8, 4, 2, 4, 7), 4096, 1, False),  # too many tiles beside them
         (GemmConfig(16, 2, 2, 1, 2), 14336, 1, False),  # 112
         (GemmConfig(16, 2, 4, 1), 4096, 1, False),  # one pass: x is needed once
+        (GemmConfig(4, 1, 6, 1, 9), 2432, 1, True),  # 76, and 16 beside them
+        (GemmConfig(4, 1, 6, 1, 9), 2464, 1, False),  # 80: a turn of which one warp takes part
     ],
 )
 def test_x_stays_in_registers_over_several_passes_where_it_finds_room(
     config: GemmConfig, k: int, row_tiles: int, kept: bool
 ) -> None:
     assert config.keeps(k, row_tiles) == kept
-    kernel = MatmulRows(4096, k, Epilogue.PLAIN, 8 * row_tiles, config)
-    assert dict(kernel.spec.constants)["KEPT"] == str(int(kernel.config.keeps(k, row_tiles)))
+
+
+@pytest.mark.parametrize(("row_tiles", "kept"), [(1, "1"), (2, "0")])
+def test_the_kernel_is_told_whether_x_stays(monkeypatch: pytest.MonkeyPatch, row_tiles: int, kept: str) -> None:
+    monkeypatch.setattr(matmul_rows, "shared_memory_limit", lambda: 226 * 1024)
+    kernel = MatmulRows(4096, 4096, Epilogue.PLAIN, 8 * row_tiles, GemmConfig(8, 4, 2, 1, 7))
+    assert dict(kernel.spec.constants)["KEPT"] == kept
 
 
 def test_sixteen_rows_take_two_tiles_of_weight_and_more_rows_one() -> None:
@@ -133,7 +143,13 @@ def test_sixteen_rows_take_two_tiles_of_weight_and_more_rows_one() -> None:
 def test_passes_found_at_a_few_rows_are_not_made_at_more() -> None:
     config = GemmConfig(16, 2, 6, 1, passes=14)
     assert config.at(8) == config
-    assert config.at(16) == GemmConfig(16, 2, 4, 2) and config.at(17) == GemmConfig(16, 2, 4, 1)
+    assert config.at(16) == GemmConfig(16, 2, 4, 2)
+
+
+def test_at_many_rows_two_blocks_share_an_sm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_config, "shared_memory_limit", lambda: 226 * 1024)
+    assert GemmConfig(16, 2, 6, 1, passes=14).at(17) == GemmConfig(16, 2, 3, 1)
+    assert GemmConfig(8, 1, 6, 2, passes=12).at(64) == GemmConfig(8, 1, 6, 1)
 
 
 @given(
