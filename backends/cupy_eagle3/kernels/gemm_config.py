@@ -76,16 +76,16 @@ class GemmConfig:
         """What is worth trying for a weight [n_out, k_in] here: no warp without work, and two stages must fit. In one
         pass, or, where a block can keep x and an SM busy, in as many as leave no more blocks than SMs.
         """
-        gpu = multiprocessors()
         most = shared_memory_limit() // (2 * STAGE_BYTES)
         cuts = [
             config
             for config in (cls(*cut) for cut in product(WARPS, SPANS, STAGES, (1, 2)))
             if config.warps * config.span <= widest(k_in) and config.warps * config.span * config.tiles <= most
         ]
-        once = [config for config in cuts if config.stages <= SHALLOW]
-        several = [config.in_passes(n_out, gpu[0]) for config in cuts] if gpu else []
-        found = (*once, *(config for config in several if gpu and config.alone(n_out, k_in, 1, gpu[0])))
+        found = [config for config in cuts if config.stages <= SHALLOW]
+        if (gpu := multiprocessors()) is not None:
+            several = (config.in_passes(n_out, gpu[0]) for config in cuts)
+            found += (config for config in several if config.alone(n_out, k_in, 1, gpu[0]))
         return tuple(config for config in found if config.useful(n_out, k_in))
 
     def recuts(self, n_out: int, k_in: int, processors: int) -> tuple[GemmConfig, ...]:
@@ -119,11 +119,12 @@ class GemmConfig:
         """What was found at a few rows, as it is usually best cut at so many, with the registers that a thread has."""
         if rows <= ROW_TILE:
             return self
+        once = replace(self, stages=min(self.stages, SHALLOW), passes=1)
         if rows <= MANY_ROWS:
             # Every block reads 16 rows of x: half as many blocks read half as much of them.
-            return replace(self, tiles=2, stages=min(self.stages, SHALLOW), passes=1)
+            return replace(once, tiles=2)
         of_two = shared_memory_limit() // (2 * self.warps * self.span * STAGE_BYTES)  # blocks that share an SM
-        return replace(self, tiles=1, stages=min(self.stages, max(2, of_two)), passes=1)
+        return replace(once, tiles=1, stages=min(once.stages, max(2, of_two)))
 
     def fitted(self, k_in: int, shared_memory: int) -> GemmConfig:
         """The same arithmetic within `shared_memory` bytes, no stage without work; in one pass where sums have no room

@@ -114,7 +114,8 @@ class Search:
         """The best of what splits k as `config` does, one number of rows after the other: tiles and stages, in one
         pass or as a block that keeps x; then, with the best of these, passes and whether the next kernel is held back.
         """
-        recuts = config.recuts(self.weight.n, self.weight.k, processors())
+        weight, sms = self.weight, processors()
+        recuts = config.recuts(weight.n, weight.k, sms)
         cuts = Cuts(config)
         cut(self.places, cuts)
         for rows in sorted({place.kernel.rows for place in self.places}):
@@ -123,13 +124,12 @@ class Search:
             simple = [
                 recut
                 for recut in recuts
-                if not recut.held
-                and (recut.passes == 1 or recut.alone(self.weight.n, self.weight.k, row_tiles, processors()))
+                if not recut.held and (recut.passes == 1 or recut.alone(weight.n, weight.k, row_tiles, sms))
             ]
             found = self.sorted((config.at(rows), *simple), here, at)
             alike = [r for r in recuts if (r.tiles, r.stages) == (found[0].tiles, found[0].stages)]
             found = [*self.sorted((found[0], *alike), here, at), *found]
-            best = next((r for r in found if same_bits(self.weight, config, r, rows)), config.at(rows))
+            best = next((r for r in found if same_bits(weight, config, r, rows)), config.at(rows))
             cuts = Cuts(config, {**cuts.at_rows, rows: best})
             cut(self.places, cuts)
         return cuts

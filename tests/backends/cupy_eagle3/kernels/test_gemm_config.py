@@ -149,7 +149,7 @@ def test_passes_found_at_a_few_rows_are_not_made_at_more() -> None:
 def test_at_many_rows_two_blocks_share_an_sm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm_config, "shared_memory_limit", lambda: 226 * 1024)
     assert GemmConfig(16, 2, 6, 1, passes=14).at(17) == GemmConfig(16, 2, 3, 1)
-    assert GemmConfig(8, 1, 6, 2, passes=12).at(64) == GemmConfig(8, 1, 6, 1)
+    assert GemmConfig(8, 1, 6, 2, passes=12).at(64) == GemmConfig(8, 1, 4, 1)
 
 
 @given(
