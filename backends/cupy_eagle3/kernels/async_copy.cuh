@@ -12,6 +12,8 @@ __device__ __forceinline__ unsigned shared_address(const void* memory) {
     return (unsigned)__cvta_generic_to_shared(memory) + (lanes_before >> 31);
 }
 
+const int LOAD = 16;  // bytes that a thread copies at a time
+
 // Long before what is copied here is read again, it would have left the L2 cache anyway: so it is the first that may, and what
 // lies between two kernels stays.
 __device__ __forceinline__ void copy_async(unsigned shared, const void* global) {

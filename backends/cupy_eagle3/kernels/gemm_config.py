@@ -9,8 +9,10 @@ from typing import Final
 from specgate.backends.cupy_eagle3.kernels.loader import RESERVED_SHARED, multiprocessors, shared_memory_limit
 
 MAX_ROWS: Final = 64
-SPREAD: Final = 8 * 2**20
-"""Bytes of weight from which on blocks are spread: a small product gains more from starting early, wherever that is."""
+SMALL: Final = 8 * 2**20
+"""Bytes of weight below which a product mostly waits: it gains from an early start, wherever that is, and from fewer
+trips to memory. From there on blocks are spread over all SMs alike.
+"""
 WARPS: Final = (4, 8, 16)
 SPANS: Final = (1, 2, 4)
 STAGES: Final = (1, 2, 3, 4, 6)
@@ -104,16 +106,24 @@ class GemmConfig:
         """The same, in so many passes that there are no more than `blocks` blocks."""
         return replace(self, passes=-(-n_out // (16 * self.tiles * blocks)))
 
-    def keeps(self, k_in: int, row_tiles: int) -> bool:
-        """Whether a thread's share of x, `row_tiles` tiles, stays in registers from pass to pass: where it has room."""
-        x = 4 * turns(k_in, *self.split) * self.span * row_tiles
-        sums, weights = 4 * self.tiles * row_tiles, 12 * self.tiles  # the latter with their addresses
-        return self.passes > 1 and x + sums + weights <= KEPT_REGISTERS
+    def keeps(self, n_out: int, k_in: int, row_tiles: int) -> bool:
+        """Whether a thread asks for all its share of x at once, `row_tiles` tiles of rows, and keeps it in registers:
+        where these have room, for several passes, or of a small weight, whose turns would each wait for their x.
+        """
+        each = turns(k_in, *self.split)
+        x, sums, weights = (
+            4 * each * self.span * row_tiles,
+            4 * self.tiles * row_tiles,
+            12 * self.tiles,
+        )  # with addresses
+        serves = self.passes > 1 or (each > 1 and is_small(n_out, k_in))
+        return serves and x + sums + weights <= KEPT_REGISTERS
 
     def alone(self, n_out: int, k_in: int, row_tiles: int, processors: int) -> bool:
         """Whether each of `processors` SMs has one block, which keeps x and has enough weights on their way for it."""
         enough = DEEP <= self.ring <= self.room(shared_memory_limit())
-        return enough and self == self.in_passes(n_out, processors) and self.keeps(k_in, row_tiles)
+        several = self.passes > 1 and self == self.in_passes(n_out, processors)
+        return enough and several and self.keeps(n_out, k_in, row_tiles)
 
     def at(self, rows: int) -> GemmConfig:
         """What was found at a few rows, as it is usually best cut at so many, with the registers that a thread has."""
@@ -140,10 +150,13 @@ class GemmConfig:
         stages = min(self.stages, all_turns, room // (tiles * one))
         return replace(self, tiles=tiles, stages=stages)
 
-    def shared_bytes(self, row_tiles: int) -> int:
-        """Of a block: the ring of weights, and the sums of the warps, which take its place where one pass is made."""
-        sums = self.sums(self.tiles * row_tiles)
-        return self.ring + sums if self.passes > 1 else max(self.ring, sums)
+    def shared_bytes(self, k_in: int, row_tiles: int) -> int:
+        """Of a block: the ring of weights, no more of it than there are weights, and the sums of the warps, which take
+        its place where one pass is made.
+        """
+        sums, units = self.sums(self.tiles * row_tiles), -(-k_in // (32 * self.span))
+        all_weights = units * self.span * self.tiles * STAGE_BYTES
+        return self.ring + sums if self.passes > 1 else max(min(self.ring, all_weights), sums)
 
     @property
     def ring(self) -> int:
@@ -170,6 +183,11 @@ def spread(needed: int, blocks: int, processors: int, room: int) -> int:
     too_many = room // (share + 1) - RESERVED_SHARED + SHARED_UNIT
     enough = room // share - RESERVED_SHARED - DECLARED
     return max(needed, min(too_many, enough) // SHARED_UNIT * SHARED_UNIT)
+
+
+def is_small(n_out: int, k_in: int) -> bool:
+    """Whether a weight [n_out, k_in] is read in less time than a kernel takes to begin and end."""
+    return 2 * n_out * k_in < SMALL
 
 
 def widest(k_in: int) -> int:

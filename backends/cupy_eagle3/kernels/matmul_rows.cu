@@ -42,6 +42,7 @@ const int GROUPS = (N_OUT + WEIGHT_TILES * FEATURES - 1) / (WEIGHT_TILES * FEATU
 const int GRID = (GROUPS + PASSES - 1) / PASSES;  // block b takes the groups b, b + GRID, …
 const int SQUARES = K_IN / 8, EACH = (SQUARES / 4 + 31) / 32;  // of a row, and how many fours of them a lane adds up
 const int TURNS = (UNITS + WARPS - 1) / WARPS;  // units of a warp, in a pass
+const int WORKING = UNITS < WARPS ? UNITS : WARPS;  // warps that have any
 const bool EARLY = SPAN * ROW_TILES <= 8;  // x is asked for before its weights are there; of more no registers are left
 const int AT_ONCE = ROW_TILES * 8 > WARPS ? 2 : 1;  // rows whose squares a warp asks for together
 const int ROUND = TILES < 4 ? TILES : 4;  // tiles that the sums of the warps are taken of at a time
@@ -86,8 +87,8 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             if (CHUNKS % SPAN && chunk >= CHUNKS) continue;
 #pragma unroll
             for (int j = 0; j < WEIGHT_TILES; ++j) {
-                copy_async(ring + 16 * slot(stage, s, j), low[j] + chunk * 32);
-                copy_async(ring + 16 * (slot(stage, s, j) + 32), high[j] + chunk * 32);
+                copy_async(ring + LOAD * slot(stage, s, j), low[j] + chunk * 32);
+                copy_async(ring + LOAD * (slot(stage, s, j) + 32), high[j] + chunk * 32);
             }
         }
         next += WARPS;
@@ -239,7 +240,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             if (from) __syncthreads();
 #pragma unroll
             for (int n = 0; n < ROUND; ++n)
-                if (from + n < TILES)
+                if (from + n < TILES && warp < WORKING)
 #pragma unroll
                     for (int i = 0; i < 4; ++i)
                         sums[warp][n][32 * i + lane] = acc[(from + n) % WEIGHT_TILES][(from + n) / WEIGHT_TILES][i];
@@ -248,7 +249,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(voi
             for (int n = own; n < ROUND && from + n < TILES; n += WARPS / 4) {
                 float total = 0, up = 0;
 #pragma unroll
-                for (int w = 0; w < WARPS; ++w) {
+                for (int w = 0; w < WORKING; ++w) {
                     total += sums[w][n][element];
                     if (EPILOGUE == SWIGLU) up += sums[w][n][element + 64];
                 }

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import MAX_ROWS, ROW_TILE, SPREAD, GemmConfig, spread
+from specgate.backends.cupy_eagle3.kernels.gemm_config import MAX_ROWS, ROW_TILE, GemmConfig, is_small, spread
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect, multiprocessors, shared_memory_limit
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
@@ -69,8 +69,8 @@ class MatmulRows(Kernel):
         self.scaled, self.feeds_norm, self.chooses = scaled, feeds_norm, chooses
         tiles = -(-rows // ROW_TILE)
         self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
-        shared, gpu = self.config.shared_bytes(tiles), multiprocessors()
-        if gpu is not None and 2 * self.weight[0] * k_in >= SPREAD:
+        shared, gpu = self.config.shared_bytes(k_in, tiles), multiprocessors()
+        if gpu is not None and not is_small(*self.weight):
             shared = spread(shared, self.blocks, *gpu)
         super().__init__(
             "matmul_rows",
@@ -86,7 +86,7 @@ class MatmulRows(Kernel):
             stages=self.config.stages,
             weight_tiles=self.config.tiles,
             passes=self.config.passes,
-            kept=int(self.config.keeps(k_in, tiles)),
+            kept=int(self.config.keeps(*self.weight, tiles)),
             held=self.config.held,
             shared_bytes=shared,
         )

@@ -42,7 +42,7 @@ def test_a_fitted_configuration_splits_k_alike_and_fits(config: GemmConfig, k: i
     assert fitted.passes in (1, config.passes)
     assert fitted.split == config.split
     assert fitted.tiles <= config.tiles and 1 <= fitted.stages <= config.stages
-    assert fitted.shared_bytes(row_tiles) + DECLARED <= LEAST_SHARED
+    assert fitted.shared_bytes(k, row_tiles) + DECLARED <= LEAST_SHARED
 
 
 @given(st.sampled_from(WARPS), st.sampled_from(SPANS), wide, deep, st.integers(1, 200))
@@ -103,8 +103,8 @@ def test_what_is_tried_in_several_passes_is_one_block_for_an_sm_that_keeps_x_and
     for config in several:
         groups = -(-n // (16 * config.tiles))
         assert -(-groups // config.passes) <= processors < -(-groups // (config.passes - 1))
-        assert config.keeps(k, 1) and config.ring >= DEEP
-        assert config.shared_bytes(1) + DECLARED <= 226 * 1024
+        assert config.keeps(n, k, 1) and config.ring >= DEEP
+        assert config.shared_bytes(k, 1) + DECLARED <= 226 * 1024
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,31 @@ def test_what_is_tried_in_several_passes_is_one_block_for_an_sm_that_keeps_x_and
 def test_x_stays_in_registers_over_several_passes_where_it_finds_room(
     config: GemmConfig, k: int, row_tiles: int, kept: bool
 ) -> None:
-    assert config.keeps(k, row_tiles) == kept
+    assert config.keeps(28672, k, row_tiles) == kept
+
+
+@pytest.mark.parametrize(
+    ("config", "n", "k", "kept"),
+    [
+        (GemmConfig(16, 2, 2), 576, 1536, True),
+        (GemmConfig(16, 2, 1), 576, 576, False),  # one turn: asked for at once anyway
+        (GemmConfig(16, 2, 2), 576, 14336, False),  # 8 MiB and more: other warps work while one waits
+        (GemmConfig(4, 1, 4), 576, 1536, True),
+        (GemmConfig(4, 1, 4), 576, 2560, False),  # 80 registers, and 16 beside them
+    ],
+)
+def test_x_of_a_small_weight_is_asked_for_at_once_where_it_finds_room(
+    config: GemmConfig, n: int, k: int, kept: bool
+) -> None:
+    assert config.keeps(n, k, 1) == kept
+
+
+@given(configs, deep, st.integers(1, 8))
+def test_a_ring_that_holds_all_of_its_weights_asks_for_no_more(config: GemmConfig, k: int, row_tiles: int) -> None:
+    once = replace(config, passes=1)
+    weights = -(-k // (32 * config.span)) * config.span * config.tiles * 1024  # whole units of 16 rows, bfloat16
+    least = max(min(weights, once.ring), once.sums(config.tiles * row_tiles))
+    assert once.shared_bytes(k, row_tiles) == least
 
 
 @pytest.mark.parametrize(("row_tiles", "kept"), [(1, "1"), (2, "0")])
@@ -175,7 +199,7 @@ def test_an_sm_gets_room_for_its_share_of_the_blocks_and_for_no_more(
         (14336, 4096, Epilogue.SWIGLU, GemmConfig(4, 1, 2, 2), 28288),  # 896: seven
         (14336, 4096, Epilogue.SWIGLU, GemmConfig(16, 2, 3, 1, 14), 115840),  # 128: one
         (128256, 4096, Epilogue.PLAIN, GemmConfig(8, 1, 2, 2), 32768),  # 4008: many waves
-        (1536, 576, Epilogue.SWIGLU, GemmConfig(8, 2, 2, 2), 65536),  # 3.5 MB of weights: left alone
+        (1536, 576, Epilogue.SWIGLU, GemmConfig(8, 2, 2, 2), 36864),  # 3.5 MB: left alone
     ],
 )
 def test_blocks_of_large_products_alone_are_spread(

@@ -195,7 +195,7 @@ def test_an_sm_has_room_for_its_share_of_a_large_products_blocks_and_for_no_more
     assert status == driver.CUresult.CUDA_SUCCESS
     gpu = multiprocessors()
     assert gpu is not None
-    share, needed = -(-kernel.blocks // gpu[0]), kernel.config.shared_bytes(1)
+    share, needed = -(-kernel.blocks // gpu[0]), kernel.config.shared_bytes(k, 1)
     assert at_once == min(share, gpu[1] // (needed + DECLARED + RESERVED_SHARED))
 
 
