@@ -18,7 +18,12 @@
 // 8c … 8c + 7, which is what its 16-byte load of values holds, and they need no exchange between lanes.
 //
 // They come through a ring of STAGES pieces per warp in shared memory, a piece being the keys or the values of a group; a
-// thread reads only what it has copied. The first pieces of earlier steps are under way before anything else is known.
+// thread reads only what it has copied. A warp takes AT_ONCE of its groups at a time, which of them together is as fixed as the
+// groups are: first the keys of all, then the values of all.
+//
+// The first pieces of earlier steps are under way before anything else is known. Where PACE is not 0, a warp has no more than
+// PACE kilobytes of these on their way at a time: what memory cannot serve yet would only stand in the way of the small reads
+// that the kernels before this one wait for.
 #include "async_copy.cuh"
 #include "bf16.cuh"
 #include "block.cuh"
@@ -28,17 +33,20 @@
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM must be 64 or 128");
 static_assert(BLOCK % 32 == 0 && CHUNK % BLOCK == 0, "a group of 32 keys must not cross a block, nor a block a chunk");
+static_assert(PACE >= 0, "PACE must be a number of kilobytes, or 0: no pace is kept");
 static_assert(CHUNK / BLOCK <= 32, "CHUNK must be at most 32 blocks: a lane holds one entry of the table");
 
 #define GROUP (HEADS / KV_HEADS)
 #define QUERIES (GROUP * ROWS)
 #define TILES ((QUERIES + 15) / 16)
+#define HALVES (QUERIES > 8 ? 2 : 1)  // of a tile's 16 rows, that have a query
 #define WIDE (HEAD_DIM / 32)
 #define HALF (HEAD_DIM / 2)
 #define ALL_HEADS (HEADS + 2 * KV_HEADS)
 #define NARROW (HEAD_DIM / 8)
 #define PIECE (HEAD_DIM / 8 * 32)  // 16-byte loads of a warp
 #define STRIDE (32 * WARPS)        // positions between two groups of a warp
+#define AT_ONCE (HEAD_DIM == 64 ? 2 : 1)  // groups of a warp: with short heads there is too little to do for one alone
 #define MASKED (-__int_as_float(0x7f800000))  // minus infinity: its power of two is an exact zero
 #define NOTHING (-1e30f)  // a maximum below every score that is not masked; its powers, too, are exact zeros
 
@@ -116,35 +124,50 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
 
     // In the same memory, one after the other: the ring [STAGES][WARPS][PIECE], and outputs [WARPS][16][HEAD_DIM].
     extern __shared__ uint4 memory[];
-    __shared__ uint4 queries[WIDE][2][32];
+    __shared__ uint4 queries[WIDE][2][32];  // as operand A: rows g and g + 8 of k 8c … 8c + 3, then of 8c + 4 … 8c + 7
     __shared__ float2 stats[WARPS][16];
 
     const unsigned ring = shared_address(memory);
     auto piece = [&](int stage) { return (stage * WARPS + warp) * PIECE + lane; };
-    auto fetch = [&](int stage, bool values, int key) {  // all lanes of a warp
+    // By all lanes of a warp. One that is `paced` is as many groups as it has kilobytes, the others are none yet.
+    auto fetch = [&](int stage, bool values, int key, bool paced) {
+        auto copied = [&](int n) {
+            if (!paced || n % 2 == 0) return;
+            end_of_group();
+            await_copies<(PACE ? PACE - 1 : 0)>();
+        };
         const int block = __shfl_sync(FULL_WARP, entry, (key - chunk * CHUNK) / BLOCK);
         const long long at = ((long long)block * KV_HEADS + kv_head) * BLOCK * HEAD_DIM;
-        const unsigned to = ring + 16 * piece(stage);
+        const unsigned to = ring + LOAD * piece(stage);
         if (values) {
             const bf16* from = v_pages + at + key % BLOCK + g * BLOCK + 8 * c;
 #pragma unroll
-            for (int n = 0; n < NARROW; ++n) copy_async(to + 16 * (n * 32), from + n * 8 * BLOCK);
+            for (int n = 0; n < NARROW; ++n) {
+                copy_async(to + LOAD * (n * 32), from + n * 8 * BLOCK);
+                copied(n);
+            }
         } else {
             const bf16* from = k_pages + at + (key % BLOCK + 8 * (g / 2) + g % 2) * HEAD_DIM + 8 * c;
 #pragma unroll
             for (int n = 0; n < 4; ++n)
 #pragma unroll
-                for (int wide = 0; wide < WIDE; ++wide)
-                    copy_async(to + 16 * ((n * WIDE + wide) * 32), from + 2 * n * HEAD_DIM + wide * 32);
+                for (int wide = 0; wide < WIDE; ++wide) {
+                    copy_async(to + LOAD * ((n * WIDE + wide) * 32), from + 2 * n * HEAD_DIM + wide * 32);
+                    copied(wide);
+                }
         }
     };
+    // Piece n of a warp: how many of its groups come before that one, and whether it is values.
+    auto groups_before = [](int n) { return n / (2 * AT_ONCE) * AT_ONCE + n % AT_ONCE; };
+    auto has_values = [](int n) { return n / AT_ONCE % 2 == 1; };
+    auto wanted = [&](int key) { return (WINDOW == 0 || key >= begin) && key < end; };  // the group that begins there
     int first = chunk * CHUNK + 32 * warp;
-    while (first < begin) first += STRIDE;
+    while (first + (AT_ONCE - 1) * STRIDE < begin) first += AT_ONCE * STRIDE;
     const int known = min(oldest_new, (chunk + 1) * CHUNK);  // positions before it are of earlier steps: nothing to wait for
 #pragma unroll
     for (int n = 0; n < STAGES; ++n) {
-        const int key = first + n / 2 * STRIDE;
-        if (key + 32 <= known) fetch(n, n % 2, key);
+        const int key = first + groups_before(n) * STRIDE;
+        if (key + 32 <= known && wanted(key)) fetch(n, has_values(n), key, PACE);
         end_of_group();
     }
 
@@ -152,6 +175,10 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
     let_next_start();
     auto query_head = [&](int index) { return kv_head * GROUP + index % GROUP; };
     auto query_row = [&](int index) { return a * ROWS + index / GROUP; };
+    auto query = [&](int wide, int half, const uint4& of) {
+        unsigned *first = &queries[wide][0][lane].x + half, *second = &queries[wide][1][lane].x + half;
+        first[0] = of.x, first[2] = of.y, second[0] = of.z, second[2] = of.w;
+    };
     for (int n = warp; n < WIDE; n += WARPS) {
         const int wide = n / 2, half = n % 2, index = tile * 16 + g + 8 * half, t = index / GROUP, i = wide * 32 + 8 * c;
         uint4 low = {}, high = {};
@@ -161,10 +188,11 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
             rotated_eight(low, high, qkv + ((long long)row * ALL_HEADS + query_head(index)) * HEAD_DIM + i, cosine + angle,
                           sine + angle);
         }
-        queries[wide][half][lane] = low;
-        queries[wide + WIDE / 2][half][lane] = high;
+        query(wide, half, low);
+        query(wide + WIDE / 2, half, high);
     }
-    for (int n = threadIdx.x; n < appended * HALF; n += WARPS * 32) {
+    const bool grows = known < end;  // new positions lie in this chunk
+    for (int n = threadIdx.x; grows && n < appended * HALF; n += WARPS * 32) {
         const int t = n / HALF, i = n % HALF, at = oldest_new + t;
         if (at / CHUNK != chunk) continue;
         const float* key_row = qkv + ((long long)(a * APPENDED + t) * ALL_HEADS + HEADS + kv_head) * HEAD_DIM;
@@ -180,15 +208,12 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
         values[(i + HALF) * BLOCK] = to_bf16(value_row[i + HALF]);
     }
     __syncthreads();
-    bool newest_group = false;
+    if (grows) {
 #pragma unroll
-    for (int n = 0; n < STAGES; ++n) {
-        const int key = first + n / 2 * STRIDE;
-        if (key + 32 <= known || key >= end) continue;
-        fetch(n, n % 2, key);
-        newest_group = true;
-    }
-    if (newest_group) {
+        for (int n = 0; n < STAGES; ++n) {
+            const int key = first + groups_before(n) * STRIDE;
+            if (key + 32 > known && wanted(key)) fetch(n, has_values(n), key, false);
+        }
         end_of_group();
         await_copies<0>();
     }
@@ -205,70 +230,89 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
     float out[NARROW][4] = {};
     float top[2] = {NOTHING, NOTHING}, sum[2] = {0, 0};
     int stage = 0;
-    // The piece before this one has been used: its place is for the piece that comes STAGES after it.
-    auto advance = [&](bool values, int ahead, bool any) {
-        if (any) {
-            if (ahead < end) fetch(stage == 0 ? STAGES - 1 : stage - 1, values, ahead);
-            end_of_group();
-        }
+    auto arrived = [&]() {
         await_copies<STAGES - 1>();
-        const uint4* here = memory + piece(stage);
-        stage = stage == STAGES - 1 ? 0 : stage + 1;
-        return here;
+        return memory + piece(stage);
     };
-    for (int key = first; key < end; key += STRIDE) {
-        const uint4* keys = advance((STAGES - 1) % 2, key + (STAGES - 1) / 2 * STRIDE, key > first);
-        float score[4][4] = {};
+    // A piece has been used: its place is for the one that comes STAGES after it. Later than its loads, which would wait
+    // behind the copies.
+    auto refill = [&](int n, int key) {
+        const int then = key + groups_before(n + STAGES) * STRIDE;
+        if (wanted(then)) fetch(stage, has_values(n + STAGES), then, false);
+        end_of_group();
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+    };
+    for (int key = first; key < end; key += AT_ONCE * STRIDE) {
+        float score[AT_ONCE][4][4] = {};
 #pragma unroll
-        for (int wide = 0; wide < WIDE; ++wide) {
-            const uint4 low = queries[wide][0][lane], high = queries[wide][1][lane];
+        for (int n = 0; n < AT_ONCE; ++n) {
+            if (wanted(key + n * STRIDE)) {
+                const uint4* keys = arrived();
 #pragma unroll
-            for (int n = 0; n < 4; ++n) mma_k32(score[n], low, high, keys[(n * WIDE + wide) * 32]);
+                for (int wide = 0; wide < WIDE; ++wide) {
+                    const uint4 lower = queries[wide][0][lane], upper = queries[wide][1][lane];
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        const uint4 k = keys[(i * WIDE + wide) * 32];
+                        mma_bf16(score[n][i], lower.x, lower.y, lower.z, lower.w, k.x, k.y);
+                        mma_bf16(score[n][i], upper.x, upper.y, upper.z, upper.w, k.z, k.w);
+                    }
+                }
+            }
+            refill(n, key);
         }
+        const int newest_key = key + (AT_ONCE - 1) * STRIDE + 31;
+        const bool all_seen = newest_key <= min(position, end - 1) && (WINDOW == 0 || key > last - WINDOW);  // by every row
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < HALVES; ++half) {
+            auto at = [&](int i) -> float& { return score[i / 8][i % 8 / 2][2 * half + i % 2]; };
             float highest = top[half];
 #pragma unroll
-            for (int n = 0; n < 4; ++n)
+            for (int i = 0; i < 8 * AT_ONCE; ++i) at(i) *= scale;
+            if (!all_seen)
 #pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    float& s = score[n][2 * half + i];
-                    const int at = key + 8 * c + 2 * n + i;
-                    const bool seen = at <= newest[half] && at >= oldest[half];
-                    s = seen ? s * scale : MASKED;
-                    highest = fmaxf(highest, s);
+                for (int i = 0; i < 8 * AT_ONCE; ++i) {
+                    const int here = key + i / 8 * STRIDE + 8 * c + i % 8;
+                    if (here >= end || here > newest[half] || here < oldest[half]) at(i) = MASKED;
                 }
+#pragma unroll
+            for (int i = 0; i < 8 * AT_ONCE; ++i) highest = fmaxf(highest, at(i));
             highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 1));
             highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 2));
             const float shrink = power_of_two(top[half] - highest);
             top[half] = highest;
             sum[half] *= shrink;
 #pragma unroll
-            for (int n = 0; n < 4; ++n)
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    float& s = score[n][2 * half + i];
-                    s = power_of_two(s - highest);
-                    sum[half] += s;
-                }
+            for (int i = 0; i < 8 * AT_ONCE; ++i) {
+                at(i) = power_of_two(at(i) - highest);
+                sum[half] += at(i);
+            }
 #pragma unroll
             for (int n = 0; n < NARROW; ++n) {
                 out[n][2 * half] *= shrink;
                 out[n][2 * half + 1] *= shrink;
             }
         }
-        unsigned p[8];  // of keys 8c + 2n, 8c + 2n + 1: rows g in p[2n], rows g + 8 in p[2n + 1]
+        unsigned p[AT_ONCE][8];  // of keys 8c + 2i, 8c + 2i + 1: rows g in p[][2i], rows g + 8 in p[][2i + 1]
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {
-            p[2 * n] = pack_bf16(score[n][0], score[n][1]);
-            p[2 * n + 1] = pack_bf16(score[n][2], score[n][3]);
-        }
-        const uint4* values = advance(STAGES % 2, key + STAGES / 2 * STRIDE, true);
+        for (int n = 0; n < AT_ONCE; ++n)
 #pragma unroll
-        for (int n = 0; n < NARROW; ++n) {
-            const uint4 v = values[n * 32];
-            mma_bf16(out[n], p[0], p[1], p[2], p[3], v.x, v.y);
-            mma_bf16(out[n], p[4], p[5], p[6], p[7], v.z, v.w);
+            for (int i = 0; i < 4; ++i) {
+                p[n][2 * i] = pack_bf16(score[n][i][0], score[n][i][1]);
+                p[n][2 * i + 1] = HALVES > 1 ? pack_bf16(score[n][i][2], score[n][i][3]) : 0;
+            }
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; ++n) {
+            if (wanted(key + n * STRIDE)) {
+                const uint4* values = arrived();
+#pragma unroll
+                for (int i = 0; i < NARROW; ++i) {
+                    const uint4 v = values[i * 32];
+                    mma_bf16(out[i], p[n][0], p[n][1], p[n][2], p[n][3], v.x, v.y);
+                    mma_bf16(out[i], p[n][4], p[n][5], p[n][6], p[n][7], v.z, v.w);
+                }
+            }
+            refill(AT_ONCE + n, key);
         }
     }
     await_copies<0>();
@@ -277,15 +321,14 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
     float(*outputs)[16][HEAD_DIM] = reinterpret_cast<float(*)[16][HEAD_DIM]>(memory);
     auto column = [](int row, int d) { return d ^ row % 8 * 8; };  // so that the rows of a warp's lanes lie in other banks
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < HALVES; ++half) {
         sum[half] += __shfl_xor_sync(FULL_WARP, sum[half], 1);
         sum[half] += __shfl_xor_sync(FULL_WARP, sum[half], 2);
         if (c == 0) stats[warp][g + 8 * half] = make_float2(top[half], sum[half]);
 #pragma unroll
         for (int n = 0; n < NARROW; ++n)
-            if (8 * half < QUERIES)
-                *reinterpret_cast<float2*>(&outputs[warp][g + 8 * half][column(g, n * 8 + 2 * c)]) =
-                    make_float2(out[n][2 * half], out[n][2 * half + 1]);
+            *reinterpret_cast<float2*>(&outputs[warp][g + 8 * half][column(g, n * 8 + 2 * c)]) =
+                make_float2(out[n][2 * half], out[n][2 * half + 1]);
     }
     __syncthreads();
     for (int row = warp; row < 16 && tile * 16 + row < QUERIES; row += WARPS) {

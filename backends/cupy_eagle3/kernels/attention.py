@@ -27,6 +27,10 @@ SHORTEST_TILE = 256
 """That is worth a block."""
 STATIC_SHARED_BYTES = 8 * 1024
 """At most, that a block that attends declares beside its ring."""
+PACED_BELOW: Final = 128
+"""Size of a head: attention over shorter ones starts while small kernels before it still wait for each other."""
+PACE: Final = 5
+"""Kilobytes that a warp of it then has on their way at a time, until the queries are there."""
 STATISTICS = ("total", "span_empty", "mask_empty", "executed")
 """Of 32-key tiles: launched, beyond the slot's length, hidden by length or window within a chunk, worked on."""
 
@@ -64,7 +68,7 @@ class FmhaConfig:
         """What is worth trying for a cache of these heads: a tile decides how evenly blocks fill the GPU."""
         longest = max(BLOCK, heads.positions)
         tiles = (256, 384, 512, 640, 768, 1024, 1152, 1536, 2048)
-        some = ((512, 2, 6), (384, 4, 4), (768, 8, 3), (768, 8, 4), (832, 8, 4), (1024, 8, 4), (1536, 8, 4))
+        some = ((512, 4, 6), (384, 4, 4), (768, 8, 3), (896, 8, 3), (832, 8, 4), (832, 8, 5), (1024, 8, 4))
         cuts = (*((tile, 4, 3) for tile in tiles), *some)
         return tuple(cls(*cut) for cut in cuts if cut[0] <= longest)
 
@@ -93,9 +97,9 @@ class Regime:
 REGIMES: Final = (
     Regime(128, 4, 8192, FmhaConfig(kv_tile=1024)),
     Regime(128, 1, 0, FmhaConfig(kv_tile=1024)),
-    Regime(0, 4, 8192, FmhaConfig(kv_tile=768, warps=8, stages=3)),
+    Regime(0, 4, 8192, FmhaConfig(kv_tile=896, warps=8, stages=3)),
     # Blocks of one slot leave some SMs to the products around attention.
-    Regime(0, 1, 0, FmhaConfig(kv_tile=832, warps=8, stages=4), share=0.92),
+    Regime(0, 1, 0, FmhaConfig(kv_tile=832, warps=8, stages=5), share=0.92),
 )
 """The first that holds counts: docs/performance.md cites the sweep."""
 
@@ -174,6 +178,7 @@ class Attention(Kernel):
             window=window or 0,
             statistics=int(statistics),
             joining=self.joining,
+            pace=PACE if heads.head_dim < PACED_BELOW else 0,
             log2e_over_sqrt_head_dim=math.log2(math.e) / math.sqrt(heads.head_dim),
             shared_bytes=self.config.ring(heads.head_dim),
         )

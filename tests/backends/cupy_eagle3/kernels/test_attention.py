@@ -139,7 +139,7 @@ def test_an_extension_attends_with_its_newest_row_within_the_window(window: int)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
-@pytest.mark.parametrize("window", [None, 700])
+@pytest.mark.parametrize("window", [None, 700, 868])  # 868: hides one more group of three or more from later rows
 def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
     heads: int, kv_heads: int, head_dim: int, window: int | None
 ) -> None:
@@ -153,9 +153,10 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
             assert torch.equal(got.view(len(EDGES), rows, -1), whole[:, first : first + rows])
 
 
+@pytest.mark.parametrize("heads", [Heads(32, 8, 128, POSITIONS), Heads(9, 3, 64, POSITIONS)], ids=["128", "64"])
 @pytest.mark.parametrize("config", FmhaConfig.candidates(Heads(32, 8, 128, POSITIONS)))
-def test_every_configuration_agrees_with_float64_and_with_itself(config: FmhaConfig) -> None:
-    cache = Cache(Heads(32, 8, 128, POSITIONS), len(EDGES))
+def test_every_configuration_agrees_with_float64_and_with_itself(config: FmhaConfig, heads: Heads) -> None:
+    cache = Cache(heads, len(EDGES))
     qkv = cache.qkv(len(EDGES) * 4)
     got = cache.attend(qkv, EDGES, 4, config=config)
     assert relative_error(got, cache.oracle(cache.append(qkv, EDGES, 4), EDGES)) < 5e-3
