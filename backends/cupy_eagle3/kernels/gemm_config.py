@@ -111,11 +111,8 @@ class GemmConfig:
         where these have room, for several passes, or of a small weight, whose turns would each wait for their x.
         """
         each = turns(k_in, *self.split)
-        x, sums, weights = (
-            4 * each * self.span * row_tiles,
-            4 * self.tiles * row_tiles,
-            12 * self.tiles,
-        )  # with addresses
+        x, sums = 4 * each * self.span * row_tiles, 4 * self.tiles * row_tiles
+        weights = 12 * self.tiles  # with their addresses
         serves = self.passes > 1 or (each > 1 and is_small(n_out, k_in))
         return serves and x + sums + weights <= KEPT_REGISTERS
 
