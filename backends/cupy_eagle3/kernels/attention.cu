@@ -18,8 +18,8 @@
 // 8c … 8c + 7, which is what its 16-byte load of values holds, and they need no exchange between lanes.
 //
 // They come through a ring of STAGES pieces per warp in shared memory, a piece being the keys or the values of a group; a
-// thread reads only what it has copied. A warp takes AT_ONCE of its groups at a time, which of them together is as fixed as the
-// groups are: first the keys of all, then the values of all.
+// thread reads only what it has copied. A warp takes AT_ONCE of its groups at a time, first the keys of all, then the values
+// of all; which groups go together is as fixed as they are.
 //
 // The first pieces of earlier steps are under way before anything else is known. Where PACE is not 0, a warp has no more than
 // PACE kilobytes of these on their way at a time: what memory cannot serve yet would only stand in the way of the small reads
@@ -129,12 +129,13 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
 
     const unsigned ring = shared_address(memory);
     auto piece = [&](int stage) { return (stage * WARPS + warp) * PIECE + lane; };
-    // By all lanes of a warp. One that is `paced` is as many groups as it has kilobytes, the others are none yet.
+    // By all lanes of a warp. One that is `paced` commits each kilobyte by itself, and waits for the one PACE before it; of
+    // others the caller commits all.
     auto fetch = [&](int stage, bool values, int key, bool paced) {
         auto copied = [&](int n) {
             if (!paced || n % 2 == 0) return;
             end_of_group();
-            await_copies<(PACE ? PACE - 1 : 0)>();
+            await_copies<(PACE > 0 ? PACE - 1 : 0)>();
         };
         const int block = __shfl_sync(FULL_WARP, entry, (key - chunk * CHUNK) / BLOCK);
         const long long at = ((long long)block * KV_HEADS + kv_head) * BLOCK * HEAD_DIM;
@@ -167,7 +168,7 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
 #pragma unroll
     for (int n = 0; n < STAGES; ++n) {
         const int key = first + groups_before(n) * STRIDE;
-        if (key + 32 <= known && wanted(key)) fetch(n, has_values(n), key, PACE);
+        if (key + 32 <= known && wanted(key)) fetch(n, has_values(n), key, PACE > 0);
         end_of_group();
     }
 
@@ -175,9 +176,9 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
     let_next_start();
     auto query_head = [&](int index) { return kv_head * GROUP + index % GROUP; };
     auto query_row = [&](int index) { return a * ROWS + index / GROUP; };
-    auto query = [&](int wide, int half, const uint4& of) {
-        unsigned *first = &queries[wide][0][lane].x + half, *second = &queries[wide][1][lane].x + half;
-        first[0] = of.x, first[2] = of.y, second[0] = of.z, second[2] = of.w;
+    auto store_query = [&](int wide, int half, const uint4& of) {
+        unsigned *lower = &queries[wide][0][lane].x + half, *upper = &queries[wide][1][lane].x + half;
+        lower[0] = of.x, lower[2] = of.y, upper[0] = of.z, upper[2] = of.w;
     };
     for (int n = warp; n < WIDE; n += WARPS) {
         const int wide = n / 2, half = n % 2, index = tile * 16 + g + 8 * half, t = index / GROUP, i = wide * 32 + 8 * c;
@@ -188,8 +189,8 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
             rotated_eight(low, high, qkv + ((long long)row * ALL_HEADS + query_head(index)) * HEAD_DIM + i, cosine + angle,
                           sine + angle);
         }
-        query(wide, half, low);
-        query(wide + WIDE / 2, half, high);
+        store_query(wide, half, low);
+        store_query(wide + WIDE / 2, half, high);
     }
     const bool grows = known < end;  // new positions lie in this chunk
     for (int n = threadIdx.x; grows && n < appended * HALF; n += WARPS * 32) {

@@ -63,6 +63,10 @@ class FmhaConfig:
         """The same arithmetic within `shared_memory` bytes of a block."""
         return replace(self, stages=min(self.stages, max(1, shared_memory // (self.warps * piece_bytes(head_dim)))))
 
+    def side_by_side(self, head_dim: int, room: int) -> int:
+        """Blocks that an SM with `room` bytes of shared memory holds at once. Their registers must fit, too."""
+        return max(1, room // (self.ring(head_dim) + STATIC_SHARED_BYTES + RESERVED_SHARED))
+
     @classmethod
     def candidates(cls, heads: Heads) -> tuple[FmhaConfig, ...]:
         """What is worth trying for a cache of these heads: a tile decides how evenly blocks fill the GPU."""
@@ -101,7 +105,7 @@ REGIMES: Final = (
     # Blocks of one slot leave some SMs to the products around attention.
     Regime(0, 1, 0, FmhaConfig(kv_tile=832, warps=8, stages=5), share=0.92),
 )
-"""The first that holds counts: docs/performance.md cites the sweep."""
+"""The first that holds counts; docs/performance.md says what they were compared with."""
 
 
 def usual_config(heads: Heads, slots: int) -> FmhaConfig:
@@ -112,8 +116,7 @@ def usual_config(heads: Heads, slots: int) -> FmhaConfig:
         return config
     processors, room = gpu
     fitted = config.fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES)
-    block = fitted.ring(heads.head_dim) + STATIC_SHARED_BYTES + RESERVED_SHARED
-    at_once = int(regime.share * processors * max(1, room // block))
+    at_once = int(regime.share * processors * fitted.side_by_side(heads.head_dim, room))
     tile = tile_of_whole_waves(config.kv_tile, heads.positions, slots * heads.kv_heads, at_once)
     return replace(config, kv_tile=tile)
 

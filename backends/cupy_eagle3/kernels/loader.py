@@ -161,7 +161,8 @@ def function(spec: Spec, name: str, device: int, shared_bytes: int) -> int:
     kernel = module(spec, device).get_function(name)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     if spec.stem not in BESIDE_A_STEP:
-        # An SM that is cut for little shared memory has to drain before a block that needs much may start.
+        # An SM that is cut for little shared memory has to drain before a block that needs much can start. What
+        # measures the device takes the rest, L1 cache, instead.
         kernel.preferred_shared_memory_carveout = 100
     return int(kernel.kernel.ptr)
 

@@ -20,8 +20,8 @@ import pytest
 
 import specgate
 from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.kernels import loader, matmul_rows
-from specgate.backends.cupy_eagle3.kernels.attention import Attention
+from specgate.backends.cupy_eagle3.kernels import attention, loader, matmul_rows
+from specgate.backends.cupy_eagle3.kernels.attention import Attention, usual_config
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Kernel, Spec, entry_points, with_headers
@@ -79,6 +79,11 @@ class Outcome:
 
     compiled: bool
     log: str
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, in the function that takes most."""
+        return max(int(count) for count in re.findall(r"Used (\d+) registers", self.log))
 
     @property
     def spilled(self) -> bool:
@@ -176,6 +181,20 @@ def test_large_products_have_registers_as_their_work_is_cut_on_an_h200(monkeypat
             specs.append(MatmulRows(n_out, k, epilogue, rows, config, scaled=not adds, feeds_norm=adds).spec)
     assert any(("KEPT", "1") in spec.constants for spec in specs)
     assert all(outcome.compiled and not outcome.spilled for outcome in compile_all("sm_90", specs))
+
+
+@pytest.mark.parametrize("heads", [Heads(9, 3, 64, POSITIONS), Heads(32, 8, 128, POSITIONS)], ids=["64", "128"])
+def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted_on_for(
+    monkeypatch: pytest.MonkeyPatch, heads: Heads
+) -> None:
+    monkeypatch.setattr(attention, "shared_memory_limit", lambda: 226 * 1024)
+    monkeypatch.setattr(attention, "multiprocessors", lambda: (132, 228 * 1024))
+    cut = [(usual_config(heads, slots), rows) for slots in (1, 4) for rows in (1, 4, 8)]
+    outcomes = compile_all("sm_90", [Attention(heads, rows, config=config).spec for config, rows in cut])
+    for (config, _), outcome in zip(cut, outcomes, strict=True):
+        assert outcome.compiled and not outcome.spilled
+        blocks = config.side_by_side(heads.head_dim, 228 * 1024)
+        assert blocks * 32 * config.warps * outcome.registers <= 65536
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,8 @@ def test_x_stays_in_registers_over_several_passes_where_it_finds_room(
     [
         (GemmConfig(16, 2, 2), 576, 1536, True),
         (GemmConfig(16, 2, 1), 576, 576, False),  # one turn: asked for at once anyway
-        (GemmConfig(16, 2, 2), 576, 14336, False),  # 8 MiB and more: other warps work while one waits
+        (GemmConfig(16, 1, 2), 4080, 1024, True),  # 32 KiB below 8 MiB
+        (GemmConfig(16, 1, 2), 4096, 1024, False),  # 8 MiB: other warps work while one waits
         (GemmConfig(4, 1, 4), 576, 1536, True),
         (GemmConfig(4, 1, 4), 576, 2560, False),  # 80 registers, and 16 beside them
     ],
@@ -144,11 +145,14 @@ def test_x_of_a_small_weight_is_asked_for_at_once_where_it_finds_room(
 
 
 @given(configs, deep, st.integers(1, 8))
-def test_a_ring_that_holds_all_of_its_weights_asks_for_no_more(config: GemmConfig, k: int, row_tiles: int) -> None:
-    once = replace(config, passes=1)
-    weights = -(-k // (32 * config.span)) * config.span * config.tiles * 1024  # whole units of 16 rows, bfloat16
-    least = max(min(weights, once.ring), once.sums(config.tiles * row_tiles))
-    assert once.shared_bytes(k, row_tiles) == least
+def test_a_block_asks_for_the_places_that_its_weights_are_copied_to_and_no_more(
+    config: GemmConfig, k: int, row_tiles: int
+) -> None:
+    once, units = replace(config, passes=1), -(-k // (32 * config.span))
+    # Unit u is turn u // warps of warp u % warps; the ring has a place for each warp and stage.
+    places = 1 + max(u // once.warps % once.stages * once.warps + u % once.warps for u in range(units))
+    weights = places * once.span * once.tiles * 16 * 32 * 2  # rows, columns and bytes of a tile's chunk
+    assert once.shared_bytes(k, row_tiles) == max(weights, once.sums(once.tiles * row_tiles))
 
 
 @pytest.mark.parametrize(("row_tiles", "kept"), [(1, "1"), (2, "0")])
