@@ -103,7 +103,7 @@ REGIMES: Final = (
     Regime(128, 1, 0, FmhaConfig(kv_tile=1024)),
     Regime(0, 4, 8192, FmhaConfig(kv_tile=896, warps=8, stages=3)),
     # Blocks of one slot leave some SMs to the products around attention.
-    Regime(0, 1, 0, FmhaConfig(kv_tile=832, warps=8, stages=5), share=0.92),
+    Regime(0, 1, 0, FmhaConfig(kv_tile=832, warps=8, stages=5), share=0.96),
 )
 """The first that holds counts; docs/performance.md says what they were compared with."""
 
