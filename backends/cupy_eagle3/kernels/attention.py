@@ -28,7 +28,7 @@ SHORTEST_TILE = 256
 STATIC_SHARED_BYTES = 8 * 1024
 """At most, that a block that attends declares beside its ring."""
 PACED_BELOW: Final = 128
-"""Size of a head: attention over shorter ones starts while small kernels before it still wait for each other."""
+"""Size of a head. Shorter ones stand for small models, whose kernels before attention mostly wait for each other."""
 PACE: Final = 5
 """Kilobytes that a warp of it then has on their way at a time, until the queries are there."""
 STATISTICS = ("total", "span_empty", "mask_empty", "executed")
