@@ -193,7 +193,8 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
         store_query(wide + WIDE / 2, half, high);
     }
     const bool grows = known < end;  // new positions lie in this chunk
-    for (int n = threadIdx.x; grows && n < appended * HALF; n += WARPS * 32) {
+    const int by_others = (threadIdx.x + (WARPS - WIDE % WARPS) * 32) % (WARPS * 32);  // than rotate queries, if there are any
+    for (int n = by_others; grows && n < appended * HALF; n += WARPS * 32) {
         const int t = n / HALF, i = n % HALF, at = oldest_new + t;
         if (at / CHUNK != chunk) continue;
         const float* key_row = qkv + ((long long)(a * APPENDED + t) * ALL_HEADS + HEADS + kv_head) * HEAD_DIM;
@@ -210,13 +211,18 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
     }
     __syncthreads();
     if (grows) {
+        bool late = false;
 #pragma unroll
         for (int n = 0; n < STAGES; ++n) {
             const int key = first + groups_before(n) * STRIDE;
-            if (key + 32 > known && wanted(key)) fetch(n, has_values(n), key, false);
+            if (key + 32 <= known || !wanted(key)) continue;
+            fetch(n, has_values(n), key, false);
+            late = true;
         }
-        end_of_group();
-        await_copies<0>();
+        if (late) {
+            end_of_group();
+            await_copies<0>();
+        }
     }
 
     // The rows of C that this lane holds, and the span of positions that each sees.

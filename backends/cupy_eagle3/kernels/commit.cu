@@ -10,10 +10,9 @@
 
 enum Finish { RUNNING, EOS, STOP, LENGTH };
 
-__device__ int reason_of(int token, const int* rule) {
-    const int eos = rule[1], stop = rule[2];
+__device__ __forceinline__ int reason_of(int token, int eos, int stop, const int* ids) {
     for (int i = 0; i < eos + stop; ++i)
-        if (rule[3 + i] == token) return i < eos ? EOS : STOP;
+        if (ids[i] == token) return i < eos ? EOS : STOP;
     return RUNNING;
 }
 
@@ -25,41 +24,49 @@ extern "C" __global__ __launch_bounds__(SLOTS) void commit(int* length, int* roo
                                                            const int* prompt_blocks, const int* accepted,
                                                            const int* target_tokens, const int* rule) {
     __shared__ int released[SLOTS], going_on[SLOTS];
+    // Of what is read, `accept` writes the accepted drafts and the target's tokens alone. Beyond active_count stand slots that
+    // were active.
+    const int a = threadIdx.x, count = *active_count, slot = active[a], now = *step, top = *free_count;
+    const int limit = rule[0], eos = rule[1], stop = rule[2];
+    const int had = emitted[slot], was = length[slot], cut = truncated[slot], held_before = held[slot];
+    const int of_prompt = prompt_blocks[slot];
     await_previous();
     let_next_start();
-    const int a = threadIdx.x, count = *active_count, now = *step;
     if (count == 0) return;
-    int slot = 0, have = 0, keep = 0;
+    int have = 0, keep = 0;
     bool ended = true;
     if (a < count) {
-        slot = active[a];
-        const int verified = accepted[slot] + 1, room = rule[0] - emitted[slot];
+        const int taken = accepted[slot], verified = taken + 1, room = limit - had;
+        int tokens[MAX_ROWS];
+#pragma unroll
+        for (int t = 0; t < MAX_ROWS; ++t) tokens[t] = target_tokens[slot * MAX_ROWS + t];
         int gained = 0, reason = RUNNING, token = 0;
-        while (gained < verified && gained < room && reason == RUNNING) {
-            token = target_tokens[slot * MAX_ROWS + gained];
-            out[slot * CAPACITY + emitted[slot] + gained] = token;
-            pending[slot * MAX_ROWS + gained] = token;
-            reason = reason_of(token, rule);
-            ++gained;
+#pragma unroll
+        for (int t = 0; t < MAX_ROWS; ++t) {
+            if (t >= verified || t >= room || reason != RUNNING) continue;
+            token = tokens[t];
+            out[slot * CAPACITY + had + t] = token;
+            pending[slot * MAX_ROWS + t] = token;
+            reason = reason_of(token, eos, stop, rule + 3);
+            gained = t + 1;
         }
-        emitted[slot] += gained;
-        length[slot] += gained;
-        truncated[slot] += verified - gained;
+        const int ends = reason != RUNNING ? reason : gained == room ? LENGTH : RUNNING;
+        emitted[slot] = had + gained;
+        length[slot] = was + gained;
+        truncated[slot] = cut + verified - gained;
         root[slot] = token;
         counts[slot] = gained;
-        finish[slot] = reason != RUNNING ? reason : gained == room ? LENGTH : RUNNING;
-        accepted_log[now * SLOTS + slot] = accepted[slot];
-        ended = finish[slot] != RUNNING;
-        have = held[slot];
-        keep = ended ? prompt_blocks[slot] : blocks_for(length[slot]);
+        finish[slot] = ends;
+        accepted_log[now * SLOTS + slot] = taken;
+        ended = ends != RUNNING;
+        have = held_before;
+        keep = ended ? of_prompt : blocks_for(was + gained);
         held[slot] = keep;
     }
     released[a] = have - keep;
     going_on[a] = !ended;
     __syncthreads();
     const int2 pushed = sum_before(released, a), listed = sum_before(going_on, a);
-    const int top = *free_count;
-    __syncthreads();
     for (int i = 0; i < released[a]; ++i) {
         const int block = block_table[slot * MAX_BLOCKS + keep + i];
         if (atomicExch(owner + block, FREE) != slot) atomicOr(fault, KV_INTEGRITY);

@@ -10,27 +10,33 @@ static_assert(NORM == 0 || NORM == 1 || NORM == 2, "NORM: 0 none, 1 each stream,
 extern "C" __global__ __launch_bounds__(THREADS) void feature_rows(bf16* out, const bf16* features, const bf16* weight,
                                                                    const int* counts, const int* active,
                                                                    const int* active_count, float eps) {
-    const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS;
-    await_previous();
-    let_next_start();
-    if (a >= *active_count) return;
-    const int slot = active[a];
-    const bf16* in = features + (long long)(slot * MAX_ROWS + min(t, counts[slot] - 1)) * FEATURES * HIDDEN;
-    bf16* row = out + (long long)blockIdx.x * FEATURES * HIDDEN;
-    const int PARTS = NORM == 1 ? FEATURES : 1, WIDTH = FEATURES * HIDDEN / PARTS;
-    for (int part = 0; part < PARTS; ++part) {
-        const int from = part * WIDTH;
+    const int PARTS = NORM == 1 ? FEATURES : 1, WIDTH = FEATURES * HIDDEN / PARTS, EACH = (WIDTH + THREADS - 1) / THREADS;
+    const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS, count = *active_count, slot = active[a];
+    bf16* row = out + (long long)blockIdx.x * WIDTH * PARTS;
+    // Features are of the step before, and only reserving stands between its end and this kernel: it touches none.
+    NormRow<WIDTH, THREADS> parts[PARTS];
+    bf16 kept[EACH];
+    if (a < count) {
+        const bf16* in = features + (long long)(slot * MAX_ROWS + min(t, counts[slot] - 1)) * WIDTH * PARTS;
         if (NORM) {
-            norm_row<WIDTH, THREADS>([&](int i) { return to_float(in[from + i]); }, weight + from, eps,
-                                     [&](int i, float, bf16 normed) { row[from + i] = normed; });
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+                parts[part].load([&](int i) { return to_float(in[part * WIDTH + i]); }, weight + part * WIDTH);
         } else {
-            const int EACH = (WIDTH + THREADS - 1) / THREADS;
-            bf16 kept[EACH];
 #pragma unroll
             for (int n = 0, i = threadIdx.x; n < EACH; ++n, i += THREADS) kept[n] = i < WIDTH ? in[i] : 0;
-#pragma unroll
-            for (int n = 0, i = threadIdx.x; n < EACH; ++n, i += THREADS)
-                if (i < WIDTH) row[i] = kept[n];
         }
+    }
+    await_previous();
+    let_next_start();
+    if (a >= count) return;
+    if (NORM) {
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+            parts[part].finish(eps, [&](int i, float, bf16 normed) { row[part * WIDTH + i] = normed; });
+    } else {
+#pragma unroll
+        for (int n = 0, i = threadIdx.x; n < EACH; ++n, i += THREADS)
+            if (i < WIDTH) row[i] = kept[n];
     }
 }

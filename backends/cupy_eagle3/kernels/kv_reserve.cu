@@ -13,18 +13,16 @@ extern "C" __global__ __launch_bounds__(SLOTS) void kv_reserve(int* block_table,
     __shared__ int wanted[SLOTS];
     await_previous();
     let_next_start();
-    const int a = threadIdx.x, count = *active_count;
+    // Asked for at once. Beyond active_count stand slots that were active.
+    const int a = threadIdx.x, count = *active_count, slot = active[a], now = *step, top = *free_count;
     if (count == 0) return;
-    if (a == 0) stamps[*step * STAMPS + STEP_BEGAN] = device_nanoseconds();
-    const int slot = a < count ? active[a] : -1;
-    const int have = a < count ? held[slot] : 0, at = a < count ? length[slot] : 0;
-    const bool too_long = at + ROWS > MAX_POSITIONS;
+    if (a == 0) stamps[now * STAMPS + STEP_BEGAN] = device_nanoseconds();
+    const int have = held[slot], at = length[slot];
+    const bool too_long = a < count && at + ROWS > MAX_POSITIONS;
     wanted[a] = a < count && !too_long ? max(0, blocks_for(at + ROWS) - have) : 0;
     __syncthreads();
     const int2 taken = sum_before(wanted, a);
-    const int top = *free_count;
-    __syncthreads();
-    if (taken.y > top || (a < count && too_long)) {
+    if (taken.y > top || too_long) {
         atomicOr(fault, KV_EXHAUSTED);
         *active_count = 0;  // nothing more may be written
     }
