@@ -1,10 +1,10 @@
-"""A whole engine step as one CUDA graph: warm up, capture, replay."""
+"""Whole engine steps, several in a row, as one CUDA graph: warm up, capture, replay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from specgate.backends.cupy_eagle3.buffers import Buffers, tensors_of
 from specgate.backends.cupy_eagle3.nvtx import mark
@@ -12,19 +12,30 @@ from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.errors import BackendError
 
+STEPS: Final = 8
+"""Of a graph, where so many are to be run. Between two graphs the GPU idles, and the first kernels of each come late;
+within a graph those of the next step are there when a step ends.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class GraphGeometry:
-    """What a graph has baked in: draft length, slots, sizes, and the address of every buffer."""
+    """What a graph has baked in: draft length, slots, sizes, the address of every buffer, and the number of steps."""
 
     k: int
     slots: int
     sizes: Sizes
     addresses: int
+    steps: int
 
     @classmethod
-    def of(cls, k: int, slots: int, sizes: Sizes, buffers: Buffers) -> GraphGeometry:
-        return cls(k, slots, sizes, hash(tuple(t.data_ptr() for t in tensors_of(buffers))))
+    def of(cls, k: int, slots: int, sizes: Sizes, buffers: Buffers, steps: int) -> GraphGeometry:
+        return cls(k, slots, sizes, hash(tuple(t.data_ptr() for t in tensors_of(buffers))), steps)
+
+
+def graphs_of(steps: int) -> list[int]:
+    """How many steps each graph runs, one after the other, where `steps` are asked for."""
+    return [STEPS] * (steps // STEPS) + [1] * (steps % STEPS)
 
 
 def captured(launches: Callable[[], None], stream: Stream) -> Any:
@@ -46,7 +57,7 @@ class Graph:
         self.graph = captured(launches, stream)
 
     def replay(self, geometry: GraphGeometry) -> None:
-        """Enqueue one step. Raises BackendError where it was captured for something else."""
+        """Enqueue its steps. Raises BackendError where it was captured for something else."""
         if geometry != self.geometry:
             raise BackendError(f"graph {self.name} was captured for {self.geometry}, but {geometry} is to be run")
         with mark(self.name):

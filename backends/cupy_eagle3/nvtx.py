@@ -1,4 +1,4 @@
-"""NVTX ranges around launches. Inside a CUDA graph they mark the capture, on replay the whole step has one range."""
+"""NVTX ranges around launches. Inside a CUDA graph they mark the capture; on replay its steps share one."""
 
 from __future__ import annotations
 

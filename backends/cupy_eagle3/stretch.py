@@ -1,9 +1,10 @@
-"""One decode stretch: start state in, n steps enqueued, one read at the end."""
+"""One decode stretch: start state in, graphs of n steps enqueued, one read at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -80,27 +81,26 @@ class Start:
         put(slots.active_count, [len(running)])
 
 
-def run(step: Callable[[], None], steps: int, stream: torch.cuda.Stream) -> Callable[[int], tuple[int, ...]]:
-    """Enqueue `steps` steps on `stream`, an event after each; wait for the last.
-
-    Returns a function that gives the nanoseconds of the first n steps.
-    """
+def run(launches: Sequence[Callable[[], None]], stream: torch.cuda.Stream) -> tuple[int, ...]:
+    """Enqueue `launches` on `stream`, an event after each; wait for the last. Returns the nanoseconds of each."""
     event_type: Any = torch.cuda.Event
-    events = [event_type(enable_timing=True) for _ in range(steps + 1)]
+    events = [event_type(enable_timing=True) for _ in range(len(launches) + 1)]
     with block_marker():
         events[0].record(stream)
-        for event in events[1:]:
-            step()
+        for launch, event in zip(launches, events[1:], strict=True):
+            launch()
             event.record(stream)
     stream.synchronize()
-    return lambda n: tuple(round(events[i].elapsed_time(events[i + 1]) * 1e6) for i in range(n))
+    return tuple(round(since.elapsed_time(to) * 1e6) for since, to in pairwise(events))
 
 
-def read(slots: Slots, count: int, k: int, step_ns: Callable[[int], tuple[int, ...]]) -> tuple[Decoded, Fault]:
-    """Everything that a stretch of spec-`k` over `count` slots has left on the device, in one go."""
+def read(slots: Slots, count: int, k: int, graphs: Sequence[int], elapsed_ns: Sequence[int]) -> tuple[Decoded, Fault]:
+    """Everything that a stretch of spec-`k` over `count` slots has left on the device, in one go. Graph i was of
+    `graphs[i]` steps and took `elapsed_ns[i]`.
+    """
     steps = int(slots.step)
-    times = step_ns(steps)
     stamps = slots.stamps[:steps].cpu()
+    times = step_times(graphs, elapsed_ns, stamps)
     accepted = [tuple(row) for row in slots.accepted_log[:steps, :count].tolist()]
     emitted, finish = slots.emitted[:count].tolist(), [REASONS[c].value for c in slots.finish[:count].tolist()]
     decoded = Decoded(
@@ -115,3 +115,21 @@ def read(slots: Slots, count: int, k: int, step_ns: Callable[[int], tuple[int, .
         phase_ns={name: int((stamps[:, to] - stamps[:, since]).sum()) for name, (since, to) in PHASES.items()},
     )
     return decoded, Fault(int(slots.fault))
+
+
+def step_times(graphs: Sequence[int], elapsed_ns: Sequence[int], stamps: torch.Tensor) -> tuple[int, ...]:
+    """Nanoseconds of each step that has a row in `stamps` [steps, 5]; those of a graph are, together, what it took.
+
+    Within a graph a step ends where the next begins. The last one of a stretch that ended early, with steps after it in
+    its graph that had nothing to do, ends with its commit.
+    """
+    began, committed = stamps[:, Stamp.STEP_BEGAN].tolist(), stamps[:, Stamp.COMMITTED].tolist()
+    times: list[int] = []
+    for size, elapsed in zip(graphs, elapsed_ns, strict=True):
+        first, ran = len(times), min(size, len(began) - len(times))
+        inner = [to - since for since, to in pairwise(began[first : first + ran])]
+        if ran == size:
+            times += [*inner, elapsed - sum(inner)]
+        elif ran:
+            times += [*inner, committed[first + ran - 1] - began[first + ran - 1]]
+    return tuple(times)

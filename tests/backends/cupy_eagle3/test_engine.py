@@ -23,7 +23,8 @@ from tests.backends.cupy_eagle3.tracing import same_prefixes, tokens, trace
 
 pytestmark = pytest.mark.gpu
 
-STEPS = 24
+STEPS = 27
+"""Graphs of several steps, and of one."""
 
 
 def test_a_stretch_begins_where_the_prompt_ended_however_often_it_is_repeated() -> None:

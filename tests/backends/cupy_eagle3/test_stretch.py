@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.kernels.slots import MAX_ENDS, Fault, Slots
-from specgate.backends.cupy_eagle3.stretch import Start, StopRule, read
+from specgate.backends.cupy_eagle3.graph import STEPS, graphs_of
+from specgate.backends.cupy_eagle3.kernels.slots import MAX_ENDS, Fault, Slots, Stamp
+from specgate.backends.cupy_eagle3.stretch import Start, StopRule, read, step_times
 from specgate.errors import UsageError
 
 SLOTS, ROWS, CAPACITY = 4, 3, 16
@@ -83,7 +84,7 @@ def test_what_a_stretch_has_left_is_read_in_the_harness_words() -> None:
     slots.finish[:2] = torch.tensor([0, 1])
     slots.stamps[:2] = torch.tensor([[0, 10, 50, 52, 60], [100, 115, 150, 151, 160]])
     slots.fault[0] = Fault.DRAFT_NOT_FINITE | Fault.KV_INTEGRITY
-    decoded, fault = read(slots, 2, 2, lambda steps: (60_000, 61_000, 62_000)[:steps])
+    decoded, fault = read(slots, 2, 2, [1, 1, 1], [60_000, 61_000, 62_000])
     assert decoded.step_ns == (60_000, 61_000)
     assert decoded.elapsed_ns == 121_000
     assert decoded.tokens == ((9, 1, 2, 3, 4, 5), (8, 7))
@@ -98,5 +99,54 @@ def test_what_a_stretch_has_left_is_read_in_the_harness_words() -> None:
 def test_a_baseline_has_no_speculation_counters() -> None:
     slots = Slots.allocate(SLOTS, 1, CAPACITY, "cpu")
     Start((5, 6), (1, 2)).rewind(slots, StopRule((), (), 9))
-    decoded, fault = read(slots, 2, 0, lambda steps: ())
+    decoded, fault = read(slots, 2, 0, [], [])
     assert (decoded.tokens, decoded.accepted, decoded.counters, fault) == (((1,), (2,)), (), {}, Fault(0))
+
+
+@given(st.integers(0, 5 * STEPS))
+def test_graphs_run_as_many_steps_as_are_asked_for(steps: int) -> None:
+    graphs = graphs_of(steps)
+    assert sum(graphs) == steps and set(graphs) <= {1, STEPS}
+    assert len(graphs) <= steps // STEPS + STEPS - 1
+
+
+def stamps_of(steps: list[tuple[int, int]]) -> torch.Tensor:
+    """Of steps that work for so long, and then leave the GPU idle for so long."""
+    stamps, now = torch.zeros(len(steps), len(Stamp), dtype=torch.int64), 1_000
+    for row, (work, idle) in zip(stamps, steps, strict=True):
+        row[Stamp.STEP_BEGAN], row[Stamp.COMMITTED] = now, now + work
+        now += work + idle
+    return stamps
+
+
+durations = st.tuples(st.integers(1, 10_000), st.integers(0, 500))
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.data())
+def test_the_steps_of_a_graph_take_together_what_the_graph_took(graphs: list[int], data: st.DataObject) -> None:
+    steps = data.draw(st.lists(durations, min_size=sum(graphs), max_size=sum(graphs)))
+    elapsed, first = list[int](), 0
+    for size in graphs:
+        launch = data.draw(st.integers(0, 9_000))
+        elapsed.append(launch + sum(map(sum, steps[first : first + size])))
+        first += size
+    times = step_times(graphs, elapsed, stamps_of(steps))
+    first = 0
+    for size, whole in zip(graphs, elapsed, strict=True):
+        mine = times[first : first + size]
+        assert sum(mine) == whole
+        assert mine[:-1] == tuple(map(sum, steps[first : first + size - 1]))
+        first += size
+
+
+@given(st.lists(durations, max_size=11))
+def test_a_step_that_ended_a_stretch_early_does_not_pay_for_the_idle_ones_behind_it(
+    steps: list[tuple[int, int]],
+) -> None:
+    graphs, idle = [4, 4, 4], 200_000
+    whole = [sum(map(sum, steps[first : first + 4])) + idle for first in (0, 4, 8)]
+    times = step_times(graphs, whole, stamps_of(steps))
+    assert len(times) == len(steps)
+    if len(steps) % 4:
+        assert times[-1] == steps[-1][0]
+        assert times[len(steps) // 4 * 4 : -1] == tuple(map(sum, steps[len(steps) // 4 * 4 : -1]))
