@@ -120,8 +120,8 @@ def read(slots: Slots, count: int, k: int, graphs: Sequence[int], elapsed_ns: Se
 def step_times(graphs: Sequence[int], elapsed_ns: Sequence[int], stamps: torch.Tensor) -> tuple[int, ...]:
     """Nanoseconds of each step that has a row in `stamps` [steps, 5]; those of a graph are, together, what it took.
 
-    Within a graph a step ends where the next begins. The last one of a stretch that ended early, with steps after it in
-    its graph that had nothing to do, ends with its commit.
+    Within a graph a step ends where the next begins; the last has what is left, the launch of the graph too. The last
+    of a stretch that ended early, with steps after it in its graph that had nothing to do, ends with its commit.
     """
     began, committed = stamps[:, Stamp.STEP_BEGAN].tolist(), stamps[:, Stamp.COMMITTED].tolist()
     times: list[int] = []

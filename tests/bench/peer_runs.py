@@ -100,7 +100,7 @@ def engine(setup: Setup) -> list[Measured]:
     for role in (Role(0), Role(setup.spec)):
         opened.decode(role, Budget(steps=min(WARM_UP, setup.steps)), ())
         block = opened.decode(role, Budget(steps=setup.steps), ())
-        step = statistics.median(block.step_ns) / 1e6
+        step = block.elapsed_ns / len(block.step_ns) / 1e6  # a median would leave out what lies between two graphs
         tokens = sum(len(t) - 1 for t in block.tokens) / setup.batch / len(block.step_ns)
         found.append(Measured(f"specgate {name}, {role.name}", step, step / tokens))
     return found

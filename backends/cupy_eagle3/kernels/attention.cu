@@ -91,8 +91,8 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
     // Two tiles of the same chunk are neighbours: the second finds keys and values in the L2 cache.
     const int tile = blockIdx.x % TILES, place = blockIdx.x / TILES, kv_head = blockIdx.y, a = blockIdx.z;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
-    // Every step of this chain is a trip to the L2 cache: what can be asked for at once is. Beyond active_count stand slots
-    // that were active.
+    // Every step of this chain is a trip to the L2 cache: what can be asked for at once is. Beyond active_count, too, stands a
+    // slot that there is.
     const int count = *active_count, slot = active[a];
     const int position = length[slot] + offset, last = position + ROWS - 1;
     const int appended = counts ? counts[slot] : APPENDED, oldest_new = counts ? position - appended + 1 : position;
@@ -193,8 +193,8 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
         store_query(wide + WIDE / 2, half, high);
     }
     const bool grows = known < end;  // new positions lie in this chunk
-    const int by_others = (threadIdx.x + (WARPS - WIDE % WARPS) * 32) % (WARPS * 32);  // than rotate queries, if there are any
-    for (int n = by_others; grows && n < appended * HALF; n += WARPS * 32) {
+    const int first_written = (threadIdx.x + (WARPS - WIDE % WARPS) * 32) % (WARPS * 32);  // warps that rotate no queries begin
+    for (int n = first_written; grows && n < appended * HALF; n += WARPS * 32) {
         const int t = n / HALF, i = n % HALF, at = oldest_new + t;
         if (at / CHUNK != chunk) continue;
         const float* key_row = qkv + ((long long)(a * APPENDED + t) * ALL_HEADS + HEADS + kv_head) * HEAD_DIM;

@@ -24,8 +24,8 @@ extern "C" __global__ __launch_bounds__(SLOTS) void commit(int* length, int* roo
                                                            const int* prompt_blocks, const int* accepted,
                                                            const int* target_tokens, const int* rule) {
     __shared__ int released[SLOTS], going_on[SLOTS];
-    // Of what is read, `accept` writes the accepted drafts and the target's tokens alone. Beyond active_count stand slots that
-    // were active.
+    // Of what is read, `accept` writes the accepted drafts and the target's tokens alone. Beyond active_count, too, stands a
+    // slot that there is.
     const int a = threadIdx.x, count = *active_count, slot = active[a], now = *step, top = *free_count;
     const int limit = rule[0], eos = rule[1], stop = rule[2];
     const int had = emitted[slot], was = length[slot], cut = truncated[slot], held_before = held[slot];

@@ -14,7 +14,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void embed_rows(float* x, bf16*
                                                                  const int* step) {
     const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS;
     prefetch<THREADS>(norm_weight, HIDDEN * sizeof(bf16));
-    // No cache holds an embedding. The newest token is known since the last step's commit.
+    // No cache holds an embedding. The newest token is known since the last step's commit, and, but for a fault, the count.
     if (t == 0 && a < *active_count) prefetch<THREADS>(embedding + (long long)root[active[a]] * HIDDEN, HIDDEN * sizeof(bf16));
     await_previous();
     const int count = *active_count, slot = active[a];  // one trip to memory for both

@@ -13,7 +13,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void feature_rows(bf16* out, co
     const int PARTS = NORM == 1 ? FEATURES : 1, WIDTH = FEATURES * HIDDEN / PARTS, EACH = (WIDTH + THREADS - 1) / THREADS;
     const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS, count = *active_count, slot = active[a];
     bf16* row = out + (long long)blockIdx.x * WIDTH * PARTS;
-    // Features are of the step before, and only reserving stands between its end and this kernel: it touches none.
+    // Features are of the step before. Between its end and this kernel stands `kv_reserve`, which changes nothing that is read
+    // here but the count, to 0, for a fault: then nobody reads what is written here.
     NormRow<WIDTH, THREADS> parts[PARTS];
     bf16 kept[EACH];
     if (a < count) {

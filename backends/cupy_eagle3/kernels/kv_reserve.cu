@@ -13,7 +13,7 @@ extern "C" __global__ __launch_bounds__(SLOTS) void kv_reserve(int* block_table,
     __shared__ int wanted[SLOTS];
     await_previous();
     let_next_start();
-    // Asked for at once. Beyond active_count stand slots that were active.
+    // Asked for at once. Beyond active_count, too, stands a slot that there is.
     const int a = threadIdx.x, count = *active_count, slot = active[a], now = *step, top = *free_count;
     if (count == 0) return;
     if (a == 0) stamps[now * STAMPS + STEP_BEGAN] = device_nanoseconds();

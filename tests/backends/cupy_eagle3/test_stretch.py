@@ -96,6 +96,16 @@ def test_what_a_stretch_has_left_is_read_in_the_harness_words() -> None:
     assert fault == Fault.DRAFT_NOT_FINITE | Fault.KV_INTEGRITY
 
 
+def test_a_stretch_that_ends_within_a_graph_takes_no_longer_than_its_own_steps() -> None:
+    slots = Slots.allocate(SLOTS, ROWS, CAPACITY, "cpu")
+    slots.step[0] = 3
+    slots.emitted[:1] = 4
+    slots.stamps[:3] = torch.tensor([[0, 10, 50, 52, 60], [70, 85, 120, 121, 130], [200, 210, 250, 251, 260]])
+    decoded, _ = read(slots, 1, 0, [2, 4], [150, 9_000])
+    assert decoded.step_ns == (70, 80, 60)
+    assert sum(decoded.phase_ns.values()) == 180 <= decoded.elapsed_ns == 210
+
+
 def test_a_baseline_has_no_speculation_counters() -> None:
     slots = Slots.allocate(SLOTS, 1, CAPACITY, "cpu")
     Start((5, 6), (1, 2)).rewind(slots, StopRule((), (), 9))
