@@ -13,7 +13,7 @@ import torch
 from specgate.backends.eagle3.hf_keys import read_config
 from specgate.backends.eagle3.hf_target import target_geometry
 from specgate.backends.eagle3.pair import load_target
-from tests.bench.peer_runs import RUNS, Measured
+from tests.bench.peer_runs import RUNS, Measured, Setup, extrapolated
 from tests.bench.peers import cause, ratios, without_peers
 from tests.bench.static_decoder import Attention, StaticDecoder
 from tests.command import ROOT
@@ -55,6 +55,20 @@ def test_a_peer_that_fails_is_reported_and_the_others_run(pair: tuple[Path, Path
 def test_what_the_budget_does_not_hold_is_left_out(pair: tuple[Path, Path]) -> None:
     said = peers(pair, "--context", "64", "--budget-seconds", "0")
     assert said.count("left out: the budget is spent") == len(RUNS)
+
+
+def test_a_step_of_all_layers_lies_on_the_line_through_two_counts(pair: tuple[Path, Path]) -> None:
+    setup = Setup(str(pair[0].parent), 64, 1, 1, 8, (1, 2), "cpu")
+    whole = setup.geometry.layers
+    (found,) = extrapolated("a peer", setup, lambda layers: 3.0 + 2.0 * layers)
+    assert found.ms_per_step == found.ms_per_token == pytest.approx(3.0 + 2.0 * whole)
+    assert found.layers == (1, 2)
+
+
+def test_no_line_is_drawn_where_more_layers_took_less(pair: tuple[Path, Path]) -> None:
+    setup = Setup(str(pair[0].parent), 64, 1, 1, 8, (1, 2), "cpu")
+    with pytest.raises(ValueError, match=r"2 layers took 4\.000 ms, 1 layers 9\.000: no line"):
+        extrapolated("a peer", setup, lambda layers: {1: 9.0, 2: 4.0}[layers])
 
 
 def test_ratios_are_of_tokens_not_of_steps() -> None:

@@ -185,13 +185,17 @@ def transformers(setup: Setup, *, static: bool) -> list[Measured]:
 
 
 def extrapolated(name: str, setup: Setup, run: Callable[[int], float]) -> list[Measured]:
-    """A step of all layers: the line through two measured counts, or measured."""
+    """A step of all layers: the line through two measured counts, or measured. Raises ValueError where more layers took
+    less: such a line says nothing.
+    """
     whole = setup.geometry.layers
     counts: Sequence[int] = setup.layers or (whole,)
     times = [run(count) for count in counts]
     step = times[0]
     if len(counts) == 2:
         (fewer, more), (low, high) = counts, times
+        if high <= low:
+            raise ValueError(f"{more} layers took {high:.3f} ms, {fewer} layers {low:.3f}: no line to {whole} layers")
         step = low + (whole - fewer) * (high - low) / (more - fewer)
     return [Measured(name, step, step, tuple(counts))]
 
