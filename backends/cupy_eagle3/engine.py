@@ -131,8 +131,9 @@ class CupyEngine:
             graphs = graphs_of(steps)
             launch = {n: self.step(k, count, n) for n in set(graphs)}
             prompted.rewind(self.b, StopRule(eos, stop, limit))
-            # What the first step reserves, by itself. Seen on H200s, and not understood: where a graph follows eight
-            # copies or fills, and no kernel of ours was launched since, its steps are slower, and so are all after it.
+            # What the first step reserves, by itself. Seen on H200s, and not understood: where a graph follows sixteen
+            # copies or fills (not six), and no kernel of ours was launched since, its steps are slower, and so are all
+            # after it.
             self._cycle(k, count).reserve(self.b.kv, self.b.slots)
             self.stream.wait()
             elapsed_ns = run([launch[n] for n in graphs], self.stream.torch)

@@ -35,10 +35,3 @@ struct NormRow {
         }
     }
 };
-
-template <int Width, int Threads, typename At, typename Put>
-__device__ __forceinline__ void norm_row(At at, const bf16* weight, float eps, Put put) {
-    NormRow<Width, Threads> row;
-    row.load(at, weight);
-    row.finish(eps, put);
-}
