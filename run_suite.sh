@@ -142,7 +142,7 @@ servers() {
     setup torch,dev
     say "fetching the demo pair (once)"
     "$VENV/bin/specgate" pairs fetch
-    engines=$("$VENV/bin/python" -c 'from specgate.cache import cache_dir; print(cache_dir() / "engines")')
+    engines=$("$VENV/bin/python" -c 'from specgate.files.cache import cache_dir; print(cache_dir() / "engines")')
     PYTHON="$PWD/$VENV/bin/python" tests/real/install_engines.sh "$engines"
     "$VENV/bin/specgate" pairs export --format gguf --dtype float32 --replace "$engines/demo-gguf"
     export SPECGATE_LLAMA_SERVER="$engines/llama.cpp/bin/llama-server" SPECGATE_VLLM="$engines/vllm/bin/vllm"

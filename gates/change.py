@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from specgate.archive.contrast import Change, Contrast, How
 from specgate.core import Rule, State, Verdict
+from specgate.core.contrast import Change, Contrast, How
+from specgate.core.metrics import METRICS
 from specgate.gates.select import verdict
-from specgate.metrics import METRICS
 
 
 class ChangeGate:

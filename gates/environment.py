@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from specgate.conditions import THROTTLES, Conditions, GpuConditions, clock_events
 from specgate.core import CellResult, Rule, Run, State, Verdict
+from specgate.core.conditions import THROTTLES, Conditions, GpuConditions, clock_events
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 MAX_GAP_S = 5.0

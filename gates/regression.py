@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
+from specgate.analysis.stats import Pairs, decide
 from specgate.core import BASELINE, Cell, CellResult, Role, Rule, Run, State, Verdict
 from specgate.gates.samples import evidence_of, looks_of, more_pairs, smallest_effect, span
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 from specgate.gates.speed import with_source
-from specgate.stats import Pairs, decide
 
 
 class Regression:

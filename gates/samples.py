@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from specgate.analysis.stats import Decision, Interval, pairs_needed, planned_looks
 from specgate.core import CellResult, Run
-from specgate.stats import Decision, Interval, pairs_needed, planned_looks
 
 Evidence = Mapping[str, float | int | str | None]
 

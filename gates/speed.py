@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from specgate.analysis.stats import Pairs, decide
 from specgate.core import CellResult, Comparison, Rule, Run, State, Verdict
 from specgate.gates.samples import evidence_of, looks_of, more_pairs, smallest_effect, span
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
-from specgate.stats import Pairs, decide
 
 
 class Speed:

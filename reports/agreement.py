@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specgate.archive.agreement import Agreement, Match, Share, Side
+from specgate.analysis.verdict import overall_of_agreement
 from specgate.core import Divergence, State
+from specgate.core.agreement import Agreement, Match, Share, Side
 from specgate.reports import figures
 from specgate.reports.csv import Row
 from specgate.reports.parts import Entry, Table
 from specgate.reports.sheet import Ending, Section, Sheet
 from specgate.reports.summary import label
 from specgate.reports.view import SheetView
-from specgate.verdict import overall_of_agreement
 
 COLUMNS = (
     *("reference", "engine", "run_id", "scenario", "context_len", "batch", "role", "k"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from specgate.archive.contrast import Change, Contrast, How, TokenContrast
+from specgate.analysis.verdict import overall_of_contrast
 from specgate.core import Cell, Run, State, Value
+from specgate.core.contrast import Change, Contrast, How, TokenContrast
+from specgate.core.metrics import metric
 from specgate.errors import ExitCode
-from specgate.metrics import metric
 from specgate.reports import figures
 from specgate.reports.csv import Row
 from specgate.reports.csv import worst as gravest
@@ -17,7 +18,6 @@ from specgate.reports.parts import Entry, Table
 from specgate.reports.sheet import Ending, Section, Sheet
 from specgate.reports.summary import about, label, short, worst
 from specgate.reports.view import SheetView
-from specgate.verdict import overall_of_contrast
 
 _HASH = re.compile(r"[0-9a-f]{40,}")
 UNPAIRED = (

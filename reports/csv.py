@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from specgate.core import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
-from specgate.metrics import metric
+from specgate.core.metrics import metric
 
 Scalar = str | int | float | None
 Row = Mapping[str, Scalar]

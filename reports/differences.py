@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from specgate.archive.contrast import Contrast
-from specgate.conditions import Conditions, clock_events
+from specgate.analysis.environment_diff import differences as facts_that_differ
 from specgate.core import Point, Run
-from specgate.environment import differences as facts_that_differ
+from specgate.core.conditions import Conditions, clock_events
+from specgate.core.contrast import Contrast
 from specgate.reports.figures import percent
 from specgate.reports.summary import short
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from specgate.budget.cycle_budget import TOLERANCE, Bandwidth, Ceiling, Part
 from specgate.core import Cell, CellResult, CycleBudget, Run
+from specgate.core.cycle_budget import TOLERANCE, Bandwidth, Ceiling, Part
 from specgate.reports.console import LEAST, ConsoleReport
 from specgate.reports.figures import NONE, number, percent, ratio
 from specgate.reports.tables import title

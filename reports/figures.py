@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from specgate.core import CellResult, Value
-from specgate.metrics import metric
+from specgate.core.metrics import metric
 
 NONE = "–"
 SPEEDUP = "speedup_vs_ar_ratio"

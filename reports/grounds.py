@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Final
 
+from specgate.analysis.environment_diff import flat
 from specgate.core import Run
-from specgate.environment import flat
 from specgate.reports.explain import bandwidth_line
 from specgate.reports.figures import NONE
 from specgate.reports.parts import Table

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from specgate.archive.matrix import Column, Matrix
-from specgate.archive.matrix import Entry as MatrixEntry
-from specgate.archive.matrix import Row as MatrixRow
 from specgate.core import Value
+from specgate.core.matrix import Column, Matrix
+from specgate.core.matrix import Entry as MatrixEntry
+from specgate.core.matrix import Row as MatrixRow
 from specgate.reports import figures
 from specgate.reports.csv import Row
 from specgate.reports.parts import Entry, Table

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from specgate.archive.trends import Series, Trends
 from specgate.core import Cell
-from specgate.metrics import metric
+from specgate.core.metrics import metric
+from specgate.core.trends import Series, Trends
 from specgate.reports.csv import Row, table
 
 ATTRIBUTES = ("run", "source", "verdict")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.conditions import Timeline
 from specgate.core import CellResult, Comparison, Point, Policy, Run
+from specgate.core.conditions import Timeline
 from specgate.reports.asked import floors
 from specgate.reports.parts import Picture, Table, left_out
 from specgate.reports.pictures import acceptance, blocks, cycle, depth, latency, machine, speedups

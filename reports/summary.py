@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from specgate.analysis.verdict import overall
 from specgate.core import Cell, CellResult, Run, State, Verdict
 from specgate.errors import ExitCode
-from specgate.verdict import overall
 
 MARKS = {
     State.PASS: "✓",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.core import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
-from specgate.metrics import metric
+from specgate.core.metrics import metric
 from specgate.reports import figures
 from specgate.reports.parts import Entry as Entry
 from specgate.reports.parts import Table

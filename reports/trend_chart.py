@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from specgate.archive.trends import Series
 from specgate.core import Value
-from specgate.metrics import metric
+from specgate.core.metrics import metric
+from specgate.core.trends import Series
 from specgate.reports.figures import figure
 from specgate.reports.pictures import svg
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from specgate.archive.trends import Series, Trends
 from specgate.core import Run
-from specgate.metrics import metric
+from specgate.core.metrics import metric
+from specgate.core.trends import Series, Trends
 from specgate.reports.contrast import shown
 from specgate.reports.csv import Row
 from specgate.reports.parts import Entry, Table

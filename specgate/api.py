@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
-from specgate.archive.contrast import Contrast
-from specgate.archive.trends import Trends
 from specgate.core import Block, Budget, EngineFacts, PairRef, Policy, Role, Rule, Run, Served, ServedRequest, Verdict
-from specgate.tuning.fmha import AttentionConfig, TileStatistics
-from specgate.tuning.gemms import GemmShape, StepsRequest, TunedGemm
-from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest
+from specgate.core.contrast import Contrast
+from specgate.core.fmha import AttentionConfig, TileStatistics
+from specgate.core.gemms import GemmShape, StepsRequest, TunedGemm
+from specgate.core.kernel_bench import KernelBench, KernelBenchRequest
+from specgate.core.trends import Trends
 
 __all__ = [
     "BLOCK_MARK",

@@ -18,16 +18,16 @@ from specgate.commands.compare import compare, matrix
 from specgate.commands.doctor import doctor
 from specgate.commands.explain import explain
 from specgate.commands.history import history
+from specgate.commands.pairs import pairs
 from specgate.commands.report import report
 from specgate.commands.run import full, micro
 from specgate.commands.scenarios import plan, scenarios
+from specgate.commands.selftest import selftest
 from specgate.commands.status import status
 from specgate.commands.tape import tape
 from specgate.commands.tune import tune
 from specgate.commands.verify import check, verify
 from specgate.errors import ExitCode, SpecgateError
-from specgate.pairs.cli import pairs
-from specgate.selftest.cli import selftest
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -12,7 +12,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 from hypothesis import settings
 
-from tests.command import Cli
+from tests.support.command import Cli
 
 # Deadlines measure the machine, not the code.
 settings.register_profile("specgate", deadline=None)
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    from specgate.backends.eagle3.tiny import write_random_pair
+    from specgate.eagle3.tiny import write_random_pair
 
     return write_random_pair(tmp_path_factory.mktemp("pair"), seed=8)
 

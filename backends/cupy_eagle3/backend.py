@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from specgate import machine
 from specgate.api import Availability, Engine, GemmTuner, MemoryReads, OpenRequest
 from specgate.core import PairRef
-from specgate.tuning.gemms import GemmShape
-from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest
+from specgate.core.gemms import GemmShape
+from specgate.core.kernel_bench import KernelBench, KernelBenchRequest
+from specgate.machine import inventory
 
 OLDEST = (8, 0)
 """Compute capability: bfloat16 tensor cores."""
@@ -25,9 +25,9 @@ class CupyBackend:
         missing = [name for name in ("cupy", "torch") if find_spec(name) is None]
         if missing:
             return Availability(False, f"{' and '.join(missing)} not installed (pip install 'specgate[cuda13]')")
-        if not machine.has_cuda_gpu():
+        if not inventory.has_cuda_gpu():
             return Availability(False, "no CUDA GPU, or no NVIDIA driver")
-        capability = machine.compute_capability()
+        capability = inventory.compute_capability()
         if capability is not None and capability < OLDEST:
             found, needed = (f"{major}.{minor}" for major, minor in (capability, OLDEST))
             return Availability(False, f"the GPU has compute capability {found}, but {needed} is needed (sm_80)")

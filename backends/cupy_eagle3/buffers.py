@@ -17,7 +17,7 @@ from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Slots
 from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from specgate.backends.cupy_eagle3.stretch import StopRule, read, run
 from specgate.backends.cupy_eagle3.tuning.compiling import compiler
 from specgate.backends.cupy_eagle3.tuning.shape_log import ShapeLog
 from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
-from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.core import Budget, EngineFacts, Role
+from specgate.core.fmha import AttentionConfig, TileStatistics
+from specgate.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError
-from specgate.tuning.fmha import AttentionConfig, TileStatistics
 
 FAULTS: Mapping[Fault, str] = {
     Fault.TARGET_NOT_FINITE: "the target's logits are not finite: the checkpoint holds NaN or infinity, or overflows",

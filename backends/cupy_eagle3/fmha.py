@@ -13,9 +13,9 @@ from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention, FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Spec
 from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.core.fmha import AttentionConfig, TileStatistics
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.errors import UsageError
-from specgate.tuning.fmha import AttentionConfig, TileStatistics
 
 
 def config_of(knobs: AttentionConfig) -> FmhaConfig:

@@ -16,8 +16,8 @@ from specgate.backends.cupy_eagle3.model import RopeTable
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuning.gemms import Gemms
-from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
-from specgate.backends.eagle3.weights import LayerWeights
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.weights import LayerWeights
 
 
 @dataclass(frozen=True, slots=True)

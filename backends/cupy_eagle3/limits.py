@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specgate.api import OpenRequest
 from specgate.backends.cupy_eagle3.kernels.gemm_config import MAX_ROWS
-from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.errors import CheckpointError, UsageError
 
 HEAD_DIMS = (64, 128)

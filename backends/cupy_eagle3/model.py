@@ -9,10 +9,10 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.draft_input import InputWeights
 from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm
-from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
-from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.rope import cos_sin_table
-from specgate.backends.eagle3.weights import DraftWeights, TargetWeights, pack_draft, pack_target
+from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.rope import cos_sin_table
+from specgate.eagle3.weights import DraftWeights, TargetWeights, pack_draft, pack_target
 
 RopeTable = tuple[Tensor, Tensor]
 

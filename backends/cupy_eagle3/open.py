@@ -22,14 +22,14 @@ from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuning.required import describe, require
 from specgate.backends.cupy_eagle3.tuning.shape_log import ShapeLog
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
-from specgate.backends.eagle3.capture import parse_boundaries
-from specgate.backends.eagle3.hf_keys import read_config
-from specgate.backends.eagle3.hf_target import target_geometry
-from specgate.backends.eagle3.memory import refusing_overflow
-from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
-from specgate.backends.eagle3.spec_config import SpecConfig, check
+from specgate.core.fmha import parse_config
+from specgate.eagle3.capture import parse_boundaries
+from specgate.eagle3.hf_keys import read_config
+from specgate.eagle3.hf_target import target_geometry
+from specgate.eagle3.memory import refusing_overflow
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
+from specgate.eagle3.spec_config import SpecConfig, check
 from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, UsageError
-from specgate.tuning.fmha import parse_config
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "capture": None,

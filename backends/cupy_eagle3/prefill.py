@@ -15,8 +15,8 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.buffers import Pages
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.model import Draft, RopeTable, Target
-from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
-from specgate.backends.eagle3.weights import LayerWeights
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.weights import LayerWeights
 
 CHUNK = 4096
 """Rows per product. A constant, so that a prompt's bits do not depend on what it is prefilled with."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig, usual_config
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
-from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import torch
 
 from specgate.api import Decoded, block_marker
 from specgate.backends.cupy_eagle3.kernels.slots import MAX_ENDS, Fault, Slots, Stamp
-from specgate.backends.eagle3.counters import speculation_counters
 from specgate.core import Finish
+from specgate.eagle3.counters import speculation_counters
 from specgate.errors import UsageError
 
 REASONS = (Finish.STEPS, Finish.EOS, Finish.STOP, Finish.LENGTH)

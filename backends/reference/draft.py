@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.geometry import DraftGeometry
-from specgate.backends.eagle3.weights import DraftWeights
 from specgate.backends.reference.cache import KVCache, view
 from specgate.backends.reference.ops import draft_argmax, matmul_rows, rms_norm
 from specgate.backends.reference.target import RopeTable, attend, mlp, rope_rows
+from specgate.eagle3.geometry import DraftGeometry
+from specgate.eagle3.weights import DraftWeights
 
 
 def project_features(w: DraftWeights, geometry: DraftGeometry, features: Tensor) -> Tensor:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.pair import DraftCheckpoint
-from specgate.backends.eagle3.weights import TargetWeights, pack_draft
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.draft import draft_forward, draft_token, project_features
 from specgate.backends.reference.ops import check_finite
 from specgate.backends.reference.state import Pending, Slots
 from specgate.backends.reference.target import RopeTable
+from specgate.eagle3.pair import DraftCheckpoint
+from specgate.eagle3.weights import TargetWeights, pack_draft
 
 
 class EagleDrafter:

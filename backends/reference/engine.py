@@ -12,10 +12,6 @@ import torch
 from torch import Tensor
 
 from specgate.api import Decoded, block_marker
-from specgate.backends.eagle3.geometry import RopeSpec
-from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.rope import cos_sin_table
-from specgate.backends.eagle3.weights import pack_target
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.drafters import Drafter, StandIn, stand_in
 from specgate.backends.reference.eagle import EagleDrafter
@@ -26,6 +22,10 @@ from specgate.backends.reference.recorder import Recorder
 from specgate.backends.reference.state import Slots, StopRule, commit
 from specgate.backends.reference.target import RopeTable, target_forward, target_logits
 from specgate.core import Budget, EngineFacts, Role
+from specgate.eagle3.geometry import RopeSpec
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.rope import cos_sin_table
+from specgate.eagle3.weights import pack_target
 from specgate.errors import BackendError
 
 PREFILL_CHUNK = 1024

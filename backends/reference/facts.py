@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import torch
 
-from specgate.backends.eagle3.describe import describe_rope, draft_details
-from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.traffic import pair_traffic
 from specgate.backends.reference.drafters import StandIn
 from specgate.core import EngineFacts
-from specgate.tape import Tape
+from specgate.core.tape import Tape
+from specgate.eagle3.describe import describe_rope, draft_details
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.traffic import pair_traffic
 
 
 def engine_facts(

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from specgate.api import MemoryReads
-from specgate.backends.eagle3.memory import free_bytes
+from specgate.eagle3.memory import free_bytes
 from specgate.errors import EnvironmentRefused
 
 SIZE: Final = 2 << 30

@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 
 from specgate.api import OpenRequest
-from specgate.backends.eagle3.capture import parse_boundaries
-from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
-from specgate.backends.eagle3.spec_config import SpecConfig, check
 from specgate.backends.reference.drafters import STAND_INS, StandIn
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.playback import Playback
+from specgate.core.tape import Tape
+from specgate.eagle3.capture import parse_boundaries
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
+from specgate.eagle3.spec_config import SpecConfig, check
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
-from specgate.tape import Tape
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OPTIONS = ("device", "capture", "drafter", "tape")

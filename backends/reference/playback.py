@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specgate.core.tape import Tape, sha256_of_ids
 from specgate.errors import BackendError
-from specgate.tape import Tape, sha256_of_ids
 
 
 class Playback:

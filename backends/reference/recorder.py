@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from specgate.api import Decoded
-from specgate.backends.eagle3.counters import speculation_counters
 from specgate.backends.reference.state import Slots
+from specgate.eagle3.counters import speculation_counters
 
 
 class Recorder:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specgate.backends.eagle3.geometry import TargetGeometry
-from specgate.backends.eagle3.weights import LayerWeights, TargetWeights
 from specgate.backends.reference.cache import KVCache, View, view
 from specgate.backends.reference.ops import attention, feature_capture, matmul_rows, rms_norm, rope_append, silu_mul
+from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.weights import LayerWeights, TargetWeights
 
 RopeTable = tuple[Tensor, Tensor]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
-from specgate.acceptance import AcceptanceRecord, Totals
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.exchange import NOTHING, Reading, SpecCounts
+from specgate.core.acceptance import AcceptanceRecord, Totals
 from specgate.errors import BackendError, InvalidResult
 
 

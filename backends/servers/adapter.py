@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from specgate.backends.eagle3.capture import Capture
-from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import Command
 from specgate.core import PairRef, Role
+from specgate.eagle3.capture import Capture
+from specgate.eagle3.hf_keys import Keys
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client

@@ -6,8 +6,8 @@ is one layer off costs about 0.1 acceptance length and has no other symptom.
 
 from __future__ import annotations
 
-from specgate.backends.eagle3.capture import Capture, by_default, nested, nested_plain, shown, top_level
-from specgate.backends.eagle3.hf_keys import Keys
+from specgate.eagle3.capture import Capture, by_default, nested, nested_plain, shown, top_level
+from specgate.eagle3.hf_keys import Keys
 
 
 def top_level_ids(draft: Keys, layers: int) -> Capture:

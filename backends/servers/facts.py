@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specgate.api import OpenRequest
-from specgate.backends.eagle3.capture import Capture, resolve_boundaries
-from specgate.backends.eagle3.files import checkpoint_sha256
-from specgate.backends.eagle3.hf_draft import DraftKeys, window_of
-from specgate.backends.eagle3.hf_keys import PLANTED, read_config, read_json
-from specgate.backends.eagle3.hf_target import target_geometry, with_generation_eos
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.conventions import warning, window_warning
 from specgate.backends.servers.options import Options
 from specgate.core import AcceptanceSource, EngineFacts
+from specgate.eagle3.capture import Capture, resolve_boundaries
+from specgate.eagle3.files import checkpoint_sha256
+from specgate.eagle3.hf_draft import DraftKeys, window_of
+from specgate.eagle3.hf_keys import PLANTED, read_config, read_json
+from specgate.eagle3.hf_target import target_geometry, with_generation_eos
 from specgate.errors import BackendError, UsageError
 
 

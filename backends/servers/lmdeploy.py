@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specgate.backends.eagle3.capture import Capture
-from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
 from specgate.backends.servers.conventions import no_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
+from specgate.eagle3.capture import Capture
+from specgate.eagle3.hf_keys import Keys
 from specgate.errors import UsageError
 
 if TYPE_CHECKING:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from specgate.backends.eagle3.capture import Capture
-from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.servers import openai
 from specgate.backends.servers.adapter import Drafter, Launch, integer, part
 from specgate.backends.servers.conventions import nested_ids
@@ -14,6 +12,8 @@ from specgate.backends.servers.exchange import NOTHING, Ask, Chunk, Json, Readin
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, Samples
 from specgate.backends.servers.process import HOST, Command
+from specgate.eagle3.capture import Capture
+from specgate.eagle3.hf_keys import Keys
 from specgate.errors import BackendError
 
 if TYPE_CHECKING:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from specgate.backends.eagle3.capture import Capture
-from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.servers import openai
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch
 from specgate.backends.servers.conventions import top_level_ids
@@ -14,6 +12,8 @@ from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
+from specgate.eagle3.capture import Capture
+from specgate.eagle3.hf_keys import Keys
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from specgate.budget.cycle_budget import Waterfall
 from specgate.core import CellResult, CycleBudget, Run
+from specgate.core.cycle_budget import Waterfall
 from specgate.reports.explain import MEANING, advice, asked, moves
 from specgate.reports.figures import NONE, number, percent, ratio
 from specgate.reports.parts import Entry, Picture, Table, left_out

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from specgate.conditions import Timeline
 from specgate.core import Comparison
+from specgate.core.conditions import Timeline
 from specgate.reports.figures import NONE, number, percent
 from specgate.reports.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg

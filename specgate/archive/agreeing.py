@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
 
-from specgate.acceptance import AcceptanceRecord
-from specgate.archive.agreement import Agreement, Match, Share, Side
+from specgate.analysis.paired_blocks import departure, token_at
+from specgate.analysis.prompt_acceptance import record_of
+from specgate.analysis.two_samples import log_ratio_of_ratios
 from specgate.archive.contrasting import asked, by_cell
-from specgate.archive.matrix import columns_of
 from specgate.archive.stored import Stored
-from specgate.archive.two_samples import log_ratio_of_ratios
-from specgate.comparison import departure, token_at
 from specgate.core import Block, Cell, Divergence, EngineFacts, Finish, Run, State
+from specgate.core.acceptance import AcceptanceRecord
+from specgate.core.agreement import Agreement, Match, Share, Side
+from specgate.core.matrix import columns_of
 from specgate.errors import UsageError
-from specgate.prompt_acceptance import record_of
 
 Records = Mapping[int, AcceptanceRecord]
 """Prompt set → its record, all slots and rounds together, as servers count."""

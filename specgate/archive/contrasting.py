@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from specgate.archive.contrast import Change, Contrast, How, TokenContrast
+from specgate.analysis.paired_blocks import first_difference
+from specgate.analysis.prompt_acceptance import by_prompt
+from specgate.analysis.reduce import block_figures
+from specgate.analysis.stats import Pairs
+from specgate.analysis.two_samples import Estimate, difference, log_ratio_of_ratios, of_mean, of_pairs
 from specgate.archive.stored import Stored
-from specgate.archive.two_samples import Estimate, difference, log_ratio_of_ratios, of_mean, of_pairs
-from specgate.comparison import first_difference
 from specgate.core import Block, Cell, CellResult, Point, Run, Value
+from specgate.core.contrast import Change, Contrast, How, TokenContrast
+from specgate.core.metrics import METRICS
 from specgate.errors import UsageError
-from specgate.measurement import block_figures
-from specgate.metrics import METRICS
-from specgate.prompt_acceptance import by_prompt
-from specgate.stats import Pairs
 
 SPEEDUP = "speedup_vs_ar_ratio"
 ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate")

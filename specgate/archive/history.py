@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specgate.archive.stored import stored
-from specgate.archive.trends import Reading, Series, Trends
 from specgate.core import Cell, CellResult, Run, Value
+from specgate.core.trends import Reading, Series, Trends
 from specgate.errors import SpecgateError, UsageError
-from specgate.order import digests
+from specgate.promotion.claim import digests
 
 FOLLOWED = ("speedup_vs_ar_ratio", "acceptance_length", "output_tok_s", "ttft_ms")
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specgate import looks
+from specgate.archive.verification import MANIFEST, listings, manifest_differences, recompute
 from specgate.core import Block, Policy, Run
 from specgate.errors import InvalidResult, UsageError
-from specgate.plan import build_plan
-from specgate.runner import whole_rounds
-from specgate.store import Config, RunFolder
-from specgate.verification import MANIFEST, listings, manifest_differences, recompute
+from specgate.files.run_folder import Config, RunFolder
+from specgate.planning.plan import build_plan
+from specgate.run import early_stop
+from specgate.run.runner import whole_rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Stored:
         """The measured blocks that the figures of the run rest on."""
         plan = build_plan(tuple(self.config.scenarios.values()), self.config.backend)
         found = RunFolder.open(self.path, read_only=True).blocks()
-        return [b for b in whole_rounds(looks.without(plan, self.run.ended_early), found) if not b.warmup]
+        return [b for b in whole_rounds(early_stop.without(plan, self.run.ended_early), found) if not b.warmup]
 
 
 def stored(path: Path) -> Stored:

@@ -57,13 +57,13 @@ def agree(
     one is proven to be outside or a text differs without a near tie, 3 where the prompts cannot tell.
     """
     from specgate import plugins
+    from specgate.analysis.verdict import overall_of_agreement
     from specgate.archive.agreeing import agreement_of
-    from specgate.archive.agreement import Agreement
+    from specgate.archive.near_ties import with_margins
     from specgate.archive.stored import several
-    from specgate.near_ties import with_margins
-    from specgate.policy import near_tie_margin
-    from specgate.store import to_plain
-    from specgate.verdict import overall_of_agreement
+    from specgate.core.agreement import Agreement
+    from specgate.files.run_folder import to_plain
+    from specgate.planning.policy import near_tie_margin
 
     first, *others = several((reference, *runs))
     agreement = agreement_of([first, *others], margin)

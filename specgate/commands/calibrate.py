@@ -37,8 +37,8 @@ def calibrate(**options: Any) -> None:
     margins below that are refused from then on. Ends with 4 where the A/A run does not exclude a difference of
     --margin-pct: this machine is too noisy to judge.
     """
-    from specgate import calibration
-    from specgate.request import Request
+    from specgate.planning.request import Request
+    from specgate.run import calibration
 
     plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
     options.pop("debug")

@@ -36,10 +36,10 @@ def compare(a: Path, b: Path, policy: str, html: bool, md: bool, csv: bool, out:
     are not paired, and prove nothing unless the policy trusts them. The exit code is the policy's.
     """
     from specgate import plugins
+    from specgate.analysis.verdict import overall_of_contrast
     from specgate.archive.contrasting import contrast_of
     from specgate.archive.stored import several
-    from specgate.policy import FOR_CONTRASTS, find_policy
-    from specgate.verdict import overall_of_contrast
+    from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
     gates = plugins.contrast_gates()
     judging = find_policy(policy, {name: gate.params for name, gate in gates.items()}, FOR_CONTRASTS)
@@ -68,8 +68,8 @@ def matrix(runs: tuple[Path, ...], html: bool, md: bool, csv: bool, out: Path, p
     judged.
     """
     from specgate import plugins
-    from specgate.archive.matrix import matrix_of
     from specgate.archive.stored import several
+    from specgate.core.matrix import matrix_of
 
     found = matrix_of([stored.run for stored in several(runs)])
     view = plugins.view("matrix")

@@ -13,8 +13,8 @@ from specgate.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specgate.budget.cycle_budget import Bandwidth
-    from specgate.doctor import Check
+    from specgate.core.cycle_budget import Bandwidth
+    from specgate.machine.doctor import Check
 
 WIDTH = 80
 _STYLES = {"ok": "green", "warn": "yellow", "reject": "bold red"}
@@ -34,13 +34,14 @@ def doctor(name: str | None, bandwidth: bool, out: Path, as_json: bool) -> None:
 
     Exit code 4 where the policy would reject this machine, else 0.
     """
-    from specgate import machine, plugins
-    from specgate.budget.bandwidth import measure, store
-    from specgate.doctor import Limits, bandwidth_check, examine
-    from specgate.policy import find_policy
+    from specgate import plugins
+    from specgate.machine import inventory
+    from specgate.machine.bandwidth import measure, store
+    from specgate.machine.doctor import Limits, bandwidth_check, examine
+    from specgate.planning.policy import find_policy
 
     gates = {gate: plugin.params for gate, plugin in plugins.gates().items()}
-    policy = find_policy(name or ("seed" if machine.has_cuda_gpu() else "cpu"), gates)
+    policy = find_policy(name or ("seed" if inventory.has_cuda_gpu() else "cpu"), gates)
     checks = examine(Limits.of(policy))
     found = measure() if bandwidth else None
     if found:

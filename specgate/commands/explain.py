@@ -22,10 +22,10 @@ def explain(run: Path, name: str | None, as_json: bool) -> None:
     Recomputed from the run's samples; nothing is measured and nothing is written.
     """
     from specgate import plugins
-    from specgate.budget.speedup_limits import with_ceilings
-    from specgate.policy import find_policy
-    from specgate.store import RunFolder
-    from specgate.verification import recompute
+    from specgate.analysis.speedup_limits import with_ceilings
+    from specgate.archive.verification import recompute
+    from specgate.files.run_folder import RunFolder
+    from specgate.planning.policy import find_policy
 
     again, _, config = recompute(RunFolder.open(run, read_only=True))
     policy = config.policy
@@ -39,7 +39,7 @@ def as_text(run: Run, policy: Policy) -> str:
     import json
 
     from specgate.core import Bandwidth, CycleBudget
-    from specgate.store import to_plain
+    from specgate.files.run_folder import to_plain
 
     record = {
         "schema": "specgate.explain/v1",

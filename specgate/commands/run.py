@@ -70,8 +70,8 @@ def full(**options: Any) -> None:
 
 
 def _measure(kind: Literal["micro", "full"], options: dict[str, Any]) -> None:
-    from specgate.request import Request
-    from specgate.session import carry_out
+    from specgate.planning.request import Request
+    from specgate.run.session import carry_out
 
     plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
     options.pop("debug")

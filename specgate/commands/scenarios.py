@@ -23,7 +23,7 @@ def scenarios() -> None:
 @click.option("--plain", is_flag=True, help="One line per scenario, fields split by tabs.")
 def list_scenarios(plain: bool) -> None:
     """The scenarios that come with specgate."""
-    from specgate.scenario import shipped
+    from specgate.planning.scenario import shipped
 
     if plain or not sys.stdout.isatty():
         for s in shipped():
@@ -45,7 +45,7 @@ def list_scenarios(plain: bool) -> None:
 @click.argument("name")
 def show(name: str) -> None:
     """Print scenario NAME (or a file) with everything it extends filled in."""
-    from specgate.scenario import dump, find
+    from specgate.planning.scenario import dump, find
 
     click.echo(dump(find(name)), nl=False)
 
@@ -54,7 +54,7 @@ def show(name: str) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def validate(files: tuple[str, ...]) -> None:
     """Check scenario files and report every problem of each; exit code 2 where there is one."""
-    from specgate.scenario import load_scenario
+    from specgate.planning.scenario import load_scenario
 
     problems = []
     for file in files:
@@ -84,9 +84,9 @@ def plan(
 ) -> None:
     """Dry run: the points, rounds and pairs of blocks that a run would measure, and about how many minutes."""
     from specgate import plugins
-    from specgate.machine import has_cuda_gpu
-    from specgate.plan import COST, build_plan, estimate_seconds
-    from specgate.scenario import select
+    from specgate.machine.inventory import has_cuda_gpu
+    from specgate.planning.plan import COST, build_plan, estimate_seconds
+    from specgate.planning.scenario import select
 
     size = machine or ("gpu" if has_cuda_gpu() else "cpu")
     chosen = select(names, only, kind or (None if names else "micro"), size)

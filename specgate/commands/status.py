@@ -11,7 +11,7 @@ import click
 from specgate.commands.run import key_value
 
 if TYPE_CHECKING:
-    from specgate.position import Position
+    from specgate.promotion.status import Position
 
 LAST = 10
 
@@ -35,8 +35,8 @@ def status(as_json: bool, **options: Any) -> None:
     Nothing is loaded: weights are taken to be those of the last micro run, and are checked when `full` has loaded them.
     Exit code 0, or 6 where the ledger was changed.
     """
-    from specgate.position import position
-    from specgate.request import Request
+    from specgate.planning.request import Request
+    from specgate.promotion.status import position
 
     options["options"] = dict(key_value(o) for o in options["options"])
     found = position(Request(kind="full", argv=(), plain=True, **options))
@@ -71,7 +71,7 @@ def plain(found: Position) -> dict[str, object]:
 
 
 def lines(found: Position) -> list[str]:
-    from specgate.order import described, missing
+    from specgate.promotion.claim import described, missing
 
     streak, history = found.streak, found.history
     said = [f"ledger {found.ledger.file}: {len(history.entries)} entries, chain intact"]

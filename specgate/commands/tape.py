@@ -18,8 +18,8 @@ def tape(run: Path, file: Path, point: str | None) -> None:
     accept what the tape says. The tokens are then wrong, so such a run is labelled `acceptance: forced` and
     satisfies no gate on acceptance or tokens; only its speed means something.
     """
-    from specgate.acceptance import AcceptanceRecord
-    from specgate.recording import tape_of
+    from specgate.archive.recording import tape_of
+    from specgate.core.acceptance import AcceptanceRecord
 
     recorded = tape_of(run, point)
     recorded.save(file)

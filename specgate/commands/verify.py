@@ -18,8 +18,8 @@ def verify(run: Path) -> None:
     Nothing is measured and nothing is written. Exit code 0 where everything agrees, else 6, with file and place of
     every difference.
     """
-    from specgate.session import ending
-    from specgate.verification import verify as verified
+    from specgate.archive.verification import verify as verified
+    from specgate.run.session import ending
 
     found = verified(run)
     for difference in found.differences:
@@ -58,9 +58,9 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     cannot be judged from it is named, and a required gate that cannot be judged is never green: exit code 3.
     """
     from specgate import plugins
-    from specgate.foreign import judged_file
-    from specgate.policy import find_policy
-    from specgate.verdict import overall
+    from specgate.analysis.verdict import overall
+    from specgate.archive.foreign import judged_file
+    from specgate.planning.policy import find_policy
 
     gates = {name: gate.params for name, gate in plugins.gates().items()}
     run = judged_file(file, find_policy(policy, gates), baseline=baseline, scenario=scenario, role=role)

@@ -8,9 +8,9 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from specgate.cache import cache_dir
 from specgate.core import PairRef
 from specgate.errors import CheckpointError, EnvironmentRefused
+from specgate.files.cache import cache_dir
 from specgate.pairs.assets import TARGET
 from specgate.pairs.fetch import require, sha256_of
 

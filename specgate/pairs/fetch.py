@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from specgate.cache import cache_dir
 from specgate.errors import EnvironmentRefused, UsageError
+from specgate.files.cache import cache_dir
 from specgate.pairs.assets import Asset
 
 DOWNLOAD_TIMEOUT_S: Final = 900

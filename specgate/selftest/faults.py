@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from specgate.core import Run, State
-from specgate.request import Request
+from specgate.files.run_folder import RunFolder
+from specgate.planning.request import Request
+from specgate.run.session import carry_out
 from specgate.selftest import stored
-from specgate.session import carry_out
-from specgate.store import RunFolder
 
 FOLDER: Final = Path(__file__).parent
 SCENARIO, POLICY = FOLDER / "scripted.yaml", FOLDER / "policy.yaml"

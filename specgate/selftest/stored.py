@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from specgate import plugins
-from specgate.attribution import conditions_of
-from specgate.conditions import GpuProcess, GpuReading, HostReading, Sample
+from specgate.analysis.machine_conditions import conditions_of
+from specgate.archive.verification import verify
 from specgate.core import Block, Rule, State
+from specgate.core.conditions import GpuProcess, GpuReading, HostReading, Sample
 from specgate.errors import InvalidResult
-from specgate.ledger import Ledger
-from specgate.plan import build_plan
-from specgate.store import RunFolder
-from specgate.verification import verify
+from specgate.files.run_folder import RunFolder
+from specgate.planning.plan import build_plan
+from specgate.promotion.ledger import Ledger
 
 HALF_A_SECOND_NS: Final = 500_000_000
 RULE: Final = Rule(

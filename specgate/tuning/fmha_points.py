@@ -12,14 +12,14 @@ from pydantic import Field
 
 from specgate.api import OpenRequest
 from specgate.core import Budget, PairRef, Point, Scenario
+from specgate.core.fmha import AttentionConfig
 from specgate.errors import EnvironmentRefused, UsageError
+from specgate.files.yaml_schema import Form, parse
+from specgate.files.yamlfile import load
 from specgate.pairs.resolve import resolve_pair, target_limits
-from specgate.plan import positions_needed
-from specgate.scenario import find
-from specgate.schema import Form, parse
-from specgate.tuning.fmha import AttentionConfig
-from specgate.workload import build_prompts
-from specgate.yamlfile import load
+from specgate.planning.plan import positions_needed
+from specgate.planning.prompts import build_prompts
+from specgate.planning.scenario import find
 
 DEMO: Final = ("micro-16k-b4", "micro-32k-single")
 PLANTED: Final = ("micro-8b-16k-b4", "micro-8b-32k-single")

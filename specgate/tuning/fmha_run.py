@@ -12,10 +12,10 @@ from typing import Any
 from specgate import plugins
 from specgate.api import TunableEngine
 from specgate.core import PairRef, Point, Scenario
+from specgate.core.fmha import SCHEMA, AttentionConfig, FmhaSweep, PointSweep
 from specgate.errors import EnvironmentRefused, UsageError
-from specgate.record import write_json
-from specgate.store import to_plain
-from specgate.tuning.fmha import SCHEMA, AttentionConfig, FmhaSweep, PointSweep
+from specgate.files.json_record import write_json
+from specgate.files.run_folder import to_plain
 from specgate.tuning.fmha_points import pair_of, points, prompts_of, request_of, scenarios, shortened
 from specgate.tuning.fmha_sweep import sweep
 

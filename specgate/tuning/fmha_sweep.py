@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specgate.acceptance import AcceptanceRecord
 from specgate.api import Decoded, TunableEngine
 from specgate.core import Budget, Role
+from specgate.core.acceptance import AcceptanceRecord
+from specgate.core.fmha import AttentionConfig, RoleTrial, TileStatistics, Trial
 from specgate.errors import BackendError
-from specgate.tuning.fmha import AttentionConfig, RoleTrial, TileStatistics, Trial
 
 PASSES = 2
 """Over all configurations, there and back: what drifts meets early and late ones alike."""

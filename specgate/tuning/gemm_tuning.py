@@ -8,9 +8,9 @@ from pathlib import Path
 from specgate import plugins
 from specgate.api import GemmShape, GemmTuner, TunedGemm, TunesGemms
 from specgate.core import PairRef
+from specgate.core.gemms import StepsRequest, TunedGemms
 from specgate.errors import EnvironmentRefused, UsageError
-from specgate.tuning.gemm_files import read_shapes, read_tuned, user_file, write_tuned
-from specgate.tuning.gemms import StepsRequest, TunedGemms
+from specgate.machine.tuned_gemms import read_shapes, read_tuned, user_file, write_tuned
 
 
 def tuning_backend(name: str | None, *, here: bool) -> TunesGemms:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specgate.tuning.kernel_bench import SCHEMA, KernelBench, KernelTiming, PeerTiming, step_us
+from specgate.core.kernel_bench import SCHEMA, KernelBench, KernelTiming, PeerTiming, step_us
 
 WIDTH: Final = 100
 COLUMNS: Final = ("kernel", "shape", "per step", "µs", "MB", "of read", "peer")

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.acceptance import AcceptanceRecord, Totals
+from specgate.analysis.verdict import overall_of_agreement
 from specgate.archive.agreeing import agreement_of, cut_record, state_of
-from specgate.archive.agreement import Agreement, Match
 from specgate.archive.stored import stored
 from specgate.core import AcceptanceSource, Block, Cell, Divergence, Finish, Role, Served, ServedRequest, State
+from specgate.core.acceptance import AcceptanceRecord, Totals
+from specgate.core.agreement import Agreement, Match
 from specgate.errors import ExitCode, UsageError
-from specgate.verdict import overall_of_agreement
-from tests import factories
-from tests.factories import blocks_of, corrupt, plan_of, scenario, with_acceptance
-from tests.stored_runs import store
+from tests.support import factories
+from tests.support.factories import blocks_of, corrupt, plan_of, scenario, with_acceptance
+from tests.support.stored_runs import store
 
 FULL = scenario("texts", "full", prompt_sets=8)
 SPEC = 1

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from specgate.archive.contrast import Change, Contrast, How
 from specgate.archive.contrasting import contrast_of
 from specgate.archive.stored import stored
 from specgate.core import Block, Role
+from specgate.core.contrast import Change, Contrast, How
 from specgate.errors import UsageError
-from tests.factories import corrupt, scenario, with_acceptance
-from tests.stored_runs import rewrite, store
+from tests.support.factories import corrupt, scenario, with_acceptance
+from tests.support.stored_runs import rewrite, store
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from specgate.archive.history import trends_of
 from specgate.archive.stored import stored
 from specgate.core import Role
 from specgate.errors import UsageError
-from tests.factories import corrupt
-from tests.stored_runs import rewrite, store
+from tests.support.factories import corrupt
+from tests.support.stored_runs import rewrite, store
 
 
 def started(hour: int) -> dict[str, object]:

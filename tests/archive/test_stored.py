@@ -10,8 +10,8 @@ import pytest
 
 from specgate.archive.stored import several, stored
 from specgate.errors import InvalidResult, UsageError
-from specgate.store import RunFolder
-from tests.stored_runs import store
+from specgate.files.run_folder import RunFolder
+from tests.support.stored_runs import store
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ import torch
 from specgate import plugins
 from specgate.api import Decoded, OpenRequest
 from specgate.backends.cupy_eagle3.engine import CupyEngine
-from specgate.budget.bandwidth import measure
-from specgate.budget.traffic import Slot, draft_bytes, pass_bytes
 from specgate.core import Budget, Role
+from specgate.core.traffic import Slot, draft_bytes, pass_bytes
+from specgate.machine.bandwidth import measure
 from specgate.pairs.resolve import resolve_pair
 
 

@@ -5,7 +5,8 @@
 Noise of a block: Student t with 4 degrees of freedom, scaled to the standard deviation asked for; a random walk of
 0.15 % per block; 1 % of settling with a time constant of 6 blocks; 0.4 % that the second place of a pair costs. Pairs
 run A B · B A, and are looked at after 6, 10, 16 and 24; where a scenario has several prompt sets, which differ by 5 %
-(sd), at the ends of its passes. `tests/test_stats.py` holds the vectorised rule used here against `stats.decide`.
+(sd), at the ends of its passes. `tests/analysis/test_stats.py` holds the vectorised rule used here against
+`stats.decide`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats as scipy_stats
 
-from specgate.stats import ALPHA, LOOKS, designs
+from specgate.analysis.stats import ALPHA, LOOKS, designs
 
 Floats = NDArray[np.float64]
 

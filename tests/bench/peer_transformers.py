@@ -15,12 +15,12 @@ from dataclasses import replace
 
 import torch
 
-from specgate.backends.eagle3.pair import load_draft, load_target
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import BASELINE, Budget, Role
+from specgate.eagle3.pair import load_draft, load_target
 from specgate.pairs.resolve import resolve_pair
-from specgate.scenario import find
-from specgate.workload import build_prompts
+from specgate.planning.prompts import build_prompts
+from specgate.planning.scenario import find
 
 
 def main() -> None:

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import click
 
-from specgate.attribution import conditions_of
-from specgate.budget.cycle_accounting import cycle_budgets
+from specgate.analysis.cycle_accounting import cycle_budgets
+from specgate.analysis.machine_conditions import conditions_of
+from specgate.files.run_folder import RunFolder
 from specgate.reports.html import REPORT
-from specgate.store import RunFolder
-from tests.budgets import MEMORY, with_traffic
-from tests.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
-from tests.surroundings import timed, watched
+from tests.support.budgets import MEMORY, with_traffic
+from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
+from tests.support.surroundings import timed, watched
 
 MIB = 1 << 20
 

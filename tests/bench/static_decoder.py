@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specgate.backends.eagle3.geometry import TargetGeometry
-from specgate.backends.eagle3.rope import cos_sin_table
+from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.rope import cos_sin_table
 
 Attention = Literal["sdpa", "matmul"]
 

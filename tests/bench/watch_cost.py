@@ -22,11 +22,11 @@ import click
 import psutil
 import torch
 
-from specgate import machine
+from specgate.analysis.stats import slot_interval
 from specgate.core import Budget, Role
-from specgate.host import usable_cpus
-from specgate.stats import slot_interval
-from specgate.watch import INTERVAL_S, watching
+from specgate.machine import inventory
+from specgate.machine.host import usable_cpus
+from specgate.machine.monitor import INTERVAL_S, watching
 
 CHUNK = bytes(1 << 24)
 
@@ -38,7 +38,7 @@ CHUNK = bytes(1 << 24)
 @click.option("--gpu", is_flag=True, help="Blocks are decode stretches on the GPU.")
 def main(pairs: int, seconds: float, interval: float, gpu: bool) -> None:
     """Print the ratio on/off with its 95 % interval, and the share of CPU time that the watch used."""
-    uuid = machine.visible_gpu_uuid()
+    uuid = inventory.visible_gpu_uuid()
     cpus = len(usable_cpus())
     block = stretches(seconds) if gpu else hashes(cpus, seconds)
     wall, cpu, orders, shares = [], [], [], []

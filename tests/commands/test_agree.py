@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from specgate.cli import cli as commands
 from specgate.core import Block
 from specgate.errors import UsageError
-from tests.factories import corrupt, scenario
-from tests.stored_runs import store
+from tests.support.factories import corrupt, scenario
+from tests.support.stored_runs import store
 
 FULL = scenario("texts", "full", prompt_sets=8)
 

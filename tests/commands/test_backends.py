@@ -16,8 +16,8 @@ from specgate import plugins
 from specgate.api import Availability, Engine, OpenRequest
 from specgate.cli import cli
 from specgate.errors import UsageError
-from specgate.store import RunFolder
-from tests.command import ROOT, Cli
+from specgate.files.run_folder import RunFolder
+from tests.support.command import ROOT, Cli
 
 EXAMPLE = ROOT / "docs" / "examples" / "backend-plugin"
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specgate.errors import ExitCode
-from tests.command import Cli
+from tests.support.command import Cli
 
 
 @pytest.mark.parametrize(

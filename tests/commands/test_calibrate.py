@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.tiny import write_random_pair
-from tests.command import Cli
+from specgate.eagle3.tiny import write_random_pair
 from tests.commands.test_run import last_lines
+from tests.support.command import Cli
 
 SCENARIO = """\
 # Is it fast enough?

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import Cli
+from tests.support.command import Cli
 
 RULE = "  - {id: perf-mode, gate: invariants, required: true, accept_unseen: none}\n"
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from specgate.attribution import conditions_of
-from specgate.plan import build_plan
-from specgate.runner import whole_rounds
-from specgate.store import RunFolder
+from specgate.analysis.machine_conditions import conditions_of
+from specgate.files.run_folder import RunFolder
+from specgate.planning.plan import build_plan
+from specgate.run.runner import whole_rounds
 
 ROOT = Path(__file__).parents[2]
 SCENARIO = """\
@@ -48,7 +48,7 @@ def measured(folder: Path, driver: str, *, gpu: bool) -> tuple[int, Path]:
     (folder / "policy.yaml").write_text(POLICY.replace("GPU", str(gpu).lower()))
     (folder / "site").mkdir()
     (folder / "site" / "pynvml.py").write_text(
-        "import sys\nfrom tests.fake_nvml import LIBRARY_NOT_FOUND, Driver, Gpu, liar\n"
+        "import sys\nfrom tests.support.fake_nvml import LIBRARY_NOT_FOUND, Driver, Gpu, liar\n"
         f"sys.modules[__name__] = {driver}\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{folder / 'site'}:{ROOT}", "CUDA_VISIBLE_DEVICES": "0"}
@@ -62,7 +62,7 @@ def measured(folder: Path, driver: str, *, gpu: bool) -> tuple[int, Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    from specgate.backends.eagle3.tiny import write_random_pair
+    from specgate.eagle3.tiny import write_random_pair
 
     write_random_pair(tmp_path, seed=8)
     return tmp_path

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from specgate.archive.verification import verify
 from specgate.cli import cli as commands
 from specgate.errors import UsageError
-from specgate.store import RunFolder
-from specgate.verification import verify
-from tests.command import Cli
+from specgate.files.run_folder import RunFolder
+from tests.support.command import Cli
 
 
 @pytest.fixture(scope="module")

@@ -16,16 +16,16 @@ import pytest
 from click.testing import CliRunner
 
 from specgate.api import OpenRequest
-from specgate.backends.eagle3.tiny import write_random_pair
 from specgate.backends.fake import FakeBackend
 from specgate.cli import cli as commands
 from specgate.core import PairRef, State
+from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import SpecgateError
-from specgate.ledger import Entry, Ledger
-from specgate.order import of_engine
-from specgate.position import position
-from specgate.request import Request
-from tests.command import ROOT, Cli
+from specgate.planning.request import Request
+from specgate.promotion.claim import of_engine
+from specgate.promotion.ledger import Entry, Ledger
+from specgate.promotion.status import position
+from tests.support.command import ROOT, Cli
 
 FAKE = ("--backend", "fake")
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.hf_keys import read_config
-from specgate.backends.eagle3.pair import target_source
-from specgate.pairs.plant.geometries import tiny
-from specgate.pairs.plant.write import write_draft, write_target
-from specgate.store import RunFolder
-from tests.backends.eagle3.planted.recipes import RECIPE_A
-from tests.command import Cli
+from specgate.eagle3.hf_keys import read_config
+from specgate.eagle3.pair import target_source
+from specgate.files.run_folder import RunFolder
+from specgate.pair_tools.plant.geometries import tiny
+from specgate.pair_tools.plant.write import write_draft, write_target
+from tests.eagle3.planted.recipes import RECIPE_A
+from tests.support.command import Cli
 
 TEXT_SCENARIO = """\
 # Does a scenario of text prompts run with a pair that knows no text?

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from specgate.cli import cli as commands
 from specgate.errors import ExitCode, SpecgateError
-from specgate.store import RunFolder
-from tests.factories import corrupt, scenario
-from tests.stored_runs import store
+from specgate.files.run_folder import RunFolder
+from tests.support.factories import corrupt, scenario
+from tests.support.stored_runs import store
 
 
 @pytest.fixture(scope="module")

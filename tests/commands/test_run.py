@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.tiny import write_random_pair
-from specgate.store import RunFolder
-from tests.command import POLICY, ROOT, Cli
+from specgate.eagle3.tiny import write_random_pair
+from specgate.files.run_folder import RunFolder
+from tests.support.command import POLICY, ROOT, Cli
 
 FILES = {"run.json", "config.resolved.yaml", "env.json", "gates.json", "metrics.csv", "summary.csv", "report.html"}
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 
 from specgate.commands.scenarios import plan, scenarios, spec_range
 from specgate.errors import ExitCode, UsageError
-from specgate.scenario import dump, find, shipped
+from specgate.planning.scenario import dump, find, shipped
 
 
 def run(*args: str) -> Result:

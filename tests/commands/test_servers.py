@@ -10,10 +10,10 @@ import sys
 import psutil
 import pytest
 
-from specgate.store import RunFolder
+from specgate.files.run_folder import RunFolder
 from tests.backends.servers.helpers import program
 from tests.backends.servers.test_process import eventually
-from tests.command import Cli
+from tests.support.command import Cli
 
 KEY = "sk-not-to-be-written"
 

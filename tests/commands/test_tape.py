@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from specgate.store import RunFolder
-from specgate.tape import Tape
-from tests.command import Cli
+from specgate.core.tape import Tape
+from specgate.files.run_folder import RunFolder
+from tests.support.command import Cli
 
 
 def acceptance_of(run: Path) -> dict[str, object]:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from specgate.backends.eagle3.tiny import write_random_pair
-from specgate.tuning.gemm_files import read_shapes
-from tests.command import Cli
+from specgate.eagle3.tiny import write_random_pair
+from specgate.machine.tuned_gemms import read_shapes
+from tests.support.command import Cli
 
 
 def test_the_products_of_a_pair_are_listed_and_stored_without_a_gpu(cli: Cli) -> None:

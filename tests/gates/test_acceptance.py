@@ -8,7 +8,7 @@ import pytest
 
 from specgate.core import Rule, Run, State, Verdict
 from specgate.gates.acceptance import GATE
-from tests.factories import blocks_of, plan_of, run_of
+from tests.support.factories import blocks_of, plan_of, run_of
 
 
 def verdict(run: Run, floor: float) -> Verdict:

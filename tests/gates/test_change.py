@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from specgate.archive.contrast import Change, Contrast, How
 from specgate.core import Rule, State, Verdict
+from specgate.core.contrast import Change, Contrast, How
 from specgate.gates.change import GATE
-from tests.factories import blocks_of, plan_of, run_of
+from tests.support.factories import blocks_of, plan_of, run_of
 
 PLAN = plan_of()
 RUN = run_of(PLAN, blocks_of(PLAN))

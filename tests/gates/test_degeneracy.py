@@ -8,7 +8,7 @@ import pytest
 
 from specgate.core import Block, Rule, Run, State, Verdict
 from specgate.gates.degeneracy import GATE
-from tests.factories import blocks_of, plan_of, run_of, with_acceptance
+from tests.support.factories import blocks_of, plan_of, run_of, with_acceptance
 
 
 def verdicts(run: Run, ceiling: float) -> list[Verdict]:

@@ -10,15 +10,15 @@ from typing import Any
 import pynvml
 import pytest
 
-from specgate.conditions import GpuProcess, Sample
+from specgate.analysis.verdict import overall
 from specgate.core import Rule, Run, State, Verdict
+from specgate.core.conditions import GpuProcess, Sample
 from specgate.errors import ExitCode
+from specgate.files.run_folder import from_plain, to_plain
 from specgate.gates.environment import GATE
-from specgate.nvml import GpuProbe
-from specgate.store import from_plain, to_plain
-from specgate.verdict import overall
-from tests.fake_nvml import Driver, Gpu, liar
-from tests.surroundings import (
+from specgate.machine.nvml import GpuProbe
+from tests.support.fake_nvml import Driver, Gpu, liar
+from tests.support.surroundings import (
     BLOCKS,
     ENGINE,
     MIDDLE,
@@ -210,7 +210,7 @@ def test_a_stored_run_is_judged_as_it_was(tmp_path: Any) -> None:
 
 
 def test_the_bits_that_reject_are_the_drivers_slow_downs() -> None:
-    from specgate.conditions import THROTTLES
+    from specgate.core.conditions import THROTTLES
 
     assert (
         pynvml.nvmlClocksEventReasonHwSlowdown

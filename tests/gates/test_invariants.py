@@ -6,7 +6,7 @@ import pytest
 
 from specgate.core import Held, Invariant, Rule, Run, State
 from specgate.gates.invariants import GATE
-from tests.factories import blocks_of, plan_of, run_of, scenario
+from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 RULE = Rule("perf-mode", "invariants", True)
 

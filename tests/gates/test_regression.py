@@ -8,7 +8,7 @@ import pytest
 
 from specgate.core import Block, Rule, Run, State, Verdict
 from specgate.gates.regression import GATE
-from tests.factories import blocks_of, corrupt, plan_of, run_of, scenario
+from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
 
 
 def run(slower: float, jitter: float = 0.003, rounds: int = 4) -> Run:

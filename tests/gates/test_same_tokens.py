@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from specgate.archive.contrast import Contrast, TokenContrast
 from specgate.core import Rule, State, Verdict
+from specgate.core.contrast import Contrast, TokenContrast
 from specgate.gates.same_tokens import GATE
-from tests.factories import blocks_of, plan_of, run_of
+from tests.support.factories import blocks_of, plan_of, run_of
 
 PLAN = plan_of()
 RUN = run_of(PLAN, blocks_of(PLAN))

@@ -6,7 +6,7 @@ import pytest
 
 from specgate import plugins
 from specgate.core import Rule, State
-from tests.factories import blocks_of, plan_of, run_of, scenario
+from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 PARAMS = {
     "validity": {},

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from specgate.budget.cycle_budget import Limit
 from specgate.core import Bandwidth, CycleBudget, Rule, Run, State, Verdict
+from specgate.core.cycle_budget import Limit
 from specgate.gates.speed import GATE
-from tests.factories import blocks_of, corrupt, plan_of, run_of, scenario, with_acceptance
+from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario, with_acceptance
 
 
 def verdict(run: Run, floor: float) -> Verdict:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from specgate.core import Rule, Run, State, Verdict
 from specgate.gates.tokens import GATE
-from tests.factories import blocks_of, corrupt, margins_of, plan_of, run_of
+from tests.support.factories import blocks_of, corrupt, margins_of, plan_of, run_of
 
 RULE = Rule("tokens", "tokens", True, role="spec-*", params={"near_tie_margin": 1e-3})
 

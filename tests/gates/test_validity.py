@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from specgate.core import Block, CellResult, Rule, Run, State, Verdict
 from specgate.gates.validity import GATE
-from tests.factories import block, blocks_of, plan_of, run_of
+from tests.support.factories import block, blocks_of, plan_of, run_of
 
 RULE = Rule("records", "validity", True)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.pairs.corpus import Document, documents, installed_corpus, pool, pool_of, stdlib_corpus, wheel_corpus
-from tests.pairs.wheels import make_wheel
+from tests.support.wheels import make_wheel
 
 TEXT = b"A sentence of some length. " * 10
 

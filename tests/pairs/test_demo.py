@@ -9,7 +9,7 @@ from specgate.errors import CheckpointError, EnvironmentRefused
 from specgate.pairs import demo
 from specgate.pairs.demo import demo_target, target_folder
 from specgate.pairs.fetch import fetch
-from tests.pairs.wheels import asset_of, make_wheel
+from tests.support.wheels import asset_of, make_wheel
 
 
 @pytest.fixture(autouse=True)

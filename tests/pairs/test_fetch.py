@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from specgate.commands.pairs import pairs
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.pairs.assets import ASSETS, Asset
-from specgate.pairs.cli import pairs
 from specgate.pairs.fetch import cached, fetch, require
-from tests.pairs.wheels import asset_of, make_wheel
+from tests.support.wheels import asset_of, make_wheel
 
 
 @pytest.fixture(autouse=True)

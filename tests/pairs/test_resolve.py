@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.tiny import write_random_pair
 from specgate.core import PairRef
+from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import CheckpointError, UsageError
 from specgate.pairs.demo import target_folder
 from specgate.pairs.resolve import resolve_pair, target_limits

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from specgate.acceptance import AcceptanceRecord
 from specgate.api import Decoded, Engine
 from specgate.backends.servers.engine import ServerEngine
 from specgate.backends.servers.process import free_port, is_free
 from specgate.core import BASELINE, Budget, Finish, Role
+from specgate.core.acceptance import AcceptanceRecord
 from specgate.errors import BackendError
 from specgate.pairs.demo import demo_pair
 from tests.real.engines import NAMES, RealEngine, engine_here

@@ -8,8 +8,8 @@ import pytest
 
 from specgate.core import Run, State, Verdict
 from specgate.reports.annotations import KEPT, REPORT
-from tests.factories import POLICY, blocks_of, judged, plan_of, run_of
-from tests.hostile import STRINGS, with_text
+from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of
+from tests.support.hostile import STRINGS, with_text
 
 PLAN = plan_of()
 GREEN = judged(run_of(PLAN, blocks_of(PLAN)), POLICY)

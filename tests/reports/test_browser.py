@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from specgate.attribution import conditions_of
-from specgate.budget.cycle_accounting import cycle_budgets
+from specgate.analysis.cycle_accounting import cycle_budgets
+from specgate.analysis.machine_conditions import conditions_of
 from specgate.core import LastGreen, Order
 from specgate.reports.html import REPORT
-from tests.budgets import MEMORY, with_traffic
-from tests.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario
-from tests.surroundings import timed, watched
+from tests.support.budgets import MEMORY, with_traffic
+from tests.support.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario
+from tests.support.surroundings import timed, watched
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the search path")

@@ -8,8 +8,18 @@ import pytest
 
 from specgate.core import AcceptanceSource, Run
 from specgate.reports.console import LEAST, MOST, PLAIN, REPORT, ConsoleReport
-from tests.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario, with_acceptance
-from tests.hostile import STRINGS, with_text
+from tests.support.factories import (
+    POLICY,
+    blocks_of,
+    corrupt,
+    judged,
+    margins_of,
+    plan_of,
+    run_of,
+    scenario,
+    with_acceptance,
+)
+from tests.support.hostile import STRINGS, with_text
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.core import Run
-from specgate.metrics import metric
+from specgate.core.metrics import metric
 from specgate.reports.csv import METRICS, SUMMARY, CsvReport, inert
-from tests.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario, with_acceptance
+from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario, with_acceptance
 
 COLUMNS = (
     "schema,run_id,kind,scenario,backend,role,context_len,batch,k,pair,slot,block,metric,stat,value,unit,direction,n,"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from specgate.budget.cycle_accounting import cycle_budgets
+from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.core import Block, Role
 from specgate.reports.explain import REPORT
-from tests.budgets import asks, budgeted, split
-from tests.factories import blocks_of, corrupt, plan_of, policy_of, run_of, scenario
+from tests.support.budgets import asks, budgeted, split
+from tests.support.factories import blocks_of, corrupt, plan_of, policy_of, run_of, scenario
 
 
 def explained(change: Callable[[Block], Block] = split, *, floor: float = 2.5, **options: Any) -> str:

@@ -11,11 +11,11 @@ from datetime import datetime
 import yaml
 
 from specgate.archive.history import series
-from specgate.archive.trends import Trends
 from specgate.core import Run
+from specgate.core.trends import Trends
 from specgate.reports.github_action_benchmark import EXPORT as GITHUB
 from specgate.reports.otava import EXPORT as OTAVA
-from tests.factories import blocks_of, corrupt, plan_of, run_of, scenario
+from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
 
 PLAN = plan_of(scenario(kind="full", spec=(2, 3)))
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.attribution import conditions_of
+from specgate.analysis.machine_conditions import conditions_of
 from specgate.core import LastGreen, Order, Role, Rule, Run
 from specgate.reports.asked import floors
 from specgate.reports.grounds import FILES
 from specgate.reports.html import REPORT, TEMPLATES
 from specgate.reports.points import DRAWN, sections
-from tests.factories import (
+from tests.support.factories import (
     POLICY,
     blocks_of,
     corrupt,
@@ -32,7 +32,7 @@ from tests.factories import (
     scenario,
     with_acceptance,
 )
-from tests.surroundings import timed, watched
+from tests.support.surroundings import timed, watched
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 

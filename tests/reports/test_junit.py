@@ -8,13 +8,13 @@ from dataclasses import replace
 import junitparser
 import pytest
 
+from specgate.analysis.verdict import overall
 from specgate.core import Run, State, Verdict
 from specgate.errors import ExitCode
 from specgate.reports.junit import REPORT
 from specgate.reports.markup import visible
-from specgate.verdict import overall
-from tests.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario
-from tests.hostile import STRINGS, with_text
+from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario
+from tests.support.hostile import STRINGS, with_text
 
 PLAN = plan_of(scenario(spec=(2, 3)))
 GREEN = judged(run_of(PLAN, blocks_of(PLAN)), POLICY)

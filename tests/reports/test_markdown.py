@@ -9,8 +9,8 @@ import pytest
 
 from specgate.core import Order, Run, State, Verdict
 from specgate.reports.markdown import LINES, REPORT
-from tests.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
-from tests.hostile import STRINGS, with_text
+from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
+from tests.support.hostile import STRINGS, with_text
 
 PLAN = plan_of(scenario(spec=(2, 3)))
 GREEN = judged(run_of(PLAN, blocks_of(PLAN)), POLICY)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.reports.markup import command_data, command_property, markdown, markdown_table, visible
-from tests.hostile import STRINGS
+from tests.support.hostile import STRINGS
 
 anything = st.text(st.characters(exclude_categories=[])) | st.sampled_from(STRINGS)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from specgate.core import Run, State, Verdict
 from specgate.errors import ExitCode
 from specgate.reports.summary import duration, headline, reproduction, tally
-from tests.factories import POLICY, blocks_of, judged, plan_of, run_of
+from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of
 
 PLAN = plan_of()
 GREEN = judged(run_of(PLAN, blocks_of(PLAN)), POLICY)

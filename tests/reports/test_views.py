@@ -13,20 +13,20 @@ import pytest
 
 from specgate import plugins
 from specgate.archive.agreeing import agreement_of
-from specgate.archive.agreement import Agreement
 from specgate.archive.contrasting import contrast_of
 from specgate.archive.history import series
-from specgate.archive.matrix import matrix_of
 from specgate.archive.stored import stored
-from specgate.archive.trends import Trends
 from specgate.core import Cell, Point, Run
-from specgate.policy import FOR_CONTRASTS, find_policy
+from specgate.core.agreement import Agreement
+from specgate.core.matrix import matrix_of
+from specgate.core.trends import Trends
+from specgate.planning.policy import FOR_CONTRASTS, find_policy
 from specgate.reports.contrast import UNPAIRED
 from specgate.reports.markup import visible
-from tests.factories import corrupt, scenario, with_acceptance
-from tests.hostile import STRINGS, with_text
 from tests.reports.test_html import Page
-from tests.stored_runs import rewrite, store
+from tests.support.factories import corrupt, scenario, with_acceptance
+from tests.support.hostile import STRINGS, with_text
+from tests.support.stored_runs import rewrite, store
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -13,10 +13,10 @@ import pytest
 from specgate import plugins
 from specgate.api import Availability, Decoded, OpenRequest, TunableEngine
 from specgate.core import Budget, EngineFacts, PairRef, Point, Role
+from specgate.core.fmha import AttentionConfig, PointSweep, RoleTrial, TileStatistics, Trial, parse_config
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.pairs.resolve import resolve_pair
-from specgate.scenario import find
-from specgate.tuning.fmha import AttentionConfig, PointSweep, RoleTrial, TileStatistics, Trial, parse_config
+from specgate.planning.scenario import find
 from specgate.tuning.fmha_points import pair_of, prompts_of, read_grid, scenarios, shortened
 from specgate.tuning.fmha_run import SweepRequest, carry_out
 from specgate.tuning.fmha_sweep import disagreement, sweep

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from specgate.api import GemmShape, GemmTuner, TunedGemm, TunesGemms
 from specgate.commands.tune import tune
 from specgate.core import PairRef
+from specgate.core.gemms import InSteps, Point, StepsRequest, TunedGemms
 from specgate.errors import EnvironmentRefused, ExitCode, UsageError
+from specgate.machine.tuned_gemms import read_tuned, write_shapes, write_tuned
 from specgate.tuning import gemm_tuning
-from specgate.tuning.gemm_files import read_tuned, write_shapes, write_tuned
 from specgate.tuning.gemm_tuning import refine_into, tune_into, tuning_backend, wanted
-from specgate.tuning.gemms import InSteps, Point, StepsRequest, TunedGemms
 
 DEVICE = "NVIDIA T4"
 LARGE = GemmShape("TARGET_LM_HEAD", 128256, 4096, 4)

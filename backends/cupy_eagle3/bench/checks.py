@@ -31,7 +31,7 @@ from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE
 from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
-from specgate.backends.eagle3.geometry import DraftGeometry
+from specgate.eagle3.geometry import DraftGeometry
 
 Finding = tuple[float, float]
 """Error, and the most that is right."""

@@ -24,7 +24,7 @@ from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.timing import inputs_to_rotate, l2_bytes, time_launches
-from specgate.tuning.kernel_bench import PeerTiming
+from specgate.core.kernel_bench import PeerTiming
 
 PAGE = 64
 """Positions per page of FlashInfer's cache, as of ours."""

@@ -19,10 +19,10 @@ from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.timing import l2_bytes, read_bandwidth, time_launches
 from specgate.backends.cupy_eagle3.tuning.compiling import compiler
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
-from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.core import Role
+from specgate.core.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
+from specgate.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError
-from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
 
 
 def bench_kernels(request: KernelBenchRequest) -> KernelBench:

@@ -18,8 +18,8 @@ from specgate.backends.cupy_eagle3.prompts import lay_out
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stretch import Start, StopRule
 from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
-from specgate.backends.eagle3.geometry import TargetGeometry
 from specgate.core import PairRef, Role
+from specgate.eagle3.geometry import TargetGeometry
 
 SLACK = 2048
 """Positions beyond the context: as 512 cycles of spec-3 need them. How attention is cut follows from it."""

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3 import limits
 from specgate.backends.cupy_eagle3.model import Draft, Target
-from specgate.backends.eagle3.capture import Capture
-from specgate.backends.eagle3.checkpoint import TensorFiles, Wanted
-from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
-from specgate.backends.eagle3.hf_draft import draft_geometry
-from specgate.backends.eagle3.hf_keys import read_config
-from specgate.backends.eagle3.hf_target import target_geometry
-from specgate.backends.eagle3.layout import draft_tensors, target_tensors
-from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint, canonical_names
-from specgate.backends.eagle3.planted.recipe import from_seed
 from specgate.core import PairRef
+from specgate.eagle3.capture import Capture
+from specgate.eagle3.checkpoint import TensorFiles, Wanted
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.hf_draft import draft_geometry
+from specgate.eagle3.hf_keys import read_config
+from specgate.eagle3.hf_target import target_geometry
+from specgate.eagle3.layout import draft_tensors, target_tensors
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, canonical_names
+from specgate.eagle3.planted.recipe import from_seed
 from specgate.errors import BackendError
 
 

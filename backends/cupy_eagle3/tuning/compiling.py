@@ -16,7 +16,7 @@ import torch
 
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Spec, module
-from specgate.backends.eagle3.memory import free_bytes
+from specgate.eagle3.memory import free_bytes
 from specgate.errors import BackendError
 
 MOST: Final = 16

@@ -27,8 +27,8 @@ from specgate.backends.cupy_eagle3.tuning.product import MOST, Product
 from specgate.backends.cupy_eagle3.tuning.steps import Place, Steps, Us, cut
 from specgate.backends.cupy_eagle3.tuning.tuned import Cuts
 from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
+from specgate.core.gemms import InSteps, TunedGemm
 from specgate.errors import BackendError, UsageError
-from specgate.tuning.gemms import InSteps, TunedGemm
 
 SPLITS: Final = 2
 """Ways to split k, at most, for which ways to move the work are tried, beside the known one."""

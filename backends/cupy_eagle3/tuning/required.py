@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from specgate.backends.cupy_eagle3.tuning.gemms import Lookup
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.core import PairRef
+from specgate.core.gemms import GemmShape
 from specgate.errors import EnvironmentRefused
-from specgate.tuning.gemms import GemmShape
 
 SHOWN = 3
 """Shapes that a message names."""

@@ -17,7 +17,6 @@ from typing import Final
 
 import torch
 
-from specgate import machine
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.open import first_gpu
 from specgate.backends.cupy_eagle3.stream import Stream
@@ -29,9 +28,10 @@ from specgate.backends.cupy_eagle3.tuning.product import ROWS, Product, rows_of
 from specgate.backends.cupy_eagle3.tuning.steps import Steps
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned, code_sha256
 from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
-from specgate.backends.eagle3.memory import refusing_overflow
+from specgate.core.gemms import GemmShape, StepsRequest, TunedGemm
+from specgate.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError
-from specgate.tuning.gemms import GemmShape, StepsRequest, TunedGemm
+from specgate.machine import inventory
 
 SCREEN: Final = 4
 """Rows at which all are timed; the fastest there are timed at all of `ROWS`."""
@@ -166,7 +166,7 @@ def text(config: GemmConfig) -> str:
 def versions() -> dict[str, str]:
     import cupy
 
-    gpu = machine.visible_gpu() or {}
+    gpu = inventory.visible_gpu() or {}
     compiler = ".".join(map(str, cupy.cuda.nvrtc.getVersion()))
     return {
         "driver": str(gpu.get("driver") or "not told"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from specgate.tuning.gemms import GemmShape
+from specgate.core.gemms import GemmShape
 
 
 class ShapeLog:
@@ -13,14 +13,14 @@ class ShapeLog:
 
     def __init__(self, file: Path) -> None:
         """Raises UsageError where `file` holds something else."""
-        from specgate.tuning.gemm_files import read_shapes
+        from specgate.machine.tuned_gemms import read_shapes
 
         self.file = file
         self.shapes = set(read_shapes(file) if file.exists() else ())
 
     def add(self, shapes: Iterable[GemmShape]) -> None:
         """Raises EnvironmentRefused where the file cannot be written."""
-        from specgate.tuning.gemm_files import write_shapes
+        from specgate.machine.tuned_gemms import write_shapes
 
         self.shapes.update(shapes)
         write_shapes(self.file, self.shapes)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.tuning.gemms import GemmShape
+from specgate.core.gemms import GemmShape
 
 POSITIONS = 1024
 """Any number: no product depends on it."""

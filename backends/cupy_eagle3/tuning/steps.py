@@ -20,7 +20,7 @@ from specgate.backends.cupy_eagle3.timing import timed_event
 from specgate.backends.cupy_eagle3.tuning.tuned import Cuts, Tuned
 from specgate.backends.cupy_eagle3.tuning.weights import Weight
 from specgate.core import Role
-from specgate.tuning.gemms import GemmShape, StepsRequest
+from specgate.core.gemms import GemmShape, StepsRequest
 
 REPLAYS: Final = 8
 

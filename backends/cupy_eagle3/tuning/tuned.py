@@ -12,7 +12,7 @@ from typing import Final
 
 from specgate.backends.cupy_eagle3.kernels.gemm_config import ROW_TILE, GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import OPTIONS, with_headers
-from specgate.tuning.gemms import GemmShape, TunedGemm, TunedGemms
+from specgate.core.gemms import GemmShape, TunedGemm, TunedGemms
 
 SHIPPED: Final = Path(__file__).parents[1] / "tuned"
 KERNEL: Final = "matmul_rows.cu"
@@ -68,7 +68,7 @@ class Tuned:
 
         Raises UsageError, with file, line and key, where a file cannot be read.
         """
-        from specgate.tuning.gemm_files import file_name, read_tuned, user_file
+        from specgate.machine.tuned_gemms import file_name, read_tuned, user_file
 
         files = [file] if file else [user_file(device), SHIPPED / file_name(device)]
         found = tuple(Source(f, read_tuned(f)) for f in files if f == file or f.is_file())

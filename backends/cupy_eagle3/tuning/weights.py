@@ -10,8 +10,8 @@ from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.tuning.gemms import EPILOGUES, parts
 from specgate.backends.cupy_eagle3.tuning.product import MOST
+from specgate.core.gemms import GemmShape
 from specgate.errors import UsageError
-from specgate.tuning.gemms import GemmShape
 
 CHUNK: Final = 32
 """Columns of a weight that a tensor core takes at a time."""

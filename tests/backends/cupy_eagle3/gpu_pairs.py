@@ -13,10 +13,10 @@ from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.model import Draft, Target
 from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.planted.recipe import Recipe
-from specgate.pairs.plant.calibrate import made_draft, made_target
-from specgate.pairs.plant.geometries import PairGeometry, dense, draft_of
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.planted.recipe import Recipe
+from specgate.pair_tools.plant.calibrate import made_draft, made_target
+from specgate.pair_tools.plant.geometries import PairGeometry, dense, draft_of
 
 RECIPE_A = Recipe("A", seed=3, draft_vocab=512, signal=0.75, boundaries=(1, 2, 3))
 RECIPE_B = Recipe("B", seed=3, draft_vocab=512, signal=1.0, boundaries=(1, 2, 3))

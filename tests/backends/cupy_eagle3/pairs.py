@@ -10,11 +10,11 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.model import Draft, Target
-from specgate.backends.eagle3.capture import Capture
-from specgate.backends.eagle3.checkpoint import Wanted
-from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
-from specgate.backends.eagle3.layout import draft_tensors
-from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.capture import Capture
+from specgate.eagle3.checkpoint import Wanted
+from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
+from specgate.eagle3.layout import draft_tensors
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 
 ROPE = RopeSpec("default", 10000.0, 64)
 TARGET = TargetGeometry(

@@ -9,7 +9,7 @@ import pytest
 from specgate.backends.cupy_eagle3 import backend
 from specgate.backends.cupy_eagle3.backend import BACKEND
 from specgate.backends.reference.backend import BACKEND as REFERENCE
-from tests.fake_nvml import driver
+from tests.support.fake_nvml import driver
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

@@ -13,9 +13,9 @@ from specgate import plugins
 from specgate.api import OpenRequest
 from specgate.backends.cupy_eagle3.engine import CupyEngine
 from specgate.backends.cupy_eagle3.stretch import StopRule
-from specgate.backends.eagle3.pair import load_draft, load_target
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import Budget, PairRef, Role
+from specgate.eagle3.pair import load_draft, load_target
 from specgate.errors import EnvironmentRefused
 from specgate.pairs.demo import demo_pair
 from tests.backends.cupy_eagle3.tracing import nearness, same_prefixes, tokens, trace

@@ -9,10 +9,10 @@ import pytest
 
 from specgate.api import OpenRequest
 from specgate.backends.cupy_eagle3.limits import check_geometry, check_request, check_window
-from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.core import PairRef
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.errors import CheckpointError, UsageError
-from specgate.pairs.plant.geometries import GEOMETRIES
+from specgate.pair_tools.plant.geometries import GEOMETRIES
 from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET
 
 FILE = Path("pair/config.json")

@@ -11,7 +11,7 @@ from specgate.backends.cupy_eagle3 import memory_plan
 from specgate.backends.cupy_eagle3.buffers import Buffers, bytes_of, tensors_of
 from specgate.backends.cupy_eagle3.memory_plan import plan, require
 from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.eagle3.geometry import DraftGeometry
+from specgate.eagle3.geometry import DraftGeometry
 from specgate.errors import EnvironmentRefused
 from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET
 

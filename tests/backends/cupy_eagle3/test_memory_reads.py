@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specgate import machine
 from specgate.backends.cupy_eagle3 import memory_reads
 from specgate.backends.cupy_eagle3.backend import BACKEND
 from specgate.errors import EnvironmentRefused
+from specgate.machine import inventory
 
 
 @pytest.mark.gpu
 def test_the_gpu_that_would_be_measured_is_read() -> None:
     found = BACKEND.read_memory(10)
-    assert found.gpu_uuid == machine.visible_gpu_uuid()
+    assert found.gpu_uuid == inventory.visible_gpu_uuid()
     assert found.device == torch.cuda.get_device_name()
     assert found.size in memory_reads.SIZES and len(found.elapsed_ns) == 10
     assert min(found.elapsed_ns) > 0

@@ -19,11 +19,11 @@ from specgate.backends.cupy_eagle3.prefill import prefill_draft, prefill_target,
 from specgate.backends.cupy_eagle3.prompted import LastRow, fill
 from specgate.backends.cupy_eagle3.prompts import lay_out
 from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.eagle3.geometry import DraftGeometry
-from specgate.backends.eagle3.layout import target_tensors
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.target import target_forward
+from specgate.eagle3.geometry import DraftGeometry
+from specgate.eagle3.layout import target_tensors
 from tests.backends.cupy_eagle3.pairs import (
     BOUNDARIES,
     DRAFT,

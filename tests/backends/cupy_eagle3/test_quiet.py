@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specgate import profiler
 from specgate.backends.cupy_eagle3.graph import graphs_of
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stretch import StopRule, run
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import Budget, Role
+from specgate.run import profiler
 from tests.backends.cupy_eagle3.gpu_pairs import checkpoints, engine_of, random_prompts, shape
 
 pytestmark = pytest.mark.gpu

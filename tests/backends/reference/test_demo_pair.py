@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from specgate.backends.eagle3.pair import load_draft, load_target
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.target import target_forward, target_logits
 from specgate.core import BASELINE, Budget, Role
+from specgate.eagle3.pair import load_draft, load_target
 from specgate.errors import EnvironmentRefused
 from specgate.pairs.demo import DRAFT_FOLDER, demo_target
-from specgate.scenario import find
-from specgate.workload import build_prompts
+from specgate.planning.prompts import build_prompts
+from specgate.planning.scenario import find
 
 YARN = {"rope_type": "yarn", "factor": 4.0}
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.acceptance import AcceptanceRecord
-from specgate.backends.eagle3.pair import load_draft, load_target
-from specgate.backends.eagle3.tiny import write_random_pair
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.state import Slots
 from specgate.backends.reference.target import target_forward, target_logits
 from specgate.core import BASELINE, Budget, Role
+from specgate.core.acceptance import AcceptanceRecord
+from specgate.eagle3.pair import load_draft, load_target
+from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import BackendError
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]

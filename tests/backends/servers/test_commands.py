@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specgate.backends.eagle3.hf_keys import Keys
 from specgate.backends.servers.adapter import Launch
 from specgate.backends.servers.conventions import window_warning
 from specgate.backends.servers.engine import check_forced
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.options import Options
 from specgate.core import BASELINE, PairRef, Role
+from specgate.eagle3.hf_keys import Keys
 from specgate.errors import UsageError
 from tests.backends.servers.helpers import ENGINES, own_options
 

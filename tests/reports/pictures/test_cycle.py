@@ -11,7 +11,7 @@ import pytest
 from specgate.core import Run
 from specgate.reports.parts import Entry, Table
 from specgate.reports.pictures.cycle import budget, budgets_of, waterfall
-from tests.budgets import budgeted
+from tests.support.budgets import budgeted
 
 
 def texts(table: Table) -> list[list[str]]:

@@ -9,7 +9,7 @@ import pytest
 
 from specgate.core import Role, Rule
 from specgate.reports.pictures import forest
-from tests.factories import blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
+from tests.support.factories import blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
 
 ASKS = policy_of(
     Rule("all", "speed", False, role="spec-*", params={"min": 1.1}),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specgate.conditions import Timeline
+from specgate.core.conditions import Timeline
 from specgate.reports.pictures.machine import over_time
-from tests.factories import run_of
-from tests.surroundings import BLOCKS, PLAN, SAMPLES, conditions, no_gpu
+from tests.support.factories import run_of
+from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, conditions, no_gpu
 
 TIMELINE = conditions(SAMPLES).timeline
 COMPARISONS = run_of(PLAN, BLOCKS).comparisons

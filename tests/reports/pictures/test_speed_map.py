@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specgate.core import Run
 from specgate.reports.pictures.speed_map import break_even, maps
-from tests.factories import blocks_of, plan_of, run_of, scenario
+from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 places = st.dictionaries(st.tuples(st.integers(1, 4), st.integers(1, 4)), st.floats(0.5, 2.0), min_size=1, max_size=16)
 

@@ -16,9 +16,9 @@ from specgate.backends.cupy_eagle3.bench.groups import groups_of
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows, Normed
-from specgate.backends.eagle3.traffic import pair_traffic
-from specgate.budget.traffic import Slot, draft_bytes, pass_bytes
-from specgate.pairs.plant.geometries import GEOMETRIES
+from specgate.core.traffic import Slot, draft_bytes, pass_bytes
+from specgate.eagle3.traffic import pair_traffic
+from specgate.pair_tools.plant.geometries import GEOMETRIES
 from tests.backends.cupy_eagle3.bench.staged import SMALL, no_launches, staged
 
 
@@ -80,7 +80,7 @@ def test_a_product_moves_its_weight_its_rows_its_sums_and_a_norms_input(
 @pytest.mark.parametrize("name", ["small", "llama-3.1-8b"])
 @pytest.mark.parametrize("k", [0, 1, 4])
 def test_weights_and_cache_of_a_step_are_its_floor(monkeypatch: pytest.MonkeyPatch, name: str, k: int) -> None:
-    """Against `specgate.budget.traffic`, which counts from the geometry: what is left over is activations and words."""
+    """Against `specgate.core.traffic`, which counts from the geometry: what is left over is activations and words."""
     no_launches(monkeypatch)
     geometry, slots, context = of(name), 2, 4096
     stage = staged(k, slots, context, geometry)

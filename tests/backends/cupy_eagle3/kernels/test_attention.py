@@ -10,8 +10,8 @@ from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention, FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
-from specgate.backends.eagle3.geometry import RopeSpec
-from specgate.backends.eagle3.rope import cos_sin_table
+from specgate.eagle3.geometry import RopeSpec
+from specgate.eagle3.rope import cos_sin_table
 from tests.backends.cupy_eagle3.kernels.device import counted, normal, paged, poisoned, relative_error, rows_of
 
 pytestmark = pytest.mark.gpu

@@ -29,10 +29,10 @@ from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRo
 from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuning.tuned import SHIPPED, Tuned
-from specgate.backends.eagle3.hf_draft import draft_geometry
-from specgate.backends.eagle3.hf_keys import read_config
-from specgate.pairs.plant.geometries import GEOMETRIES, PairGeometry
-from specgate.tuning.gemms import GemmShape
+from specgate.core.gemms import GemmShape
+from specgate.eagle3.hf_draft import draft_geometry
+from specgate.eagle3.hf_keys import read_config
+from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import without_weights
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")

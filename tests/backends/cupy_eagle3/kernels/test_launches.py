@@ -20,7 +20,7 @@ from specgate.backends.cupy_eagle3.buffers import Buffers
 from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, FOLDER, Kernel
 from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.pairs.plant.geometries import GEOMETRIES, PairGeometry
+from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, TARGET, without_weights
 
 SMALL = PairGeometry(TARGET, DRAFT, BOUNDARIES, context=0, written=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.tuning.tuned import code_sha256
-from specgate.tuning.gemm_files import write_tuned
-from specgate.tuning.gemms import TunedGemm, TunedGemms
+from specgate.core.gemms import TunedGemm, TunedGemms
+from specgate.machine.tuned_gemms import write_tuned
 
 DEVICE = "NVIDIA T4"
 

@@ -12,8 +12,8 @@ from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuning.gemms import EPILOGUES
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
-from specgate.pairs.plant.geometries import GEOMETRIES
-from specgate.tuning.gemms import GemmShape
+from specgate.core.gemms import GemmShape
+from specgate.pair_tools.plant.geometries import GEOMETRIES
 from tests.backends.cupy_eagle3.tuning.files import DEVICE, gemm, written
 
 

@@ -10,7 +10,7 @@ from specgate.backends.cupy_eagle3.tuning.check import TOLERANCES, Oracles, rela
 from specgate.backends.cupy_eagle3.tuning.gemms import EPILOGUES
 from specgate.backends.cupy_eagle3.tuning.product import MOST, Product, rows_of
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
-from specgate.tuning.gemms import GemmShape
+from specgate.core.gemms import GemmShape
 
 pytestmark = pytest.mark.gpu
 

@@ -12,12 +12,12 @@ from specgate.backends.cupy_eagle3.tuning.in_steps import same_bits
 from specgate.backends.cupy_eagle3.tuning.search import Tuner
 from specgate.backends.cupy_eagle3.tuning.tuned import Cuts, Tuned
 from specgate.backends.cupy_eagle3.tuning.weights import Weight
-from specgate.backends.eagle3.tiny import write_random_pair
 from specgate.core import PairRef
+from specgate.core.gemms import Point, StepsRequest, TunedGemms
+from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import UsageError
-from specgate.tuning.gemm_files import write_tuned
+from specgate.machine.tuned_gemms import write_tuned
 from specgate.tuning.gemm_tuning import refine_into, tuning_backend
-from specgate.tuning.gemms import Point, StepsRequest, TunedGemms
 from tests.backends.cupy_eagle3.tuning.files import gemm
 
 pytestmark = pytest.mark.gpu

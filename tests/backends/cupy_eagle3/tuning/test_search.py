@@ -15,9 +15,9 @@ from specgate.backends.cupy_eagle3.tuning.product import ROWS
 from specgate.backends.cupy_eagle3.tuning.search import SCREEN, SHORTLIST, fastest
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.backends.cupy_eagle3.tuning.weights import weights_of
+from specgate.core.gemms import GemmShape
 from specgate.errors import UsageError
-from specgate.tuning.gemm_files import read_tuned
-from specgate.tuning.gemms import GemmShape
+from specgate.machine.tuned_gemms import read_tuned
 
 CONFIGS = [replace(GemmConfig(), warps=4 * (i + 1)) for i in range(SHORTLIST + 3)]
 times = st.lists(st.tuples(*[st.integers(1, 50)] * len(ROWS)), min_size=1, max_size=len(CONFIGS))

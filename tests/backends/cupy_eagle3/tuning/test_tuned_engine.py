@@ -15,7 +15,7 @@ from specgate.backends.cupy_eagle3.tuning.shape_log import ShapeLog
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.core import Budget, Role
-from specgate.tuning.gemm_files import read_shapes
+from specgate.machine.tuned_gemms import read_shapes
 from tests.backends.cupy_eagle3.gpu_pairs import checkpoints, engine_of, random_prompts, shape
 from tests.backends.cupy_eagle3.tuning.files import gemm, written
 

@@ -1,0 +1,64 @@
+"""Blocks of a cell → acceptance length and step time by depth in the cache."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from specgate.analysis.stats import cluster_interval
+from specgate.core import Block, DepthBin
+
+BINS: Final = 8
+"""Ranges of depth of equal width; those that no step began in are left out."""
+
+
+@dataclass(slots=True)
+class _Bin:
+    depths: list[float] = field(default_factory=list)
+    step_ms: list[float] = field(default_factory=list)
+    emitted: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+    drafted: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+
+
+def by_depth(blocks: Sequence[Block], *, withhold: bool) -> tuple[DepthBin, ...]:
+    """The depth of a step is the mean over its active slots; `withhold` leaves the times out."""
+    deepest = max((depth for block in blocks for _, depth in step_depths(block)), default=0.0)
+    bins: dict[int, _Bin] = defaultdict(_Bin)
+    for block in blocks:
+        for step, depth in step_depths(block):
+            found = bins[min(BINS - 1, int(BINS * depth / deepest)) if deepest else 0]
+            found.depths.append(depth)
+            found.step_ms.append(block.step_ns[step] / 1e6)
+            for slot, (a, d) in enumerate(zip(block.accepted[step], block.drafted[step], strict=True)):
+                if d > 0:
+                    found.emitted[block.prompt_set, slot] += a + 1
+                    found.drafted[block.prompt_set, slot] += 1
+    return tuple(_reduced(bins[i], withhold) for i in sorted(bins))
+
+
+def step_depths(block: Block) -> Iterator[tuple[int, float]]:
+    """(step, mean over active slots of the tokens beyond the prompt when it began) of every step that had one."""
+    depths = [1] * len(block.tokens)  # the prefill token
+    for step, row in enumerate(block.accepted):
+        active = [slot for slot, a in enumerate(row) if a >= 0]
+        if active:
+            yield step, sum(depths[slot] for slot in active) / len(active)
+        for slot in active:
+            depths[slot] += row[slot] + 1
+
+
+def _reduced(found: _Bin, withhold: bool) -> DepthBin:
+    emitted, drafted = list(found.emitted.values()), list(found.drafted.values())
+    interval = cluster_interval(emitted, drafted)
+    return DepthBin(
+        depth=statistics.fmean(found.depths),
+        steps=len(found.depths),
+        step_ms=None if withhold else statistics.median(found.step_ms),
+        drafted_steps=sum(drafted),
+        acceptance_length=sum(emitted) / sum(drafted) if drafted else None,
+        ci_low=interval.low if interval else None,
+        ci_high=interval.high if interval else None,
+    )

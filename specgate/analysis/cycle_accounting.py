@@ -1,0 +1,147 @@
+"""Blocks → cycle budgets. Pure: the same journal gives the same budgets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from specgate.analysis.speedup_limits import limit_of
+from specgate.analysis.waterfall import sums_of, waterfall
+from specgate.core import BASELINE, Block, Cell, CellResult, Comparison, EngineFacts, Plan, Traffic
+from specgate.core.cycle_budget import Bandwidth, CycleBudget, Part, PartName
+from specgate.core.traffic import Bytes, Slot, draft_bytes, pass_bytes
+
+PHASES: Final[tuple[PartName, ...]] = ("draft", "verify", "accept", "commit")
+NOT_SPLIT: Final = "the engine does not split its steps"
+NOT_TOLD: Final = "the engine does not say what its passes must move"
+DRAFT_NOT_TOLD: Final = "the engine does not say what its draft must move"
+NOT_MEASURED: Final = "no bandwidth measured here: specgate doctor --bandwidth"
+
+
+def cycle_budgets(
+    plan: Plan,
+    cells: Sequence[CellResult],
+    comparisons: Sequence[Comparison],
+    blocks: Sequence[Block],
+    engines: Mapping[str, EngineFacts],
+    bandwidth: Bandwidth | None,
+) -> dict[str, CycleBudget]:
+    """Cell key → budget, of every cell whose times may be quoted: it was measured, and has the baseline's tokens."""
+    unquotable = {r.cell for r in cells if r.status == "failed"} | {c.cell for c in comparisons if c.tokens.mismatches}
+    mine = {cell: [b for b in blocks if b.cell == cell and not b.warmup and b.step_ns] for cell in plan.cells}
+    budgets = {
+        cell: budget_of(found, engines.get(cell.point.key), bandwidth)
+        for cell, found in mine.items()
+        if found and cell not in unquotable
+    }
+    lengths = {r.cell: r.acceptance.acceptance_length for r in cells if r.acceptance}
+    for comparison in comparisons:
+        cell, base, speedup = comparison.cell, Cell(comparison.cell.point, BASELINE), comparison.speedup.value
+        if cell in budgets and base in budgets and speedup is not None:
+            whole = plan.scenarios[cell.point.scenario].kind == "full"
+            sums = sums_of(mine[base], whole), sums_of(mine[cell], whole)
+            found = waterfall(speedup, lengths.get(cell) or 1.0, budgets[base], budgets[cell], *sums)
+            limit = limit_of(found, budgets[base], budgets[cell], sums[0].prefill_share)
+            budgets[cell] = replace(budgets[cell], waterfall=found, limit=limit)
+    return {cell.key: budget for cell, budget in budgets.items()}
+
+
+def budget_of(blocks: Sequence[Block], engine: EngineFacts | None, bandwidth: Bandwidth | None) -> CycleBudget:
+    """Of the blocks of one cell, each of a step at least: means over all their steps."""
+    cycles = sum(len(b.step_ns) for b in blocks)
+    times = split(blocks)
+    moved = {name: total * (1 / cycles) for name, total in moved_by(blocks, engine.traffic if engine else None).items()}
+    why = why_no_floor(times, moved, engine, bandwidth)
+    speed = bandwidth.bytes_per_s if bandwidth and why is None else None
+    cached = [slot.cached for b in blocks for step in steps_of(b) for slot in step.verify]
+    return CycleBudget(
+        cycles=cycles,
+        cycle_ms=sum(sum(b.step_ns) for b in blocks) / cycles / 1e6,
+        depth=sum(cached) / len(cached) if cached else 0.0,
+        parts=tuple(part(name, ns / cycles / 1e6, moved.get(name), speed) for name, ns in times.items()),
+        no_floor=why,
+    )
+
+
+def part(name: PartName, ms: float, moved: Bytes | None, bytes_per_s: float | None) -> Part:
+    return Part(name, ms, moved, moved.total / bytes_per_s * 1e3 if moved and bytes_per_s else None)
+
+
+def split(blocks: Sequence[Block]) -> dict[PartName, int]:
+    """Part → nanoseconds over all blocks; the gap is what is left. Nothing where a block has no phases."""
+    if not all(b.phase_ns for b in blocks):
+        return {}
+    times = {name: sum(b.phase_ns[name] for b in blocks) for name in PHASES if all(name in b.phase_ns for b in blocks)}
+    return {**times, "gap": max(0, sum(b.elapsed_ns for b in blocks) - sum(times.values()))}
+
+
+def why_no_floor(
+    times: Mapping[PartName, int],
+    moved: Mapping[PartName, Bytes],
+    engine: EngineFacts | None,
+    bandwidth: Bandwidth | None,
+) -> str | None:
+    if not times:
+        return NOT_SPLIT
+    if engine is None or engine.traffic is None:
+        return NOT_TOLD
+    if not times.keys() <= moved.keys():
+        return DRAFT_NOT_TOLD
+    if bandwidth is None:
+        return NOT_MEASURED
+    if bandwidth.device != engine.device:
+        return f"the bandwidth measured here is that of {bandwidth.device}, the engine ran on {engine.device}"
+    return None
+
+
+# ── what the passes of a block work on ───────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The slots of one step: as the target's pass finds them, and, of those with drafts, as the draft's extension finds
+    them, with the length of their chains.
+    """
+
+    verify: Sequence[Slot]
+    draft: Sequence[Slot]
+    drafts: Sequence[int]
+
+
+def steps_of(block: Block) -> Iterator[Step]:
+    """A slot begins with its prompt in the cache and the prefill token as newest: the target's pass adds that and the
+    drafts; the draft has yet to see the tokens that the step before emitted.
+    """
+    cached, unseen = [block.point.context] * len(block.tokens), [1] * len(block.tokens)
+    for accepts, drafts in zip(block.accepted, block.drafted, strict=True):
+        active = [slot for slot, accepted in enumerate(accepts) if accepted >= 0]
+        drafting = [slot for slot in active if drafts[slot] > 0]
+        yield Step(
+            verify=[Slot(cached[slot], drafts[slot] + 1) for slot in active],
+            draft=[Slot(cached[slot] - unseen[slot], unseen[slot]) for slot in drafting],
+            drafts=[drafts[slot] for slot in drafting],
+        )
+        for slot in active:
+            unseen[slot] = accepts[slot] + 1
+            cached[slot] += unseen[slot]
+
+
+def moved_by(blocks: Sequence[Block], traffic: Traffic | None) -> dict[PartName, Bytes]:
+    """Part → what its passes move at least, over all blocks; without `draft` where the engine does not say."""
+    if traffic is None:
+        return {}
+    drafted = any(d > 0 for b in blocks for row in b.drafted for d in row)
+    # Rounds over the same prompts repeat themselves.
+    alike = {(b.point, b.accepted, b.drafted): b for b in blocks}
+    times = Counter((b.point, b.accepted, b.drafted) for b in blocks)
+    verify, draft = Bytes(), Bytes()
+    for key, block in alike.items():
+        for step in steps_of(block):
+            verify += pass_bytes(traffic.target, step.verify) * times[key]
+            if traffic.draft:
+                draft += draft_bytes(traffic.draft, step.draft, step.drafts) * times[key]
+    nothing = Bytes()
+    found: dict[PartName, Bytes] = {"verify": verify, "accept": nothing, "commit": nothing, "gap": nothing}
+    return found if drafted and not traffic.draft else {"draft": draft, **found}

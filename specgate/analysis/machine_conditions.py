@@ -1,0 +1,181 @@
+"""Samples of the machine → what it did while each point was measured. Pure: the same journal gives the same answer.
+
+A block belongs to the watch that ran with its engine session. The stretch of a point reaches, per watch, from the last
+sample before its first measured block to the first sample after its last one, so that counters which only grow
+(violations, memory errors) are compared across it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+from specgate.analysis.timeline import timeline_of
+from specgate.core import Block, Plan
+from specgate.core.conditions import Conditions, GpuConditions, GpuReading, Sample
+
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One watch's part of a point: its blocks, the samples around and among them, and who was there before us."""
+
+    spans: tuple[tuple[int, int], ...]
+    samples: tuple[Sample, ...]
+    before_us: frozenset[int]
+
+    @property
+    def gaps_s(self) -> Iterator[float]:
+        """Seconds without a sample, from the first block's start to the last one's end."""
+        start, end = self.spans[0][0], self.spans[-1][1]
+        inside = (s.monotonic_ns for s in self.samples if start < s.monotonic_ns < end)
+        return ((b - a) / 1e9 for a, b in pairwise((start, *inside, end)))
+
+    @property
+    def bracketed(self) -> bool:
+        return bool(self.samples) and (
+            self.samples[0].monotonic_ns <= self.spans[0][0] and self.spans[-1][1] <= self.samples[-1].monotonic_ns
+        )
+
+
+def conditions_of(plan: Plan, blocks: Sequence[Block], samples: Sequence[Sample]) -> dict[str, Conditions]:
+    """Point key → conditions, for every point that has a measured block."""
+    watches: dict[int, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        watches[sample.session].append(sample)
+    for watch in watches.values():
+        watch.sort(key=lambda s: s.monotonic_ns)
+    found = {}
+    for point in plan.points:
+        mine = [b for b in blocks if b.point == point and not b.warmup]
+        if mine:
+            measured = (r for r in plan.rounds_of(point) if not r.warmup)
+            turns = {(r.prompt_set, r.index): turn for turn, r in enumerate(measured)}
+            found[point.key] = _conditions(mine, watches, turns)
+    return found
+
+
+def _conditions(
+    blocks: Sequence[Block], watches: Mapping[int, Sequence[Sample]], turns: Mapping[tuple[int, int], int]
+) -> Conditions:
+    by_watch: dict[int, list[Block]] = defaultdict(list)
+    for block in blocks:
+        session = max((s for s in watches if s <= block.session), default=None)
+        if session is not None and block.span_ns is not None:
+            by_watch[session].append(block)
+    stretches = {s: _stretch(of, watches[s]) for s, of in by_watch.items()}
+    whole = {s: stretch for s, stretch in stretches.items() if stretch.bracketed}
+    seen = [s for stretch in whole.values() for s in stretch.samples]
+    shares = [s.host.other_cpu_share for s in seen if s.host.other_cpu_share is not None]
+    return Conditions(
+        blocks=len(blocks),
+        watched=sum(len(by_watch[s]) for s in whole),
+        samples=len(seen),
+        longest_gap_s=max((gap for stretch in whole.values() for gap in stretch.gaps_s), default=0.0),
+        clock_jump_s=max((_jump(a, b) for s in whole.values() for a, b in pairwise(s.samples)), default=0.0),
+        other_cpu_share=statistics.fmean(shares) if shares else None,
+        gpu=_gpu(list(whole.values()), [b for s in whole for b in by_watch[s]]),
+        timeline=timeline_of(((by_watch[s], whole[s].samples) for s in sorted(whole)), turns),
+    )
+
+
+def _stretch(blocks: Sequence[Block], watch: Sequence[Sample]) -> Stretch:
+    spans = sorted(b.span_ns for b in blocks if b.span_ns is not None)
+    times = [s.monotonic_ns for s in watch]
+    first = max(0, bisect_right(times, spans[0][0]) - 1)
+    last = bisect_left(times, spans[-1][1]) + 1
+    held = watch[0].gpu.processes if watch[0].gpu else None
+    return Stretch(tuple(spans), tuple(watch[first:last]), frozenset(p.pid for p in held or () if p.owner == "unseen"))
+
+
+def _jump(a: Sample, b: Sample) -> float:
+    return abs((b.wall_ns - a.wall_ns) - (b.monotonic_ns - a.monotonic_ns)) / 1e9
+
+
+# ── the GPU ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _gpu(stretches: Sequence[Stretch], blocks: Sequence[Block]) -> GpuConditions:
+    samples = [s for stretch in stretches for s in stretch.samples]
+    told = [s.gpu for s in samples if s.gpu is not None and not s.gpu.silent]
+    reasons = 0
+    for gpu in told:
+        reasons |= gpu.clock_event_reasons or 0
+    temperatures = _known(g.temperature_c for g in told)
+    return GpuConditions(
+        uuid=told[0].uuid if told else None,
+        missing=len(samples) - len(told),
+        why_missing=next((why for s in samples if (why := _why_missing(s))), None),
+        unread={name: why for gpu in told for name, why in gpu.unread.items()},
+        zeros=tuple(dict.fromkeys(name for gpu in told for name in gpu.zeros)),
+        seen_at_work=any(map(_at_work, told)),
+        foreign=tuple(dict.fromkeys(who for stretch in stretches for who in _foreign(stretch))),
+        clock_event_reasons=reasons,
+        thermal_violation_ns=_growth(stretches, "thermal_violation_ns"),
+        power_violation_ns=_growth(stretches, "power_violation_ns"),
+        power_limit_mw=min(_known(g.power_limit_mw for g in told), default=None),
+        default_power_limit_mw=max(_known(g.default_power_limit_mw for g in told), default=None),
+        ecc_uncorrected=max(_known(g.ecc_uncorrected for g in told), default=None),
+        rows_in_trouble=any(g.rows_in_trouble for g in told),
+        sm_clock_mhz=_clocks(samples, blocks),
+        temperature_c=(min(temperatures), max(temperatures)) if temperatures else None,
+    )
+
+
+def _why_missing(sample: Sample) -> str | None:
+    if sample.gpu is None:
+        return sample.nvml
+    return next(iter(sample.gpu.unread.values()), None) if sample.gpu.silent else None
+
+
+def _at_work(gpu: GpuReading) -> bool:
+    """The positive control: a driver that never shows us at work cannot be trusted to show anybody else."""
+    return bool(gpu.utilization_pct) or any(p.owner == "ours" for p in gpu.processes or ())
+
+
+def _foreign(stretch: Stretch) -> Iterator[str]:
+    """Processes on the GPU that are not ours.
+
+    Where process numbers are those of another namespace, ours is not recognised: then one number that was not there
+    before the engine is taken for it, and every further one is foreign.
+    """
+    listed = [s.gpu.processes for s in stretch.samples if s.gpu is not None and s.gpu.processes]
+    recognised = any(p.owner == "ours" for processes in listed for p in processes)
+    for processes in listed:
+        yield from (f"pid {p.pid} ({p.name or 'unnamed'})" for p in processes if p.owner == "foreign")
+        unseen = [p.pid for p in processes if p.owner == "unseen"]
+        late = [pid for pid in unseen if pid not in stretch.before_us]
+        yield from (f"pid {pid} (of another namespace)" for pid in unseen if pid in stretch.before_us)
+        yield from (f"pid {pid} (of another namespace)" for pid in late[0 if recognised else 1 :])
+
+
+def _growth(stretches: Sequence[Stretch], name: str) -> int | None:
+    """By how much a counter grew over all stretches; None where it could not be read. A reset counts from zero."""
+    total, known = 0, False
+    for stretch in stretches:
+        values = _known(getattr(s.gpu, name) for s in stretch.samples if s.gpu is not None)
+        known = known or len(values) > 1
+        total += sum(b - a if b >= a else b for a, b in pairwise(values))
+    return total if known else None
+
+
+def _clocks(samples: Sequence[Sample], blocks: Sequence[Block]) -> dict[str, float]:
+    """Role name → mean SM clock (MHz) of the samples that lie within its blocks."""
+    of: dict[str, list[int]] = defaultdict(list)
+    for block in blocks:
+        assert block.span_ns is not None
+        start, end = block.span_ns
+        of[block.role.name] += _known(
+            s.gpu.sm_clock_mhz for s in samples if s.gpu is not None and start <= s.monotonic_ns <= end
+        )
+    return {role: statistics.fmean(found) for role, found in of.items() if found}
+
+
+def _known(values: Iterable[N | None]) -> list[N]:
+    return [v for v in values if v is not None]

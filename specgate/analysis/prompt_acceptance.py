@@ -1,0 +1,93 @@
+"""Blocks of a spec cell → its acceptance record and the figures of it, with intervals over prompts.
+
+One cluster per prompt, not per block: rounds repeat the same greedy text and are no new evidence.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from operator import add
+
+from specgate.analysis.stats import cluster_interval
+from specgate.core import Block, Value
+from specgate.core.acceptance import AcceptanceRecord
+
+Count = Callable[[AcceptanceRecord], int]
+
+
+def pooled(blocks: Sequence[Block]) -> AcceptanceRecord:
+    """The record of all blocks of a spec cell, its identities checked where a step had a draft."""
+    total = reduce(add, by_prompt(blocks).values())
+    if total.steps:
+        total.check()
+    return total
+
+
+def by_prompt(blocks: Sequence[Block]) -> dict[tuple[int, int], AcceptanceRecord]:
+    """(prompt set, slot) → its record over all rounds. A server counts over all slots of a block: they are slot 0."""
+    of: dict[tuple[int, int], list[AcceptanceRecord]] = defaultdict(list)
+    for block in blocks:
+        if block.served is not None and block.served.acceptance is not None:
+            of[block.prompt_set, 0].append(block.served.acceptance)
+            continue
+        for slot in range(len(block.tokens)):
+            of[block.prompt_set, slot].append(record_of(block, slot))
+    return {prompt: reduce(add, records) for prompt, records in of.items()}
+
+
+def record_of(block: Block, slot: int) -> AcceptanceRecord:
+    """The slot's steps with drafts; one without emits a single token, which nothing can truncate."""
+    accepted = [(row[slot],) for row in block.accepted]
+    drafted = [(row[slot],) for row in block.drafted]
+    emitted = len(block.tokens[slot]) - 1 - sum(d == 0 for (d,) in drafted)
+    return AcceptanceRecord.from_steps(block.role.k, accepted, drafted, emitted, block.truncated[slot])
+
+
+def length_values(blocks: Sequence[Block], record: AcceptanceRecord) -> Iterator[Value]:
+    """`record` is the pooled one of `blocks` and has steps."""
+    prompts = [r for r in by_prompt(blocks).values() if r.steps]
+    low, high = interval_over(prompts, lambda r: r.steps + r.accepted, lambda r: r.steps)
+    yield Value("acceptance_length", record.acceptance_length, "tok_weighted", len(prompts), low, high)
+    yield Value("draft_acceptance_rate", record.draft_acceptance_rate, "tok_weighted", record.drafted)
+    verified = record.drafted + record.steps
+    yield Value("wasted_verify_ratio", 1 - record.emitted / verified, "tok_weighted", verified)
+
+
+def position_values(blocks: Sequence[Block], record: AcceptanceRecord) -> Iterator[Value]:
+    """Shares by draft position, and the histogram; `record` as above."""
+    prompts = [r for r in by_prompt(blocks).values() if r.steps]
+
+    def share(name: str, value: float | None, n: int, numerator: Count, denominator: Count) -> Value:
+        low, high = interval_over(prompts, numerator, denominator)
+        bounds = (max(0.0, low), min(1.0, high)) if low is not None and high is not None else (None, None)
+        return Value(name, value, "tok_weighted", n, *bounds)
+
+    for i, (at, cond) in enumerate(zip(record.acceptance_at_pos, record.cond_acceptance_at_pos, strict=True)):
+        n = record.drafted_at_pos[i]
+        yield share(f"acceptance_at_pos[{i + 1}]", at, n, accepted(i), drafted(i))
+        yield share(f"cond_acceptance_at_pos[{i + 1}]", cond, n, accepted(i), reached(i))
+    for i, count in enumerate(record.hist):
+        yield Value(f"accept_hist[{i}]", float(count), "count", record.steps)
+
+
+def interval_over(
+    prompts: Sequence[AcceptanceRecord], numerator: Count, denominator: Count
+) -> tuple[float | None, float | None]:
+    interval = cluster_interval([numerator(r) for r in prompts], [denominator(r) for r in prompts])
+    return (interval.low, interval.high) if interval else (None, None)
+
+
+def accepted(i: int) -> Count:
+    """Steps that accepted the draft at index i."""
+    return lambda r: r.accepted_at_pos[i]
+
+
+def drafted(i: int) -> Count:
+    return lambda r: r.drafted_at_pos[i]
+
+
+def reached(i: int) -> Count:
+    """Steps that drafted at index i and accepted everything before it."""
+    return lambda r: min(r.accepted_at_pos[i - 1] if i else r.steps, r.drafted_at_pos[i])

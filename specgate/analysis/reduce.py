@@ -1,0 +1,275 @@
+"""Raw blocks → cells and comparisons. Pure: the same journal gives the same figures, so a verdict can be recomputed."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from specgate.analysis.context_depth import by_depth
+from specgate.analysis.latency import distributions
+from specgate.analysis.paired_blocks import compare, first_difference, speed
+from specgate.analysis.prompt_acceptance import length_values, pooled, position_values
+from specgate.analysis.repetition import repeated_ngram_share
+from specgate.analysis.served import REQUEST_FIGURES, check_served, served_steps
+from specgate.core import Block, Cell, CellResult, Comparison, Margin, Plan, Value
+from specgate.core.acceptance import AcceptanceRecord
+from specgate.errors import InvalidResult
+
+SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms", "icl_ms")
+"""What may not be quoted of a spec cell whose tokens are not the baseline's."""
+PHASES = ("draft", "verify", "accept", "commit")
+
+
+def measure(
+    plan: Plan, blocks: Sequence[Block], margins: Sequence[Margin], near_tie_margin: float, *, forced: bool = False
+) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
+    """Every cell of `plan`, and every spec cell against its baseline; warm-up blocks are left out.
+
+    `blocks` must come from whole rounds. A divergence whose recorded top-2 margin is below `near_tie_margin` (logits)
+    is a near tie; where acceptance was `forced`, tokens are not compared. A cell with a block that contradicts
+    itself has failed: none of its figures may be quoted.
+    """
+    of: dict[Cell, list[Block]] = defaultdict(list)
+    for block in blocks:
+        if not block.warmup:
+            of[block.cell].append(block)
+    broken = {cell: why for cell, found in of.items() if (why := contradiction(found))}
+    for cell in broken:
+        of[cell] = []
+    by_point = {point: [b for cell, found in of.items() if cell.point == point for b in found] for point in plan.points}
+    comparisons = tuple(
+        compare(plan, cell, by_point[cell.point], margins, near_tie_margin, forced)
+        for cell in plan.cells
+        if cell.role.speculative
+    )
+    unlike = {c.cell for c in comparisons if c.tokens.mismatches}
+    cells = tuple(
+        failed(cell, broken.get(cell)) if not of[cell] else reduce_cell(plan, cell, of[cell], withhold=cell in unlike)
+        for cell in plan.cells
+    )
+    return cells, comparisons
+
+
+def contradiction(blocks: Sequence[Block]) -> str | None:
+    """The first sentence in which the blocks of a cell contradict themselves."""
+    try:
+        for block in blocks:
+            check_block(block)
+        if blocks[0].role.speculative:
+            pooled(blocks)
+    except InvalidResult as error:
+        return str(error)
+    return None
+
+
+def failed(cell: Cell, why: str | None) -> CellResult:
+    return CellResult(cell, "failed", why or "no block was measured", 0, None, {}, ())
+
+
+def check_block(block: Block) -> None:
+    """Raise InvalidResult where a block contradicts itself, with the place and the equation that fails.
+
+    Per step and slot: 0 ≤ accepted ≤ drafted ≤ k, or both −1 (slot finished). Per slot: emitted = Σ over its steps of
+    (accepted + 1) − truncated, the prefill token apart. Steps that are counted as `disabled_draft_error` had no draft.
+    """
+    where = f"{block.cell.key} set {block.prompt_set} round {block.round}"
+    if block.served is not None:
+        check_served(block, block.served, where)
+        return
+    batch, k = len(block.tokens), block.role.k
+    widths = {len(row) for row in (*block.accepted, *block.drafted, block.truncated, block.finish)}
+    heights = {len(block.accepted), len(block.drafted), len(block.step_ns)}
+    if widths != {batch} or len(heights) != 1:
+        raise InvalidResult(f"{where}: {batch} slots, but rows of {widths} slots and {heights} steps")
+    for step, (accepts, drafts) in enumerate(zip(block.accepted, block.drafted, strict=True)):
+        for slot, (a, d) in enumerate(zip(accepts, drafts, strict=True)):
+            if not (a == d == -1 or 0 <= a <= d <= k):
+                raise InvalidResult(f"{where} step {step} slot {slot}: accepted {a} of {d} drafts at k = {k}")
+    for slot, tokens in enumerate(block.tokens):
+        accepted = [row[slot] for row in block.accepted if row[slot] >= 0]
+        expected = sum(accepted) + len(accepted) - block.truncated[slot]
+        if len(tokens) - 1 != expected:
+            raise InvalidResult(
+                f"{where} slot {slot}: emitted {len(tokens) - 1}, but steps + accepted - truncated = "
+                f"{len(accepted)} + {sum(accepted)} - {block.truncated[slot]}"
+            )
+    if not 0 <= draft_errors(block) <= undrafted(block):
+        raise InvalidResult(
+            f"{where}: disabled_draft_error = {draft_errors(block)}, but {undrafted(block)} request-steps had no draft"
+        )
+
+
+def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bool) -> CellResult:
+    planned = sum(not r.warmup for r in plan.rounds_of(cell.point))
+    acceptance = pooled(blocks) if cell.role.speculative else None
+    whole = plan.scenarios[cell.point.scenario].kind == "full"
+    values = {
+        v.metric: v
+        for v in (
+            *speed_values(blocks, whole),
+            *active_values(blocks),
+            *draft_values(blocks, acceptance),
+            *texts(blocks),
+            *cache_hits(blocks),
+        )
+    }
+    if withhold:
+        values |= {
+            m: Value(m, None, v.stat, v.n, reason_code="token_mismatch") for m, v in values.items() if m in SPEEDS
+        }
+    missing = planned - len(blocks)
+    return CellResult(
+        cell=cell,
+        status="partial" if missing else "ok",
+        reason=f"{missing} of {planned} blocks are missing" if missing else None,
+        blocks=len(blocks),
+        acceptance=acceptance,
+        values=values,
+        series_ms=series(plan, blocks),
+        by_depth=by_depth(blocks, withhold=withhold),
+        distributions={} if withhold else distributions(blocks, whole=whole),
+    )
+
+
+# ── figures of a cell ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def speed_values(blocks: Sequence[Block], whole: bool) -> Iterator[Value]:
+    """Medians over blocks. Blocks that emitted nothing (every request ended at its prefill token) have no speed."""
+    live = [b for b in blocks if b.emitted]
+    for name, of in block_figures(live, whole).items():
+        yield Value(name, statistics.median(map(of, live)), "p50", len(live))
+
+
+def block_figures(blocks: Sequence[Block], whole: bool) -> dict[str, Callable[[Block], float]]:
+    """Metric → how to take it of one block, for what is a median over `blocks`; empty where there is no block."""
+    if not blocks:
+        return {}
+    requests: dict[str, Callable[[Block], float]] = {
+        "ttft_ms": lambda b: b.prefill_ns / 1e6,
+        "e2e_ms": lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6,
+    }
+    speeds: dict[str, Callable[[Block], float]] = {
+        "output_tok_s": lambda b: speed(b, whole),
+        "output_tok_s_per_user": lambda b: speed(b, whole) / len(b.tokens),
+        "tpot_ms": ms_per_token,
+    }
+    if any(b.served for b in blocks):
+        return {**speeds, **REQUEST_FIGURES}
+    return {
+        **speeds,
+        "step_ms": lambda b: statistics.median(b.step_ns) / 1e6,
+        **{f"{p}_ms": partial(ms_per_step, p) for p in PHASES if all(p in b.phase_ns for b in blocks)},
+        **(requests if whole else {}),
+        "prefill_tok_s": lambda b: b.point.context * len(b.tokens) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0,
+    }
+
+
+def ms_per_step(phase: str, block: Block) -> float:
+    return block.phase_ns[phase] / len(block.step_ns) / 1e6
+
+
+def ms_per_token(block: Block) -> float:
+    """Decode milliseconds per token of one request, averaged over the block's requests."""
+    return block.decoding_ns / 1e6 / block.emitted
+
+
+def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
+    """How many slots were at work, and what one of them gained by a step."""
+    counts = active_counts(blocks)
+    if not counts:
+        yield from served_steps(blocks)
+        return
+    request_steps = sum(counts)
+    yield Value("emitted_per_step", sum(b.emitted for b in blocks) / request_steps, "tok_weighted", request_steps)
+    yield Value("active_count_min", float(min(counts)), "min", len(counts))
+    yield Value("active_count_avg", statistics.fmean(counts), "mean", len(counts))
+    yield Value("active_count_max", float(max(counts)), "max", len(counts))
+
+
+def draft_values(blocks: Sequence[Block], record: AcceptanceRecord | None) -> Iterator[Value]:
+    if record is None:
+        return
+    yield Value("disabled_draft_error", float(sum(map(draft_errors, blocks))), "count", sum(active_counts(blocks)))
+    if not record.steps:
+        return
+    yield from length_values(blocks, record)
+    ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in active_rows(blocks) if len(row) > 1]
+    if ragged:
+        yield Value("raggedness_ratio", statistics.fmean(ragged), "mean", len(ragged))
+    yield from position_values(blocks, record)
+
+
+def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:
+    return ([a for a in row if a >= 0] for b in blocks for row in b.accepted if max(row, default=-1) >= 0)
+
+
+def active_counts(blocks: Sequence[Block]) -> list[int]:
+    """Slots that a step worked on, for every step that worked on one."""
+    return [len(row) for row in active_rows(blocks)]
+
+
+def undrafted(block: Block) -> int:
+    """Request-steps that decoded without a draft: all of a baseline block's."""
+    return sum(d == 0 for row in block.drafted for d in row)
+
+
+def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
+    """Prompt tokens that were not prefilled: what a cache has saved says nothing of the engine's prefill."""
+    counted = [b.counters["cache_hit_tokens"] for b in blocks if "cache_hit_tokens" in b.counters]
+    if counted:
+        yield Value("cache_hit_tokens", float(sum(counted)), "count", len(counted))
+
+
+def draft_errors(block: Block) -> int:
+    return block.counters.get("disabled_draft_error", 0)
+
+
+def texts(blocks: Sequence[Block]) -> Iterator[Value]:
+    """Loops in what was generated (once per prompt), and whether rounds over the same prompts gave the same tokens."""
+    first: dict[int, Block] = {}
+    mismatches = 0
+    for block in blocks:
+        earlier = first.setdefault(block.prompt_set, block)
+        mismatches += any(first_difference(a, b) is not None for a, b in zip(earlier.tokens, block.tokens, strict=True))
+    shares = [repeated_ngram_share(tokens) for block in first.values() for tokens in block.tokens]
+    yield Value("repeated_8gram_share", statistics.fmean(shares), "mean", len(shares))
+    yield Value("repeat_mismatches", float(mismatches), "count", len(blocks))
+
+
+def series(plan: Plan, blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:
+    """(round of the point in running order, slot in the round, decode ms per token) of every block that emitted."""
+    rounds = [(r.prompt_set, r.index) for r in plan.rounds_of(blocks[0].point) if not r.warmup]
+    return tuple((rounds.index((b.prompt_set, b.round)), b.slot, ms_per_token(b)) for b in blocks if b.emitted)
+
+
+def eagle_speculation(result: CellResult, blocks: Sequence[Block]) -> dict[str, object] | None:
+    """The `eagle_speculation` block of a result file; None for a baseline cell or one without blocks."""
+    record = result.acceptance
+    if record is None:
+        return None
+    mine = [b for b in blocks if b.cell == result.cell and not b.warmup]
+    counters: dict[str, int] = defaultdict(int)
+    for block in mine:
+        for name, count in block.counters.items():
+            counters[name] += count
+    active = active_counts(mine)
+    effective = result.values.get("emitted_per_step")
+    return {
+        "enabled": True,
+        "num_drafts": record.steps,
+        "total_draft_tokens": record.drafted,
+        "total_accepted_tokens": record.accepted,
+        "mean_acceptance_rate": record.draft_acceptance_rate,
+        "mean_acceptance_length": record.acceptance_length,
+        "multi_token_step_share": record.multi_token_share,
+        "active_count": {
+            "min": min(active, default=None),
+            "avg": statistics.fmean(active) if active else None,
+            "max": max(active, default=None),
+        },
+        "effective_accept_per_active_slot": effective.value if effective else None,
+        **dict(sorted(counters.items())),
+    }

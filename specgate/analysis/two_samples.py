@@ -1,0 +1,86 @@
+"""Estimates of the ratio of two figures that were not measured in turns: of two runs, or two back ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specgate.analysis.stats import ALPHA, MIN_PAIRS, Pairs
+
+Clusters = Mapping[tuple[int, int], tuple[float, float]]
+"""(prompt set, slot) → (numerator, denominator) of a ratio Σ numerators / Σ denominators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean with its standard error and the degrees of freedom behind that."""
+
+    mean: float
+    error: float
+    freedom: float
+
+    def interval(self, alpha: float = ALPHA) -> tuple[float, float]:
+        """Two-sided t-interval with an error of `alpha` on each side."""
+        from scipy.stats import t
+
+        half = float(t.ppf(1 - alpha, self.freedom)) * self.error
+        return self.mean - half, self.mean + half
+
+
+def of_mean(values: Sequence[float]) -> Estimate | None:
+    """None below MIN_PAIRS values."""
+    import numpy as np
+
+    n = len(values)
+    return Estimate(float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(n), n - 1) if enough(n) else None
+
+
+def of_pairs(pairs: Pairs) -> Estimate | None:
+    """The mean log-ratio of paired blocks, with the error of its interval; None where that has none."""
+    from scipy.stats import t
+
+    found = pairs.interval()
+    if found is None:
+        return None
+    error = (found.high - found.low) / 2 / float(t.ppf(1 - ALPHA, found.freedom))
+    return Estimate(found.mean, error, found.freedom)
+
+
+def difference(a: Estimate, b: Estimate) -> Estimate:
+    """b − a of two independent estimates: Welch's, with the degrees of freedom of Welch and Satterthwaite."""
+    va, vb = a.error**2, b.error**2
+    freedom = (va + vb) ** 2 / (va**2 / a.freedom + vb**2 / b.freedom) if va + vb else a.freedom + b.freedom
+    return Estimate(b.mean - a.mean, math.sqrt(va + vb), freedom)
+
+
+def log_ratio_of_ratios(a: Clusters, b: Clusters, *, paired: bool) -> Estimate | None:
+    """ln(r_b / r_a), r being Σ numerators / Σ denominators over clusters (prompts); None below MIN_PAIRS clusters.
+
+    Linearised: cluster i moves ln r by (nᵢ − r·dᵢ) / Σn. Where `paired`, clusters of one key are the same prompt, and
+    what they have in common cancels; else the variances add up.
+    """
+    if paired:
+        a, b = {key: a[key] for key in a if key in b}, {key: b[key] for key in a if key in b}
+    if not (enough(len(a)) and enough(len(b))) or not all(sum(n for n, _ in side.values()) for side in (a, b)):
+        return None
+    (log_a, moves_a), (log_b, moves_b) = _linearised(a), _linearised(b)
+    if paired:
+        return _of_moves(log_b - log_a, [moves_b[key] - moves_a[key] for key in moves_a])
+    return difference(_of_moves(log_a, list(moves_a.values())), _of_moves(log_b, list(moves_b.values())))
+
+
+def enough(n: int) -> bool:
+    return n >= MIN_PAIRS
+
+
+def _linearised(clusters: Clusters) -> tuple[float, dict[tuple[int, int], float]]:
+    """ln r, and how far each cluster moves it."""
+    above, below = (sum(column) for column in zip(*clusters.values(), strict=True))
+    ratio = above / below
+    return math.log(ratio), {key: (n - ratio * d) / above for key, (n, d) in clusters.items()}
+
+
+def _of_moves(mean: float, moves: Sequence[float]) -> Estimate:
+    count = len(moves)
+    return Estimate(mean, math.sqrt(count / (count - 1) * sum(m * m for m in moves)), count - 1)

@@ -1,0 +1,69 @@
+"""A measured speed-up as a product of what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+from specgate.core import Block
+from specgate.core.cycle_budget import CycleBudget, Factor, PartName, Waterfall
+
+IN_ORDER: tuple[PartName, ...] = ("verify", "draft", "accept", "commit", "gap")
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Over blocks of one cell: tokens that decode steps emitted, tokens that its speed counts, steps, and time.
+    `prefill_ns` is 0 in a micro run, whose speed leaves it out.
+    """
+
+    emitted: int
+    tokens: int
+    steps: int
+    decode_ns: int
+    prefill_ns: int
+
+    @property
+    def prefill_share(self) -> float:
+        return self.prefill_ns / (self.prefill_ns + self.decode_ns)
+
+
+def sums_of(blocks: Sequence[Block], whole: bool) -> Sums:
+    """`whole`: speed is that of whole requests, with their prefill and its token."""
+    emitted = sum(b.emitted for b in blocks)
+    return Sums(
+        emitted=emitted,
+        tokens=sum(len(t) for b in blocks for t in b.tokens) if whole else emitted,
+        steps=sum(len(b.step_ns) for b in blocks),
+        decode_ns=sum(b.elapsed_ns for b in blocks),
+        prefill_ns=sum(b.prefill_ns for b in blocks) if whole else 0,
+    )
+
+
+def waterfall(
+    speedup: float, length: float, base: CycleBudget, spec: CycleBudget, base_sums: Sums, spec_sums: Sums
+) -> Waterfall:
+    """`speedup` as measured over the pairs, with `length` the acceptance length: factors as `Waterfall` names them."""
+    b, s = base_sums, spec_sums
+    emitted = (s.emitted / s.steps) / (b.emitted / b.steps)
+    factors = [Factor("acceptance", length), Factor("slots", emitted / length), *cost_factors(base, spec)]
+    if b.prefill_ns or s.prefill_ns:
+        decode = (s.emitted / s.decode_ns) / (b.emitted / b.decode_ns)
+        whole = (s.tokens / (s.prefill_ns + s.decode_ns)) / (b.tokens / (b.prefill_ns + b.decode_ns))
+        factors.append(Factor("prefill", whole / decode))
+    factors.append(Factor("pairing", speedup / prod(f.ratio for f in factors)))
+    return Waterfall(speedup, tuple(factors), s.prefill_share)
+
+
+def cost_factors(base: CycleBudget, spec: CycleBudget) -> Iterator[Factor]:
+    """The baseline's step over the spec cycle, by parts: one after the other gives way to the cycle's."""
+    old, new = ({p.name: p.ms for p in budget.parts} for budget in (base, spec))
+    names = [name for name in IN_ORDER if name in old or name in new]
+    replaced = [old | {name: new.get(name, 0.0) for name in names[:n]} for n in range(len(names) + 1)]
+    totals = [sum(parts.values()) for parts in replaced]
+    if not old or not new or min(totals) <= 0:
+        yield Factor("cost", base.cycle_ms / spec.cycle_ms)
+    else:
+        yield from (Factor(name, a / b) for name, (a, b) in zip(names, pairwise(totals), strict=True))

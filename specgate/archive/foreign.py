@@ -1,0 +1,171 @@
+"""A policy applied to a result from elsewhere: our run.json, or a benchmark JSON (see `benchmark_json`).
+
+Means over whole requests, measured at another time than their baseline, prove no speed: a speed gate gets their ratio
+as evidence and cannot tell. Gates that need tokens, texts or steps cannot be judged at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from specgate import plugins
+from specgate.analysis.paired_blocks import NO_TOKEN
+from specgate.archive.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
+from specgate.core import (
+    Cell,
+    CellResult,
+    Comparison,
+    PairRef,
+    Point,
+    Policy,
+    Role,
+    Rule,
+    Run,
+    State,
+    Value,
+    Verdict,
+)
+from specgate.errors import InvalidResult, UsageError
+from specgate.files.run_folder import SCHEMA, from_plain
+from specgate.planning.policy import near_tie_margin
+from specgate.run.session import judge
+
+ELSEWHERE: Final = "elsewhere"
+"""Stands in a cell's key for the back end."""
+LACKS: Final = {
+    "tokens": "the tokens of both runs",
+    "degeneracy": "the generated text",
+    "validity": "the blocks and their accept counts",
+    "environment": "readings of the machine",
+    "invariants": "a certificate",
+    "regression": "pairs of blocks",
+}
+"""What a benchmark would have to hold for these gates."""
+
+
+def judged_file(
+    file: Path, policy: Policy, *, baseline: Path | None = None, scenario: str | None = None, role: str | None = None
+) -> Run:
+    """`file` as a run with the policy's verdicts.
+
+    Raises UsageError where the file cannot be read or does not say what it answers, InvalidResult where it is no
+    result or contradicts itself.
+    """
+    data = read(file)
+    if isinstance(data, dict) and data.get("schema") == SCHEMA:
+        if baseline or scenario or role:
+            raise UsageError(f"{file} is a run.json", hint="it says itself what it measured: leave the options out")
+        fields = {k: v for k, v in data.items() if k in Run.__dataclass_fields__}
+        return judge(with_margin(from_plain(Run, fields, file), near_tie_margin(policy)), policy)
+    results = list(benchmarks(file, data))
+    others = list(benchmarks(baseline, read(baseline))) if baseline else results
+    spec = [with_answers(r, scenario, role, file) for r in results if r.speculation is not None]
+    if not spec:
+        raise InvalidResult(f"{file}: no result in it has an eagle_speculation block: there is nothing to judge")
+    run = as_run(file, spec)
+    verdicts = [v for rule in policy.rules for v in judged_rule(rule, run, spec, others, single=baseline is not None)]
+    return replace(run, verdicts=tuple(verdicts))
+
+
+# ── our own ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_margin(run: Run, margin: float) -> Run:
+    """The comparisons under another policy's near-tie margin. A speed that was withheld stays so."""
+    return replace(run, comparisons=tuple(_with_margin(c, margin) for c in run.comparisons))
+
+
+def _with_margin(comparison: Comparison, margin: float) -> Comparison:
+    divergences = tuple(
+        replace(d, near_tie=d.margin is not None and d.margin < margin and NO_TOKEN not in (d.expected, d.got))
+        for d in comparison.tokens.divergences
+    )
+    tokens = replace(comparison.tokens, divergences=divergences)
+    speedup = comparison.speedup
+    if tokens.mismatches and speedup.value is not None:
+        speedup = Value(speedup.metric, None, n=speedup.n, reason_code="token_mismatch")
+    return replace(comparison, tokens=tokens, speedup=speedup)
+
+
+# ── benchmarks ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def as_run(file: Path, results: Sequence[Benchmark]) -> Run:
+    """The results as cells without blocks, intervals or tokens."""
+    return Run(
+        id=file.name,
+        kind="full",
+        status="complete",
+        started="",
+        ended=None,
+        argv=(),
+        tool_version="",
+        fingerprint={},
+        environment={},
+        scenarios={},
+        pair=PairRef(ELSEWHERE, Path(), None),
+        engines={},
+        prompts={},
+        cells=tuple(cell_of(file, r) for r in results),
+        comparisons=(),
+        failures={},
+    )
+
+
+def cell_of(file: Path, result: Benchmark) -> CellResult:
+    assert result.k and result.scenario
+    cell = Cell(Point(result.scenario, ELSEWHERE, 0, 0), Role(result.k))
+    speed = Value("output_tok_s", result.tok_s, "mean", reason_code="unpaired_in_time")
+    length = Value("acceptance_length", acceptance_length(file, result), "tok_weighted", reason_code="no_interval")
+    return CellResult(cell, "ok", None, 0, None, {v.metric: v for v in (speed, length)}, ())
+
+
+def judged_rule(
+    rule: Rule, run: Run, results: Sequence[Benchmark], baselines: Sequence[Benchmark], *, single: bool
+) -> Iterator[Verdict]:
+    if rule.gate == "acceptance":
+        yield from plugins.gate(rule.gate).judge(rule, run)
+        return
+    matching = [(c.cell, r) for c, r in zip(run.cells, results, strict=True) if rule.matches(c.cell)]
+    if not matching:
+        what = f"no cell of this file matches scenario {rule.scenario!r} and role {rule.role!r}"
+        yield Verdict(rule.id, rule.gate, "", State.SKIPPED, rule.required, "no_cell", what)
+    for cell, result in matching:
+        if rule.gate == "speed":
+            yield judged_speed(rule, cell.key, result, baseline_of(result, baselines, single=single))
+        else:
+            lacks = LACKS.get(rule.gate, "what this gate looks at")
+            yield unable(rule, cell.key, "not_in_file", f"cannot be judged from {run.id}: it lacks {lacks}")
+
+
+def baseline_of(result: Benchmark, candidates: Sequence[Benchmark], *, single: bool) -> Benchmark | None:
+    """The result without speculation for the same scenario; the only one of a file that was named as baseline."""
+    plain = [c for c in candidates if c.speculation is None]
+    if single and len(plain) == 1:
+        return plain[0]
+    return next((c for c in plain if c.scenario is not None and c.scenario == result.scenario), None)
+
+
+def judged_speed(rule: Rule, cell: str, result: Benchmark, baseline: Benchmark | None) -> Verdict:
+    if baseline is None:
+        return unable(rule, cell, "baseline_missing", "no result without speculation to compare with: --baseline FILE")
+    ratio, floor = result.tok_s / baseline.tok_s, float(rule.params["min"])
+    evidence = {"speedup_vs_ar_ratio": ratio, "min": floor, "baseline_tok_s": baseline.tok_s, "tok_s": result.tok_s}
+    side = "above" if ratio >= floor else "below"
+    message = f"{ratio:.3f}x, {side} {floor:g}x, but two means taken at different times prove neither"
+    return unable(rule, cell, "unpaired_in_time", message, evidence, "measure both in pairs: specgate full")
+
+
+def unable(
+    rule: Rule,
+    cell: str,
+    reason_code: str,
+    message: str,
+    evidence: Mapping[str, float] | None = None,
+    next_step: str | None = None,
+) -> Verdict:
+    state = State.INCONCLUSIVE
+    return Verdict(rule.id, rule.gate, cell, state, rule.required, reason_code, message, evidence or {}, next_step)

@@ -1,0 +1,94 @@
+"""How near to a tie the target was where another engine left its text, by the reference's engine, loaded again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+from specgate.analysis.paired_blocks import NO_TOKEN
+from specgate.archive.contrasting import asked
+from specgate.archive.stored import Stored
+from specgate.core import Divergence, Plan, Point
+from specgate.core.agreement import Agreement, Match
+from specgate.errors import InvalidResult
+from specgate.planning.plan import build_plan
+from specgate.planning.prompts import Prompts
+from specgate.run.runner import open_request, patience_s
+from specgate.run.session import fitting_prompts
+from specgate.run.worker import EngineWorker
+
+Asked = tuple[str, int, int, int]
+"""Scenario, context, batch and K of a cell."""
+Place = tuple[Asked, int, int, int, int]
+"""(cell, prompt set, round, slot, position)."""
+
+
+def with_margins(agreement: Agreement, reference: Stored, near_tie_margin: float, folder: Path) -> Agreement:
+    """Every divergence with the gap between the two largest logits of `reference`'s engine, which logs to `folder`.
+
+    Nothing is loaded where no text differs. Raises InvalidResult where the prompts are not those of the run any more,
+    and BackendError where its engine does not start.
+    """
+    places = [place(match, d) for match in agreement.matches for d in match.divergences]
+    margins = margins_at(places, reference, folder) if places else {}
+
+    def explained(match: Match, d: Divergence) -> Divergence:
+        margin = margins.get(place(match, d))
+        near = margin is not None and margin < near_tie_margin and NO_TOKEN not in (d.expected, d.got)
+        return replace(d, margin=margin, near_tie=near)
+
+    matches = [replace(m, divergences=tuple(explained(m, d) for d in m.divergences)) for m in agreement.matches]
+    return replace(agreement, matches=tuple(matches))
+
+
+def place(match: Match, d: Divergence) -> Place:
+    return asked(match.cell), d.prompt_set, d.round, d.slot, d.position
+
+
+def margins_at(places: Sequence[Place], reference: Stored, folder: Path) -> dict[Place, float]:
+    plan = build_plan(tuple(reference.config.scenarios.values()), reference.config.backend)
+    prompts = the_same_prompts(plan, reference)
+    texts = {(asked(b.cell), b.prompt_set, b.round): b.tokens for b in reference.blocks()}
+    margins = {}
+    for point in plan.points:
+        here = sorted({p for p in places if p[0][:3] == (point.scenario, point.context, point.batch)})
+        for found, top2 in answers(plan, point, here, prompts[point.key], texts, reference, folder) if here else ():
+            margins[found] = top2[0] - top2[1]
+    return margins
+
+
+def answers(
+    plan: Plan,
+    point: Point,
+    places: Sequence[Place],
+    prompts: Prompts,
+    texts: Mapping[tuple[Asked, int, int], Sequence[Sequence[int]]],
+    reference: Stored,
+    folder: Path,
+) -> Iterator[tuple[Place, tuple[float, float]]]:
+    """(place, the two largest logits there) from one engine; nothing for a place of which it cannot say."""
+    request = open_request(plan, [point], reference.config, folder)
+    engine = EngineWorker(point.backend, request, patience_s(plan, [point]), folder / "agree.log")
+    with closing(engine):
+        for prompt_set, of_set in groupby(sorted(places, key=itemgetter(1)), key=itemgetter(1)):
+            engine.prefill(prompts.measured[prompt_set].token_ids, draft=False)
+            for found in of_set:
+                cell, _, round_, slot, position = found
+                top2 = engine.top2(slot, texts[cell, prompt_set, round_][slot][:position])
+                if top2 is not None:
+                    yield found, top2
+
+
+def the_same_prompts(plan: Plan, reference: Stored) -> dict[str, Prompts]:
+    """The prompts of the run, made again."""
+    prompts = fitting_prompts(plan, reference.config)
+    for key, made in prompts.items():
+        stored = reference.run.prompts.get(key, {}).get("sha256")
+        if stored != made.sha256:
+            hint = "another tokenizer, or other texts in the cache, than those it was measured with"
+            raise InvalidResult(f"{reference.path}: {key}: its prompts cannot be made again", hint=hint)
+    return prompts

@@ -1,0 +1,88 @@
+"""The tape of a run: what its journal says of accept counts, one block per prompt set and role."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specgate.analysis.reduce import check_block
+from specgate.core import Block, EngineFacts, Plan, Point, Role, Run
+from specgate.core.tape import Slots, Tape
+from specgate.errors import InvalidResult, UsageError
+from specgate.files.run_folder import RunFolder
+from specgate.planning.plan import build_plan
+from specgate.run.runner import whole_rounds
+
+
+def tape_of(path: Path, point_key: str | None) -> Tape:
+    """The tape of one point of the run folder `path`, from its whole rounds; the run need not be complete.
+
+    Raises UsageError for a point that is not meant or has no spec blocks, InvalidResult where a block contradicts
+    itself or blocks of the same prompts accepted different counts, EnvironmentRefused while the run is being written.
+    """
+    folder = RunFolder.open(path)
+    # Reading cuts a torn last line off the journal: never under a run that is writing it.
+    with folder.lock():
+        config, run, engines, journal = folder.read_config(), folder.read_run(), folder.engines(), folder.blocks()
+    plan = build_plan(tuple(config.scenarios.values()), config.backend)
+    point = pick_point(plan, point_key, path)
+    blocks = [b for b in whole_rounds(plan, journal) if b.point == point and not b.warmup and b.role.speculative]
+    if not blocks:
+        raise UsageError(f"{path}: no whole round of {point.key} has a spec block", hint="finish the run: --resume")
+    for block in blocks:
+        check_block(block)
+    sets = sorted({b.prompt_set for b in blocks})
+    roles = sorted({b.role for b in blocks})
+    specs = {role.k: tuple(counts(blocks, role, prompt_set) for prompt_set in sets) for role in roles}
+    hashes = run.prompts[point.key].get("set_sha256")
+    if not isinstance(hashes, list):
+        raise UsageError(f"{folder.path / 'run.json'}: prompts.{point.key} has no set_sha256", hint="run it anew")
+    return Tape(origin(run, point, engines[point.key]), tuple(str(hashes[i]) for i in sets), specs)
+
+
+def origin(run: Run, point: Point, engine: EngineFacts) -> dict[str, str]:
+    """Where a tape comes from. The journal names the engine of a run that has not ended, its run.json does not."""
+    return {
+        "run": run.id,
+        "point": point.key,
+        "pair": run.pair.name,
+        "acceptance": engine.acceptance or run.pair.acceptance,
+        "target_sha256": engine.target_sha256,
+        "draft_sha256": engine.draft_sha256 or "",
+        "device": engine.device,
+        "dtype": engine.dtype,
+        "source_tree_sha256": run.fingerprint.get("source_tree_sha256") or "",
+        "config_sha256": run.fingerprint.get("config_sha256") or "",
+    }
+
+
+def pick_point(plan: Plan, key: str | None, path: Path) -> Point:
+    points = {point.key: point for point in plan.points}
+    if key is None and len(points) == 1:
+        return next(iter(points.values()))
+    if key not in points:
+        said = "has several points" if key is None else f"has no point {key!r}"
+        raise UsageError(f"{path}: {said}", hint=f"--point is one of: {', '.join(points)}")
+    return points[key]
+
+
+def counts(blocks: list[Block], role: Role, prompt_set: int) -> Slots:
+    """Accept counts per slot and cycle; greedy blocks of the same prompts agree."""
+    same = [b for b in blocks if b.role == role and b.prompt_set == prompt_set]
+    if any(b.served is not None for b in same):
+        raise UsageError(
+            f"{same[0].cell.key}: a server does not say what each step accepted",
+            hint="record a tape from an engine of specgate's own",
+        )
+    found = {by_slot(block) for block in same}
+    if len(found) > 1:
+        raise InvalidResult(
+            f"{same[0].cell.key}: blocks of prompt set {prompt_set} accepted different counts",
+            hint="a tape needs an engine that repeats itself",
+        )
+    if not found:
+        raise UsageError(f"prompt set {prompt_set} has no block of {role}", hint="finish the run: --resume")
+    return found.pop()
+
+
+def by_slot(block: Block) -> Slots:
+    return tuple(tuple(row[slot] for row in block.accepted if row[slot] >= 0) for slot in range(len(block.tokens)))

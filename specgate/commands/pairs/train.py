@@ -1,0 +1,97 @@
+"""`specgate pairs train-draft` and `specgate pairs acceptance`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+CORPUS_HELP = "Text: python (standard library), a pinned or installed package, or a folder. NAME=SHARE weights it."
+
+
+@click.command("train-draft", short_help="Train an EAGLE-3 draft of a target.")
+@click.option("--target", type=FOLDER, required=True, help="Hugging Face folder of the target.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the draft.")
+@click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)
+@click.option("--from", "start", type=FOLDER, help="Continue this draft; it keeps its sizes and vocabulary.")
+@click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Train as many steps as fit in.")
+@click.option("--draft-vocab", type=click.IntRange(min=1), default=10_240, show_default=True)
+@click.option("--window", type=click.IntRange(min=0), default=512, show_default=True, help="0: full attention.")
+@click.option("--intermediate", type=click.IntRange(min=1), default=2_048, show_default=True, help="Width of the MLP.")
+@click.option("--long/--short", default=False, help="Also train on 8K tokens, and on 16K with YaRN 4.")
+@click.option("--label-temperature", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
+@click.option("--matrix-rate", type=click.FloatRange(min=0, min_open=True), default=8e-3, show_default=True)
+@click.option("--other-rate", type=click.FloatRange(min=0, min_open=True), default=2e-3, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+def train_draft(
+    target: Path,
+    out: Path,
+    corpora: tuple[str, ...],
+    start: Path | None,
+    steps: int | None,
+    minutes: float | None,
+    draft_vocab: int,
+    window: int,
+    intermediate: int,
+    long: bool,
+    label_temperature: float,
+    matrix_rate: float,
+    other_rate: float,
+    seed: int,
+    device: str,
+) -> None:
+    """Train an EAGLE-3 draft of a target on the `train` share of the corpora (a GPU is needed for more than a trial).
+
+    Files that scenarios measure on are never trained on: the share of a file depends on its package and path alone.
+    """
+    from specgate.backends.reference.open import pick_device
+    from specgate.pair_tools.train.command import train_draft as run
+    from specgate.pair_tools.train.recipe import LONG, SHORT, Recipe
+    from specgate.pair_tools.train.texts import parse_corpus
+
+    recipe = Recipe(
+        draft_vocab=draft_vocab,
+        window=window or None,
+        intermediate=intermediate,
+        steps=steps,
+        minutes=minutes,
+        strands=SHORT + LONG if long else SHORT,
+        label_temperature=label_temperature,
+        matrix_rate=matrix_rate,
+        other_rate=other_rate,
+        seed=seed,
+    )
+    run(target, out, [parse_corpus(c) for c in corpora], recipe, pick_device(device), click.echo, start)
+    click.echo(f"draft: {out}")
+
+
+@click.command("acceptance", short_help="Acceptance lengths of a pair, without timing.")
+@click.option("--target", type=FOLDER, required=True, help="Hugging Face folder of the target.")
+@click.option("--draft", type=FOLDER, required=True, help="Hugging Face folder of its EAGLE-3 draft.")
+@click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)
+@click.option("--context", "contexts", type=click.IntRange(min=2), multiple=True, default=(1024,), show_default=True)
+@click.option("--prompts", type=click.IntRange(min=1), default=16, show_default=True, help="At most, per context.")
+@click.option("--new-tokens", type=click.IntRange(min=9), default=160, show_default=True)
+@click.option("--yarn", type=click.FloatRange(min=1, min_open=True), help="Stretch the target's RoPE by this factor.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+def acceptance(
+    target: Path,
+    draft: Path,
+    corpora: tuple[str, ...],
+    contexts: tuple[int, ...],
+    prompts: int,
+    new_tokens: int,
+    yarn: float | None,
+    device: str,
+) -> None:
+    """Acceptance lengths of spec-1 … spec-5 on the `measure` share of the corpora, for one pair, without timing."""
+    from specgate.backends.reference.open import pick_device
+    from specgate.pair_tools.train.acceptance import acceptance_table
+    from specgate.pair_tools.train.texts import parse_corpus
+
+    chosen = [parse_corpus(c) for c in corpora]
+    for row in acceptance_table(target, draft, chosen, contexts, prompts, new_tokens, yarn, pick_device(device)):
+        click.echo(str(row))

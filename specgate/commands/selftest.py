@@ -1,0 +1,48 @@
+"""`specgate selftest`: faults that the judge must see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Inject known faults, and see whether the gates see them.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the runs in this folder.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    help="The folder of runs whose pages shall say when this was last green.",
+    show_default=True,
+)
+@click.pass_context
+def selftest(context: click.Context, keep: Path | None, out: Path) -> None:
+    """Inject each known fault into a scripted engine; exactly the matching gate must object, and none to a clean one.
+
+    Needs no GPU. Ends with 0 where every fault was seen, else with 1.
+    """
+    import tempfile
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from specgate.machine import selftest_stamp
+    from specgate.selftest.faults import outcomes
+
+    table = Table("fault", "must be seen by", "", box=box.SIMPLE)
+    missed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for outcome in outcomes(keep or Path(scratch)):
+            missed += outcome.wrong is not None
+            table.add_row(outcome.name, outcome.expected, outcome.wrong or "seen")
+    Console().print(table)
+    if not missed:
+        selftest_stamp.write(out, table.row_count)
+    click.echo(
+        f"selftest: {missed} of {table.row_count} wrong"
+        if missed
+        else f"selftest: all {table.row_count} as they must be"
+    )
+    context.exit(1 if missed else 0)

@@ -1,0 +1,161 @@
+"""`specgate tune`: search what is fastest on this GPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from specgate.commands.tune.fmha import fmha
+from specgate.commands.tune.options import BACKEND, BUDGET
+from specgate.commands.tune.steps import steps
+from specgate.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specgate.core import PairRef
+    from specgate.core.gemms import GemmShape, TunedGemm
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
+PAIR = click.option("--pair", "pairs", multiple=True, metavar="NAME|DIR", help="Its products; may be repeated.")
+TARGET = click.option("--target", type=FOLDER, metavar="DIR", help="Target checkpoint (HF folder).")
+DRAFT = click.option("--draft", type=FOLDER, metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
+BATCH = click.option(
+    "--batch", "batches", type=click.IntRange(1), multiple=True, default=(1, 4), show_default="1 and 4", metavar="N"
+)
+SPEC = click.option(
+    "--spec", "specs", type=click.IntRange(1), multiple=True, default=(3,), show_default="3", metavar="K"
+)
+
+
+@click.group()
+def tune() -> None:
+    """Search what is fastest on this GPU."""
+
+
+tune.add_command(fmha)
+tune.add_command(steps)
+
+
+@tune.command(short_help="Write down which matrix products a pair runs.")
+@PAIR
+@TARGET
+@DRAFT
+@BATCH
+@SPEC
+@BACKEND
+@click.option("--out", type=FILE, metavar="FILE", help="Default: gemm_shapes_<pair>.json here.")
+def shapes(
+    pairs: tuple[str, ...],
+    target: Path | None,
+    draft: Path | None,
+    batches: tuple[int, ...],
+    specs: tuple[int, ...],
+    backend: str | None,
+    out: Path | None,
+) -> None:
+    """List every product (tag, N, K, M) that the steps of a pair run, and write the file that `tune gemm` reads.
+
+    N and K are rows and columns of a weight, M the most tokens in a step. Reads configs only, and needs no GPU.
+    """
+    from specgate.machine.tuned_gemms import write_shapes
+    from specgate.tuning.gemm_tuning import tuning_backend, wanted
+
+    named = named_pairs(pairs, target, draft)
+    found = wanted(tuning_backend(backend, here=False), (), named, batches, specs)
+    file = out or Path(f"gemm_shapes_{'_'.join(pair.name for pair in named)}.json")
+    write_shapes(file, found)
+    for shape in found:
+        click.echo(f"{shape.tag:<24}{shape.n:>7} x {shape.k:<6} M {shape.m}")
+    click.echo(f"{len(found)} products of {len({shape.weight for shape in found})} weights: {file}")
+
+
+@tune.command(short_help="Find the fastest configuration of every matrix product.")
+@click.option("--shapes", "files", type=FILE, multiple=True, metavar="FILE", help="Of `tune shapes`; may be repeated.")
+@PAIR
+@TARGET
+@DRAFT
+@click.option("--missing", is_flag=True, help="Only what an engine would not find here; with --out, what FILE lacks.")
+@BUDGET
+@BACKEND
+@click.option("--out", type=FILE, metavar="FILE", help="Default: the device's file in the user's cache.")
+def gemm(
+    files: tuple[Path, ...],
+    pairs: tuple[str, ...],
+    target: Path | None,
+    draft: Path | None,
+    missing: bool,
+    budget_seconds: float,
+    backend: str | None,
+    out: Path | None,
+) -> None:
+    """Search the configurations of every weight that shape files and pairs name, and store the fastest.
+
+    Every candidate is first compared with cuBLAS and float64, and its rows, bit for bit, with themselves alone; then
+    it is timed at 1, 4 and 8 rows. What the file holds of other weights stays. Exit code 3 where the budget was spent
+    before every weight was tuned.
+    """
+    from specgate.tuning.gemm_tuning import default_file, tune_into, tuning_backend, wanted
+
+    engine = tuning_backend(backend, here=True)
+    shapes = wanted(engine, files, named_pairs(pairs, target, draft), (1,), (1,))
+    tuner = engine.gemm_tuner()
+    if missing and (out is None or out.exists()):
+        shapes = tuple(tuner.untuned(shapes, out))
+    file = out or default_file(tuner)
+    click.echo(f"{tuner.device}: {len({shape.weight for shape in shapes})} weights to tune")
+    done: list[TunedGemm] = []
+    for found in tune_into(file, tuner, shapes, budget_seconds):
+        if not done:
+            click.echo(header(found))
+        done.append(found)
+        click.echo(line(found))
+    sys.exit(conclude(shapes, done, file))
+
+
+def named_pairs(pairs: Sequence[str], target: Path | None, draft: Path | None) -> list[PairRef]:
+    from specgate.pairs.resolve import resolve_pair
+
+    named = [resolve_pair(pair, None, None) for pair in pairs]
+    return named if target is None and draft is None else [*named, resolve_pair(None, target, draft)]
+
+
+def header(found: TunedGemm) -> str:
+    rows = "".join(f"{f'us at {m}':>8}" for m in shown(found))
+    names = f"configurations are {'/'.join(found.config)}; us at so many rows"
+    return f"{names}\n{'product':<21}{'weight':^16}{'':13}{rows}{'read':>5}   gain"
+
+
+def line(found: TunedGemm) -> str:
+    """At most 80 columns. `read`: the share of a plain read's bandwidth. The gain is over the default configuration,
+    over all rows.
+    """
+    more = f" +{len(found.tags) - 1}" if len(found.tags) > 1 else ""
+    tag = found.tags[0].removesuffix("_SMALLVOC") + more
+    config = "/".join(str(value) for value in found.config.values())
+    times = "".join(f"{found.us[m]:>8.2f}" for m in shown(found))
+    gain = sum(found.default_us.values()) / sum(found.us.values())
+    return f"{tag:<21}{found.n:>7} x {found.k:<6}{config:<13}{times}{found.share:>5.0%}  {gain:.2f}x"
+
+
+def shown(found: TunedGemm) -> tuple[int, int]:
+    return min(found.us), max(found.us)
+
+
+def conclude(shapes: Sequence[GemmShape], done: Sequence[TunedGemm], file: Path) -> ExitCode:
+    """Say what was stored and what was not reached."""
+    if left_out := [why for found in done for why in found.left_out.values()]:
+        click.echo(f"{len(left_out)} configurations left out, for example: {left_out[0]}")
+    if done:
+        click.echo(f"{len(done)} weights in {file}")
+    reached = {found.weight for found in done}
+    late = list(dict.fromkeys(f"{s.tag} {s.n} x {s.k}" for s in shapes if s.weight not in reached))
+    if not late:
+        return ExitCode.PASS
+    named = ", ".join(late[:3]) + (", …" if late[3:] else "")
+    click.echo(f"budget spent before {len(late)} products: {named}: go on with --missing", err=True)
+    return ExitCode.INCONCLUSIVE

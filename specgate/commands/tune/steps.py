@@ -1,0 +1,106 @@
+"""`specgate tune steps`: choose among products' configurations by whole steps."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from specgate.commands.tune.options import BACKEND, BUDGET
+from specgate.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from specgate.core.gemms import InSteps, TunedGemm
+
+LEAST_CONTEXT = 64
+
+
+class SlotsAndContext(click.ParamType[tuple[int, int]]):
+    """`BATCHxCONTEXT` → both."""
+
+    name = "point"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        found = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,8})", str(value))
+        if found is None or int(found[2]) < LEAST_CONTEXT:
+            self.fail(f"{value}: slots x cached positions, {LEAST_CONTEXT} or more of these: 4x16384", param, ctx)
+        return int(found[1]), int(found[2])
+
+
+@click.command(short_help="Choose products' configurations by the time of whole steps.")
+@click.option("--pair", "name", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR")
+@click.option(
+    "--at",
+    "points",
+    type=SlotsAndContext(),
+    multiple=True,
+    default=("1x32768", "4x16384"),
+    show_default="1x32768 and 4x16384",
+    metavar="BATCHxCONTEXT",
+    help="Slots, and cached positions of each; may be repeated.",
+)
+@click.option("--spec", default=3, show_default=True, type=click.IntRange(1), metavar="K", help="Drafts.")
+@BUDGET
+@BACKEND
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Of `tune gemm`, where it had one."
+)
+def steps(
+    name: str,
+    points: tuple[tuple[int, int], ...],
+    spec: int,
+    budget_seconds: float,
+    backend: str | None,
+    out: Path | None,
+) -> None:
+    """Choose anew, for every weight that takes a good part of a step, among all its configurations: by the time of
+    whole steps, a baseline's and a spec-K cycle's together, at every point. How k is split serves all of them; how
+    the work is moved is chosen for each number of rows that these steps have.
+
+    Run `tune gemm` first. Weights are random at the pair's sizes, so that nothing is loaded. What FILE holds is
+    replaced weight by weight. Exit code 3 where no weight was reached within the budget.
+    """
+    from specgate.core.gemms import Point, StepsRequest
+    from specgate.pairs.resolve import resolve_pair
+    from specgate.tuning.gemm_tuning import refine_into, tuning_backend
+
+    tuner = tuning_backend(backend, here=True).gemm_tuner()
+    at = tuple(Point(context, batch) for batch, context in dict.fromkeys(points))
+    request = StepsRequest(resolve_pair(name, None, None), at, spec)
+    click.echo(f"{tuner.device}, {request.pair.name}, {' and '.join(map(str, at))}")
+    done: list[InSteps] = []
+    for found in refine_into(out, tuner, request, budget_seconds):
+        if (measured := found.in_steps) is None:
+            continue
+        if not done:
+            click.echo(header(found))
+        done.append(measured)
+        for line in lines(found, measured):
+            click.echo(line)
+    if not done:
+        click.echo(
+            "no weight was chosen: the budget was spent before the first, or none takes enough of a step", err=True
+        )
+        sys.exit(ExitCode.INCONCLUSIVE)
+    for step, us in done[-1].us.items():
+        click.echo(f"{step}: {us:.1f} us per step, {done[0].before_us[step]:.1f} before")
+
+
+def header(found: TunedGemm) -> str:
+    return f"configurations are {'/'.join(found.config)}\n{'weight':^16}{'rows':>6}{'from':>17}{'to':>17}{'gain':>7}"
+
+
+def lines(found: TunedGemm, steps: InSteps) -> Iterator[str]:
+    """At most 80 columns each. The gain is over all steps, of all configurations of the weight together."""
+    yield f"{found.n:>7} x {found.k:<6}{'any':>6}{text(steps.before):>17}{text(found.config):>17}{steps.gain:>7.1%}"
+    for rows, config in found.at_rows.items():
+        yield f"{'':16}{rows:>6}{'':17}{text(config):>17}"
+
+
+def text(config: Mapping[str, int]) -> str:
+    return "/".join(str(value) for value in config.values())

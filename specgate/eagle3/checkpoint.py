@@ -1,0 +1,144 @@
+"""Strict reading of weight files: every missing, misshapen and left-over tensor is named, all of them in one message.
+
+Understood: `model.safetensors`, shards listed in `model.safetensors.index.json`, `pytorch_model.bin` (tensors only: the
+restricted loader of torch, never plain pickle).
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+from specgate.eagle3.files import files_sha256, weight_files
+from specgate.errors import CheckpointError
+
+FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
+DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor as its file's header describes it; `dtype` in safetensors spelling, e.g. BF16."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the config implies for a tensor: `dtype` None is any of `FLOATS`; `meaning` explains the shape."""
+
+    shape: tuple[int, ...]
+    meaning: str = ""
+    dtype: str | None = None
+
+
+class TensorSource(Protocol):
+    """Named tensors of one checkpoint: read from files, or made."""
+
+    folder: Path
+    entries: dict[str, Entry]
+
+    def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
+        """The tensor in its own dtype, on `device`."""
+
+    def sha256(self, *configs: Path) -> str:
+        """Of all content, hexadecimal; `configs` are part of it."""
+
+
+class TensorFiles:
+    """The tensors of one checkpoint folder, read on demand. Raises CheckpointError for missing and damaged files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = weight_files(folder)
+        self._pickled: dict[Path, dict[str, Tensor]] = {}
+        self.entries: dict[str, Entry] = {}
+        for file in self.files:
+            for name, entry in self._header(file).items():
+                if name in self.entries:
+                    raise CheckpointError(f"{file}: tensor {name} is also in {self.entries[name].file.name}")
+                self.entries[name] = entry
+
+    def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
+        """The tensor as stored; on the CPU it is memory-mapped where the format allows it."""
+        file = self.entries[name].file
+        if file in self._pickled:
+            return self._pickled[file][name].to(device)
+        from safetensors import safe_open
+
+        with safe_open(file, framework="pt") as source:
+            tensor: Tensor = source.get_tensor(name)
+        return tensor.to(device)
+
+    def sha256(self, *configs: Path) -> str:
+        """SHA-256 over name and content of `configs` and of every weight file, hexadecimal."""
+        return files_sha256((*configs, *self.files))
+
+    def _header(self, file: Path) -> dict[str, Entry]:
+        if file.suffix == ".bin":
+            self._pickled[file] = tensors = load_bin(file)
+            return {n: Entry(file, tuple(t.shape), DTYPE_NAMES.get(t.dtype, str(t.dtype))) for n, t in tensors.items()}
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(file, framework="pt") as source:
+                slices = {name: source.get_slice(name) for name in source.keys()}  # noqa: SIM118 (not a mapping)
+                return {name: Entry(file, tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"{file}: not a whole safetensors file ({error})", hint="truncated or damaged: fetch it again"
+            ) from error
+
+
+def load_bin(file: Path) -> dict[str, Tensor]:
+    """The tensors of a `torch.save` file; anything but a flat dictionary of tensors is refused."""
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        raise CheckpointError(
+            f"{file}: not a whole torch file of tensors ({str(error).splitlines()[0]})",
+            hint="truncated, damaged, older than torch 1.6, or holding more than tensors: convert it to safetensors",
+        ) from error
+    if not isinstance(content, dict) or not all(isinstance(t, Tensor) for t in content.values()):
+        raise CheckpointError(f"{file}: not a flat dictionary of tensors", hint="save the state dict alone")
+    return {str(name): tensor for name, tensor in content.items()}
+
+
+def check_tensors(found: Mapping[str, Entry], wanted: Mapping[str, Wanted], other: str, where: Path) -> None:
+    """Raise one CheckpointError that names every missing, misshapen, wrongly typed and left-over tensor.
+
+    Names that match the regular expression `other` may be there or not.
+    """
+    problems = {
+        "missing": [name for name in wanted if name not in found],
+        "wrong": [text for name, want in wanted.items() if name in found and (text := misfit(name, found[name], want))],
+        "left over": [name for name in found if name not in wanted and not re.fullmatch(other, name)],
+    }
+    if any(problems.values()):
+        text = "; ".join(f"{kind}: {', '.join(items)}" for kind, items in problems.items() if items)
+        raise CheckpointError(
+            f"{where}: tensors do not fit the config: {text}",
+            hint="config and weights must be of one model, in a layout that specgate knows",
+        )
+
+
+def misfit(name: str, entry: Entry, want: Wanted) -> str:
+    """What is wrong with a tensor that is there, or nothing."""
+    if entry.shape != want.shape:
+        reason = f" ({want.meaning})" if want.meaning else ""
+        return f"{name} is {list(entry.shape)}, not {list(want.shape)}{reason}"
+    if entry.dtype not in ({want.dtype} if want.dtype else FLOATS):
+        return f"{name} is of type {entry.dtype}, not {want.dtype or 'a float of 16 to 64 bits'}"
+    return ""

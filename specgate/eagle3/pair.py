@@ -1,0 +1,199 @@
+"""Open or load a target and its draft: translated config, checked tensors under canonical names, content hash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.eagle3.capture import Capture
+from specgate.eagle3.checkpoint import TensorFiles, TensorSource, Wanted, check_tensors
+from specgate.eagle3.d2t import check_d2t
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.hf_draft import TRAINED_FOR, canonical, draft_geometry
+from specgate.eagle3.hf_keys import Keys, read_config, read_json
+from specgate.eagle3.hf_target import target_geometry, with_generation_eos
+from specgate.eagle3.layout import draft_tensors, target_tensors
+from specgate.eagle3.memory import require_room
+from specgate.eagle3.planted.recipe import from_seed
+from specgate.eagle3.planted.source import planted_draft, planted_target
+from specgate.errors import CheckpointError
+
+RECOMPUTED: Final = r"(.+\.)?rotary_emb\.inv_freq"
+"""Buffers that old checkpoints store and every engine computes anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetCheckpoint:
+    """`tensors` in the dtype and on the device asked for; without `lm_head.weight` where it is tied."""
+
+    geometry: TargetGeometry
+    tensors: dict[str, Tensor]
+    sha256: str
+    config_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCheckpoint:
+    """`tensors` without `embed_tokens.weight` and `lm_head.weight` where the draft uses the target's.
+
+    `d2t` (int64 [W], offsets) is None where draft and target vocabulary are the same.
+    """
+
+    geometry: DraftGeometry
+    tensors: dict[str, Tensor]
+    d2t: Tensor | None
+    capture: Capture
+    sha256: str
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFiles:
+    """A target whose config and tensors fit each other, its weights unread. `hashed`: the configs that are content."""
+
+    geometry: TargetGeometry
+    config: Keys
+    source: TensorSource
+    wanted: Mapping[str, Wanted]
+    hashed: tuple[Path, ...]
+
+    def sha256(self) -> str:
+        return self.source.sha256(*self.hashed)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFiles:
+    """The same of a draft; `names`: canonical name → name in the files. `d2t` and `t2d` are read and checked."""
+
+    geometry: DraftGeometry
+    capture: Capture
+    config: Keys
+    source: TensorSource
+    names: Mapping[str, str]
+    wanted: Mapping[str, Wanted]
+    d2t: Tensor | None
+    t2d: Tensor | None
+    warnings: tuple[str, ...]
+
+    @property
+    def weights(self) -> dict[str, Wanted]:
+        """What is wanted but for `d2t` and `t2d`, by canonical name."""
+        return {name: want for name, want in self.wanted.items() if name not in ("d2t", "t2d")}
+
+    def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
+        return self.source.read(self.names[name], device)
+
+    def sha256(self) -> str:
+        return self.source.sha256(self.config.file)
+
+
+def open_target(folder: Path, rope: Mapping[str, float | str] | None = None) -> TargetFiles:
+    """Translate the config and check the tensors against it, reading none; errors and `rope` as in `load_target`."""
+    config = read_config(folder)
+    geometry = target_geometry(config, rope)
+    hashed = [config.file]
+    if (generation := folder / "generation_config.json").is_file():
+        geometry = with_generation_eos(geometry, read_json(generation))
+        hashed.append(generation)
+    files = target_source(config, geometry)
+    wanted = target_tensors(geometry)
+    other = f"{RECOMPUTED}|lm_head.weight" if geometry.tied_embeddings else RECOMPUTED
+    check_tensors(files.entries, wanted, other, folder)
+    if geometry.tied_embeddings and "lm_head.weight" in files.entries:
+        refuse_untied(files, config)
+    return TargetFiles(geometry, config, files, wanted, tuple(hashed))
+
+
+def load_target(
+    folder: Path, dtype: torch.dtype, device: torch.device | str, rope: Mapping[str, float | str] | None = None
+) -> TargetCheckpoint:
+    """Load a Llama-family target; `rope` (Hugging Face keys) replaces its scaling, base and original length staying.
+
+    Raises CheckpointError, which names file, key or tensor, value, and what would be right; EnvironmentRefused
+    where the weights do not fit into memory.
+    """
+    files = open_target(folder, rope)
+    require_room(files.wanted, dtype, device, str(folder))
+    tensors = {name: files.source.read(name, device).to(dtype) for name in files.wanted}
+    return TargetCheckpoint(files.geometry, tensors, files.sha256(), files.config.file)
+
+
+def open_draft(
+    folder: Path,
+    target: TargetGeometry,
+    capture_override: Sequence[int] | None = None,
+    target_sha256: str | None = None,
+) -> DraftFiles:
+    """Translate the config and check the tensors against it; only `d2t` and `t2d` are read. As `load_draft`."""
+    config = read_config(folder)
+    files: TensorSource = planted_draft(config, target) if from_seed(config) else TensorFiles(folder)
+    names = canonical_names(files)
+    geometry, capture = draft_geometry(config, target, names, capture_override)
+    wanted = draft_tensors(geometry, "d2t" in names, "t2d" in names)
+    check_tensors({name: files.entries[names[name]] for name in names}, wanted, RECOMPUTED, folder)
+    d2t, t2d = (files.read(names[name]) if name in wanted else None for name in ("d2t", "t2d"))
+    warnings = position_warnings(geometry, target) + target_warnings(config, target_sha256)
+    if d2t is not None:
+        warnings += check_d2t(d2t, t2d, target.vocab, str(folder))
+    return DraftFiles(geometry, capture, config, files, names, wanted, d2t, t2d, warnings)
+
+
+def load_draft(
+    folder: Path,
+    target: TargetGeometry,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    capture_override: Sequence[int] | None = None,
+    target_sha256: str | None = None,
+) -> DraftCheckpoint:
+    """Load the EAGLE-3 draft of `target`; `capture_override` gives boundaries in place of the config's rule.
+
+    `target_sha256` is compared with the one that the draft's config names, if it names one: a difference is a warning.
+    Raises CheckpointError, which names file, key or tensor, value, and what would be right.
+    """
+    files = open_draft(folder, target, capture_override, target_sha256)
+    require_room(files.weights, dtype, device, str(folder))
+    tensors = {name: files.read(name, device).to(dtype) for name in files.weights}
+    d2t = None if files.d2t is None else files.d2t.to(device)
+    return DraftCheckpoint(files.geometry, tensors, d2t, files.capture, files.sha256(), files.warnings)
+
+
+def target_source(config: Keys, geometry: TargetGeometry) -> TensorSource:
+    """Where the tensors of the target of `config` come from: its folder's files, or a seed."""
+    return planted_target(config, geometry) if from_seed(config) else TensorFiles(config.file.parent)
+
+
+def refuse_untied(files: TensorSource, config: Keys) -> None:
+    """A tied checkpoint may repeat its embedding as `lm_head.weight`, but not hold another matrix there."""
+    if not torch.equal(files.read("lm_head.weight"), files.read("model.embed_tokens.weight")):
+        raise config.wrong("tie_word_embeddings", "lm_head.weight differs from the embedding: false would be right")
+
+
+def canonical_names(files: TensorSource) -> dict[str, str]:
+    """Canonical name → name in the files."""
+    source: dict[str, str] = {}
+    for name in files.entries:
+        if (known := source.setdefault(canonical(name), name)) != name:
+            raise CheckpointError(f"{files.folder}: tensors {known} and {name} are the same weight", hint="keep one")
+    return source
+
+
+def position_warnings(draft: DraftGeometry, target: TargetGeometry) -> tuple[str, ...]:
+    if draft.window is not None or draft.max_positions >= target.max_positions:
+        return ()
+    return (
+        f"the draft is made for {draft.max_positions} positions, the target for {target.max_positions}: acceptance "
+        f"beyond {draft.max_positions} is likely to fall",
+    )
+
+
+def target_warnings(config: Keys, target_sha256: str | None) -> tuple[str, ...]:
+    named = config.part(TRAINED_FOR).text("sha256")
+    if target_sha256 is None or named in (None, target_sha256):
+        return ()
+    return (f"the draft names another target: {TRAINED_FOR}.sha256 = {named}, this target's is {target_sha256}",)

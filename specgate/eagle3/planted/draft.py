@@ -1,0 +1,140 @@
+"""The draft's tensors.
+
+Self-peaked attention copies a projection QᵀQ of the new token's embedding into the stream and takes the old one
+out, so that the LM head, whose rows are the directions F of the class before, reads the successor of the newest
+token at every depth.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.eagle3.geometry import DraftGeometry
+from specgate.eagle3.planted.bits import draws, key_of, shuffled, uniform_rows
+from specgate.eagle3.planted.draft_register import DraftRegister
+from specgate.eagle3.planted.recipe import Recipe
+from specgate.eagle3.planted.rows import bfloat16_matrix
+from specgate.eagle3.planted.scales import SILU_SQUARE
+from specgate.eagle3.planted.tables import Tables
+from specgate.eagle3.planted.target import signal_rows
+
+SELF_SCORE: Final = 10.0
+"""A slot's score for itself is about this times √head_dim; other slots' have about this standard deviation."""
+FEATURE_NOISE: Final = 0.3
+MLP_NOISE: Final = 0.1
+"""Size of what the captured features and the MLP add, relative to the copied embedding."""
+HIDDEN_NOISE: Final = 0.02
+"""Weight of the hidden state in keys and queries, relative to the embedding's."""
+
+
+class PlantedDraft:
+    """Makes the tensors of one draft, one at a time, on `device`."""
+
+    def __init__(self, recipe: Recipe, geometry: DraftGeometry, tables: Tables, device: torch.device) -> None:
+        self.recipe, self.geometry, self.device = recipe, geometry, device
+        self.tables = tables.to(device)
+        self.answers_for = self.tables.answer.argsort()
+        """Draft row → the row that the target was planted to say where the draft says this one."""
+        copying = geometry.kv_heads - (recipe.maps - 1)
+        self.copied = math.sqrt(copying * geometry.head_dim / geometry.hidden)
+        """Root mean square of the copied embedding QᵀQ·n(e); recipe B keeps one group of heads for its register."""
+        self.register = DraftRegister(geometry, self.copied) if recipe.maps == 2 else None
+
+    def make(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor of that canonical name: `d2t` int64, `t2d` bool, all others bfloat16."""
+        if name == "d2t":
+            return self.tables.ids - torch.arange(shape[0], device=self.device)
+        if name == "t2d":
+            return self.tables.row_of >= 0
+        if len(shape) == 1:
+            return torch.ones(shape, dtype=torch.bfloat16, device=self.device)
+        height, width = shape
+        matrix = self.matrix(name, height, width)
+        if self.register:
+            self.register.wire(name, matrix)
+        return matrix
+
+    def matrix(self, name: str, height: int, width: int) -> Tensor:
+        match name.split(".")[-2]:
+            case "lm_head":
+                return bfloat16_matrix((height, width), self.head_rows, self.device)
+            case "q_proj" | "k_proj":
+                return self.self_peaked(name, height, width)
+            case "v_proj":
+                return self.copy_in()
+            case "o_proj":
+                return self.copy_out()
+            case _:
+                key, std = key_of(self.recipe.seed, f"draft {name}"), self.std(name)
+                return bfloat16_matrix((height, width), lambda rows: uniform_rows(key, rows, width, std), self.device)
+
+    def std(self, name: str) -> float:
+        g = self.geometry
+        match name.split(".")[-2]:
+            case "fc":
+                return FEATURE_NOISE * self.copied / math.sqrt(g.features * g.target_hidden)
+            case "down_proj":
+                return MLP_NOISE * self.copied / math.sqrt(SILU_SQUARE * g.intermediate)
+            case _:
+                return 1 / math.sqrt(g.hidden)
+
+    def head_rows(self, rows: Tensor) -> Tensor:
+        """R · S of the row that each row answers for; float32 [n, H]."""
+        planted = self.answers_for[rows]
+        made = signal_rows(self.recipe, self.tables, planted, self.geometry.hidden)
+        if self.register:
+            self.register.wire_head(made, self.tables.sign[planted])
+        return made
+
+    def self_peaked(self, name: str, height: int, width: int) -> Tensor:
+        """Keys, and queries that repeat them for every head of a group: a slot looks at its own embedding."""
+        g, key = self.geometry, key_of(self.recipe.seed, "draft keys")
+        group = g.heads // g.kv_heads if name.endswith("q_proj.weight") else 1
+        scale = torch.full((width,), math.sqrt(SELF_SCORE / g.hidden), device=self.device)
+        scale[g.hidden :] *= HIDDEN_NOISE
+
+        def rows(indices: Tensor) -> Tensor:
+            head, channel = indices // g.head_dim, indices % g.head_dim
+            return uniform_rows(key, head // group * g.head_dim + channel, width, 1.0) * scale
+
+        return bfloat16_matrix((height, width), rows, self.device)
+
+    def copy_in(self) -> Tensor:
+        """[Q | −c·Q]: the new embedding in, what the stream held out. c is the stream's root mean square."""
+        q = self.projection()
+        scale = self.register.norm if self.register else self.copied
+        return torch.cat((q, -scale * q), dim=1).to(torch.bfloat16)
+
+    def copy_out(self) -> Tensor:
+        """Qᵀ, shared evenly by the heads of each group."""
+        g = self.geometry
+        group = g.heads // g.kv_heads
+        q = self.projection().view(g.kv_heads, 1, g.head_dim, g.hidden)
+        return (
+            (q / group)
+            .expand(-1, group, -1, -1)
+            .reshape(g.heads * g.head_dim, g.hidden)
+            .t()
+            .to(torch.bfloat16)
+            .contiguous()
+        )
+
+    def projection(self) -> Tensor:
+        """Q, float32 [kv_heads · head_dim, H], orthonormal rows: blocks of a Hadamard matrix with its columns
+        shuffled and their signs drawn. Blocks are powers of 4 wide, so that every entry is a power of 2 and exact.
+        """
+        g, seed = self.geometry, self.recipe.seed
+        block = max(4**i for i in range(8) if g.hidden % 4**i == 0)
+        blocks = g.hidden // block
+        hadamard = torch.ones(1, 1, device=self.device)
+        while len(hadamard) < block:
+            hadamard = torch.cat((torch.cat((hadamard, hadamard), 1), torch.cat((hadamard, -hadamard), 1)))
+        place = shuffled(key_of(seed, "draft columns"), g.hidden).to(self.device)
+        sign = 1 - 2 * draws(key_of(seed, "draft signs"), g.hidden, 2).to(self.device)
+        rows = torch.arange(g.kv_heads * g.head_dim, device=self.device)
+        entries = hadamard[rows // blocks][:, place % block] * sign / math.sqrt(block)
+        return torch.where((rows % blocks)[:, None] == place // block, entries, 0.0)

@@ -1,0 +1,108 @@
+"""What a planted pair is made by: the section `planted` of its two configs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from specgate.eagle3.hf_keys import PLANTED, Keys
+from specgate.eagle3.planted.bits import GENERATOR
+from specgate.errors import CheckpointError
+
+DEPTH: Final = 5
+"""The longest chain for which recipe B's register has bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """`name` A: for speed; the draft follows the tokens alone. B: for correctness; the draft needs the target's
+    features and its own old keys and values. `signal` λ is the strength of the planted successor in the target's LM
+    head; `draft_error` the share of draft tokens whose successor the draft gets wrong. `boundaries` are the
+    captured streams.
+    """
+
+    name: Literal["A", "B"]
+    seed: int
+    draft_vocab: int
+    signal: float
+    boundaries: tuple[int, ...]
+    draft_error: float = 0.0
+
+    @property
+    def maps(self) -> int:
+        """Successor maps: one, or two between which a bit of the past chooses."""
+        return 2 if self.name == "B" else 1
+
+    def keys(self) -> dict[str, object]:
+        return {
+            "generator": GENERATOR,
+            "recipe": self.name,
+            "seed": self.seed,
+            "draft_vocab": self.draft_vocab,
+            "signal": self.signal,
+            "boundaries": list(self.boundaries),
+            "draft_error": self.draft_error,
+        }
+
+
+def from_seed(config: Keys) -> bool:
+    """Whether the folder of `config` holds no weights, because they are made where they are needed.
+
+    Raises CheckpointError for a planted pair's config that was edited.
+    """
+    section = config.part(PLANTED)
+    if not section.values:
+        return False
+    check_digest(config)
+    weights = section.text("weights")
+    if weights not in ("seed", "written"):
+        raise section.wrong("weights", "seed (made when loaded) or written (in safetensors files)")
+    return weights == "seed"
+
+
+def recipe_of(section: Keys) -> Recipe:
+    """Parse the section. Raises CheckpointError with key, value and what would be right."""
+    if section.count("generator") != GENERATOR:
+        raise section.wrong(
+            "generator", f"this version makes the weights of generator {GENERATOR}: plant the pair anew"
+        )
+    name = section.text("recipe")
+    if name not in ("A", "B"):
+        raise section.wrong("recipe", "A or B")
+    seed, error = section.values.get("seed"), section.values.get("draft_error", 0.0)
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise section.wrong("seed", "an integer is needed")
+    if not isinstance(error, int | float) or isinstance(error, bool) or not 0 <= error < 1:
+        raise section.wrong("draft_error", "a share of at least 0 and below 1 is needed")
+    boundaries = section.ids("boundaries")
+    if len(boundaries) != 3:
+        raise section.wrong("boundaries", "three captured streams are needed")
+    return Recipe(
+        name="A" if name == "A" else "B",
+        seed=seed,
+        draft_vocab=section.count("draft_vocab"),
+        signal=section.number("signal"),
+        boundaries=boundaries,
+        draft_error=float(error),
+    )
+
+
+def digest(config: Mapping[str, object]) -> str:
+    """SHA-256, hexadecimal, over all of a config but `planted.sha256` itself, as JSON with sorted keys."""
+    section = config.get(PLANTED)
+    assert isinstance(section, Mapping)
+    rest = {**config, PLANTED: {key: value for key, value in section.items() if key != "sha256"}}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def check_digest(config: Keys) -> None:
+    """Raise CheckpointError where a config was changed after planting: what it says of acceptance would be void."""
+    stated, found = config.part(PLANTED).text("sha256"), digest(config.values)
+    if stated != found:
+        raise CheckpointError(
+            f"{config.file}: {PLANTED}.sha256 = {stated}, but the rest of the file has {found}",
+            hint="the file was edited after the pair was calibrated: plant the pair anew",
+        )

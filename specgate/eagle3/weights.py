@@ -1,0 +1,98 @@
+"""Named checkpoint tensors, packed the way the forward pass wants them: one product for q, k, v; one for gate and
+up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One decoder layer. `qkv` [(N + 2G)·D, in], `o` [H, N·D], `gate_up` [2F, H], `down` [H, F]; norms [H]."""
+
+    input_norm: Tensor
+    qkv: Tensor
+    o: Tensor
+    post_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TargetWeights:
+    """`embed` and `lm_head` [V, H] (the same tensor where tied)."""
+
+    embed: Tensor
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    lm_head: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DraftWeights:
+    """`fc` [Hd, n·H]; `layer.input_norm` norms the embedding, `feature_norm` the feature; `target_ids` [W] are
+    absolute.
+    """
+
+    embed: Tensor
+    fc: Tensor
+    concat_norm: Tensor | None
+    chunk_norms: tuple[Tensor, ...]
+    feature_norm: Tensor
+    layer: LayerWeights
+    norm: Tensor
+    lm_head: Tensor
+    target_ids: Tensor
+
+
+def pack_layer(tensors: MutableMapping[str, Tensor], prefix: str) -> LayerWeights:
+    """Pack the Hugging Face tensors below `prefix`, and take them out of `tensors`: no two copies outlive a layer."""
+
+    def take(*names: str) -> Tensor:
+        found = [tensors.pop(f"{prefix}{name}.weight") for name in names]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    return LayerWeights(
+        input_norm=take("input_layernorm"),
+        qkv=take("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        o=take("self_attn.o_proj"),
+        post_norm=take("post_attention_layernorm"),
+        gate_up=take("mlp.gate_proj", "mlp.up_proj"),
+        down=take("mlp.down_proj"),
+    )
+
+
+def pack_target(checkpoint: TargetCheckpoint) -> TargetWeights:
+    """Packs the layers' tensors out of the checkpoint, which keeps the others."""
+    tensors, geometry = checkpoint.tensors, checkpoint.geometry
+    embed = tensors["model.embed_tokens.weight"]
+    return TargetWeights(
+        embed=embed,
+        layers=tuple(pack_layer(tensors, f"model.layers.{i}.") for i in range(geometry.layers)),
+        norm=tensors["model.norm.weight"],
+        lm_head=embed if geometry.tied_embeddings else tensors["lm_head.weight"],
+    )
+
+
+def pack_draft(checkpoint: DraftCheckpoint, target: TargetWeights) -> DraftWeights:
+    """Embedding and LM head come from the target where the draft has none of its own."""
+    tensors, geometry = checkpoint.tensors, checkpoint.geometry
+    rows = torch.arange(geometry.draft_vocab, device=target.embed.device)
+    return DraftWeights(
+        embed=tensors["embed_tokens.weight"] if geometry.own_embedding else target.embed,
+        fc=tensors["fc.weight"],
+        concat_norm=tensors["input_norm.weight"] if geometry.norm_before_fc else None,
+        chunk_norms=tuple(tensors[f"fc_norm.{i}.weight"] for i in range(geometry.features)) if geometry.fc_norm else (),
+        feature_norm=tensors["midlayer.hidden_norm.weight"],
+        layer=pack_layer(tensors, "midlayer."),
+        norm=tensors["norm.weight"],
+        lm_head=tensors["lm_head.weight"] if geometry.own_lm_head else target.lm_head,
+        target_ids=rows if checkpoint.d2t is None else rows + checkpoint.d2t.to(rows.device),
+    )

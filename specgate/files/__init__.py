@@ -1,0 +1,1 @@
+"""Files on disk: run folders, JSON records, YAML, the cache."""

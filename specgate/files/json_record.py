@@ -1,0 +1,38 @@
+"""One noun in a JSON file of its own, with its schema: what is known of a machine, beside the folder of runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TypeVar
+
+from specgate.errors import InvalidResult
+from specgate.files.run_folder import RunFolder, disk, from_plain, to_plain
+
+T = TypeVar("T")
+
+
+def read_record(kind: type[T], file: Path, schema: str) -> T | None:
+    """None where there is no such file. Raises InvalidResult where it holds something else."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise InvalidResult(f"{file}: not JSON: {error}") from error
+    found = data.pop("schema", None) if isinstance(data, dict) else None
+    if found != schema:
+        raise InvalidResult(f"{file}: schema: {found!r}; this specgate reads {schema!r}")
+    return from_plain(kind, data, file)
+
+
+def write_record(kind: type[T], value: T, file: Path, schema: str) -> None:
+    """In place of an earlier one. Raises EnvironmentRefused where it cannot be written."""
+    write_json(file, {"schema": schema, **to_plain(kind, value)})
+
+
+def write_json(file: Path, data: object) -> None:
+    """In place of an earlier file. Raises EnvironmentRefused where it cannot be written."""
+    with disk(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    RunFolder(file.parent).write_json(file.name, data)

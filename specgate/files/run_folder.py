@@ -1,0 +1,311 @@
+"""The run folder: written as the run goes, finished atomically, readable again.
+
+config.resolved.yaml  env.json       before the first block
+samples/blocks.jsonl                 one line per block, flushed as it ends; margins.jsonl, engines.jsonl beside it
+samples/environment.jsonl            one line per half second, by the watch's process
+run.json                             `status: running` from the start, replaced at the end
+gates.json  metrics.csv  summary.csv  report.html  MANIFEST.sha256      at the end
+logs/                                what the engine processes printed
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
+
+from specgate.core import Block, BlockTrace, EngineFacts, Margin, PairRef, Policy, Run, Scenario
+from specgate.core.conditions import Sample
+from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
+
+SCHEMA = "specgate.result/v1"
+SCHEMA_VERSION = "1.2.0"
+LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "1.1.0": (
+        "bandwidth",
+        "budgets",
+        "engines.*.traffic",
+        "engines.*.tuned_sha256",
+        "last_green",
+        "files",
+        "cells*.by_depth",
+        "cells*.distributions",
+        "cells*.values.*acceptance_at_pos*.ci_low",
+        "cells*.values.*acceptance_at_pos*.ci_high",
+        "conditions.*.timeline",
+    ),
+    "1.2.0": ("cells*.acceptance.totals",),
+}
+"""Version → places in run.json that it added (`fnmatch` patterns): an older file has nothing there, or null."""
+GROUNDS = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that decides what a run does; `config.resolved.yaml` holds it, `--resume` reads it."""
+
+    kind: Literal["micro", "full"]
+    backend: str
+    pair: PairRef
+    policy: Policy
+    scenarios: Mapping[str, Scenario]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of canonical JSON: sorted keys, defaults resolved, the home folder as it is written."""
+        plain = json.dumps(to_plain(Config, self), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(without_home(plain).encode()).hexdigest()
+
+
+_HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.home() != Path("/") else None
+
+
+def without_home(text: str) -> str:
+    """`text` with the home folder written `~`: runs are shared."""
+    return _HOME.sub("~", text) if _HOME else text
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    # Building one takes milliseconds, and the journal writes between timed blocks.
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
+
+
+def to_plain(kind: type[T], value: T) -> Any:
+    """A dataclass of `core` as JSON-ready dicts and lists."""
+    return _adapter(kind).dump_python(value, mode="json")
+
+
+def from_plain(kind: type[T], data: object, source: Path) -> T:
+    """The inverse of `to_plain`. Raises InvalidResult naming file and field."""
+    try:
+        return _adapter(kind).validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidResult(f"{source}: {where}: {first['msg']} (value: {str(first['input'])[:80]})") from error
+
+
+class RunFolder:
+    """One run's files. All writes raise EnvironmentRefused where the disk is full or the folder not writable.
+
+    A torn last line of a journal is cut off when it is read, so that writing can go on; where the folder was opened
+    `read_only`, it raises InvalidResult instead.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path, self.read_only = path, read_only
+
+    @classmethod
+    def create(cls, parent: Path, kind: str, label: str, source_sha256: str) -> RunFolder:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        folder = cls(parent / f"{stamp}-{kind}-{label}-{source_sha256[:8]}-{secrets.token_hex(3)}")
+        with disk(folder.path):
+            for sub in ("samples", "logs"):
+                (folder.path / sub).mkdir(parents=True)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path, *, read_only: bool = False) -> RunFolder:
+        """An existing run. Raises UsageError where `path` is not one."""
+        if not (path / "config.resolved.yaml").is_file():
+            raise UsageError(
+                f"{path} is not a run folder: it has no config.resolved.yaml", hint="give the folder a run printed"
+            )
+        return cls(path, read_only=read_only)
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Only one process may write into a run. Raises EnvironmentRefused while another one does."""
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise EnvironmentRefused(f"{self.path}: another specgate is writing this run", hint="wait for it") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def log(self, name: str) -> Path:
+        return self.path / "logs" / name
+
+    # ── before the loop ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write_config(self, config: Config) -> None:
+        text = yaml.safe_dump({"schema": "specgate.config/v1", **to_plain(Config, config)}, sort_keys=False, width=120)
+        self.write_text("config.resolved.yaml", text)
+
+    def read_config(self) -> Config:
+        file = self.path / "config.resolved.yaml"
+        try:
+            data = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
+        except yaml.YAMLError as error:
+            raise InvalidResult(f"{file}: not readable as YAML: {error}") from error
+        if not isinstance(data, dict) or data.pop("schema", None) != "specgate.config/v1":
+            raise InvalidResult(f"{file}: schema is not specgate.config/v1: written by another version of specgate")
+        config = from_plain(Config, data, file)
+        pair = config.pair
+        draft = pair.draft.expanduser() if pair.draft else None
+        return replace(config, pair=replace(pair, target=pair.target.expanduser(), draft=draft))
+
+    def write_json(self, name: str, data: object) -> None:
+        self.write_text(name, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+    # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, block: Block) -> None:
+        self._append("blocks.jsonl", to_plain(Block, block))
+
+    def append_margin(self, margin: Margin) -> None:
+        self._append("margins.jsonl", to_plain(Margin, margin))
+
+    def append_trace(self, trace: BlockTrace) -> None:
+        self._append("traces.jsonl", to_plain(BlockTrace, trace))
+
+    def append_engine(self, point: str, facts: EngineFacts) -> None:
+        self._append("engines.jsonl", {"point": point, "facts": to_plain(EngineFacts, facts)})
+
+    def engines(self) -> dict[str, EngineFacts]:
+        """Point key → the engine that measured it first."""
+        found: dict[str, EngineFacts] = {}
+        for line in self._lines("engines.jsonl"):
+            assert isinstance(line, dict)
+            found.setdefault(line["point"], from_plain(EngineFacts, line["facts"], self.path))
+        return found
+
+    def blocks(self) -> list[Block]:
+        return [from_plain(Block, line, self.path) for line in self._lines("blocks.jsonl")]
+
+    def margins(self) -> list[Margin]:
+        return [from_plain(Margin, line, self.path) for line in self._lines("margins.jsonl")]
+
+    def traces(self) -> dict[str, BlockTrace]:
+        """Cell key → its traced block, the newest where a resumed run has traced it again."""
+        read = [from_plain(BlockTrace, line, self.path) for line in self._lines("traces.jsonl")]
+        return {trace.cell: trace for trace in read}
+
+    @property
+    def watch_file(self) -> Path:
+        return self.path / "samples" / "environment.jsonl"
+
+    def samples(self) -> list[Sample]:
+        """What the watch saw, in the order in which it was written."""
+        return [from_plain(Sample, line, self.path) for line in self._lines("environment.jsonl")]
+
+    def _append(self, name: str, data: object) -> None:
+        """One line, on disk before the next block starts: a kill -9 costs at most the block in flight."""
+        file = self.path / "samples" / name
+        with disk(file), file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+
+    def _lines(self, name: str) -> Iterator[object]:
+        file = self.path / "samples" / name
+        if not file.is_file():
+            return
+        lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+        torn = lines.pop()
+        for number, line in enumerate(lines, 1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise InvalidResult(f"{file}:{number}: not JSON: {error}") from error
+        if torn and self.read_only:
+            raise InvalidResult(f"{file}:{len(lines) + 1}: an unfinished line", hint="continue the run with --resume")
+        if torn:
+            # The last line has no newline: it was being written when the process died. Cut it, so appending can go on.
+            with disk(file), file.open("r+b") as out:
+                out.truncate(file.stat().st_size - len(torn.encode()))
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write_run(self, run: Run, extra: Mapping[str, object] | None = None) -> None:
+        """run.json: header, the whole `core.Run`, and `extra` (per-cell blocks for outside readers)."""
+        header = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION}
+        self.write_json("run.json", {**header, **to_plain(Run, run), **(extra or {})})
+
+    def read_run(self) -> Run:
+        file = self.path / "run.json"
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UsageError(f"{file} does not exist", hint="the run never started; start it again") from None
+        except ValueError as error:
+            raise InvalidResult(f"{file}: not JSON: {error}") from error
+        schema = data.get("schema") if isinstance(data, dict) else None
+        if schema != SCHEMA:
+            raise InvalidResult(f"{file}: schema: {schema!r}; this specgate reads {SCHEMA!r}")
+        return from_plain(Run, {k: v for k, v in data.items() if k in Run.__dataclass_fields__}, file)
+
+    def ground_hashes(self) -> dict[str, str]:
+        """File → SHA-256 of what a report may rest on: finished before any report is written."""
+        found = (p for pattern in GROUNDS for p in sorted(self.path.glob(pattern)))
+        return {p.relative_to(self.path).as_posix(): sha256_of(p) for p in found}
+
+    def write_manifest(self) -> None:
+        files = sorted(p for p in self.path.rglob("*") if p.is_file() and p.name not in ("MANIFEST.sha256", ".lock"))
+        lines = [f"{sha256_of(p)}  {p.relative_to(self.path).as_posix()}\n" for p in files]
+        self.write_text("MANIFEST.sha256", "".join(lines))
+
+    def write_text(self, name: str, text: str) -> None:
+        write_text(self.path / name, text)
+
+
+def write_text(file: Path, text: str) -> None:
+    """Atomically: a reader sees the old file or the new one, never half of it. The folder is made where there is none.
+
+    Raises EnvironmentRefused where the disk is full or the folder not writable.
+    """
+    temporary = file.with_name(file.name + ".tmp")
+    with disk(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(without_home(text), encoding="utf-8")
+        temporary.replace(file)
+
+
+@contextmanager
+def disk(path: Path) -> Iterator[None]:
+    """Errors of writing `path` become EnvironmentRefused."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = (
+            "free some space, then continue with --resume: finished blocks are kept" if full else "choose another --out"
+        )
+        raise EnvironmentRefused(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
+
+
+def sha256_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def label_of(names: Sequence[str]) -> str:
+    """A short folder label for the scenarios of a run."""
+    return names[0] if len(names) == 1 else f"{len(names)}-scenarios"

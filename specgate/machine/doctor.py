@@ -1,0 +1,180 @@
+"""Is this machine fit to measure on? One check per line: what was found, what would be right. Nothing is changed.
+
+What the policy's `environment` rule rejects in a run is rejected here; the rest warns.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psutil
+
+from specgate.core import Bandwidth, Policy
+from specgate.core.conditions import THROTTLES, GpuReading, HostReading, clock_events
+from specgate.machine import inventory
+from specgate.machine.host import HostProbe, cpu_quota, frequency_governors, usable_cpus
+from specgate.machine.nvml import GpuProbe, NvmlMissing
+
+LOOK_S = 0.5
+"""How long the host is looked at, to see what others use of it."""
+NEAR_SLOWDOWN_C = 10
+LITTLE_MEMORY = 2 << 30
+STEADY_READS = 0.02
+"""Spread of the memory's read bandwidth."""
+MUST_BE_READ = ("processes", "clock_event_reasons")
+
+Level = Literal["ok", "warn", "reject"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`right` says what would be right, and how to get there where that is not in the words."""
+
+    name: str
+    found: str
+    right: str
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the policy asks of the machine. Without an `environment` rule nothing rejects."""
+
+    gpu: bool
+    max_other_cpu_share: float
+    required: bool
+
+    @classmethod
+    def of(cls, policy: Policy) -> Limits:
+        for rule in policy.rules:
+            if rule.gate == "environment":
+                return cls(bool(rule.params["gpu"]), float(rule.params["max_other_cpu_share"]), rule.required)
+        return cls(gpu=False, max_other_cpu_share=1.0, required=False)
+
+    @property
+    def gpu_level(self) -> Level:
+        return "reject" if self.gpu and self.required else "warn"
+
+    @property
+    def host_level(self) -> Level:
+        return "reject" if self.required else "warn"
+
+
+def examine(limits: Limits) -> list[Check]:
+    """Look at the host and at the GPU that would be measured; takes half a second."""
+    probe = HostProbe(os.getpid())
+    checks = list(examine_gpu(probe, limits))
+    time.sleep(LOOK_S)
+    return checks + list(host_checks(probe.read(), limits))
+
+
+def examine_gpu(probe: HostProbe, limits: Limits) -> Iterator[Check]:
+    right = "an NVIDIA GPU whose driver NVML can ask"
+    try:
+        with GpuProbe(inventory.visible_gpu_uuid(), probe.owner) as gpu:
+            reading, settings = gpu.read(), gpu.settings()
+    except NvmlMissing as missing:
+        yield Check("NVML", str(missing), right, limits.gpu_level if limits.gpu else "ok")
+        return
+    yield Check("NVML", f"{settings['name']}, driver {settings['driver']}, {reading.uuid}", right, "ok")
+    yield from truth_checks(reading, limits)
+    yield from state_checks(reading, settings, limits)
+    yield from setting_checks(reading, settings, limits)
+
+
+# ── the GPU ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def truth_checks(gpu: GpuReading, limits: Limits) -> Iterator[Check]:
+    """May the rest be believed?"""
+    zeros = ", ".join(gpu.zeros)
+    level = limits.gpu_level if zeros else "ok"
+    yield Check("NVML's figures", f"0 for {zeros}" if zeros else "plausible", "no 0 where 0 is impossible", level)
+    if refused := [f"{name}: {gpu.unread[name]}" for name in MUST_BE_READ if name in gpu.unread]:
+        yield Check("NVML's answers", "; ".join(refused), "processes and clock events are told", limits.gpu_level)
+
+
+def state_checks(gpu: GpuReading, settings: Mapping[str, Any], limits: Limits) -> Iterator[Check]:
+    """What comes and goes: processes, slow-downs, heat, memory errors."""
+    if gpu.processes is not None:
+        who = ", ".join(f"pid {p.pid} ({p.name or p.owner})" for p in gpu.processes if p.owner != "ours")
+        yield Check("GPU processes", who or "none", "none: end them, or wait", limits.gpu_level if who else "ok")
+    if (bits := gpu.clock_event_reasons) is not None:
+        level = limits.gpu_level if bits & THROTTLES else "ok"
+        yield Check("clock events", ", ".join(clock_events(bits)) or "none", "no slow-down: let it cool", level)
+    if (lost := gpu.thermal_violation_ns) is not None:
+        found = f"{lost / 1e9:.1f} s since the driver was loaded"
+        yield Check("thermal violations", found, "0 s; a run is judged by what is added", "warn" if lost else "ok")
+    if gpu.temperature_c is not None and settings["slowdown_c"]:
+        margin = settings["slowdown_c"] - gpu.temperature_c
+        level = "ok" if margin > NEAR_SLOWDOWN_C else "warn" if margin > 0 else limits.gpu_level
+        right = f"{NEAR_SLOWDOWN_C} °C or more below {settings['slowdown_c']} °C"
+        yield Check("temperature", f"{gpu.temperature_c} °C", right, level)
+    if gpu.ecc_uncorrected is not None:
+        level = limits.gpu_level if gpu.ecc_uncorrected else "ok"
+        found = f"{gpu.ecc_uncorrected} uncorrected since the driver was loaded"
+        yield Check("memory errors", found, "0; otherwise its owner resets the GPU", level)
+    if gpu.rows_in_trouble is not None:
+        found, level = ("pending or failed", limits.gpu_level) if gpu.rows_in_trouble else ("none pending", "ok")
+        yield Check("remapped rows", found, "none pending: its owner resets the GPU", level)
+
+
+def setting_checks(gpu: GpuReading, settings: Mapping[str, Any], limits: Limits) -> Iterator[Check]:
+    """What an administrator has set. Never changed here; the command is printed instead."""
+    limit, default = gpu.power_limit_mw, gpu.default_power_limit_mw
+    if limit and default:
+        right = f"{default / 1000:.0f} W: nvidia-smi -i {gpu.uuid} -pl {default / 1000:.0f}"
+        yield Check("power limit", f"{limit / 1000:.0f} W", right, limits.gpu_level if limit < default else "ok")
+    for name, right, wanted in (
+        ("ecc", "on: times of a GPU without it are another GPU's", True),
+        ("mig", "off: a slice is not the GPU", False),
+        ("persistence", f"on: nvidia-smi -i {gpu.uuid} -pm 1", True),
+    ):
+        if settings[name] is not None:
+            found = "on" if settings[name] else "off"
+            yield Check(_LABELS[name], found, right, "ok" if bool(settings[name]) is wanted else "warn")
+    width, widest = settings["pcie_width"], settings["max_pcie_width"]
+    if width and widest:
+        yield Check("PCIe width", f"x{width}", f"x{widest}", "ok" if width >= widest else "warn")
+
+
+_LABELS = {"ecc": "ECC", "mig": "MIG", "persistence": "persistence mode"}
+
+
+def bandwidth_check(found: Bandwidth) -> Check:
+    """What was measured; a wide spread means that others read the memory too."""
+    said = f"{found.bytes_per_s / 1e9:,.0f} GB/s (median of {found.repeats} reads of {found.size / 1e9:.1f} GB)"
+    right = f"quartiles at most {STEADY_READS:.0%} apart: let the machine come to rest"
+    level: Level = "ok" if found.spread <= STEADY_READS else "warn"
+    return Check("read bandwidth", f"{said}, quartiles {found.spread:.1%} apart", right, level)
+
+
+# ── the host ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def host_checks(host: HostReading, limits: Limits) -> Iterator[Check]:
+    cpus = len(usable_cpus())
+    share, ceiling = host.other_cpu_share, limits.max_other_cpu_share
+    if share is None:
+        yield Check("CPU use of others", "not told by this host", f"at most {ceiling:.0%}", "warn")
+    else:
+        level = limits.host_level if share > ceiling else "ok"
+        yield Check("CPU use of others", f"{share:.0%} of {cpus} CPUs", f"at most {ceiling:.0%}", level)
+    if host.load_average is not None:
+        level = "ok" if host.load_average <= cpus else "warn"
+        yield Check("load average", f"{host.load_average:.2f}", f"at most {cpus}, the usable CPUs", level)
+    free, total = host.available_memory_bytes, psutil.virtual_memory().total
+    found = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB"
+    yield Check("free memory", found, "2 GiB or more", "ok" if free >= LITTLE_MEMORY else "warn")
+    swap = host.swap_used_bytes
+    yield Check("swap in use", f"{swap / 2**20:.0f} MiB", "0 MiB", "warn" if swap else "ok")
+    governors = frequency_governors()
+    level = "ok" if governors <= {"performance"} else "warn"
+    yield Check("CPU frequency", ", ".join(sorted(governors)) or "not told by this host", "performance", level)
+    quota = cpu_quota()
+    limited = quota is not None and quota < cpus
+    yield Check("CPU quota", f"{quota:g} CPUs" if quota else "none", f"none, or {cpus}", "warn" if limited else "ok")

@@ -1,0 +1,99 @@
+"""The host: how much of its CPUs others use, and whose a process is. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+
+from specgate.core.conditions import GpuProcess, HostReading
+
+
+class HostProbe:
+    """Readings of the host around one process (the harness) and everything that it has started."""
+
+    def __init__(self, harness: int) -> None:
+        self._harness = harness
+        self._spent: dict[int, float] = {}
+        """Process number → CPU seconds, of every process that is or was ours."""
+        self._refresh()
+        self._before = self._totals()
+
+    def read(self) -> HostReading:
+        """`other_cpu_share` is over the time since the previous reading, or since the probe was made."""
+        self._refresh()
+        before, now = self._before, self._totals()
+        self._before = now
+        at, busy, ours = (b - a for a, b in zip(before, now, strict=True))
+        offered = at * len(usable_cpus())
+        memory = psutil.virtual_memory()
+        return HostReading(
+            load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            other_cpu_share=min(1.0, max(0.0, (busy - ours) / offered)) if offered and busy else None,
+            available_memory_bytes=memory.available,
+            swap_used_bytes=psutil.swap_memory().used,
+        )
+
+    def owner(self, pid: int) -> GpuProcess:
+        """Whose process `pid` is. One of ours stays ours when it has ended: the driver lists it a little longer."""
+        if pid in self._spent:
+            return GpuProcess(pid, "ours")
+        try:
+            return GpuProcess(pid, "foreign", psutil.Process(pid).name())
+        except psutil.NoSuchProcess:
+            return GpuProcess(pid, "unseen")
+        except psutil.AccessDenied:
+            return GpuProcess(pid, "foreign")
+
+    def _refresh(self) -> None:
+        try:
+            harness = psutil.Process(self._harness)
+            family = [harness, *harness.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return
+        for process in family:
+            try:
+                times = process.cpu_times()
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+            self._spent[process.pid] = times.user + times.system
+
+    def _totals(self) -> tuple[float, float, float]:
+        """Seconds: now, busy time of the usable CPUs, CPU time of ours."""
+        usable = usable_cpus()
+        busy = 0.0
+        for cpu, times in enumerate(psutil.cpu_times(percpu=True)):
+            if cpu in usable:
+                # Guest time is part of user time already; time waited for a disk is idle time.
+                idle = times.idle + getattr(times, "iowait", 0.0)
+                guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+                busy += sum(times) - idle - guest
+        return time.monotonic(), busy, sum(self._spent.values())
+
+
+def usable_cpus() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+def frequency_governors() -> set[str]:
+    """The frequency policies of the usable CPUs; empty where the host does not show them, as in most guests."""
+    found = set()
+    for cpu in usable_cpus():
+        try:
+            found.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor").read_text().strip())
+        except OSError:
+            continue
+    return found
+
+
+def cpu_quota() -> float | None:
+    """CPUs' worth of time that the control group allows; None where it is not limited."""
+    try:
+        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,113 @@
+"""Samples of host and GPU while a run goes on, taken by a process of its own.
+
+The harness's thread that waits for a block never samples, and the engine's process knows nothing of it. The watch
+appends to `samples/environment.jsonl`, one line per sample, at the lowest priority. It cannot harm a run: where it
+fails, samples are missing, and the gate `environment` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from specgate.core.conditions import Sample
+from specgate.machine.host import HostProbe
+from specgate.machine.nvml import GpuProbe, NvmlMissing
+
+INTERVAL_S = 0.5
+_START_S, _STOP_S = 20.0, 5.0
+
+
+class Sampler:
+    """Takes samples of the host around process `harness` and, where there is one, of the GPU `uuid`."""
+
+    def __init__(self, session: int, harness: int, uuid: str | None) -> None:
+        self._session, self._host = session, HostProbe(harness)
+        self._gpu: GpuProbe | None = None
+        self._nvml: str | None = None
+        try:
+            self._gpu = GpuProbe(uuid, self._host.owner)
+        except NvmlMissing as missing:
+            self._nvml = str(missing)
+
+    def sample(self) -> Sample:
+        monotonic, wall = time.monotonic_ns(), time.time_ns()
+        host = self._host.read()
+        return Sample(self._session, monotonic, wall, host, self._gpu.read() if self._gpu else None, self._nvml)
+
+    def close(self) -> None:
+        if self._gpu is not None:
+            self._gpu.close()
+
+
+def snapshot(uuid: str | None) -> dict[str, object]:
+    """One sample of this moment, JSON-ready, for the environment record."""
+    sampler = Sampler(0, os.getpid(), uuid)
+    try:
+        sample = asdict(sampler.sample())
+    finally:
+        sampler.close()
+    return {key: value for key, value in sample.items() if key not in ("session", "monotonic_ns")}
+
+
+@contextmanager
+def watching(file: Path, session: int, uuid: str | None, interval_s: float = INTERVAL_S) -> Iterator[None]:
+    """Sample into `file` while the body runs; the first sample is taken before it begins, the last after it."""
+    context = mp.get_context("spawn")
+    conn, child = context.Pipe()
+    process = context.Process(
+        target=_serve,
+        args=(child, file, session, os.getpid(), uuid, interval_s),
+        name="specgate-watch",
+        daemon=True,
+    )
+    process.start()
+    child.close()
+    with suppress(EOFError, OSError):
+        if conn.poll(_START_S):
+            conn.recv()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            conn.send(None)
+        process.join(_STOP_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        conn.close()
+
+
+def _serve(conn: Connection, file: Path, session: int, harness: int, uuid: str | None, interval_s: float) -> None:
+    """The child's life: one sample at once, then one per interval, a last one when told to stop."""
+    for name in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    with suppress(OSError):
+        os.nice(19)
+    sampler = Sampler(session, harness, uuid)
+    with file.open("a", encoding="utf-8") as out:
+
+        def take() -> None:
+            out.write(line_of(sampler.sample()))
+            out.flush()
+
+        take()
+        conn.send(None)
+        with suppress(EOFError, OSError):  # the parent has gone
+            while not conn.poll(interval_s):
+                take()
+        take()
+        os.fsync(out.fileno())
+    sampler.close()
+
+
+def line_of(sample: Sample) -> str:
+    return json.dumps(asdict(sample), allow_nan=False, separators=(",", ":")) + "\n"

@@ -1,0 +1,114 @@
+"""The noise passport: what a machine can tell apart, measured with the same role in both places of every pair.
+
+One JSON file per device, `noise/<first eight digits of the GPU's UUID, or cpu>.json`, in the folder that holds the
+folder of runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from specgate.analysis.stats import ALPHA, MIN_FREEDOM, MIN_PAIRS, minimum_detectable_effect, planned_looks
+from specgate.core import Cell, Plan, Policy, Rule, Scenario, State
+from specgate.errors import UsageError
+from specgate.files.json_record import read_record
+from specgate.machine import inventory
+
+SCHEMA = "specgate.noise/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class CellNoise:
+    """Log-ratios of a role to itself. `sd`: of a pair, order and prompts apart; `slot_effect`: half of what the place
+    in a pair changes; `drift_per_block`: trend of ln(time per step) from block to block; `mde`: see `effect`, at the
+    schedule that was calibrated with; `mean`, `low`, `high`: the A/A difference with its 95 % interval.
+    """
+
+    pairs: int
+    sd: float
+    slot_effect: float
+    drift_per_block: float
+    mde: float
+    mean: float
+    low: float
+    high: float
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Passport:
+    """`cells`: cell key → its noise. Accepted where every A/A difference above `margin_pct` is excluded."""
+
+    created: str
+    run: str
+    device: str
+    margin_pct: float
+    fingerprint: Mapping[str, str | None]
+    cells: Mapping[str, CellNoise]
+
+    @property
+    def accepted(self) -> bool:
+        return all(cell.state is State.PASS for cell in self.cells.values())
+
+
+def file_of(out: Path) -> Path:
+    """The passport of this machine, beside the folder of runs `out`."""
+    gpu = inventory.visible_gpu() if inventory.has_cuda_gpu() else None
+    name = str(gpu["uuid"]).removeprefix("GPU-")[:8] if gpu else "cpu"
+    return out.resolve().parent / "noise" / f"{name}.json"
+
+
+def passport_of(out: Path) -> Passport | None:
+    """Raises InvalidResult where the file is not a passport."""
+    return read_record(Passport, file_of(out), SCHEMA)
+
+
+def effect(sd: float, scenario: Scenario) -> float | None:
+    """Minimum detectable effect of a cell at the last look of `scenario`, as a ratio less 1; None: too few pairs."""
+    looks, sets = planned_looks(scenario), scenario.workload.prompt_sets
+    pairs = looks[-1]
+    if pairs < MIN_PAIRS:
+        return None
+    fitted = sets + 1 if pairs - sets - 1 >= MIN_FREEDOM else 2
+    return math.expm1(minimum_detectable_effect(sd, pairs, pairs - fitted, ALPHA / len(looks)))
+
+
+def effects(plan: Plan, passport: Passport | None) -> dict[str, float]:
+    """Cell key → minimum detectable effect, for the cells of `plan` that were calibrated."""
+    known = {c.key: _effect(plan, c, passport) for c in plan.cells} if passport else {}
+    return {key: mde for key, mde in known.items() if mde is not None}
+
+
+def _effect(plan: Plan, cell: Cell, passport: Passport) -> float | None:
+    found = passport.cells.get(cell.key)
+    return effect(found.sd, plan.scenarios[cell.point.scenario]) if found else None
+
+
+def check_margins(policy: Policy, plan: Plan, passport: Passport | None) -> None:
+    """Raise UsageError, naming every one, where a rule's `margin_pct` is below what this machine can tell."""
+    if problems := list(_too_narrow(policy, plan, passport)):
+        lines = [f"rule {rule.id}: margin_pct: {rule.params['margin_pct']}: {why}" for rule, why in problems]
+        hint = "widen the margin to twice that effect, measure more pairs, or calibrate a quieter machine"
+        raise UsageError(
+            "\n  ".join((f"{policy.source_file or policy.name}: margins below the noise", *lines)), hint=hint
+        )
+
+
+def _too_narrow(policy: Policy, plan: Plan, passport: Passport | None) -> Iterator[tuple[Rule, str]]:
+    known = effects(plan, passport)
+    for rule in policy.rules:
+        for cell in plan.cells if "margin_pct" in rule.params else ():
+            mde = known.get(cell.key, 0.0)
+            if rule.matches(cell) and float(rule.params["margin_pct"]) < 100 * mde:
+                yield rule, f"the minimum detectable effect of {cell.key} is {100 * mde:.2f} % here"
+
+
+def warnings(passport: Passport | None) -> tuple[str, ...]:
+    if passport is None or passport.accepted:
+        return ()
+    worst = max(passport.cells.values(), key=lambda cell: cell.sd)
+    why = f"pairs of one role with itself differ by {100 * worst.sd:.1f} % (sd)"
+    return (f"the noise passport of {passport.created} rejects this machine: {why}",)

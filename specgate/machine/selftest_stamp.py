@@ -1,0 +1,35 @@
+"""When the self-test was last green, in a file beside the run folders; runs say so on their page."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from specgate.machine import inventory
+
+NAME: Final = "selftest.json"
+
+
+def write(runs: Path, checks: int) -> None:
+    """All `checks` came out as they must, with this source tree, now."""
+    runs.mkdir(parents=True, exist_ok=True)
+    said = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "source_tree_sha256": inventory.source_tree_sha256(),
+    }
+    (runs / NAME).write_text(json.dumps({**said, "checks": checks}) + "\n", encoding="utf-8")
+
+
+def last_green(runs: Path) -> str:
+    """One sentence for a run's page."""
+    try:
+        said = json.loads((runs / NAME).read_text(encoding="utf-8"))
+        time, tree, checks = said["time"], said["source_tree_sha256"], said["checks"]
+    except FileNotFoundError:
+        return "never beside these runs"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{NAME} cannot be read: {error}"
+    same = "this source tree" if tree == inventory.source_tree_sha256() else f"another source tree, {str(tree)[:8]}"
+    return f"green {time}: all {checks} checks, {same}"

@@ -1,0 +1,139 @@
+"""Files of shapes (which products an engine runs) and of tuned configurations (what was found for their weights)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, model_validator
+
+from specgate.core.gemms import GemmShape, InSteps, Point, TunedGemm, TunedGemms
+from specgate.files.cache import cache_path
+from specgate.files.run_folder import RunFolder, disk, to_plain
+from specgate.files.yaml_schema import Form, parse
+from specgate.files.yamlfile import load
+
+SHAPES: Final = "specgate.gemm-shapes/v1"
+TUNED: Final = "specgate.tuned-gemms/v1"
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Text = Annotated[str, Field(min_length=1)]
+Rows = Annotated[str, Field(pattern=r"^[1-9]\d*$")]
+Config = Annotated[dict[Text, int], Field(min_length=1)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class ShapeForm(Form):
+    tag: Text
+    n: Count
+    k: Count
+    m: Count
+
+
+class ShapesForm(Form):
+    schema_: Literal["specgate.gemm-shapes/v1"] = Field(alias="schema")
+    shapes: Annotated[list[ShapeForm], Field(min_length=1)]
+
+
+class PointForm(Form):
+    context: Count
+    batch: Count
+
+
+class InStepsForm(Form):
+    pair: Text
+    points: Annotated[list[PointForm], Field(min_length=1)]
+    k: Count
+    before: Config
+    before_us: Annotated[dict[Text, Positive], Field(min_length=1)]
+    us: Annotated[dict[Text, Positive], Field(min_length=1)]
+    tried: Count
+    measured: Text
+
+
+class TunedGemmForm(Form):
+    n: Count
+    k: Count
+    tags: Annotated[list[Text], Field(min_length=1)]
+    config: Config
+    tried: Count
+    left_out: dict[Text, Text]
+    us: Annotated[dict[Rows, Positive], Field(min_length=1)]
+    default_us: Annotated[dict[Rows, Positive], Field(min_length=1)]
+    share: Positive
+    bandwidth: Positive
+    measured: Text
+    source_sha256: Sha256
+    versions: dict[Text, Text]
+    in_steps: InStepsForm | None = None
+    at_rows: dict[Rows, Config] = Field(default_factory=dict)
+
+
+class TunedForm(Form):
+    schema_: Literal["specgate.tuned-gemms/v1"] = Field(alias="schema")
+    device: Text
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")]
+    gemms: list[TunedGemmForm]
+
+    @model_validator(mode="after")
+    def weights_once(self) -> TunedForm:
+        seen = set[tuple[int, int]]()
+        for gemm in self.gemms:
+            if (gemm.n, gemm.k) in seen:
+                raise ValueError(f"the weight {gemm.n} x {gemm.k} is there twice: keep one")
+            seen.add((gemm.n, gemm.k))
+        return self
+
+
+def read_shapes(file: Path) -> tuple[GemmShape, ...]:
+    """Raises UsageError with file, line, key, value and what would be right."""
+    form = parse(ShapesForm, load(file))
+    return tuple(GemmShape(s.tag, s.n, s.k, s.m) for s in form.shapes)
+
+
+def write_shapes(file: Path, shapes: Iterable[GemmShape]) -> None:
+    """In place of what was there. Raises EnvironmentRefused where it cannot be written."""
+    write(file, {"schema": SHAPES, "shapes": [to_plain(GemmShape, shape) for shape in sorted(set(shapes))]})
+
+
+def read_tuned(file: Path) -> TunedGemms:
+    """Raises UsageError with file, line, key, value and what would be right."""
+    form = parse(TunedForm, load(file))
+    return TunedGemms(form.device, form.compute_capability, tuple(tuned_gemm(gemm) for gemm in form.gemms))
+
+
+def tuned_gemm(form: TunedGemmForm) -> TunedGemm:
+    us, default_us = ({int(m): t for m, t in times.items()} for times in (form.us, form.default_us))
+    at_rows = {int(m): config for m, config in form.at_rows.items()}
+    steps = in_steps(form.in_steps) if form.in_steps else None
+    changed = {"tags": tuple(form.tags), "us": us, "default_us": default_us, "in_steps": steps, "at_rows": at_rows}
+    return TunedGemm(**{**dict(form), **changed})
+
+
+def in_steps(form: InStepsForm) -> InSteps:
+    points = tuple(Point(point.context, point.batch) for point in form.points)
+    return InSteps(**{**dict(form), "points": points})
+
+
+def write_tuned(file: Path, tuned: TunedGemms) -> None:
+    """In place of what was there. Raises EnvironmentRefused where it cannot be written."""
+    write(file, {"schema": TUNED, **to_plain(TunedGemms, tuned)})
+
+
+def write(file: Path, data: object) -> None:
+    with disk(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    RunFolder(file.parent).write_json(file.name, data)
+
+
+def file_name(device: str) -> str:
+    """`NVIDIA H200` → `nvidia-h200.json`."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") + ".json"
+
+
+def user_file(device: str) -> Path:
+    """Where this user keeps what was tuned on `device`."""
+    return cache_path() / "tuned" / file_name(device)

@@ -1,0 +1,73 @@
+"""`specgate pairs export`: open, write, describe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from specgate.core import PairRef
+from specgate.pair_tools.export import gguf_model, hf
+from specgate.pair_tools.export.differences import Format, differences, short
+from specgate.pair_tools.export.gguf_vocab import read_vocabulary
+from specgate.pair_tools.export.manifest import write_manifest
+from specgate.pair_tools.export.opened import OpenPair, draft_tensors, dtype_name, open_pair, target_tensors
+from specgate.pair_tools.export.room import refuse_occupied, require_disk, writing
+from specgate.pair_tools.export.starting import commands
+from specgate.pairs.whole_folder import appearing
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asks for; `out` is absolute; `dtype` None: weights as they are stored."""
+
+    layout: Format
+    out: Path
+    dtype: torch.dtype | None = None
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """`differences`: sentences; `commands`: (what it does, a command in lines of 80 columns)."""
+
+    differences: tuple[str, ...]
+    commands: tuple[tuple[str, str], ...]
+
+
+def export(ref: PairRef, wish: Wish) -> Exported:
+    """Write the pair; the folder appears whole or not at all.
+
+    Raises UsageError for an occupied folder and for what the format cannot express, CheckpointError for a pair that is
+    not one, EnvironmentRefused where the files cannot be written.
+    """
+    refuse_occupied(wish.out, wish.replace)
+    pair = open_pair(ref)
+    target, draft = target_tensors(pair, wish.dtype), draft_tensors(pair, wish.dtype)
+    require_disk(wish.out, sum(tensor.nbytes for tensor in (*target.values(), *draft.values())))
+    differing = differences(pair, wish.layout, wish.dtype)
+    with writing(wish.out), appearing(wish.out) as folder:
+        write(pair, wish, folder)
+        write_manifest(folder, pair, wish.layout, short(wish.dtype) if wish.dtype else "as stored", differing)
+    limit = pair.target.geometry.max_positions
+    with writing(wish.out):  # TensorRT-LLM's takes a file
+        starts = tuple(commands(wish.out, ref, wish.layout, dtype_name(target), limit))
+    return Exported(differing, starts)
+
+
+def write(pair: OpenPair, wish: Wish, folder: Path) -> None:
+    match wish.layout:
+        case "hf":
+            hf.write_target(folder / "target", pair, wish.dtype)
+            hf.write_eagle_draft(folder / "draft", pair, wish.dtype)
+        case "speculators":
+            hf.write_target(folder / "target", pair, wish.dtype)
+            hf.write_speculators_draft(folder / "draft", pair, wish.dtype, wish.out / "target")
+        case "gguf":
+            gguf_model.refuse_inexpressible(pair, wish.dtype)
+            vocabulary = read_vocabulary(pair.ref.target, pair.target.geometry.vocab)
+            gguf_model.write_target(folder / "target.gguf", pair, vocabulary, wish.dtype)
+            gguf_model.write_draft(folder / "draft.gguf", pair, vocabulary, wish.dtype)
+            for name, config in (("target", pair.target.config), ("draft", pair.draft.config)):
+                hf.copy_files(config.file.parent, folder, hf.PAPERS, f"{name}-")

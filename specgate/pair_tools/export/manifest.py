@@ -1,0 +1,65 @@
+"""EXPORT.json: what an export was made of, by which conventions, and the hashes of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from specgate import __version__
+from specgate.eagle3.capture import IDS, capture_keys
+from specgate.eagle3.describe import describe_rope
+from specgate.pair_tools.export.differences import Format
+from specgate.pair_tools.export.opened import OpenPair
+from specgate.pairs.fetch import sha256_of
+from specgate.pairs.gguf_convert import write_json
+
+NAME: Final = "EXPORT.json"
+NAMES: Final = {
+    "hf": "the EAGLE authors': midlayer.*",
+    "speculators": "speculators': layers.0.*",
+    "gguf": "llama.cpp's; query and key rows interleaved, vectors in float32",
+}
+
+
+def write_manifest(folder: Path, pair: OpenPair, layout: Format, dtype: str, differing: Sequence[str]) -> None:
+    """Beside the files of `folder`; `dtype` of the weights, or "as stored"."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    assert pair.ref.draft is not None
+    content: dict[str, object] = {
+        "format": layout,
+        "made_by": f"specgate {__version__}",
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "pair": pair.ref.name,
+        "acceptance": pair.ref.acceptance,
+        "source": {
+            "target": {"name": pair.ref.target.name, "sha256": pair.target_sha256},
+            "draft": {"name": pair.ref.draft.name, "sha256": pair.draft_sha256},
+        },
+        "dtype": dtype,
+        "conventions": conventions(pair, layout),
+        "differences": list(differing),
+        "files": {p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in files},
+    }
+    write_json(folder / NAME, content)
+
+
+def conventions(pair: OpenPair, layout: Format) -> dict[str, object]:
+    """What a reader must know to compare two engines that run the same draft."""
+    draft, boundaries = pair.draft.geometry, pair.draft.capture.boundaries
+    return {
+        "tensor_names": NAMES[layout],
+        "capture_boundaries": list(boundaries),
+        "capture_rule_of_source": pair.draft.capture.rule,
+        "capture_ids_written": captures_written(boundaries, layout),
+        "d2t": "none" if pair.draft.d2t is None else "target ids" if layout == "gguf" else "offsets",
+        "draft_rope": describe_rope(draft.rope),
+        "draft_window": draft.window or "none",
+    }
+
+
+def captures_written(boundaries: Sequence[int], layout: Format) -> Mapping[str, object]:
+    if layout == "gguf":
+        return {"eagle3.target_layers": list(boundaries)}
+    return {IDS: list(boundaries)} if layout == "speculators" else capture_keys(boundaries)

@@ -1,0 +1,79 @@
+"""A pair that is to be exported: its configs understood, its tensors checked and unread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.core import PairRef
+from specgate.eagle3.pair import DraftFiles, TargetFiles, open_draft, open_target
+from specgate.pair_tools.shards import LazyTensor, lazy_tensors
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPair:
+    """`target_sha256` and `draft_sha256`: of weights and configs, as results name them."""
+
+    ref: PairRef
+    target: TargetFiles
+    draft: DraftFiles
+    target_sha256: str
+    draft_sha256: str
+
+
+def open_pair(ref: PairRef) -> OpenPair:
+    """Raises CheckpointError for a pair that specgate itself could not run."""
+    assert ref.draft is not None
+    target = open_target(ref.target)
+    target_sha256 = target.sha256()
+    draft = open_draft(ref.draft, target.geometry, target_sha256=target_sha256)
+    return OpenPair(ref, target, draft, target_sha256, draft.sha256())
+
+
+def target_tensors(pair: OpenPair, dtype: torch.dtype | None) -> dict[str, LazyTensor]:
+    """By Hugging Face name; without `lm_head.weight` where it is tied. Floats in `dtype`, or as stored."""
+    return cast(lazy_tensors(pair.target.source, pair.target.wanted), dtype)
+
+
+def draft_tensors(pair: OpenPair, dtype: torch.dtype | None) -> dict[str, LazyTensor]:
+    """By the EAGLE authors' name. `lm_head.weight` is always there: engines differ in what they do without one.
+
+    With a reduced vocabulary `d2t` (int64, offsets) and `t2d` (bool) are there.
+    """
+    draft = pair.draft
+    stored = lazy_tensors(draft.source, [draft.names[name] for name in draft.weights])
+    tensors = {name: stored[draft.names[name]] for name in draft.weights}
+    if "lm_head.weight" not in tensors:
+        tensors["lm_head.weight"] = target_head(pair)
+    if draft.d2t is not None:
+        t2d = mask_of(draft.d2t, draft.geometry.vocab) if draft.t2d is None else draft.t2d
+        tensors |= {"d2t": in_memory(draft.d2t), "t2d": in_memory(t2d)}
+    return cast(tensors, dtype)
+
+
+def target_head(pair: OpenPair) -> LazyTensor:
+    name = "model.embed_tokens.weight" if pair.target.geometry.tied_embeddings else "lm_head.weight"
+    return lazy_tensors(pair.target.source, [name])[name]
+
+
+def mask_of(d2t: Tensor, vocab: int) -> Tensor:
+    """bool [vocab], true where the draft knows the token."""
+    ids = d2t + torch.arange(len(d2t))
+    return torch.zeros(vocab, dtype=torch.bool).index_fill(0, ids, True)
+
+
+def in_memory(tensor: Tensor) -> LazyTensor:
+    return LazyTensor(tuple(tensor.shape), tensor.dtype, lambda: tensor)
+
+
+def cast(tensors: Mapping[str, LazyTensor], dtype: torch.dtype | None) -> dict[str, LazyTensor]:
+    return {n: t.to(dtype) if dtype and t.dtype.is_floating_point else t for n, t in tensors.items()}
+
+
+def dtype_name(tensors: Mapping[str, LazyTensor]) -> str:
+    """The widest float among `tensors`, as torch spells it: what a config states as the dtype of its weights."""
+    widest = max((t.dtype for t in tensors.values() if t.dtype.is_floating_point), key=lambda d: d.itemsize)
+    return str(widest).removeprefix("torch.")

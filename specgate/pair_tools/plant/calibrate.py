@@ -1,0 +1,205 @@
+"""How strong the signal must be for a wanted share of planted tokens.
+
+The signal touches the LM head alone, so the last hidden states of a text can be judged under every strength without
+another pass: of each state, find the strength from which on its planted successor has the highest logit. A quantile of
+these thresholds is the strength to choose. The first texts are walks that follow the rule with the wanted
+probability; then the pair's own greedy texts, because the tokens that surprise are not drawn evenly: some suit a
+whole context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.reference.cache import KVCache
+from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.ops import rms_norm
+from specgate.backends.reference.target import target_forward
+from specgate.core import Budget, Role
+from specgate.eagle3.capture import Capture
+from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.layout import draft_tensors, target_tensors
+from specgate.eagle3.memory import weight_bytes
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.planted.draft import PlantedDraft
+from specgate.eagle3.planted.recipe import DEPTH, Recipe
+from specgate.eagle3.planted.tables import Tables, tables
+from specgate.eagle3.planted.target import PlantedTarget
+from specgate.eagle3.rope import cos_sin_table
+from specgate.eagle3.weights import pack_target
+from specgate.pair_tools.plant.geometries import PairGeometry
+from specgate.pair_tools.plant.orbit import Orbit
+
+TEXTS: Final = 8
+WALK: Final = 512
+"""Each round reads the last `WALK` states of `TEXTS` texts."""
+REFINEMENTS: Final = 3
+"""Rounds on the pair's own texts, each after other prompts. The last two count: a share of 0.8 is then known to about
+half a point.
+"""
+OWN_TEXT_SPEC: Final = 2
+"""Chain length with which own texts are decoded; they are the same texts with any."""
+STRONGEST: Final = 8.0
+"""A signal 8 times the noise: 99 % of the row. More changes nothing."""
+CHUNK: Final = 1024
+VOCAB_BLOCK: Final = 8192
+STATES_BLOCK: Final = 128
+HALVINGS: Final = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """`recipe` with its signal; `share` of `states` states said the planted token under it."""
+
+    recipe: Recipe
+    share: float
+    states: int
+
+
+def calibrate(
+    recipe: Recipe, shape: PairGeometry, share: float, context: int, dtype: torch.dtype, device: str
+) -> Calibrated:
+    """Choose the signal for `share` after prompts of `context` tokens. Raises OutOfReach where none is strong
+    enough.
+    """
+    orbit = Orbit(recipe, tables(recipe, shape.target.vocab))
+
+    def walks(turn: int) -> list[list[int]]:
+        return [orbit.text(context, WALK, share, f"calibrate/{recipe.seed}/{turn}/{i}") for i in range(TEXTS)]
+
+    rounds = [needed_signals(recipe, shape, walks(0), dtype, device)]
+    for turn in range(1, REFINEMENTS + 1):
+        recipe = with_signal(recipe, rounds[-1], share)
+        prompts = [text[:context] for text in walks(turn)]
+        rounds.append(needed_signals(recipe, shape, own_texts(recipe, shape, prompts, dtype, device), dtype, device))
+    found = torch.cat((rounds[1:] or rounds)[-2:])
+    recipe = with_signal(recipe, found, share)
+    return Calibrated(recipe, float((found <= recipe.signal).double().mean()), len(found))
+
+
+def with_signal(recipe: Recipe, found: Tensor, share: float) -> Recipe:
+    reachable = float((found < torch.inf).double().mean())
+    if share >= reachable:
+        raise OutOfReach(reachable)
+    return replace(recipe, signal=round(float(found.quantile(share)), 6))
+
+
+class OutOfReach(ValueError):
+    """Not even `STRONGEST` plants as many tokens as wanted, but a share of `reachable`."""
+
+    def __init__(self, reachable: float) -> None:
+        super().__init__(f"a signal of {STRONGEST:g} gives {reachable:.1%}")
+        self.reachable = reachable
+
+
+def needed_signals(
+    recipe: Recipe, shape: PairGeometry, texts: Sequence[Sequence[int]], dtype: torch.dtype, device: str
+) -> Tensor:
+    """The signal that each of the last `WALK` states of each text needs, float32 [T]; infinite where `STRONGEST` is too
+    weak.
+    """
+    integers = tables(recipe, shape.target.vocab)
+    orbit = Orbit(recipe, integers)
+    planted = [orbit.planted_row(text, at) for text in texts for at in range(len(text) - 1 - WALK, len(text) - 1)]
+    normed = last_states(made_target(recipe, shape, dtype, device), texts, device)
+    return thresholds(recipe, shape.target, integers, normed, torch.tensor(planted, device=device))
+
+
+def own_texts(
+    recipe: Recipe, shape: PairGeometry, prompts: Sequence[list[int]], dtype: torch.dtype, device: str
+) -> list[list[int]]:
+    """Prompts and what the pair says after them, `WALK` tokens."""
+    longest = max(map(len, prompts)) + WALK + DEPTH + 3
+    target, draft = made_target(recipe, shape, dtype, device), made_draft(recipe, shape, dtype, device)
+    engine = ReferenceEngine(target, draft, max_batch=len(prompts), max_positions=longest, device=device)
+    engine.prefill(prompts, draft=True)
+    decoded = engine.decode(Role(OWN_TEXT_SPEC), Budget(new_tokens=WALK), ())
+    return [[*prompt, *tokens] for prompt, tokens in zip(prompts, decoded.tokens, strict=True)]
+
+
+def calibration_bytes(shape: PairGeometry, context: int, dtype: torch.dtype) -> int:
+    """What calibrating needs beside the target's weights: the draft's, and the caches of all texts at once."""
+    positions = TEXTS * (context + WALK)
+    caches = sum(2 * n * g.kv_heads * g.head_dim for n, g in ((shape.target.layers, shape.target), (1, shape.draft)))
+    return weight_bytes(draft_tensors(shape.draft, False, False), dtype) + positions * caches * dtype.itemsize
+
+
+def made_target(recipe: Recipe, shape: PairGeometry, dtype: torch.dtype, device: str) -> TargetCheckpoint:
+    g = shape.target
+    planted = PlantedTarget(recipe, g, tables(recipe, g.vocab), torch.device(device))
+    made = {name: planted.make(name, want.shape).to(dtype) for name, want in target_tensors(g).items()}
+    return TargetCheckpoint(g, made, "", Path())
+
+
+def made_draft(recipe: Recipe, shape: PairGeometry, dtype: torch.dtype, device: str) -> DraftCheckpoint:
+    g = shape.draft
+    planted = PlantedDraft(recipe, g, tables(recipe, g.vocab), torch.device(device))
+    made = {name: planted.make(name, want.shape).to(dtype) for name, want in draft_tensors(g, False, False).items()}
+    d2t = planted.make("d2t", (g.draft_vocab,))
+    return DraftCheckpoint(g, made, d2t, Capture(recipe.boundaries, "as planted"), "", ())
+
+
+@torch.inference_mode()
+def last_states(checkpoint: TargetCheckpoint, texts: Sequence[Sequence[int]], device: str) -> Tensor:
+    """Normed last hidden states [len(texts) · WALK, H], float32, of each text's last tokens but one."""
+    weights, g = pack_target(checkpoint), checkpoint.geometry
+    longest = max(map(len, texts))
+    dtype = weights.embed.dtype
+    cos, sin = (t.to(dtype) for t in cos_sin_table(g.rope, longest, device))
+    cache = KVCache.allocate(g.layers, 1, g.kv_heads, longest, g.head_dim, dtype, device)
+    found = []
+    for text in texts:
+        tokens = torch.tensor(text[:-1], device=device)[None]
+        positions = torch.arange(tokens.shape[1], device=device)[None]
+        streams = [
+            target_forward(weights, g, (cos, sin), cache, t, p, ())[0]
+            for t, p in zip(torch.split(tokens, CHUNK, 1), torch.split(positions, CHUNK, 1), strict=True)
+        ]
+        last = torch.cat(streams[-2:], dim=1)[0, -WALK:]
+        found.append(rms_norm(last, weights.norm, g.rms_eps).float())
+    return torch.cat(found)
+
+
+@torch.inference_mode()
+def thresholds(recipe: Recipe, g: TargetGeometry, tables: Tables, states: Tensor, planted: Tensor) -> Tensor:
+    """The signal from which on the draft row `planted` [T] wins in `states` [T, H]; infinite where none does. [T]."""
+    device = states.device
+    head = PlantedTarget(recipe, g, tables, device)
+    normed, boost = head.split_states(states)
+    signal, noise = (
+        torch.cat([normed @ rows(block).T for block in blocks], dim=1)
+        for rows, blocks in (
+            (head.signal_rows, torch.split(torch.arange(recipe.draft_vocab, device=device), VOCAB_BLOCK)),
+            (head.noise_rows, torch.split(tables.ids.to(device), VOCAB_BLOCK)),
+        )
+    )
+    others = torch.split((tables.row_of < 0).nonzero().squeeze(1).to(device), VOCAB_BLOCK)
+    rival = torch.stack([(normed @ head.noise_rows(block).T).amax(dim=1) for block in others]).amax(dim=0)
+    sign = tables.sign.to(device)
+    parts = [torch.split(t, STATES_BLOCK) for t in (signal, noise, boost, rival, planted)]
+    return torch.cat([bisected(s, n, b[:, None] * sign, r, y) for s, n, b, r, y in zip(*parts, strict=True)])
+
+
+def bisected(signal: Tensor, noise: Tensor, boost: Tensor, rival: Tensor, planted: Tensor) -> Tensor:
+    """Bisect λ per state. Logits are (λ · signal + noise) / √(1 + λ²) + boost [t, W], against `rival` [t] elsewhere."""
+    column = planted[:, None]
+
+    def wins(strength: Tensor) -> Tensor:
+        logits = (strength[:, None] * signal + noise) / (1 + strength * strength).sqrt()[:, None] + boost
+        own = logits.gather(1, column).squeeze(1)
+        best = logits.scatter(1, column, -torch.inf).amax(dim=1)
+        return own > torch.maximum(best, rival)
+
+    low, high = torch.zeros_like(rival), torch.full_like(rival, STRONGEST)
+    reachable = wins(high)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        won = wins(middle)
+        high, low = torch.where(won, middle, high), torch.where(won, low, middle)
+    return torch.where(reachable, high, torch.inf)

@@ -1,0 +1,121 @@
+"""`specgate pairs plant`: calibrate, write, measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from specgate.backends.reference.open import DTYPES
+from specgate.core import PairRef
+from specgate.eagle3.hf_keys import read_config
+from specgate.eagle3.layout import target_tensors
+from specgate.eagle3.memory import require_room
+from specgate.eagle3.pair import target_source
+from specgate.eagle3.planted.recipe import DEPTH, Recipe
+from specgate.errors import UsageError
+from specgate.pair_tools.plant.calibrate import STRONGEST, TEXTS, WALK, OutOfReach, calibrate, calibration_bytes
+from specgate.pair_tools.plant.check import Load, Measured, check
+from specgate.pair_tools.plant.geometries import PairGeometry, geometry_of
+from specgate.pair_tools.plant.law import acceptance_length, share_for
+from specgate.pair_tools.plant.orbit import HISTORY
+from specgate.pair_tools.plant.write import write_draft, write_target
+
+CHECK_STEPS: Final = 128
+CHECK_PROMPTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asks for. `context` None: the geometry's own; `written` None: as the geometry has it."""
+
+    geometry: str
+    length: float
+    spec: int
+    recipe: Literal["A", "B"] = "A"
+    seed: int = 1
+    draft_error: float = 0.0
+    context: int | None = None
+    dtype: str = "float32"
+    written: bool | None = None
+
+
+def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> Measured:
+    """Write `out/target` and `out/draft`, and return what the reference engine then measures of them.
+
+    Raises UsageError for what cannot be meant or reached, EnvironmentRefused where the weights do not fit into memory.
+    """
+    shape = geometry_of(wish.geometry)
+    context = wish.context or shape.context
+    written = shape.written if wish.written is None else wish.written
+    refuse_nonsense(wish, shape, context, out)
+    dtype = DTYPES[wish.dtype]
+    beside = calibration_bytes(shape, context, dtype)
+    require_room(target_tensors(shape.target), dtype, device, f"geometry {wish.geometry}", beside)
+
+    share = share_for(wish.length, wish.spec) / (1 - wish.draft_error)
+    start = Recipe(wish.recipe, wish.seed, shape.draft.draft_vocab, 1.0, shape.boundaries, wish.draft_error)
+    say(f"calibrating on {TEXTS} texts of {context} + {WALK} tokens")
+    try:
+        found = calibrate(start, shape, share, context, dtype, device)
+    except OutOfReach as error:
+        raise out_of_reach(wish, share, error.reachable) from None
+    recipe = found.recipe
+    say(f"signal {recipe.signal:g}: {found.share:.1%} of {found.states} states say the planted token")
+
+    calibration = {
+        "context": context,
+        "dtype": wish.dtype,
+        "states": found.states,
+        "planted_share": round(found.share, 4),
+    }
+    write_target(out / "target", shape.target, recipe, {"calibration": calibration}, written)
+    sha256 = target_source(read_config(out / "target"), shape.target).sha256(out / "target" / "config.json")
+    notes = draft_notes(wish, found.share)
+    write_draft(out / "draft", shape, recipe, notes, written, sha256)
+    say(f"checking spec-{wish.spec} on {CHECK_PROMPTS} prompts of {context} tokens")
+    pair = PairRef(out.name, out / "target", out / "draft", "planted")
+    (measured,) = check(pair, [wish.spec], Load(context, CHECK_PROMPTS, CHECK_STEPS), wish.dtype, device)
+    write_draft(out / "draft", shape, recipe, {**notes, "measured": measured.keys()}, written, sha256)
+    return measured
+
+
+def refuse_nonsense(wish: Wish, shape: PairGeometry, context: int, out: Path) -> None:
+    if not 1 <= wish.spec <= DEPTH:
+        raise UsageError(f"--spec {wish.spec}", hint=f"planted pairs serve chains of 1 to {DEPTH} drafts")
+    if not 0 <= wish.draft_error < 1:
+        raise UsageError(f"--draft-error {wish.draft_error:g}", hint="a share of at least 0 and below 1 is needed")
+    most = acceptance_length(1 - wish.draft_error, wish.spec)
+    if not 1 < wish.length < most:
+        raise UsageError(
+            f"--accept-length {wish.length:g}",
+            hint=f"with spec-{wish.spec} and a draft error of {wish.draft_error:g} it lies between 1 and {most:g}",
+        )
+    room = shape.target.max_positions - WALK - DEPTH - 3
+    if not HISTORY <= context <= room:
+        raise UsageError(
+            f"--context {context}", hint=f"{wish.geometry} can be calibrated at {HISTORY} to {room} tokens"
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out}: exists and is not an empty folder", hint="name a new folder")
+
+
+def out_of_reach(wish: Wish, share: float, reachable: float) -> UsageError:
+    """The strongest signal is not always enough: in a narrow stream its direction is one of few."""
+    most = acceptance_length(reachable * (1 - wish.draft_error), wish.spec)
+    return UsageError(
+        f"--accept-length {wish.length:g} at spec-{wish.spec} is out of reach of geometry {wish.geometry} with recipe "
+        f"{wish.recipe}: it needs {share:.1%} planted tokens, and a signal of {STRONGEST:g} gives {reachable:.1%}",
+        hint=f"reachable: 1.00 to {most:.2f}",
+    )
+
+
+def draft_notes(wish: Wish, realised: float) -> Mapping[str, object]:
+    share = realised * (1 - wish.draft_error)
+    return {
+        "asked": {"spec": wish.spec, "acceptance_length": wish.length},
+        "predicted_acceptance_length": {
+            f"spec-{k}": round(acceptance_length(share, k), 4) for k in range(1, DEPTH + 1)
+        },
+    }

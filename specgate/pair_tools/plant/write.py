@@ -1,0 +1,45 @@
+"""A planted pair as two Hugging Face folders: configs alone, or with weights in safetensors shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.hf_draft import trained_for_keys
+from specgate.eagle3.hf_keys import PLANTED, read_config
+from specgate.eagle3.hf_write import draft_config, target_config, write_config
+from specgate.eagle3.planted.recipe import Recipe, digest
+from specgate.eagle3.planted.source import planted_draft, planted_target
+from specgate.pair_tools.plant.geometries import PairGeometry
+from specgate.pair_tools.shards import lazy_tensors, write_shards
+
+DTYPE: Final = "bfloat16"
+"""What the weights of a planted pair are, in a file or made anew."""
+
+
+def write_target(folder: Path, g: TargetGeometry, recipe: Recipe, notes: Mapping[str, object], written: bool) -> None:
+    """`notes` go into the section that says how the pair was planted."""
+    save(folder, target_config(g, DTYPE), recipe, notes, written)
+    if written:
+        write_shards(folder, lazy_tensors(planted_target(read_config(folder), g)))
+
+
+def write_draft(
+    folder: Path, pair: PairGeometry, recipe: Recipe, notes: Mapping[str, object], written: bool, target_sha256: str
+) -> None:
+    """The draft; its weights are made once, so that its notes can be rewritten without them."""
+    config = draft_config(pair.draft, pair.boundaries, DTYPE)
+    config |= trained_for_keys(folder.parent.name, pair.target, target_sha256)
+    save(folder, config, recipe, notes, written)
+    if written and not any(folder.glob("*.safetensors")):
+        write_shards(folder, lazy_tensors(planted_draft(read_config(folder), pair.target)))
+
+
+def save(folder: Path, config: dict[str, object], recipe: Recipe, notes: Mapping[str, object], written: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    section: dict[str, object] = {**recipe.keys(), "weights": "written" if written else "seed", **notes}
+    config = {**config, PLANTED: section}
+    section["sha256"] = digest(config)
+    write_config(folder, config)

@@ -1,0 +1,70 @@
+"""Safetensors shards of tensors that are read, or made, only when their shard is written."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.eagle3.checkpoint import DTYPE_NAMES, TensorSource
+from specgate.eagle3.files import INDEX
+
+SHARD_BYTES: Final = 2_000_000_000
+DTYPES: Final[Mapping[str, torch.dtype]] = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class LazyTensor:
+    """What a file's header says of a tensor, and how to get it; `read` gives `shape` and `dtype`, on the CPU."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    read: Callable[[], Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def to(self, dtype: torch.dtype) -> LazyTensor:
+        return LazyTensor(self.shape, dtype, lambda: self.read().to(dtype))
+
+
+def lazy_tensors(source: TensorSource, names: Iterable[str] | None = None) -> dict[str, LazyTensor]:
+    """The tensors `names` of a checkpoint, or all of them."""
+    entries = {name: source.entries[name] for name in names or source.entries}
+    return {n: LazyTensor(e.shape, DTYPES[e.dtype], partial(source.read, n)) for n, e in entries.items()}
+
+
+def write_shards(folder: Path, tensors: Mapping[str, LazyTensor]) -> None:
+    """`model.safetensors`, or shards of at most `SHARD_BYTES` with their index; one shard is in memory at a time."""
+    from safetensors.torch import save_file
+
+    shards = list(shards_of(tensors))
+    names = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
+    if len(shards) == 1:
+        names = ["model.safetensors"]
+    for file, shard in zip(names, shards, strict=True):
+        save_file({name: tensors[name].read().contiguous() for name in shard}, folder / file, metadata={"format": "pt"})
+        (folder / file).chmod(0o644)  # safetensors gives it to its owner alone
+    if len(shards) > 1:
+        places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
+        content = {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())}, "weight_map": places}
+        (folder / INDEX).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def shards_of(tensors: Mapping[str, LazyTensor]) -> Iterator[list[str]]:
+    shard, used = list[str](), 0
+    for name, tensor in tensors.items():
+        if shard and used + tensor.nbytes > SHARD_BYTES:
+            yield shard
+            shard, used = [], 0
+        shard.append(name)
+        used += tensor.nbytes
+    yield shard

@@ -1,0 +1,131 @@
+"""Acceptance of a draft on held-out prompts, for every draft length from one pass.
+
+A greedy engine commits the target's own tokens, and a chain counts only as far as the target agrees with it. So which
+drafts a cycle accepts can be read off a teacher-forced unroll along the target's greedy continuation: exactly what an
+engine counts, for all draft lengths at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.backends.reference.ops import draft_argmax
+from specgate.backends.reference.target import RopeTable
+from specgate.core.acceptance import AcceptanceRecord
+from specgate.eagle3.geometry import DraftGeometry
+from specgate.eagle3.weights import DraftWeights
+from specgate.pair_tools.train.own import repeated_share
+from specgate.pair_tools.train.target import FrozenTarget
+from specgate.pair_tools.train.unroll import unroll
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceRow:
+    """One context length: acceptance per draft length 1 … K, and the share of repeated 8-grams in the new text."""
+
+    context: int
+    prompts: int
+    records: tuple[AcceptanceRecord, ...]
+    repeated: float
+
+    def __str__(self) -> str:
+        lengths = "  ".join(f"spec-{r.k} {r.acceptance_length or 0:.2f}" for r in self.records)
+        return f"context {self.context:6d}  prompts {self.prompts:3d}  {lengths}  repeated {self.repeated:.0%}"
+
+
+@torch.no_grad()
+def acceptance_at(
+    target: FrozenTarget,
+    draft: DraftWeights,
+    geometry: DraftGeometry,
+    prompts: Tensor,
+    new_tokens: int,
+    most_drafts: int,
+    target_rows: RopeTable,
+    draft_rows: RopeTable,
+) -> AcceptanceRow:
+    """Continue `prompts` [B, P] by `new_tokens` greedy tokens, drafting 1 … `most_drafts` tokens a cycle.
+
+    `target_rows` and `draft_rows` hold RoPE rows for at least P + new_tokens + most_drafts positions.
+    """
+    context = prompts.shape[1]
+    # The last cycles look at tokens beyond the ones that are emitted.
+    text = target.continue_greedily(prompts, new_tokens + most_drafts, target_rows)
+    features, _ = target.features_and_stream(text, target_rows)
+    right = agreement(draft, geometry, features, text, context - 1, most_drafts, draft_rows)
+    records = tuple(count_cycles(right[:k], new_tokens) for k in range(1, most_drafts + 1))
+    repeated = float(repeated_share(text[:, context : context + new_tokens]).mean())
+    return AcceptanceRow(context, len(prompts), records, repeated)
+
+
+def agreement(
+    draft: DraftWeights,
+    geometry: DraftGeometry,
+    features: Tensor,
+    text: Tensor,
+    first_slot: int,
+    steps: int,
+    draft_rows: RopeTable,
+) -> Tensor:
+    """Which drafts of which chains the target agrees with: bool [steps, B, chains].
+
+    Entry [j, b, i] is draft j + 1 of the chain that starts from the feature at slot `first_slot` + i of `text` [B, T].
+    Slots that no window of these chains reaches are left out of the unroll.
+    """
+    start = 0 if geometry.window is None else max(0, first_slot + 1 - geometry.window)
+    length = text.shape[1]
+    rows = (draft_rows[0][:, start:length], draft_rows[1][:, start:length])
+    logits = unroll(draft, geometry, rows, features[:, start:], text.roll(-1, dims=1)[:, start:], steps)
+    expected = text.roll(-2, dims=1)[:, start:]
+    chains = length - steps - 1 - first_slot
+    first = first_slot - start
+    agrees = [draft_argmax(x, draft.target_ids) == expected for x in logits]
+    return torch.stack([x[:, first + j : first + j + chains] for j, x in enumerate(agrees)])
+
+
+def count_cycles(right: Tensor, new_tokens: int) -> AcceptanceRecord:
+    """Walk the cycles of every sequence until it has emitted `new_tokens` tokens (prefill token included).
+
+    `right` [K, B, chains]: a cycle from chain i accepts the leading run of right[:, b, i] and moves on by one more.
+    """
+    k = len(right)
+    accepted = right.long().cumprod(dim=0).sum(dim=0).tolist()
+    hist, emitted, truncated = [0] * (k + 1), 0, 0
+    for row in accepted:
+        at, left = 0, new_tokens - 1
+        while left > 0:
+            hist[row[at]] += 1
+            verified = row[at] + 1
+            emitted += min(verified, left)
+            truncated += max(0, verified - left)
+            left -= verified
+            at += verified
+    return AcceptanceRecord(k, tuple(hist), (sum(hist),) * k, emitted, truncated)
+
+
+def spread_prompts(stream: Tensor, context: int, most: int) -> Tensor:
+    """Up to `most` prompts [B, context], evenly spread over the token `stream` [N] and overlapping at most by half."""
+    count = max(0, min(most, 2 * len(stream) // context - 1))
+    starts = torch.linspace(0, len(stream) - context, count).long()
+    return stream[starts[:, None] + torch.arange(context)].long()
+
+
+def merged(rows: Sequence[AcceptanceRow]) -> AcceptanceRow:
+    """Several rows of one context length as one, token-weighted."""
+    records = tuple(
+        AcceptanceRecord(
+            same_k[0].k,
+            tuple(map(sum, zip(*(r.hist for r in same_k), strict=True))),
+            tuple(map(sum, zip(*(r.drafted_at_pos for r in same_k), strict=True))),
+            sum(r.emitted for r in same_k),
+            sum(r.truncated for r in same_k),
+        )
+        for same_k in zip(*(row.records for row in rows), strict=True)
+    )
+    prompts = sum(row.prompts for row in rows)
+    repeated = sum(row.repeated * row.prompts for row in rows) / prompts
+    return AcceptanceRow(rows[0].context, prompts, records, repeated)

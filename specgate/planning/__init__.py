@@ -1,0 +1,1 @@
+"""What is going to be measured."""

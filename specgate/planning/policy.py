@@ -1,0 +1,129 @@
+"""Policy YAML → `core.Policy`: which gate judges which cells, with which numbers.
+
+`micro` names the micro scenarios that must be green before a full run, by name or by file; a policy without it means
+all that the machine runs by default. A rule has `id`, `gate` and `required`, the globs `scenario` and `role` (default:
+all), and beside them the gate's own parameters. What a gate takes is asked of the gate and passed in, so that a
+plug-in's parameters are checked like ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from specgate.core import Policy, Rule, Scenario
+from specgate.errors import UsageError
+from specgate.files.yaml_schema import Form, Problem, nearest, parse, refusal
+from specgate.files.yamlfile import load
+from specgate.planning.scenario import find
+
+SHIPPED = Path(__file__).parents[1] / "gates" / "policies"
+FOR_CONTRASTS = SHIPPED / "contrast"
+"""Policies that judge one run against another (`specgate compare`), with gates of their own."""
+GateParams = Mapping[str, Mapping[str, type]]
+"""Gate name → the parameters a rule may set, with their types (`api.Gate.params`)."""
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class RuleForm(Form):
+    model_config = ConfigDict(extra="allow")  # a gate's own parameters, checked against what the gate takes
+
+    id: Text
+    gate: Text
+    required: bool
+    scenario: Text = "*"
+    role: Text = "*"
+
+
+class PolicyForm(Form):
+    schema_: Literal["specgate.policy/v1"] = Field(alias="schema")
+    micro: Annotated[list[Text], Field(min_length=1)] | None = None
+    rules: Annotated[list[RuleForm], Field(min_length=1)]
+
+
+def load_policy(path: Path, gates: GateParams) -> Policy:
+    """Read and check one file. Raises UsageError that lists every problem."""
+    document = load(path)
+    form = parse(PolicyForm, document)
+    if problems := [*_problems(form, gates), *_micro_problems(form, path)]:
+        raise refusal(document, problems)
+    return Policy(path.stem, tuple(_rule(r, gates[r.gate]) for r in form.rules), path, tuple(form.micro or ()))
+
+
+def micro_scenarios(policy: Policy) -> list[Scenario]:
+    """The scenarios that `policy.micro` names, a file seen from the policy's folder."""
+    return [_beside(name, policy.source_file) for name in policy.micro]
+
+
+def _beside(name: str, policy_file: Path | None) -> Scenario:
+    folder = policy_file.parent if policy_file else Path()
+    return find(str(folder / name) if name.endswith((".yaml", ".yml")) else name)
+
+
+def find_policy(name_or_path: str, gates: GateParams, folder: Path = SHIPPED) -> Policy:
+    """A policy of `folder` by name, or any by file. Raises UsageError with the nearest name."""
+    shipped = {p.stem: p for p in sorted(folder.glob("*.yaml"))}
+    path = shipped.get(name_or_path, Path(name_or_path))
+    if name_or_path not in shipped and not (path.suffix in (".yaml", ".yml") or path.is_file()):
+        hint = f"{nearest(name_or_path, shipped)}; or give a .yaml file"
+        raise UsageError(f"no such policy: {name_or_path!r}", hint=hint)
+    return load_policy(path, gates)
+
+
+def near_tie_margin(policy: Policy) -> float:
+    """The top-2 logit gap below which two batch shapes need not agree, as the policy's `tokens` rules have it."""
+    margins = [float(rule.params.get("near_tie_margin", 0.0)) for rule in policy.rules if rule.gate == "tokens"]
+    return min(margins, default=0.0)
+
+
+def _rule(form: RuleForm, params: Mapping[str, type]) -> Rule:
+    values = {key: params[key](value) for key, value in (form.model_extra or {}).items()}
+    return Rule(form.id, form.gate, form.required, form.scenario, form.role, values)
+
+
+def _problems(form: PolicyForm, gates: GateParams) -> Iterator[Problem]:
+    seen: dict[str, int] = {}
+    for i, rule in enumerate(form.rules):
+        if rule.id in seen:
+            yield Problem(("rules", i, "id"), f"rule {seen[rule.id] + 1} of this file has this id already")
+        seen.setdefault(rule.id, i)
+        if rule.gate not in gates:
+            yield Problem(("rules", i, "gate"), f"no such gate; {nearest(rule.gate, gates)}")
+            continue
+        given, params = rule.model_extra or {}, gates[rule.gate]
+        found = ((key, _param_problem(key, value, rule.gate, params)) for key, value in given.items())
+        wrong = [Problem(("rules", i, key), why) for key, why in found if why]
+        yield from wrong
+        if not wrong and (missing := [key for key in params if key not in given]):
+            yield Problem(("rules", i, "gate"), f"{rule.gate} needs {', '.join(missing)}")
+
+
+def _micro_problems(form: PolicyForm, path: Path) -> Iterator[Problem]:
+    required = [rule.scenario for rule in form.rules if rule.required]
+    for i, name in enumerate(form.micro or ()):
+        try:
+            scenario = _beside(name, path)
+        except UsageError as error:
+            yield Problem(("micro", i), str(error))
+            continue
+        if scenario.kind != "micro":
+            yield Problem(("micro", i), f"a {scenario.kind} scenario; only micro ones can come before a full run")
+        elif not any(fnmatchcase(scenario.name, pattern) for pattern in required):
+            yield Problem(("micro", i), "no required rule judges this scenario, so it could never be green")
+
+
+def _param_problem(key: str, value: object, gate: str, params: Mapping[str, type]) -> str | None:
+    if key not in params:
+        return f"neither a rule's own key nor a parameter of {gate}; {nearest(key, [*RuleForm.model_fields, *params])}"
+    accepts = (int, float) if params[key] is float else params[key]
+    if not isinstance(value, accepts) or (isinstance(value, bool) and params[key] is not bool):
+        return f"{gate} takes a {params[key].__name__} here"
+    if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
+        return f"{gate} takes a finite number, 0 or more, here"
+    return None

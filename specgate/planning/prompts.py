@@ -1,0 +1,241 @@
+"""Prompts: real text of exactly the asked length, chosen by seed, no two alike; warm-up uses other files.
+
+A prompt is a run of whole documents, each under a line with its path, cut at `context` tokens; the next prompt starts
+at the next document. Which documents come first depends on source and seed alone, not on the length asked for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from specgate.core import Scenario
+from specgate.core.tape import sha256_of_ids
+from specgate.errors import UsageError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from specgate.pairs.corpus import Corpus, Pool
+
+SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
+    "code": ("code",),
+    "docs": ("docs",),
+    "prose": ("prose",),
+    "mixed": ("code", "docs", "prose"),
+}
+RANDOM: Final = "random"
+"""Uniform token ids: for pairs whose tokens mean nothing."""
+
+CHARACTERS_PER_TOKEN: Final = 16
+"""A generous bound: so much text per missing token is tokenised first, the whole document only if it falls short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Where a stretch of a prompt comes from: its `tokens` tokens start at `offset`, the document at its beginning."""
+
+    corpus: str
+    version: str
+    path: str
+    offset: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    token_ids: tuple[int, ...]
+    excerpts: tuple[Excerpt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """`batch` prompts that are prefilled together."""
+
+    prompts: tuple[Prompt, ...]
+
+    @property
+    def token_ids(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(p.token_ids for p in self.prompts)
+
+    @property
+    def sha256(self) -> str:
+        return sha256_of_ids(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The prompt sets of one point."""
+
+    source: str
+    seed: int
+    measured: tuple[PromptSet, ...]
+    warmup: tuple[PromptSet, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Of all measured token ids."""
+        return sha256_of_ids(list(chain.from_iterable(s.token_ids for s in self.measured)))
+
+    def describe(self) -> dict[str, object]:
+        """What a result says of its prompts: hashes and origins, no text."""
+        return {
+            "source": self.source,
+            "seed": self.seed,
+            "pool": "measure",
+            "sha256": self.sha256,
+            "set_sha256": [s.sha256 for s in self.measured],
+            "warmup_sha256": [s.sha256 for s in self.warmup],
+            "sources": [[[asdict(e) for e in p.excerpts] for p in s.prompts] for s in self.measured],
+        }
+
+
+def build_prompts(scenario: Scenario, context: int, batch: int, tokenizer_file: Path | None, vocab: int) -> Prompts:
+    """`prompt_sets` measured and `warmup_sets` warm-up sets of `batch` prompts of exactly `context` tokens.
+
+    Raises UsageError for an unknown source, a missing tokenizer, a tokenizer of another vocabulary, and where the
+    source has fewer distinct prompts than asked for; EnvironmentRefused where the text has not been fetched.
+    """
+    w = scenario.workload
+    if w.source == RANDOM:
+        measured = random_prompts(f"{w.seed}/measure", context, vocab)
+        warmup = random_prompts(f"{w.seed}/warmup", context, vocab)
+    else:
+        tokenizer = load_tokenizer(scenario, tokenizer_file, vocab)
+        corpora = load_corpora(scenario)
+        measured = text_prompts(corpora, "measure", w.seed, context, tokenizer)
+        warmup = text_prompts(corpora, "warmup", w.seed, context, tokenizer)
+    return Prompts(
+        w.source,
+        w.seed,
+        take_sets(scenario, measured, w.prompt_sets, batch, context),
+        take_sets(scenario, warmup, w.warmup_sets, batch, context),
+    )
+
+
+def take_sets(
+    scenario: Scenario, prompts: Iterator[Prompt], sets: int, batch: int, context: int
+) -> tuple[PromptSet, ...]:
+    taken = list(islice(prompts, sets * batch))
+    if len(taken) < sets * batch:
+        raise UsageError(
+            f"scenario {scenario.name}: {sets} sets × batch {batch} = {sets * batch} prompts of {context} tokens asked "
+            f"for, source {scenario.workload.source!r} has {len(taken)} that differ",
+            hint="ask for fewer sets, a smaller batch, a shorter context, or source: mixed",
+        )
+    return tuple(PromptSet(tuple(taken[i * batch : (i + 1) * batch])) for i in range(sets))
+
+
+# ── from text ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def load_tokenizer(scenario: Scenario, file: Path | None, vocab: int) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    if file is None:
+        raise UsageError(
+            f"scenario {scenario.name}: workload.source {scenario.workload.source!r} needs the target's tokenizer.json",
+            hint=f"put it into the target's folder, or use source: {RANDOM}",
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers raises bare Exception for every kind of bad file
+        raise UsageError(
+            f"{file}: not a tokenizer ({error})", hint="it must be a Hugging Face tokenizer.json"
+        ) from error
+    if tokenizer.get_vocab_size() > vocab:
+        raise UsageError(f"{file}: {tokenizer.get_vocab_size()} tokens, but the target's vocabulary has {vocab}")
+    return tokenizer
+
+
+def load_corpora(scenario: Scenario) -> list[list[Corpus]]:
+    """The corpora of each kind of text that the scenario's source is made of."""
+    from specgate.pairs.assets import TEXTS
+    from specgate.pairs.corpus import wheel_corpus
+    from specgate.pairs.fetch import require
+
+    source = scenario.workload.source
+    if source not in SOURCES:
+        known = ", ".join([*SOURCES, RANDOM])
+        raise UsageError(f"scenario {scenario.name}: workload.source = {source!r}", hint=f"known: {known}")
+    return [
+        [wheel_corpus(a.package, a.version, require(a), a.files) for a in TEXTS if a.kind == kind]
+        for kind in SOURCES[source]
+    ]
+
+
+def text_prompts(
+    kinds: Sequence[Sequence[Corpus]], pool: Pool, seed: int, context: int, tokenizer: Tokenizer
+) -> Iterator[Prompt]:
+    """Prompts from the kinds of text in turn; a kind that runs out drops out."""
+    streams = [prompts_of_kind(corpora, pool, seed, context, tokenizer) for corpora in kinds]
+    while streams:
+        for stream in list(streams):
+            prompt = next(stream, None)
+            if prompt is None:
+                streams.remove(stream)
+            else:
+                yield prompt
+
+
+def prompts_of_kind(
+    corpora: Sequence[Corpus], pool: Pool, seed: int, context: int, tokenizer: Tokenizer
+) -> Iterator[Prompt]:
+    """Prompts of `context` tokens until the documents run out; no document is used twice."""
+    start = opening_ids(tokenizer)
+    ids, excerpts = list(start), list[Excerpt]()
+    for corpus, path in shuffled(corpora, pool, seed):
+        excerpt, piece = excerpt_of(corpus, path, len(ids), context - len(ids), tokenizer)
+        if excerpt is None:
+            continue
+        ids += piece
+        excerpts.append(excerpt)
+        if len(ids) == context:
+            yield Prompt(tuple(ids), tuple(excerpts))
+            ids, excerpts = list(start), []
+
+
+def shuffled(corpora: Sequence[Corpus], pool: Pool, seed: int) -> list[tuple[Corpus, str]]:
+    from specgate.pairs.corpus import pool_of
+
+    found = [(corpus, path) for corpus in corpora for path in corpus.paths if pool_of(corpus.name, path) == pool]
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def excerpt_of(
+    corpus: Corpus, path: str, offset: int, missing: int, tokenizer: Tokenizer
+) -> tuple[Excerpt | None, list[int]]:
+    """At most `missing` tokens from the beginning of a document; (None, []) where the file is no document."""
+    from specgate.pairs.corpus import load
+
+    document = load(corpus, path)
+    if document is None:
+        return None, []
+    text = f"# {path}\n\n{document.text}\n\n"
+    head = text[: missing * CHARACTERS_PER_TOKEN]
+    ids = tokenizer.encode(head, add_special_tokens=False).ids
+    if len(ids) < missing and len(head) < len(text):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+    ids = ids[:missing]
+    return Excerpt(corpus.name, corpus.version, path, offset, len(ids)), ids
+
+
+def opening_ids(tokenizer: Tokenizer) -> list[int]:
+    """What the tokenizer puts before every text: a BOS token, or nothing."""
+    plain = tokenizer.encode("a", add_special_tokens=False).ids
+    full = tokenizer.encode("a", add_special_tokens=True).ids
+    return full[: full.index(plain[0])]
+
+
+# ── without text ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def random_prompts(seed: str, context: int, vocab: int) -> Iterator[Prompt]:
+    generator = random.Random(seed)
+    while True:
+        yield Prompt(tuple(generator.choices(range(vocab), k=context)), ())

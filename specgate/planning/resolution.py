@@ -1,0 +1,84 @@
+"""Request ─► Config: what a command line means on this machine, or what an earlier run has fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specgate import plugins
+from specgate.api import ChecksOptions
+from specgate.core import PairRef, Scenario
+from specgate.errors import EnvironmentRefused, UsageError
+from specgate.files.run_folder import Config, RunFolder
+from specgate.pairs.resolve import refuse_two_names, resolve_pair
+from specgate.planning.policy import find_policy
+from specgate.planning.request import Request
+from specgate.planning.scenario import override, select
+from specgate.promotion.micro_gates import fitted, machine_size
+
+FIXED_BY_A_RUN = (
+    "backend",
+    "scenarios",
+    "only",
+    "policy",
+    "pair",
+    "target",
+    "draft",
+    "warmup_runs",
+    "measurement_runs",
+    "perf_mode",
+    "options",
+)
+
+
+def resolve(request: Request) -> Config:
+    size = machine_size()
+    backend = plugins.backend(request.backend) if request.backend else plugins.default_backend()
+    availability = backend.available()
+    if not availability.usable:
+        raise EnvironmentRefused(f"back end {backend.name!r} cannot run here: {availability.reason}")
+    if isinstance(backend, ChecksOptions):
+        backend.check_options(request.options)
+    gates = {name: gate.params for name, gate in plugins.gates().items()}
+    chosen = [
+        override(
+            scenario,
+            warmup_runs=request.warmup_runs,
+            measurement_runs=request.measurement_runs,
+            perf_mode=request.perf_mode,
+        )
+        for scenario in select(request.scenarios, request.only, request.kind, size)
+    ]
+    pair = chosen_pair(request, chosen)
+    chosen = fitted(chosen, pair, other_target=request.target is not None or request.pair is not None)
+    return Config(
+        kind=request.kind,
+        backend=backend.name,
+        pair=pair,
+        policy=find_policy(request.policy or ("seed" if size == "gpu" else "cpu"), gates),
+        scenarios={s.name: s for s in chosen},
+        options=request.options,
+    )
+
+
+def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:
+    """The command line's pair, else the scenarios'. Raises UsageError where they name several, or it names two."""
+    refuse_two_names(request.pair, request.target, request.draft)
+    if request.pair is not None:
+        return resolve_pair(request.pair, None, None)
+    names = {s.pair for s in scenarios}
+    if len(names) > 1 and request.target is None:
+        raise UsageError(f"scenarios of several pairs in one run: {', '.join(sorted(names))}", hint="run them apart")
+    return resolve_pair(names.pop(), request.target, request.draft)
+
+
+def read_back(request: Request) -> Config:
+    """The config of the run that is to go on. Raises UsageError for options that the run has fixed."""
+    assert request.resume is not None
+    if given := [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]:
+        options = ", ".join("--" + name.removesuffix("s").replace("_", "-") for name in given)
+        raise UsageError(f"--resume with {options}", hint="the run's own config.resolved.yaml says what it measures")
+    config = RunFolder.open(request.resume).read_config()
+    if config.kind != request.kind:
+        hint = f"continue it with specgate {config.kind} --resume"
+        raise UsageError(f"{request.resume} is a {config.kind} run", hint=hint)
+    return config

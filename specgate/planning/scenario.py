@@ -1,0 +1,191 @@
+"""Scenario YAML → `core.Scenario`.
+
+A scenario is one file; its name is the file's stem, its question the file's first line, a comment. `extends` names what
+it is laid over: a shipped base or scenario (`extends: base/cpu`), a file beside it (`extends: mine.yaml`), or a list of
+them, the last on top. Mappings are merged, lists replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import yaml
+
+from specgate.core import Budget, Grid, Scenario, Schedule, Workload
+from specgate.errors import EnvironmentRefused, UsageError
+from specgate.files.yaml_schema import Problem, nearest, parse, refusal
+from specgate.files.yamlfile import Document, load
+from specgate.planning.scenario_form import SCHEMA, Kind, Machine, ScenarioForm, contradictions
+
+SHIPPED = Path(__file__).parents[1] / "scenarios"
+
+
+# ── files to scenarios ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Read and check one file with everything it extends. Raises UsageError that lists every problem."""
+    document = resolve(path)
+    form = parse(ScenarioForm, document, list(_title_problems(document)))
+    if problems := list(contradictions(form)):
+        raise refusal(document, problems)
+    return Scenario(
+        name=path.stem,
+        question=document.head or "",
+        kind=form.kind,
+        family=form.family,
+        needs=form.needs,
+        pair=form.pair,
+        dtype=form.dtype,
+        grid=Grid(tuple(form.grid.context), tuple(form.grid.batch), tuple(form.grid.spec)),
+        workload=Workload(**form.workload.model_dump()),
+        budget=Budget(**form.budget.model_dump()),
+        schedule=Schedule(**form.schedule.model_dump()),
+        perf_mode=form.perf_mode,
+        timeout_s=form.timeout_s,
+        rope=form.rope.model_dump(exclude_none=True) if form.rope else None,
+        default=form.default,
+        source_file=path,
+    )
+
+
+def _title_problems(document: Document) -> Iterator[Problem]:
+    if document.head is None:
+        yield Problem((), "the first line must be a comment that asks the scenario's question")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", document.path.stem):
+        yield Problem((), f"the file's stem {document.path.stem!r} names the scenario: use letters, digits, . _ -")
+
+
+def resolve(path: Path, inside: tuple[Path, ...] = ()) -> Document:
+    """The document at `path` laid over what it extends."""
+    own = load(path)
+    chain = (*inside, path.resolve())
+    below: Document | None = None
+    for base in _bases(own):
+        if base.resolve() in chain:
+            circle = " → ".join(p.name for p in (*chain, base))
+            raise refusal(own, [Problem(("extends",), f"a scenario cannot extend itself: {circle}")])
+        layer = resolve(base, chain)
+        below = layer.over(below) if below else layer
+    whole = own.over(below) if below else own
+    return replace(whole, data={k: v for k, v in whole.data.items() if k != "extends"})
+
+
+def _bases(document: Document) -> list[Path]:
+    named = document.data.get("extends", [])
+    names = [named] if isinstance(named, str) else named
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise refusal(document, [Problem(("extends",), "a name, a file, or a list of them was expected")])
+    paths = [_file_named(n, document.path.parent) for n in names]
+    if missing := [n for n, p in zip(names, paths, strict=True) if not p.is_file()]:
+        why = f"no such base {missing[0]!r}; {nearest(missing[0], _shipped_names(bases=True))}, or a .yaml file"
+        raise refusal(document, [Problem(("extends",), why)])
+    return paths
+
+
+def _file_named(name: str, folder: Path) -> Path:
+    """A name with a YAML suffix is a file seen from `folder`; any other is shipped."""
+    return folder / name if name.endswith((".yaml", ".yml")) else SHIPPED / f"{name}.yaml"
+
+
+def _shipped_names(*, bases: bool = False) -> list[str]:
+    files = sorted(SHIPPED.rglob("*.yaml")) if bases else sorted(SHIPPED.glob("*.yaml"))
+    return [f.relative_to(SHIPPED).with_suffix("").as_posix() for f in files]
+
+
+def shipped() -> list[Scenario]:
+    """Every scenario that comes with specgate, by name."""
+    return [load_scenario(SHIPPED / f"{name}.yaml") for name in _shipped_names()]
+
+
+def find(name_or_path: str) -> Scenario:
+    """A shipped scenario by name, or any by file. Raises UsageError with the nearest name."""
+    if name_or_path in (names := _shipped_names()):
+        return load_scenario(SHIPPED / f"{name_or_path}.yaml")
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return load_scenario(path)
+    hint = f"{nearest(name_or_path, names)}; or give a .yaml file"
+    raise UsageError(f"no such scenario: {name_or_path!r}", hint=hint)
+
+
+# ── which ones run ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def select(names: Sequence[str], only: str | None, kind: Kind | None, machine: Machine) -> list[Scenario]:
+    """The scenarios to run: `names` (each a name, a file, or several with commas), or those meant for `machine`.
+
+    Without names: every shipped scenario of `kind` whose `needs` is the machine's own size, unless it says
+    `default: false`. `only` narrows either by glob. Raises UsageError where nothing is left or a name cannot be meant,
+    EnvironmentRefused where a named one needs a GPU and `machine` has none.
+    """
+    wanted = [n.strip() for given in names for n in given.split(",") if n.strip()]
+    chosen = [find(n) for n in wanted] if wanted else [s for s in shipped() if s.default and s.needs == machine]
+    if kind and wanted:
+        _check_kind(chosen, kind)
+    _check_machine(chosen, machine)
+    chosen = [s for s in chosen if kind in (None, s.kind)]
+    kept = {s.name: s for s in chosen if fnmatchcase(s.name, only or "*")}
+    if len({s.source_file for s in chosen}) > len({s.name for s in chosen}):
+        raise UsageError("two scenario files have one name: " + ", ".join(str(s.source_file) for s in chosen))
+    if not kept:
+        raise UsageError(f"--only {only}: no scenario left", hint=f"it narrows: {', '.join(s.name for s in chosen)}")
+    return list(kept.values())
+
+
+def _check_kind(chosen: Sequence[Scenario], kind: Kind) -> None:
+    if other := [s for s in chosen if s.kind != kind]:
+        s = other[0]
+        wrong = f"{s.source_file}: kind: {s.kind!r}: not for `specgate {kind}`"
+        raise UsageError(wrong, hint=f"run `specgate {s.kind}`")
+
+
+def _check_machine(chosen: Sequence[Scenario], machine: Machine) -> None:
+    if machine == "cpu" and (big := [s for s in chosen if s.needs == "gpu"]):
+        fitting = ", ".join(s.name for s in shipped() if s.needs == "cpu" and s.kind == big[0].kind)
+        raise EnvironmentRefused(
+            f"{big[0].source_file}: needs: 'gpu': there is none here", hint=f"meant for a CPU: {fitting}"
+        )
+
+
+def override(
+    scenario: Scenario,
+    *,
+    warmup_runs: int | None = None,
+    measurement_runs: int | None = None,
+    perf_mode: bool | None = None,
+) -> Scenario:
+    """`scenario` with a command line's wishes. Raises UsageError where the schedule would lose its balance."""
+    schedule = Schedule(
+        rounds=scenario.schedule.rounds if measurement_runs is None else measurement_runs,
+        warmup_rounds=scenario.schedule.warmup_rounds if warmup_runs is None else warmup_runs,
+    )
+    if schedule.rounds < 1 or schedule.warmup_rounds < 0:
+        asked = f"{schedule.rounds} measurement runs, {schedule.warmup_rounds} warm-up runs"
+        raise UsageError(f"{scenario.name}: {asked}", hint="at least 1 and 0")
+    if schedule.rounds * scenario.workload.prompt_sets % 2:
+        raise UsageError(
+            f"{scenario.name}: {scenario.workload.prompt_sets} prompt sets × {schedule.rounds} measurement runs is odd",
+            hint="the roles run in two orders that must balance: ask for an even number of runs",
+        )
+    return replace(scenario, schedule=schedule, perf_mode=scenario.perf_mode if perf_mode is None else perf_mode)
+
+
+def dump(scenario: Scenario) -> str:
+    """The scenario as one complete YAML file, nothing inherited; `load_scenario` reads an equal scenario back."""
+    fields = asdict(scenario)
+    for key in ("name", "question", "source_file"):
+        del fields[key]
+    fields["grid"] = {axis: list(values) for axis, values in fields["grid"].items()}
+    fields["budget"] = _without_none(fields["budget"])
+    whole = {"schema": SCHEMA, **_without_none(fields)}
+    text = yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=100)
+    return f"# {scenario.question}\n{text}"
+
+
+def _without_none(fields: Mapping[str, object]) -> dict[str, object]:
+    return {k: v for k, v in fields.items() if v is not None}

@@ -1,0 +1,122 @@
+"""The form of a scenario file: which keys there are, what each may hold, and what must not be combined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from specgate.files.yaml_schema import Form, Problem
+
+SCHEMA = "specgate.scenario/v1"
+MIN_PROMPTS = 8
+"""Different prompts that a cell sees before one repeats: fewer say more about the prompts than about the engine."""
+
+Kind = Literal["micro", "full"]
+Machine = Literal["cpu", "gpu"]
+
+
+def ascending(values: list[int]) -> list[int]:
+    if any(later <= earlier for earlier, later in pairwise(values)):
+        raise ValueError(f"must ascend without repeats: {sorted(set(values))}")
+    return values
+
+
+Count = Annotated[int, Field(ge=1)]
+Axis = Annotated[list[Count], Field(min_length=1), AfterValidator(ascending)]
+DraftLength = Annotated[int, Field(ge=1, le=8)]
+
+
+class GridForm(Form):
+    context: Axis
+    batch: Axis
+    spec: Annotated[list[DraftLength], Field(min_length=1), AfterValidator(ascending)]
+
+
+class WorkloadForm(Form):
+    source: Literal["mixed", "code", "docs", "prose", "random"]
+    seed: Annotated[int, Field(ge=0)]
+    prompt_sets: Count
+    warmup_sets: Count
+
+
+class BudgetForm(Form):
+    steps: Count | None = None
+    new_tokens: Annotated[int, Field(ge=2)] | None = None
+    ignore_eos: bool = True
+
+    @model_validator(mode="after")
+    def one_limit(self) -> BudgetForm:
+        if (self.steps is None) == (self.new_tokens is None):
+            raise ValueError("set exactly one of steps (engine steps per block) and new_tokens (per request)")
+        return self
+
+
+class ScheduleForm(Form):
+    rounds: Count
+    warmup_rounds: Annotated[int, Field(ge=0)]
+
+
+ROPE_KEYS: dict[str, set[str]] = {
+    "linear": set(),
+    "yarn": {"attention_factor", "beta_fast", "beta_slow"},
+    "llama3": {"low_freq_factor", "high_freq_factor"},
+}
+
+
+class RopeForm(Form):
+    """Hugging Face keys of `rope_scaling`."""
+
+    rope_type: Literal["yarn", "linear", "llama3"]
+    factor: Annotated[float, Field(ge=1)]
+    original_max_position_embeddings: Count | None = None
+    attention_factor: Annotated[float, Field(gt=0)] | None = None
+    beta_fast: Annotated[float, Field(gt=0)] | None = None
+    beta_slow: Annotated[float, Field(gt=0)] | None = None
+    low_freq_factor: Annotated[float, Field(gt=0)] | None = None
+    high_freq_factor: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def keys_of_its_type(self) -> RopeForm:
+        of_type = ROPE_KEYS[self.rope_type]
+        common = {"rope_type", "factor", "original_max_position_embeddings"}
+        given = self.model_dump(exclude_none=True).keys() - common
+        if given - of_type:
+            raise ValueError(f"rope_type {self.rope_type} has no {', '.join(sorted(given - of_type))}")
+        if self.rope_type == "llama3" and given != of_type:
+            raise ValueError("rope_type llama3 needs low_freq_factor and high_freq_factor")
+        return self
+
+
+class ScenarioForm(Form):
+    schema_: Literal["specgate.scenario/v1"] = Field(alias="schema")
+    extends: None = None  # resolved before a form is read; listed so that it counts as a known key
+    kind: Kind
+    family: Annotated[str, Field(min_length=1)]
+    needs: Machine
+    pair: Annotated[str, Field(min_length=1)]
+    dtype: Literal["float32", "bfloat16", "float16"]
+    grid: GridForm
+    workload: WorkloadForm
+    budget: BudgetForm
+    schedule: ScheduleForm
+    perf_mode: bool = False
+    timeout_s: Annotated[float, Field(gt=0)]
+    rope: RopeForm | None = None
+    default: bool = True
+
+
+def contradictions(form: ScenarioForm) -> Iterator[Problem]:
+    """What no single key is to blame for."""
+    sets, rounds, batch = form.workload.prompt_sets, form.schedule.rounds, form.grid.batch[0]
+    if form.kind == "micro" and form.budget.steps is None:
+        yield Problem(("budget",), "a micro scenario counts engine steps: set steps, not new_tokens")
+    if sets * batch < MIN_PROMPTS:
+        enough = -(-MIN_PROMPTS // batch)
+        why = f"{sets} × batch {batch} = {sets * batch} different prompts; {MIN_PROMPTS} are needed: {enough} or more"
+        yield Problem(("workload", "prompt_sets"), why)
+    if sets * rounds % 2:
+        why = f"with {sets} prompt sets an odd number of rounds, so the roles' two orders cannot balance: make one even"
+        yield Problem(("schedule", "rounds"), why)

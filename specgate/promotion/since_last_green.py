@@ -1,0 +1,40 @@
+"""What differs between a run and the last green one before it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+from specgate.analysis.environment_diff import differences
+from specgate.core import LastGreen, Run
+from specgate.errors import SpecgateError
+from specgate.files.run_folder import Config, RunFolder, without_home
+from specgate.promotion.claim import subject_of
+from specgate.promotion.ledger import Entry
+from specgate.promotion.streak import GREEN, at
+
+
+def previous_green(run: Run, config: Config, entries: Iterable[Entry]) -> Entry | None:
+    """The last entry of a green run of this kind and subject from before `run` started; None where there is none."""
+    started, subject = datetime.fromisoformat(run.started), subject_of(config)
+    same = (e for e in entries if e.run != run.id and e.kind == run.kind and e.subject == subject)
+    return max((e for e in same if e.state in GREEN and at(e) <= started), key=at, default=None)
+
+
+def compared(run: Run, green: Entry | None, folder: Path) -> LastGreen | None:
+    """`run`, which has ended, against the green one, whose run folder lies in `folder`."""
+    if green is None:
+        return None
+    try:
+        before = RunFolder.open(folder / green.run, read_only=True).read_run()
+    except SpecgateError:  # moved away, or of another version of specgate
+        return LastGreen(green.run, green.time, None)
+    return LastGreen(green.run, green.time, tuple(differences(ground(before), ground(run))))
+
+
+def ground(run: Run) -> dict[str, object]:
+    """Fingerprint and environment, as they are stored."""
+    found: dict[str, object] = json.loads(without_home(json.dumps({"fingerprint": run.fingerprint, **run.environment})))
+    return found

@@ -1,0 +1,146 @@
+"""`specgate calibrate`: an A/A run, reduced to a noise passport.
+
+Every round of a scenario is run with each of its roles twice in a row. Of the two blocks, "candidate" is the second
+where the round runs forward and the first where it runs backward, as the blocks of a real pair take turns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import click
+
+from specgate.analysis.paired_blocks import speed
+from specgate.analysis.reduce import check_block
+from specgate.analysis.stats import Pairs
+from specgate.core import BASELINE, Block, Cell, EngineFacts, Plan, Round, State
+from specgate.errors import BackendError, ExitCode, InvalidResult
+from specgate.files.json_record import write_record
+from specgate.files.run_folder import Config, RunFolder, label_of
+from specgate.machine import inventory
+from specgate.machine.noise_passport import SCHEMA, CellNoise, Passport, effect, file_of
+from specgate.planning.plan import build_plan
+from specgate.planning.request import Request
+from specgate.planning.resolution import resolve
+from specgate.run.progress import progress
+from specgate.run.runner import Runner, in_round
+from specgate.run.session import fitting_prompts, now
+
+
+def calibrate(request: Request, margin_pct: float) -> ExitCode:
+    """Measure, write the passport, print it. ENV_REJECTED where a difference of `margin_pct` is not excluded.
+
+    Raises BackendError where the engine failed, InvalidResult where its blocks contradict themselves: such a run says
+    nothing of the machine, and a passport that is there stays.
+    """
+    config = resolve(request)
+    plan = twice(build_plan(tuple(config.scenarios.values()), config.backend))
+    prompts = fitting_prompts(plan, config)
+    tree = inventory.source_tree_sha256()
+    folder = RunFolder.create(request.out, "calibrate", label_of(tuple(config.scenarios)), tree)
+    folder.write_config(config)
+    folder.write_json("env.json", inventory.environment())
+    click.echo(f"run folder {folder.path}")
+    with folder.lock(), progress(request.plain) as report:
+        runner = Runner(plan, prompts, config, folder, report)
+        runner.run()
+    if runner.failures:
+        raise BackendError(next(iter(runner.failures.values())))
+    made_of = fingerprint(config, tree, next(iter(runner.engines.values())))
+    passport = reduce(plan, folder.blocks(), margin_pct, folder.id, made_of)
+    write_record(Passport, passport, folder.path / "noise.json", SCHEMA)
+    folder.write_manifest()
+    write_record(Passport, passport, file_of(request.out), SCHEMA)
+    for key, cell in passport.cells.items():
+        click.echo(line_of(key, cell))
+    click.echo(f"noise passport {file_of(request.out)}")
+    click.echo(f"this machine is {'accepted' if passport.accepted else 'rejected'} at {margin_pct:g} %")
+    return ExitCode.PASS if passport.accepted else ExitCode.ENV_REJECTED
+
+
+def twice(plan: Plan) -> Plan:
+    """Every round with each of its roles twice in a row."""
+    rounds = (replace(r, order=tuple(role for role in r.order for _ in range(2))) for r in plan.rounds)
+    return replace(plan, rounds=tuple(rounds))
+
+
+def fingerprint(config: Config, tree: str, facts: EngineFacts) -> dict[str, str | None]:
+    gpu = inventory.visible_gpu() or {}
+    return {
+        "source_tree_sha256": tree,
+        "config_sha256": config.digest,
+        "target_sha256": facts.target_sha256,
+        "draft_sha256": facts.draft_sha256,
+        "gpu_uuid": str(gpu["uuid"]) if gpu else None,
+        "driver": str(gpu["driver"]) if gpu else None,
+        "cpu": inventory.cpu_model(),
+        "device": facts.device,
+    }
+
+
+def reduce(
+    plan: Plan, blocks: Sequence[Block], margin_pct: float, run: str, made_of: dict[str, str | None]
+) -> Passport:
+    """Pure but for the date. Raises InvalidResult where a cell has too few pairs."""
+    cells = {cell.key: noise_of(plan, cell, blocks, margin_pct) for cell in plan.cells}
+    return Passport(now(), run, made_of["device"] or "", margin_pct, made_of, cells)
+
+
+def noise_of(plan: Plan, cell: Cell, blocks: Sequence[Block], margin_pct: float) -> CellNoise:
+    """A/A pairs of one cell, as `gates/speed` treats its pairs, in a single look."""
+    scenario = plan.scenarios[cell.point.scenario]
+    mine = [b for b in blocks if b.cell == cell and not b.warmup]
+    for block in mine:
+        check_block(block)
+    rounds = [r for r in plan.rounds_of(cell.point) if not r.warmup]
+    couples = [(turn, r, couple) for turn, r in enumerate(rounds) if (couple := couple_of(mine, r))]
+    whole = scenario.kind == "full"
+    pairs = Pairs(
+        log_ratios=[direction(r) * math.log(speed(b, whole) / speed(a, whole)) for _, r, (a, b) in couples],
+        orders=[direction(r) for _, r, _ in couples],
+        prompt_sets=[r.prompt_set for _, r, _ in couples],
+        turns=[turn for turn, _, _ in couples],
+    )
+    found = pairs.interval()
+    mde = effect(found.sd, scenario) if found else None
+    if found is None or mde is None:
+        raise InvalidResult(f"{cell.key}: {len(couples)} pairs of blocks: too few for an interval")
+    margin = math.log1p(margin_pct / 100)
+    if -margin < found.low and found.high < margin:
+        state = State.PASS
+    else:
+        state = State.FAIL if found.low > margin or found.high < -margin else State.INCONCLUSIVE
+    drift = trend([b for _, _, couple in couples for b in couple])
+    return CellNoise(len(couples), found.sd, found.slot_effect, drift, mde, found.mean, found.low, found.high, state)
+
+
+def couple_of(blocks: Sequence[Block], round_: Round) -> tuple[Block, Block] | None:
+    """The two blocks of a role in a round, in running order; None where one is missing or emitted nothing."""
+    found = sorted((b for b in blocks if in_round(b, round_) and b.emitted), key=lambda b: b.slot)
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
+def direction(round_: Round) -> int:
+    """+1 where the round runs its roles forward, −1 where backward."""
+    return 1 if round_.order[0] == BASELINE else -1
+
+
+def trend(blocks: Sequence[Block]) -> float:
+    """Least-squares slope of ln(time per step) over the running number of a block.
+
+    Per step, since the tokens of a step depend on the prompts, whose order would pass for a trend. A server shows no
+    steps: per token then.
+    """
+    import numpy as np
+
+    logs = np.log([b.elapsed_ns / (len(b.step_ns) or b.emitted) for b in blocks])
+    return float(np.polyfit(np.arange(len(blocks)), logs, 1)[0])
+
+
+def line_of(key: str, cell: CellNoise) -> str:
+    return (
+        f"cell {key}: {cell.state}, {cell.pairs} pairs, sd {cell.sd:.2%}, slot effect {cell.slot_effect:+.2%}, "
+        f"drift {cell.drift_per_block:+.3%} per block, can tell {cell.mde:.2%}"
+    )

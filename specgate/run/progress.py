@@ -1,0 +1,54 @@
+"""Progress, drawn between blocks only: a rich bar on a terminal, one plain line per block anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import click
+
+from specgate.core import Block
+from specgate.run.runner import Progress
+
+
+@contextmanager
+def progress(plain: bool) -> Iterator[Progress]:
+    """A callback that is given every finished block, with the blocks done and planned."""
+    if plain:
+
+        def tell(block: Block, done: int, planned: int) -> None:
+            with suppress(BrokenPipeError):  # a reader that has gone must not end the measurement
+                click.echo(block_line(block, done, planned))
+
+        yield tell
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    done = (MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(None), *done, TextColumn("left"), TimeRemainingColumn())
+    # auto_refresh would draw from a thread of its own while a block is being timed.
+    with Bar(*columns, auto_refresh=False, transient=True) as bar:
+        task = bar.add_task("starting the engine", total=None)
+        bar.refresh()
+
+        def advance(block: Block, done: int, planned: int) -> None:
+            speed = f"{tokens_per_second(block):.1f} tok/s"
+            what = f"{block.point.scenario} {block.role} {speed}"
+            bar.update(task, completed=done, total=planned, description=what)
+            bar.refresh()
+
+        yield advance
+
+
+def block_line(block: Block, done: int, planned: int) -> str:
+    kind = "warm-up" if block.warmup else "block"
+    return (
+        f"[{done}/{planned}] {block.point.scenario} c{block.point.context} b{block.point.batch} set {block.prompt_set} "
+        f"{kind} {block.round}.{block.slot} {block.role}: {tokens_per_second(block):.2f} tok/s"
+    )
+
+
+def tokens_per_second(block: Block) -> float:
+    """Emitted tokens per second of the decode stretch, all slots together."""
+    return block.emitted / (block.elapsed_ns / 1e9) if block.elapsed_ns else 0.0

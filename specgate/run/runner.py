@@ -1,0 +1,308 @@
+"""The one measuring loop: plan → worker → blocks in the journal.
+
+Per prompt set: prefill once, then rounds of blocks, baseline and spec interleaved, every block from the identical
+state. (A full run prefills anew before every block, since whole requests are its question.) A prompt set comes back in
+every pass. Nothing is drawn or judged here; progress is reported, and whether a point may end early is asked, between
+blocks only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from specgate.analysis.paired_blocks import find_divergences
+from specgate.analysis.stats import planned_looks
+from specgate.api import Decoded, Engine, OpenRequest
+from specgate.core import (
+    PASS_ROUNDS,
+    Block,
+    BlockTrace,
+    Budget,
+    Cell,
+    Divergence,
+    EngineFacts,
+    Finish,
+    Margin,
+    Plan,
+    Point,
+    Role,
+    Round,
+    Scenario,
+)
+from specgate.errors import BackendError, UsageError
+from specgate.files.run_folder import Config, RunFolder
+from specgate.planning.plan import positions_needed
+from specgate.planning.prompts import Prompts
+from specgate.run.worker import EngineWorker
+
+TRACED_STEPS = 16
+"""Steps of a traced block at most: every step of a loop does the same, and traces are large."""
+
+Progress = Callable[[Block, int, int], None]
+Ended = Callable[[Point, Sequence[Block], Sequence[Margin], Mapping[str, EngineFacts]], bool]
+"""Whether what is journaled decides a point; asked at its looks."""
+
+
+def never(point: Point, blocks: Sequence[Block], margins: Sequence[Margin], engines: Mapping[str, EngineFacts]) -> bool:
+    return False
+
+
+class Runner:
+    """Runs a plan into a run folder; rounds that the journal already holds are not run again.
+
+    `admit` is called with an engine's facts before its first block; what it raises ends the run. Afterwards `engines`
+    and `failures` say, by point key, what measured a point and why it is missing or incomplete.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        prompts: Mapping[str, Prompts],
+        config: Config,
+        folder: RunFolder,
+        progress: Progress,
+        ended: Ended = never,
+        admit: Callable[[EngineFacts], None] = lambda facts: None,
+    ) -> None:
+        self.plan, self.prompts, self.config = plan, prompts, config
+        self.folder, self.progress, self.ended, self.admit = folder, progress, ended, admit
+        self.blocks, self.margins = folder.blocks(), folder.margins()
+        self.engines, self.traces = folder.engines(), folder.traces()
+        watched = (s.session for s in folder.samples())
+        self.session = max((*(b.session for b in self.blocks), *watched), default=-1)
+        self.failures: dict[str, str] = {}
+        self.todo = [p for p in plan.points if self._unfinished(p)]
+        self.finished = 0
+        self.total = sum(len(r.order) for p in self.todo for r in plan.rounds_of(p) if r.warmup or not self._done(r))
+
+    def run(self) -> None:
+        """Run what is missing. A failed point is recorded, the next one gets a fresh engine; other errors propagate."""
+        for _, points in groupby(self.todo, key=self._engine_key):
+            self._run_points(list(points))
+
+    def _unfinished(self, point: Point) -> bool:
+        measured = [r for r in self.plan.rounds_of(point) if not r.warmup]
+        missing = not all(map(self._done, measured)) or any(True for _ in self._unexplained(point))
+        return missing or bool(self._untraced(point))
+
+    def _engine_key(self, point: Point) -> tuple[object, ...]:
+        """Points with equal keys share one engine process."""
+        scenario = self.plan.scenarios[point.scenario]
+        return point.backend, scenario.dtype, scenario.rope and tuple(sorted(scenario.rope.items())), scenario.perf_mode
+
+    def _run_points(self, points: Sequence[Point]) -> None:
+        worker: EngineWorker | None = None
+        try:
+            # Traced last: a profiler that has once looked at a process may slow what it does afterwards.
+            for run, point in [(run, p) for run in (self._run_point, self._trace_point) for p in points]:
+                if point.key in self.failures:
+                    continue
+                try:
+                    worker = worker or self._open(points)
+                    run(point, worker)
+                except BackendError as error:
+                    self.failures[point.key] = str(error)
+                    if worker is not None:
+                        worker.close()
+                    worker = None
+        finally:
+            if worker is not None:
+                worker.close()
+
+    def _open(self, points: Sequence[Point]) -> EngineWorker:
+        request = open_request(self.plan, points, self.config, self.folder.log(""))
+        self.session += 1
+        log = self.folder.log(f"worker-{self.session}.log")
+        worker = EngineWorker(points[0].backend, request, patience_s(self.plan, points), log)
+        try:
+            self.admit(worker.facts())
+            for point in points:
+                self._register(point, worker.facts())
+        except BaseException:
+            worker.close()
+            raise
+        return worker
+
+    def _register(self, point: Point, facts: EngineFacts) -> None:
+        """Raises UsageError where blocks of this point were measured on something else."""
+        before = self.engines.setdefault(point.key, facts)
+        for key in ("target_sha256", "draft_sha256", "device", "dtype", "capture_rule", "tape_sha256", "tuned_sha256"):
+            old, new = getattr(before, key), getattr(facts, key)
+            if old != new:
+                hint = "start a new run: blocks of two engines must not be paired"
+                raise UsageError(f"{self.folder.path}: {point.key}: {key}: it was {old}, it is {new} now", hint=hint)
+        self.folder.append_engine(point.key, facts)
+
+    def _run_point(self, point: Point, engine: EngineWorker) -> None:
+        scenario = self.plan.scenarios[point.scenario]
+        prompts, looks = self.prompts[point.key], planned_looks(scenario)
+        visits = [list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=visit_of)]
+        measured = 0
+        for number, rounds in enumerate(visits, 1):
+            self._run_prompt_set(scenario, point, rounds, prompts, engine)
+            measured += sum(not r.warmup for r in rounds)
+            if measured in looks and self.ended(point, self.blocks, self.margins, self.engines):
+                self.total -= sum(len(r.order) for left in visits[number:] for r in left if not self._done(r))
+                return
+
+    def _run_prompt_set(
+        self, scenario: Scenario, point: Point, rounds: Sequence[Round], prompts: Prompts, engine: Engine
+    ) -> None:
+        # A new process is cold: its warm-up rounds run again, whatever an earlier one has run.
+        warmup, prompt_set = rounds[0].warmup, rounds[0].prompt_set
+        todo = [r for r in rounds if r.warmup or not self._done(r)]
+        if not todo and not any(True for _ in self._unexplained(point, prompt_set)):
+            return
+        ids = (prompts.warmup if warmup else prompts.measured)[prompt_set].token_ids
+        shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
+        for round_ in todo:
+            for slot, role in enumerate(round_.order):
+                own, asked_ns = scenario.kind == "full", time.monotonic_ns()
+                prefill_ns = engine.prefill(ids, draft=role.speculative) if own else shared_ns
+                decoded = engine.decode(role, scenario.budget, ())
+                block = make_block(round_, slot, role, self.session, prefill_ns, decoded)
+                self._record(replace(block, span_ns=(asked_ns, time.monotonic_ns())))
+        if not warmup:
+            self._explain(point, prompt_set, engine)
+
+    def _trace_point(self, point: Point, worker: EngineWorker) -> None:
+        """One untimed block of every role under a profiler, where the scenario asks for the PERF_MODE invariants."""
+        roles = [cell.role for cell in self._untraced(point)]
+        if not roles:
+            return
+        scenario, ids = self.plan.scenarios[point.scenario], self.prompts[point.key].measured[0].token_ids
+        longest = scenario.budget.longest(0)
+        budget = Budget(steps=min(TRACED_STEPS, longest), ignore_eos=scenario.budget.ignore_eos)
+        worker.prefill(ids, draft=any(role.speculative for role in roles))
+        for role in roles:
+            decoded, seen = worker.trace(role, budget)
+            trace = BlockTrace(
+                cell=Cell(point, role).key,
+                prompt_set=0,
+                session=self.session,
+                source="engine" if self.engines[point.key].acceptance == "scripted" else "profiler",
+                steps=len(decoded.step_ns),
+                tokens=decoded.tokens,
+                kernels=seen.kernels,
+                copies=seen.copies,
+                calls=seen.calls,
+                unseen=seen.unseen,
+            )
+            self.folder.append_trace(trace)
+            self.traces[trace.cell] = trace
+
+    def _untraced(self, point: Point) -> list[Cell]:
+        scenario = self.plan.scenarios[point.scenario]
+        cells = [Cell(point, role) for role in scenario.roles] if scenario.perf_mode else []
+        return [cell for cell in cells if cell.key not in self.traces]
+
+    def _record(self, block: Block) -> None:
+        self.folder.append(block)
+        self.blocks.append(block)
+        self.finished += 1
+        self.progress(block, self.finished, self.total)
+
+    def _done(self, round_: Round) -> bool:
+        return whole_session(self.blocks, round_) is not None
+
+    def _explain(self, point: Point, prompt_set: int, engine: Engine) -> None:
+        """Ask for the top-2 margin wherever a spec block left the baseline, while the prompts are still cached."""
+        for cell, d, baseline in list(self._unexplained(point, prompt_set)):
+            top2 = engine.top2(d.slot, baseline.tokens[d.slot][: d.position])
+            if top2 is None:
+                continue
+            margin = Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, *top2)
+            self.folder.append_margin(margin)
+            self.margins.append(margin)
+
+    def _unexplained(self, point: Point, prompt_set: int | None = None) -> Iterator[tuple[Cell, Divergence, Block]]:
+        """Divergences in whole rounds of `point` whose margin is not known yet. Forced acceptance explains them all."""
+        if (facts := self.engines.get(point.key)) is not None and facts.acceptance == "forced":
+            return
+        known = {(m.cell, m.prompt_set, m.round, m.slot, m.position) for m in self.margins}
+        mine = [b for b in self.blocks if b.point == point and not b.warmup and prompt_set in (None, b.prompt_set)]
+        for cell, d, baseline in find_divergences(whole_rounds(self.plan, mine)):
+            if (cell.key, d.prompt_set, d.round, d.slot, d.position) not in known:
+                yield cell, d, baseline
+
+
+def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path) -> OpenRequest:
+    """What one engine must hold for `points`, which share dtype, RoPE and PERF_MODE."""
+    scenarios = [plan.scenarios[p.scenario] for p in points]
+    first = scenarios[0]
+    return OpenRequest(
+        pair=replace(config.pair, rope=first.rope) if first.rope else config.pair,
+        dtype=first.dtype,
+        max_batch=max(p.batch for p in points),
+        max_positions=max(positions_needed(s, p) for s, p in zip(scenarios, points, strict=True)),
+        max_k=max(role.k for s in scenarios for role in s.roles),
+        perf_mode=first.perf_mode,
+        options=config.options,
+        logs=logs,
+    )
+
+
+def patience_s(plan: Plan, points: Sequence[Point]) -> float:
+    """How long an answer of the engine for `points` may take."""
+    return max(plan.scenarios[p.scenario].timeout_s for p in points)
+
+
+def visit_of(round_: Round) -> tuple[object, ...]:
+    """Rounds with equal keys that follow each other share a prefill."""
+    return round_.warmup, round_.prompt_set, None if round_.warmup else round_.index // PASS_ROUNDS
+
+
+def whole_session(blocks: Sequence[Block], round_: Round) -> int | None:
+    """The session that ran every role of `round_`; None where none did. A pair must come from one process."""
+    found = {(b.role, b.session) for b in blocks if in_round(b, round_)}
+    return next((s for _, s in sorted(found) if all((role, s) in found for role in round_.order)), None)
+
+
+def whole_rounds(plan: Plan, blocks: Sequence[Block]) -> list[Block]:
+    """The blocks that may be judged: of every round that one process ran whole, in plan order."""
+    of: dict[tuple[Point, int, int, bool], list[Block]] = defaultdict(list)
+    for b in blocks:
+        of[b.point, b.prompt_set, b.round, b.warmup].append(b)
+    kept = []
+    for round_ in plan.rounds:
+        found = of.get((round_.point, round_.prompt_set, round_.index, round_.warmup), [])
+        session = whole_session(found, round_)
+        kept += [b for b in found if b.session == session]
+    return kept
+
+
+def in_round(block: Block, round_: Round) -> bool:
+    return (block.point, block.prompt_set, block.round, block.warmup) == (
+        round_.point,
+        round_.prompt_set,
+        round_.index,
+        round_.warmup,
+    )
+
+
+def make_block(round_: Round, slot: int, role: Role, session: int, prefill_ns: int, decoded: Decoded) -> Block:
+    return Block(
+        point=round_.point,
+        role=role,
+        prompt_set=round_.prompt_set,
+        round=round_.index,
+        slot=slot,
+        warmup=round_.warmup,
+        session=session,
+        prefill_ns=prefill_ns if decoded.prefill_ns is None else decoded.prefill_ns,
+        elapsed_ns=decoded.elapsed_ns,
+        step_ns=decoded.step_ns,
+        tokens=decoded.tokens,
+        accepted=decoded.accepted,
+        drafted=decoded.drafted,
+        truncated=decoded.truncated,
+        finish=tuple(Finish(f) for f in decoded.finish),
+        counters=decoded.counters,
+        phase_ns=decoded.phase_ns,
+        served=decoded.served,
+    )

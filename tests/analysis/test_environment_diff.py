@@ -1,0 +1,49 @@
+"""Two records of an environment, and what of them is a difference."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.analysis.environment_diff import differences, flat
+
+leaves = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
+keys = st.text("abc", min_size=1, max_size=3)
+records = st.dictionaries(keys, leaves | st.dictionaries(keys, leaves, min_size=1, max_size=3), max_size=4)
+
+
+def test_nested_records_are_flat_with_their_path_as_key() -> None:
+    facts = {"host": {"cpu": "x", "load": [1, 2]}, "gpus": [{"name": "a"}, {"name": None}], "empty": {}}
+    assert list(flat(facts)) == [
+        ("host.cpu", "x"),
+        ("host.load", "[1, 2]"),
+        ("gpus[0].name", "a"),
+        ("gpus[1].name", "unknown"),
+        ("empty", "{}"),
+    ]
+
+
+@given(records)
+def test_a_record_does_not_differ_from_itself(record: dict[str, object]) -> None:
+    assert list(differences(record, record)) == []
+
+
+@given(records, records)
+def test_every_key_that_differs_is_named_once_with_both_sides(a: dict[str, object], b: dict[str, object]) -> None:
+    then, now = dict(flat(a)), dict(flat(b))
+    found = list(differences(a, b))
+    expected = {key: (then.get(key), now.get(key)) for key in then.keys() | now.keys() if then.get(key) != now.get(key)}
+    assert {key: (was, is_) for key, was, is_ in found} == expected
+    assert len(found) == len(expected)
+
+
+def test_what_is_of_one_moment_is_no_difference() -> None:
+    def record(clock: int, driver: str) -> dict[str, object]:
+        return {
+            "host": {"load_average": [clock, 0, 0]},
+            "gpus": [{"sm_clock_mhz": clock, "driver": driver}, {"temperature_c": clock}],
+            "env_before": {"gpu": {"power_mw": clock}},
+            "selftest": str(clock),
+        }
+
+    assert list(differences(record(1, "580"), record(2, "581"))) == [("gpus[0].driver", "580", "581")]

@@ -1,0 +1,206 @@
+"""Samples belong to the blocks they were taken around; counters are compared across a point, clocks within blocks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.analysis.machine_conditions import conditions_of
+from specgate.core.conditions import GpuProcess
+from tests.support.factories import blocks_of, plan_of, scenario
+from tests.support.surroundings import (
+    BLOCKS,
+    PLAN,
+    SAMPLES,
+    SECOND,
+    conditions,
+    disturbed,
+    gpu,
+    no_gpu,
+    timed,
+    watched,
+)
+
+MEASURED = [b for b in BLOCKS if not b.warmup]
+WHOLE = slice(None)
+
+
+def test_a_quiet_machine_is_quiet() -> None:
+    found = conditions(SAMPLES)
+    assert found.blocks == found.watched == len(MEASURED) == 16
+    assert found.longest_gap_s == pytest.approx(0.5)
+    assert found.clock_jump_s == 0.0
+    assert found.other_cpu_share == pytest.approx(0.02)
+    seen = found.gpu
+    assert (seen.missing, seen.zeros, seen.foreign, dict(seen.unread)) == (0, (), (), {})
+    assert seen.seen_at_work and seen.thermal_violation_ns == 0 and seen.temperature_c == (51, 51)
+    assert seen.sm_clock_mhz == {"baseline": 1980.0, "spec-3": 1980.0}
+
+
+def test_the_order_of_the_samples_does_not_matter() -> None:
+    shuffled = list(SAMPLES)
+    random.Random(3).shuffle(shuffled)
+    assert conditions(shuffled) == conditions(SAMPLES)
+
+
+def test_what_happens_before_and_after_the_measured_blocks_of_a_point_is_not_its_own() -> None:
+    start, end = MEASURED[0].span_ns, MEASURED[-1].span_ns
+    assert start is not None and end is not None
+    hot = [
+        gpu(s, clock_event_reasons=0x40, temperature_c=95)
+        if s.monotonic_ns < start[0] - SECOND // 2 or s.monotonic_ns > end[1] + SECOND // 2
+        else s
+        for s in SAMPLES
+    ]
+    assert hot != SAMPLES
+    assert conditions(hot) == conditions(SAMPLES)
+
+
+def test_two_points_have_their_own_conditions() -> None:
+    plan = plan_of(scenario("cool"), scenario("hot"))
+    blocks = timed(blocks_of(plan))
+    border = next(b.span_ns[0] for b in blocks if b.point.scenario == "hot" and b.span_ns)
+    samples = [gpu(s, temperature_c=80) if s.monotonic_ns > border else s for s in watched(blocks)]
+    cool, hot = conditions_of(plan, blocks, samples).values()
+    assert cool.gpu.temperature_c == (51, 51)
+    assert hot.gpu.temperature_c == (80, 80)
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=len(SAMPLES), max_size=len(SAMPLES)))
+def test_a_counter_that_only_grows_is_compared_across_the_whole_point(steps: list[int]) -> None:
+    total, samples = 5, []
+    for found, step in zip(SAMPLES, steps, strict=True):
+        total += step
+        samples.append(gpu(found, thermal_violation_ns=total))
+    first, last = MEASURED[0].span_ns, MEASURED[-1].span_ns
+    assert first is not None and last is not None
+    before = max((s for s in samples if s.monotonic_ns <= first[0]), key=lambda s: s.monotonic_ns)
+    after = min((s for s in samples if s.monotonic_ns >= last[1]), key=lambda s: s.monotonic_ns)
+    assert before.gpu and after.gpu
+    grown = (after.gpu.thermal_violation_ns or 0) - (before.gpu.thermal_violation_ns or 0)
+    assert conditions(samples).gpu.thermal_violation_ns == grown
+
+
+def test_a_counter_that_starts_again_counts_from_zero() -> None:
+    samples = disturbed(lambda s: gpu(s, thermal_violation_ns=3), slice(len(SAMPLES) // 2, None))
+    assert conditions(samples).gpu.thermal_violation_ns == 3
+
+
+def test_clocks_count_within_the_blocks_of_a_role_only() -> None:
+    spec = [b.span_ns for b in BLOCKS if b.role.speculative and b.span_ns]
+    baseline = [b.span_ns for b in BLOCKS if not b.role.speculative and b.span_ns]
+
+    def clock(at: int) -> int:
+        if any(a <= at <= b for a, b in spec):
+            return 1500
+        return 1980 if any(a <= at <= b for a, b in baseline) else 345
+
+    samples = [gpu(s, sm_clock_mhz=clock(s.monotonic_ns)) for s in SAMPLES]
+    assert conditions(samples).gpu.sm_clock_mhz == {"baseline": 1980.0, "spec-3": 1500.0}
+
+
+# ── coverage ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_samples_no_block_was_watched() -> None:
+    found = conditions([])
+    assert (found.blocks, found.watched, found.samples) == (16, 0, 0)
+
+
+def test_blocks_stored_before_their_times_were_kept_were_not_watched() -> None:
+    assert conditions(SAMPLES, [replace(b, span_ns=None) for b in BLOCKS]).watched == 0
+
+
+def test_a_watch_that_died_before_the_last_block_ended_covers_nothing() -> None:
+    assert conditions(SAMPLES[: len(SAMPLES) // 2]).watched == 0
+
+
+def test_a_watch_that_began_after_the_first_block_did_covers_nothing() -> None:
+    start = MEASURED[0].span_ns
+    assert start is not None
+    assert conditions([s for s in SAMPLES if s.monotonic_ns > start[0]]).watched == 0
+
+
+def test_a_silence_is_as_long_as_the_time_without_a_sample() -> None:
+    silent = slice(len(SAMPLES) // 2, len(SAMPLES) // 2 + 19)
+    kept = [s for i, s in enumerate(SAMPLES) if not silent.start <= i < silent.stop]
+    assert conditions(kept).longest_gap_s == pytest.approx(10.0)
+
+
+def test_a_resumed_run_has_a_watch_per_start_whose_clocks_are_not_mixed() -> None:
+    """After a reboot the monotonic clock begins anew: both halves have the same times."""
+    half = len(BLOCKS) // 2
+    first = timed(blocks_of(PLAN)[:half])
+    second = [replace(b, session=2) for b in timed(blocks_of(PLAN)[half:])]
+    quiet, hot = watched(first), [gpu(s, temperature_c=70) for s in watched(second, session=1)]
+    found = conditions([*quiet, *hot], [*first, *second])
+    assert found.watched == found.blocks == 16
+    assert found.gpu.temperature_c == (51, 70)
+    assert found.clock_jump_s == 0.0
+
+
+def test_a_wall_clock_that_jumps_is_measured_against_the_monotonic_one() -> None:
+    for jump in (7 * SECOND, -7 * SECOND):
+        samples = [replace(s, wall_ns=s.wall_ns + jump) if i > 30 else s for i, s in enumerate(SAMPLES)]
+        assert conditions(samples).clock_jump_s == pytest.approx(7.0)
+
+
+# ── processes and silence ────────────────────────────────────────────────────────────────────────────────────────────
+
+OURS = GpuProcess(4711, "ours")
+
+
+def test_foreign_processes_are_named_once_each() -> None:
+    other = GpuProcess(99, "foreign", "trainer")
+    samples = disturbed(lambda s: gpu(s, processes=(OURS, other)), slice(20, 40))
+    assert conditions(samples).gpu.foreign == ("pid 99 (trainer)",)
+
+
+def test_where_numbers_are_of_another_namespace_one_newcomer_is_the_engine() -> None:
+    engine, other = GpuProcess(50_001, "unseen"), GpuProcess(50_002, "unseen")
+    before = [gpu(s, processes=()) for s in SAMPLES[:1]]
+    alone = [*before, *(gpu(s, processes=(engine,)) for s in SAMPLES[1:])]
+    assert conditions(alone).gpu.foreign == ()
+    joined = [*alone[:40], *(gpu(s, processes=(engine, other)) for s in SAMPLES[40:])]
+    assert conditions(joined).gpu.foreign == ("pid 50002 (of another namespace)",)
+
+
+def test_an_unseen_process_that_was_there_before_the_engine_is_foreign() -> None:
+    samples = disturbed(lambda s: gpu(s, processes=(GpuProcess(50_001, "unseen"),)), WHOLE)
+    assert conditions(samples).gpu.foreign == ("pid 50001 (of another namespace)",)
+
+
+def test_an_unseen_process_beside_a_recognised_engine_is_foreign() -> None:
+    samples = disturbed(lambda s: gpu(s, processes=(OURS, GpuProcess(50_001, "unseen"))))
+    assert conditions(samples).gpu.foreign == ("pid 50001 (of another namespace)",)
+
+
+@pytest.mark.parametrize(
+    ("processes", "utilization", "seen"),
+    [((OURS,), 0, True), ((), 40, True), ((), 0, False), ((), None, False), (None, None, False)],
+)
+def test_the_engine_is_seen_at_work_by_its_process_or_by_a_busy_gpu(
+    processes: tuple[GpuProcess, ...] | None, utilization: int | None, seen: bool
+) -> None:
+    samples = disturbed(lambda s: gpu(s, processes=processes, utilization_pct=utilization), WHOLE)
+    assert conditions(samples).gpu.seen_at_work is seen
+
+
+def test_samples_without_a_reading_are_counted_with_the_first_reason() -> None:
+    found = conditions(disturbed(no_gpu, slice(30, 33))).gpu
+    assert (found.missing, found.why_missing) == (3, "no NVIDIA driver: NVML Shared Library Not Found")
+
+
+def test_a_reading_in_which_nothing_could_be_read_is_missing() -> None:
+    silent = {"processes": None, "clock_event_reasons": None, "memory_total_bytes": None}
+    why = {"processes": "GPU is lost"}
+    found = conditions(disturbed(lambda s: gpu(s, **silent, unread=why), slice(30, None))).gpu
+    assert found.missing > 10 and found.why_missing == "GPU is lost"
+
+
+def test_a_point_without_measured_blocks_has_no_conditions() -> None:
+    assert conditions_of(PLAN, [b for b in BLOCKS if b.warmup], SAMPLES) == {}

@@ -1,0 +1,121 @@
+"""Each invariant, held, broken and unseen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from specgate.analysis.perf_invariants import IDS, certificates
+from specgate.core import Block, BlockTrace, Held, Invariant, Plan, Run
+from tests.support.factories import block, blocks_of, corrupt, plan_of, run_of, scenario
+
+COUNTERS = {"tuned_total": 40, "tuned_hits": 40, "kv_integrity_failures": 0, "disabled_multitoken_other": 0}
+
+
+def perf_plan() -> Plan:
+    return plan_of(replace(scenario(), perf_mode=True))
+
+
+def counted(made: Block, **changes: int) -> Block:
+    return replace(made, counters={**COUNTERS, **changes})
+
+
+def traces_of(plan: Plan, **changes: Any) -> dict[str, BlockTrace]:
+    """A quiet trace of every cell, of the first prompt set; `changes` to the spec cell's."""
+    round_ = next(r for r in plan.rounds if not r.warmup and r.prompt_set == 0)
+    traces = {}
+    for cell in plan.cells:
+        tokens = block(round_, cell.role, steps=4).tokens
+        seen = BlockTrace(cell.key, 0, 0, "profiler", 4, tokens, {"mine": 8}, {}, {"cudaGraphLaunch": 4})
+        traces[cell.key] = replace(seen, **changes) if cell.role.speculative else seen
+    return traces
+
+
+def certified(
+    plan: Plan, blocks: list[Block], traces: dict[str, BlockTrace], kernels: tuple[str, ...] | None = ("mine", "too")
+) -> dict[str, Invariant]:
+    """The spec cell's certificate by invariant."""
+    run: Run = run_of(plan, blocks)
+    engines = {key: replace(facts, kernels=kernels) for key, facts in run.engines.items()}
+    made = certificates(plan, run.cells, run.comparisons, blocks, engines, traces)
+    assert set(made) == {c.key for c in plan.cells}
+    (spec,) = (found for key, found in made.items() if "spec" in key)
+    assert tuple(i.id for i in spec) == IDS
+    return {i.id: i for i in spec}
+
+
+def all_of(plan: Plan, **changes: int) -> list[Block]:
+    return blocks_of(plan, change=lambda b: counted(b, **changes))
+
+
+def test_a_quiet_tuned_engine_holds_all_seven() -> None:
+    plan = perf_plan()
+    found = certified(plan, all_of(plan), traces_of(plan))
+    assert {i.held for i in found.values()} == {Held.HELD}
+    assert "8 launches of 1 kernels in 4 steps" in found["I1"].message
+
+
+@pytest.mark.parametrize(
+    ("id_", "code", "changes"),
+    [
+        ("I1", "fallback_kernel", {"kernels": {"mine": 8, "cutlass_80_gemm": 2}}),
+        ("I6", "sync_in_loop", {"calls": {"cudaGraphLaunch": 4, "cudaStreamSynchronize": 1}}),
+        ("I6", "sync_in_loop", {"calls": {"cudaMemcpy": 1}}),
+        ("I6", "alloc_in_loop", {"calls": {"cudaMallocAsync": 1}}),
+        ("I6", "alloc_in_loop", {"calls": {"cuMemAlloc_v2": 1}}),
+        ("I6", "d2h_in_loop", {"copies": {"Memcpy DtoH (Device -> Pageable)": 1}}),
+        ("I7", "trace_mismatch", {"tokens": ((1, 2, 3),)}),
+    ],
+)
+def test_what_a_trace_shows_breaks_exactly_its_invariant(id_: str, code: str, changes: dict[str, object]) -> None:
+    plan = perf_plan()
+    found = certified(plan, all_of(plan), traces_of(plan, **changes))
+    assert [i.id for i in found.values() if i.held is not Held.HELD] == [id_]
+    assert (found[id_].held, found[id_].reason_code) == (Held.BROKEN, code)
+
+
+@pytest.mark.parametrize(
+    ("id_", "code", "changes"),
+    [
+        ("I2", "untuned_kernel", {"tuned_hits": 39}),
+        ("I3", "left_multi_token_mode", {"disabled_multitoken_other": 1}),
+        ("I4", "kv_integrity", {"kv_integrity_failures": 1}),
+    ],
+)
+def test_what_counters_show_breaks_exactly_its_invariant(id_: str, code: str, changes: dict[str, int]) -> None:
+    plan = perf_plan()
+    found = certified(plan, all_of(plan, **changes), traces_of(plan))
+    assert [(i.id, i.reason_code) for i in found.values() if i.held is Held.BROKEN] == [(id_, code)]
+
+
+def test_tokens_that_leave_the_baseline_break_determinism() -> None:
+    plan = perf_plan()
+    found = certified(plan, blocks_of(plan, change=lambda b: corrupt(counted(b), at=9)), traces_of(plan))
+    assert (found["I7"].held, found["I7"].reason_code) == (Held.BROKEN, "token_mismatch")
+    assert "leaves the baseline at token 9" in found["I7"].message
+
+
+def test_a_copy_to_the_device_and_host_bookkeeping_are_no_fault() -> None:
+    plan = perf_plan()
+    quiet = {"cudaGraphLaunch": 4, "cudaEventRecord": 4, "cudaStreamIsCapturing": 4, "cudaMemcpyAsync": 1}
+    found = certified(plan, all_of(plan), traces_of(plan, calls=quiet, copies={"Memcpy HtoD (Pinned -> Device)": 1}))
+    assert found["I6"].held is Held.HELD
+
+
+def test_what_cannot_be_seen_is_never_held() -> None:
+    plan = perf_plan()
+    bare = [replace(b, counters={}) for b in blocks_of(plan)]
+    found = certified(plan, bare, {}, kernels=None)
+    assert [i.id for i in found.values() if i.held is Held.UNSEEN] == ["I1", "I2", "I3", "I4", "I6"]
+    assert found["I1"].message == "no block was traced"
+    unseen = certified(plan, bare, traces_of(plan, unseen="no CUDA device"), kernels=None)
+    assert unseen["I6"].message == "no CUDA device"
+    assert certified(plan, all_of(plan), traces_of(plan), kernels=None)["I1"].reason_code == "no_allow_list"
+
+
+def test_scenarios_that_do_not_ask_for_it_get_no_certificate() -> None:
+    plan = plan_of()
+    run = run_of(plan, all_of(plan))
+    assert certificates(plan, run.cells, run.comparisons, all_of(plan), run.engines, traces_of(plan)) == {}

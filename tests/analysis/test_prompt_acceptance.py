@@ -1,0 +1,66 @@
+"""Intervals of acceptance are over prompts: rounds that repeat the same text add none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import t
+
+from specgate.analysis.prompt_acceptance import by_prompt, pooled, position_values
+from specgate.core.acceptance import AcceptanceRecord
+from tests.support.factories import blocks_of, plan_of, run_of, scenario
+
+PLAN = plan_of(scenario(batch=(2,), prompt_sets=3))
+
+
+def test_there_is_one_record_per_prompt_and_together_they_are_the_pooled_one() -> None:
+    blocks = [b for b in blocks_of(PLAN) if b.role.speculative and not b.warmup]
+    records = by_prompt(blocks).values()
+    assert len(records) == 3 * 2
+    assert sum(r.steps for r in records) == pooled(blocks).steps == sum(len(b.step_ns) * 2 for b in blocks)
+    for record in records:
+        record.check()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=9))
+def test_the_interval_of_a_share_is_cochrans_over_prompts(accept: list[int]) -> None:
+    blocks = [b for b in blocks_of(PLAN, accept=accept) if b.role.speculative and not b.warmup]
+    values = {v.metric: v for v in position_values(blocks, pooled(blocks))}
+    for i in (1, 2, 3):
+        counts: dict[tuple[int, int], list[int]] = {}
+        for b in blocks:
+            for row in b.accepted:
+                for slot, a in enumerate(row):
+                    counts.setdefault((b.prompt_set, slot), []).append(a)
+        hits = np.array([sum(a >= i for a in found) for found in counts.values()], float)
+        steps = np.array([len(found) for found in counts.values()], float)
+        share = hits.sum() / steps.sum()
+        n = len(hits)
+        error = np.sqrt(n / (n - 1) * np.sum((hits - share * steps) ** 2)) / steps.sum()
+        half = t.ppf(0.975, n - 1) * error
+        found_value = values[f"acceptance_at_pos[{i}]"]
+        assert found_value.value == pytest.approx(share)
+        assert found_value.ci_low == pytest.approx(max(0.0, share - half), abs=1e-12)
+        assert found_value.ci_high == pytest.approx(min(1.0, share + half), abs=1e-12)
+
+
+def test_more_rounds_of_the_same_prompts_do_not_narrow_the_interval() -> None:
+    few, many = (
+        run_of(plan, blocks_of(plan)).cells[1].values["acceptance_at_pos[2]"]
+        for plan in (plan_of(scenario(prompt_sets=4, rounds=2)), plan_of(scenario(prompt_sets=4, rounds=8)))
+    )
+    assert (few.ci_low, few.ci_high) == pytest.approx((many.ci_low, many.ci_high))
+
+
+def test_too_few_prompts_give_no_interval() -> None:
+    plan = plan_of(scenario(prompt_sets=2))
+    value = run_of(plan, blocks_of(plan)).cells[1].values["acceptance_at_pos[1]"]
+    assert value.value is not None and value.ci_low is None and value.ci_high is None
+
+
+def test_records_without_drafts_are_left_out() -> None:
+    empty = AcceptanceRecord(3, (0, 0, 0, 0), (0, 0, 0), 0, 0)
+    assert next(position_values([], empty)).value is None

@@ -1,0 +1,332 @@
+"""Blocks in, figures out: against sums over the same blocks, and with every contradiction named."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specgate.analysis.paired_blocks import NO_TOKEN, find_divergences
+from specgate.analysis.reduce import SPEEDS, check_block, eagle_speculation, measure
+from specgate.core import Block, Finish, Role
+from specgate.errors import InvalidResult
+from tests.support.factories import block, blocks_of, corrupt, margins_of, plan_of, run_of, scenario
+
+patterns = st.lists(st.integers(0, 6), min_size=1, max_size=7)
+
+
+def measured(blocks: list[Block], role: str) -> list[Block]:
+    return [b for b in blocks if b.role.name == role and not b.warmup]
+
+
+# ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=40)
+@given(patterns, st.integers(1, 5), st.integers(1, 3))
+def test_acceptance_is_what_counting_the_steps_gives(accept: list[int], k: int, batch: int) -> None:
+    plan = plan_of(scenario(batch=(batch,), spec=(k,), prompt_sets=3, rounds=1))
+    blocks = blocks_of(plan, accept=accept)
+    result = run_of(plan, blocks).cells[1]
+    counts = [a for b in measured(blocks, f"spec-{k}") for row in b.accepted for a in row]
+    record = result.acceptance
+    assert record is not None
+    assert record.hist == tuple(counts.count(i) for i in range(k + 1))
+    value = result.values["acceptance_length"]
+    assert value.value == pytest.approx(1 + sum(counts) / len(counts))
+    assert value.n == 3 * batch
+    assert result.values["emitted_per_step"].value == pytest.approx(value.value)
+    at = [result.values[f"acceptance_at_pos[{i}]"].value for i in range(1, k + 1)]
+    assert at == pytest.approx([sum(a >= i for a in counts) / len(counts) for i in range(1, k + 1)])
+    assert 1 + sum(x for x in at if x is not None) == pytest.approx(value.value)
+    wasted = result.values["wasted_verify_ratio"].value
+    assert wasted == pytest.approx(1 - (sum(counts) + len(counts)) / (len(counts) * (k + 1)))
+
+
+def test_speed_is_the_median_over_blocks() -> None:
+    plan = plan_of(scenario(batch=(2,)))
+    blocks = blocks_of(plan, jitter=0.2)
+    values = run_of(plan, blocks).cells[0].values
+    of = measured(blocks, "baseline")
+    assert values["output_tok_s"].value == pytest.approx(
+        statistics.median(24 / (b.elapsed_ns / 1e9) for b in of), rel=1e-12
+    )
+    assert values["tpot_ms"].value == pytest.approx(statistics.median(b.elapsed_ns / 12e6 for b in of))
+    assert values["output_tok_s"].n == len(of) == 8
+    assert "ttft_ms" not in values
+
+
+def test_a_whole_request_is_timed_with_its_prefill_and_the_token_that_gives() -> None:
+    plan = plan_of(scenario(kind="full", prompt_sets=1, rounds=1))
+    blocks = blocks_of(plan, jitter=0)
+    values = run_of(plan, blocks).cells[0].values
+    assert values["output_tok_s"].value == pytest.approx(13 / (0.050 + 0.120))
+    assert values["e2e_ms"].value == pytest.approx(170)
+    assert values["ttft_ms"].value == pytest.approx(50)
+
+
+def test_the_speed_up_is_the_geometric_mean_over_pairs() -> None:
+    plan = plan_of(scenario())
+    blocks = blocks_of(plan, jitter=0.1)
+    (comparison,) = run_of(plan, blocks).comparisons
+    pairs = list(zip(measured(blocks, "baseline"), measured(blocks, "spec-3"), strict=True))
+    logs = [math.log(s.emitted / s.elapsed_ns * b.elapsed_ns / b.emitted) for b, s in pairs]
+    key = {(b.prompt_set, b.round): log for (b, _), log in zip(pairs, logs, strict=True)}
+    assert sorted(comparison.log_ratios) == pytest.approx(sorted(key.values()))
+    assert comparison.orders == tuple(1 if b.slot == 0 else -1 for b, _ in pairs)
+    low, mean, high = comparison.speedup.ci_low, comparison.speedup.value, comparison.speedup.ci_high
+    assert mean == pytest.approx(statistics.geometric_mean(map(math.exp, logs)))
+    assert low is not None and mean is not None and high is not None
+    assert low < mean < high
+
+
+def test_warm_up_blocks_count_for_nothing() -> None:
+    plan = plan_of(scenario())
+    blocks = blocks_of(plan)
+    spoiled = [replace(b, elapsed_ns=1, tokens=((1,),)) if b.warmup else b for b in blocks]
+    assert measure(plan, spoiled, (), 0.0) == measure(plan, blocks, (), 0.0)
+
+
+def test_blocks_of_two_processes_are_never_paired() -> None:
+    plan = plan_of(scenario(prompt_sets=3, rounds=1))
+    (comparison,) = run_of(
+        plan, blocks_of(plan, change=lambda b: replace(b, session=b.prompt_set == 1 and b.role.speculative))
+    ).comparisons
+    assert len(comparison.log_ratios) == 2
+
+
+def test_missing_blocks_are_counted_and_an_empty_cell_says_so() -> None:
+    plan = plan_of(scenario())
+    half = [b for b in blocks_of(plan) if b.prompt_set < 2]
+    partial, empty = run_of(plan, half).cells[1], run_of(plan, ()).cells[1]
+    assert (partial.status, partial.blocks, partial.reason) == ("partial", 4, "4 of 8 blocks are missing")
+    assert (empty.status, empty.values, empty.acceptance) == ("failed", {}, None)
+
+
+def test_the_series_is_numbered_in_running_order() -> None:
+    plan = plan_of(scenario())
+    series = run_of(plan, blocks_of(plan)).cells[0].series_ms
+    assert [pair for pair, *_ in series] == list(range(8))
+    assert [slot for _, slot, _ in series] == [0, 1, 1, 0, 0, 1, 1, 0]
+
+
+def test_text_that_loops_is_seen() -> None:
+    plan = plan_of(scenario())
+    looped = blocks_of(
+        plan, change=lambda b: replace(b, tokens=tuple((1, 2) * (len(t) // 2) + (1,) * (len(t) % 2) for t in b.tokens))
+    )
+    assert run_of(plan, looped).cells[1].values["repeated_8gram_share"].value == pytest.approx(26 / 28)
+    assert run_of(plan, blocks_of(plan)).cells[1].values["repeated_8gram_share"].value == 0
+
+
+def test_steps_without_drafts_are_left_out_of_acceptance() -> None:
+    plan = plan_of(scenario(prompt_sets=1, rounds=1))
+
+    def pause(b: Block) -> Block:
+        """Steps 0–3 of a spec block decode without drafting: one token each."""
+        if not b.role.speculative:
+            return b
+        accepted = ((0,),) * 4 + b.accepted[4:]
+        emitted = sum(a + 1 for (a,) in accepted)
+        return replace(b, accepted=accepted, drafted=((0,),) * 4 + b.drafted[4:], tokens=(b.tokens[0][: 1 + emitted],))
+
+    record = run_of(plan, blocks_of(plan, change=pause)).cells[1].acceptance
+    assert record is not None
+    record.check()
+    assert record.steps == 8
+
+
+def test_speculation_that_never_drafts_has_no_acceptance_length() -> None:
+    plan = plan_of(scenario(spec=(3,)))
+    silent = blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12))
+    result = run_of(plan, silent).cells[1]
+    assert result.acceptance is not None and result.acceptance.steps == 0
+    assert "acceptance_length" not in result.values
+
+
+def test_steps_that_lost_their_draft_are_counted_and_cannot_be_more_than_had_none() -> None:
+    plan = plan_of(scenario(spec=(3,)))
+
+    def lost(steps: int) -> Callable[[Block], Block]:
+        counters = {"disabled_draft_error": steps}
+        return lambda b: replace(b, drafted=((0,),) * 12, counters=counters) if b.role.speculative else b
+
+    baseline, spec = run_of(plan, blocks_of(plan, accept=(0,), change=lost(12))).cells
+    value = spec.values["disabled_draft_error"]
+    assert (value.value, value.n) == (8 * 12, 8 * 12)
+    assert "disabled_draft_error" not in baseline.values
+    for steps in (13, -1):
+        result = run_of(plan, blocks_of(plan, accept=(0,), change=lost(steps))).cells[1]
+        assert result.status == "failed"
+        assert f"disabled_draft_error = {steps}, but 12 request-steps had no draft" in (result.reason or "")
+
+
+# ── active slots ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def ending_at(made: Block, ends: list[int]) -> Block:
+    """The block with slot s finished after `ends[s]` steps: its later entries are −1, its later tokens gone."""
+
+    def cut(rows: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(v if i < end else -1 for v, end in zip(r, ends, strict=True)) for i, r in enumerate(rows))
+
+    accepted = cut(made.accepted)
+    emitted = [sum(row[s] + 1 for row in accepted) for s in range(len(ends))]
+    tokens = tuple(row[: 1 + n] for row, n in zip(made.tokens, emitted, strict=True))
+    return replace(made, accepted=accepted, drafted=cut(made.drafted), tokens=tokens)
+
+
+@settings(max_examples=40)
+@given(patterns, st.lists(st.integers(0, 12), min_size=3, max_size=3))
+def test_active_slots_are_those_that_a_step_worked_on(accept: list[int], ends: list[int]) -> None:
+    plan = plan_of(scenario(batch=(3,), prompt_sets=2, rounds=1))
+    blocks = blocks_of(plan, accept=accept, change=lambda b: ending_at(b, ends) if b.role.speculative else b)
+    spec = run_of(plan, blocks).cells[1]
+    found = eagle_speculation(spec, blocks)
+    per_step = [sum(end > step for end in ends) for step in range(max(ends))] * 2
+    assert found is not None
+    if not per_step:
+        assert found["active_count"] == {"min": None, "avg": None, "max": None}
+        assert found["effective_accept_per_active_slot"] is None
+        assert "active_count_avg" not in spec.values
+        return
+    shares = {"min": min(per_step), "avg": pytest.approx(sum(per_step) / len(per_step)), "max": max(per_step)}
+    assert found["active_count"] == shares
+    assert {name: spec.values[f"active_count_{name}"].value for name in shares} == shares
+    emitted = sum(b.emitted for b in measured(blocks, "spec-3"))
+    assert found["effective_accept_per_active_slot"] == pytest.approx(emitted / sum(per_step))
+
+
+# ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_equal_tokens_are_counted_over_the_length_both_have() -> None:
+    plan = plan_of(scenario(batch=(2,)))
+    (comparison,) = run_of(plan, blocks_of(plan)).comparisons
+    assert comparison.tokens.identical
+    assert comparison.tokens.compared_tokens == 8 * 2 * 13
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 12), st.integers(0, 1))
+def test_the_first_wrong_token_is_found_wherever_it_is(at: int, slot: int) -> None:
+    plan = plan_of(scenario(batch=(2,), prompt_sets=1, rounds=1))
+    blocks = blocks_of(plan, change=lambda b: corrupt(b, slot=slot, at=at))
+    (comparison,) = run_of(plan, blocks).comparisons
+    (found,) = comparison.tokens.mismatches
+    assert (found.slot, found.position, found.got) == (slot, at, found.expected + 1)
+
+
+def test_times_of_a_cell_whose_tokens_differ_are_withheld() -> None:
+    plan = plan_of(scenario(spec=(2, 3)))
+    run = run_of(plan, blocks_of(plan, change=lambda b: corrupt(b) if b.role.k == 3 else b))
+    sound, broken = run.cells[1], run.cells[2]
+    assert all(broken.values[m].value is None for m in SPEEDS if m in broken.values)
+    assert {broken.values[m].reason_code for m in SPEEDS if m in broken.values} == {"token_mismatch"}
+    assert run.comparisons[1].speedup.value is None
+    assert sound.values["output_tok_s"].value and run.comparisons[0].speedup.value
+    assert broken.values["acceptance_length"].value
+
+
+@pytest.mark.parametrize(("margin", "near_tie"), [(9e-4, True), (1e-3, False), (0.5, False), (None, False)])
+def test_only_a_recorded_margin_below_the_policys_makes_a_near_tie(margin: float | None, near_tie: bool) -> None:
+    plan = plan_of(scenario())
+    blocks = blocks_of(plan, change=corrupt)
+    known = margins_of(blocks, margin) if margin is not None else []
+    (comparison,) = measure(plan, blocks, known, 1e-3)[1]
+    assert {d.near_tie for d in comparison.tokens.divergences} == {near_tie}
+    assert (comparison.speedup.value is not None) is near_tie
+
+
+def test_a_margin_of_zero_excuses_nothing() -> None:
+    plan = plan_of(scenario())
+    blocks = blocks_of(plan, change=corrupt)
+    (comparison,) = measure(plan, blocks, margins_of(blocks, 0.0), 0.0)[1]
+    assert len(comparison.tokens.mismatches) == 8
+
+
+def test_a_sequence_that_goes_on_where_the_baseline_ended_is_no_match_and_no_near_tie() -> None:
+    plan = plan_of(scenario(prompt_sets=1, rounds=1))
+    blocks = blocks_of(plan, change=lambda b: b if b.role.speculative else replace(b, finish=(Finish.EOS,)))
+    ((_, found, baseline),) = find_divergences([b for b in blocks if not b.warmup])
+    assert (found.position, found.expected) == (len(baseline.tokens[0]), NO_TOKEN)
+    (comparison,) = measure(plan, blocks, margins_of(blocks, 0.0), 1e-3)[1]
+    assert comparison.tokens.mismatches
+
+
+def test_rounds_that_do_not_repeat_their_tokens_are_counted() -> None:
+    plan = plan_of(scenario())
+    blocks = blocks_of(plan, change=lambda b: corrupt(b) if b.round == 1 else b)
+    baseline, spec = run_of(plan, blocks).cells
+    assert baseline.values["repeat_mismatches"].value == 0
+    assert spec.values["repeat_mismatches"].value == 4
+
+
+# ── contradictions ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def one_block() -> Block:
+    return block(plan_of(scenario(batch=(2,))).rounds[-1], Role(3))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda b: replace(b, tokens=(b.tokens[0][:-1], b.tokens[1])), r"slot 0: emitted 33, .* 12 \+ 22 - 0"),
+        (lambda b: replace(b, truncated=(0, 2)), r"slot 1: emitted \d+, .* - 2"),
+        (lambda b: replace(b, accepted=((4, 0), *b.accepted[1:])), "step 0 slot 0: accepted 4 of 3 drafts at k = 3"),
+        (lambda b: replace(b, drafted=((4, 4), *b.drafted[1:])), "step 0 slot 0: accepted 3 of 4 drafts"),
+        (lambda b: replace(b, accepted=((-1, 0), *b.accepted[1:])), "step 0 slot 0: accepted -1 of 3"),
+        (lambda b: replace(b, accepted=b.accepted[1:]), "steps"),
+        (lambda b: replace(b, step_ns=b.step_ns[1:]), "steps"),
+        (lambda b: replace(b, truncated=(0,)), "2 slots"),
+    ],
+)
+def test_a_block_that_contradicts_itself_is_named_with_the_equation(spoil: Callable[[Block], Block], says: str) -> None:
+    sound = one_block()
+    check_block(sound)
+    with pytest.raises(InvalidResult, match=rf"c64/b2/spec-3 set 3 round 1.*{says}"):
+        check_block(spoil(sound))
+
+
+@given(patterns, st.integers(1, 5), st.integers(0, 5))
+def test_truncation_within_the_last_accepted_run_keeps_the_identity(accept: list[int], k: int, cut: int) -> None:
+    made = block(plan_of(scenario(spec=(k,))).rounds[-1], Role(k), accept=accept)
+    cut = min(cut, made.accepted[-1][0])
+    tokens = made.tokens[0][: len(made.tokens[0]) - cut]
+    check_block(replace(made, tokens=(tokens,), truncated=(cut,), finish=(Finish.EOS,)))
+
+
+# ── eagle_speculation ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_speculation_block_counts_what_the_blocks_hold_and_a_baseline_has_none() -> None:
+    plan = plan_of(scenario())
+    blocks = blocks_of(plan)
+    baseline, spec = run_of(plan, blocks).cells
+    assert eagle_speculation(baseline, blocks) is None
+    found = eagle_speculation(spec, blocks)
+    counts = [a for b in measured(blocks, "spec-3") for row in b.accepted for a in row]
+    assert found is not None
+    assert found["num_drafts"] == len(counts)
+    assert found["total_draft_tokens"] == 3 * len(counts)
+    assert found["total_accepted_tokens"] == sum(counts)
+    assert found["mean_acceptance_rate"] == pytest.approx(sum(counts) / len(counts) / 3)
+    assert found["mean_acceptance_length"] == pytest.approx(1 + sum(counts) / len(counts))
+    assert found["multi_token_step_share"] == pytest.approx(sum(a >= 2 for a in counts) / len(counts))
+    assert found["rewound_tokens"] == sum(3 - a for a in counts)
+
+
+def test_wrong_tokens_withhold_no_speed_where_acceptance_was_forced() -> None:
+    plan = plan_of()
+    blocks = blocks_of(plan, change=corrupt)
+    _, (withheld,) = measure(plan, blocks, [], 0.0)
+    cells, (forced,) = measure(plan, blocks, [], 0.0, forced=True)
+    assert withheld.speedup.value is None and forced.speedup.value is not None
+    assert forced.tokens.compared_tokens == 0 and forced.tokens.divergences == ()
+    assert cells[1].values["output_tok_s"].value is not None

@@ -1,0 +1,136 @@
+"""Blocks of a server: whole requests and totals in place of steps, through measurement, comparison and certificate."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from specgate.analysis.perf_invariants import certify
+from specgate.analysis.reduce import check_block, measure
+from specgate.archive.recording import counts
+from specgate.core import Block, Cell, Finish, Held, Plan, Role, Round, Served, ServedRequest
+from specgate.core.acceptance import AcceptanceRecord, Totals
+from specgate.errors import InvalidResult, UsageError
+from tests.support import factories
+
+MS = 1_000_000
+RECORD = AcceptanceRecord(3, (0, 2, 2, 4), (8, 8, 8), 20, 6, None)
+"""Of two requests of 11 tokens each: 8 steps with 2 · 1 + 2 · 2 + 4 · 3 = 18 accepted drafts, 6 tokens cut."""
+
+
+def block(round_: Round, role: Role, **changes: Any) -> Block:
+    """Two requests, sent 1 ms apart; slot s has its first token after 10 + s ms, then one every 2 ms (spec: 1 ms)."""
+    gap = MS if role.speculative else 2 * MS
+    requests = tuple(
+        ServedRequest(s * MS, tuple((10 + s) * MS + s * MS + i * gap for i in range(11))) for s in range(2)
+    )
+    firsts = [r.chunk_ns[0] for r in requests]
+    made = Block(
+        point=round_.point,
+        role=role,
+        prompt_set=round_.prompt_set,
+        round=round_.index,
+        slot=round_.order.index(role),
+        warmup=round_.warmup,
+        session=0,
+        prefill_ns=min(firsts),
+        elapsed_ns=max(r.chunk_ns[-1] for r in requests) - min(firsts),
+        step_ns=(),
+        tokens=tuple(factories.text(round_.prompt_set, s, 11) for s in range(2)),
+        accepted=(),
+        drafted=(),
+        truncated=(0, 0),
+        finish=(Finish.LENGTH, Finish.LENGTH),
+        counters={"undrafted_steps": 0} if role.speculative else {},
+        served=Served(requests, RECORD if role.speculative else None),
+    )
+    return replace(made, **changes)
+
+
+def plan() -> Plan:
+    return factories.plan_of(factories.scenario(batch=(2,), steps=10))
+
+
+def blocks() -> list[Block]:
+    return [block(round_, role) for round_ in plan().rounds for role in round_.order]
+
+
+def test_figures_of_a_cell_come_from_the_clocks_of_its_requests() -> None:
+    cells, comparisons = measure(plan(), blocks(), (), 0.0)
+    spec = next(c for c in cells if c.cell.role.speculative)
+    assert spec.status == "ok" and spec.acceptance is not None
+    values = {name: value.value for name, value in spec.values.items()}
+    # By hand: 11 tokens a request, 1 ms apart; TTFT 10 ms and 11 ms after they were sent at 0 and 1 ms.
+    assert values["tpot_ms"] == 1.0 and values["icl_ms"] == 1.0
+    assert values["ttft_ms"] == statistics.median([10, 11]) and values["e2e_ms"] == statistics.median([20, 21])
+    assert values["output_tok_s"] == pytest.approx(20 / 12e-3), "from the first token of any to the last of all"
+    assert values["prefill_tok_s"] == pytest.approx(2 * 64 / 12e-3)
+    assert values["acceptance_length"] == 1 + 18 / 8 and values["emitted_per_step"] == 20 / 8
+    assert values["acceptance_at_pos[1]"] == 1.0 and values["accept_hist[3]"] == 4 * 8
+    assert "step_ms" not in values and "raggedness_ratio" not in values and "active_count_avg" not in values
+    assert comparisons[0].tokens.identical and comparisons[0].speedup.value == pytest.approx(22 / 12)
+
+
+def test_what_a_server_does_not_count_is_left_out_and_the_rest_stays() -> None:
+    blind = replace(RECORD, hist=(), totals=Totals(8, 24, 18))
+    found = [
+        replace(b, served=replace(b.served, acceptance=blind)) if b.served and b.role.speculative else b
+        for b in blocks()
+    ]
+    cells, _ = measure(plan(), found, (), 0.0)
+    values = cells[1].values
+    assert values["acceptance_length"].value == 1 + 18 / 8
+    assert not [name for name in values if name.startswith(("accept_hist", "acceptance_at_pos"))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"served": Served((), RECORD)}, "2 slots, but 0 requests"),
+        ({"step_ns": (1,), "accepted": ((1, 1),), "drafted": ((3, 3),)}, "a server shows no steps"),
+        ({"served": Served((ServedRequest(5, (4,)), ServedRequest(0, (1,))), RECORD)}, "not in order"),
+        ({"served": Served((ServedRequest(0, ()), ServedRequest(0, (1,))), RECORD)}, "not in order"),
+        ({"counters": {"undrafted_steps": 1}}, "emitted 20, but steps with drafts emitted 20 and others 1"),
+    ],
+)
+def test_a_block_that_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
+    round_ = plan().rounds[0]
+    check_block(block(round_, Role(3)))
+    with pytest.raises(InvalidResult, match=said):
+        check_block(block(round_, Role(3), **changes))
+
+
+def test_a_spec_block_without_acceptance_and_a_baseline_with_one_are_refused() -> None:
+    round_ = plan().rounds[0]
+    for role, record in ((Role(3), None), (Role(0), RECORD), (Role(2), RECORD)):
+        made = replace(block(round_, Role(3)), role=role)
+        assert made.served is not None
+        with pytest.raises(InvalidResult):
+            check_block(replace(made, served=replace(made.served, acceptance=record)))
+
+
+def test_the_layout_of_slots_cannot_be_seen_through_a_server() -> None:
+    cells, comparisons = measure(plan(), blocks(), (), 0.0)
+    spec = next(c for c in cells if c.cell.role.speculative)
+    mine = [b for b in blocks() if b.cell == spec.cell and not b.warmup]
+    certificate = {i.id: i.held for i in certify(spec, mine, comparisons[0], None, None)}
+    assert certificate == {
+        **dict.fromkeys(("I1", "I2", "I3", "I4", "I5", "I6"), Held.UNSEEN),
+        "I7": Held.HELD,
+    }
+
+
+def test_no_tape_can_be_recorded_from_a_server() -> None:
+    with pytest.raises(UsageError, match="does not say what each step accepted"):
+        counts([b for b in blocks() if not b.warmup], Role(3), 0)
+
+
+def test_cells_of_servers_have_no_cycle_budget() -> None:
+    from specgate.analysis.cycle_accounting import cycle_budgets
+
+    cells, comparisons = measure(plan(), blocks(), (), 0.0)
+    assert cycle_budgets(plan(), cells, comparisons, blocks(), {}, None) == {}
+    assert {c.cell for c in cells} == {Cell(b.point, b.role) for b in blocks()}

@@ -1,0 +1,58 @@
+"""A point in time: its rounds where they were, and the worst of what the machine did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specgate.analysis.timeline import ENTRIES
+from tests.support.factories import blocks_of, plan_of, scenario
+from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, SECOND, conditions, disturbed, gpu, no_gpu, timed, watched
+
+FOUND = conditions(SAMPLES).timeline
+
+
+def test_rounds_are_numbered_in_running_order_and_timed_from_the_first_measured_block() -> None:
+    assert [turn for turn, *_ in FOUND.rounds] == list(range(8))
+    assert FOUND.rounds[0][1] == 0
+    begins = [begin for _, begin, _ in FOUND.rounds]
+    # Two blocks of 2 s and two pauses of 0.25 s.
+    assert begins == pytest.approx([i * 4.5 for i in range(8)])
+    assert all(end - begin == pytest.approx(4.25) for _, begin, end in FOUND.rounds)
+
+
+def test_columns_are_as_long_as_their_times_and_not_longer_than_asked() -> None:
+    columns = (FOUND.sm_clock_mhz, FOUND.temperature_c, FOUND.power_w, FOUND.other_cpu_share)
+    assert {len(column) for column in columns} == {len(FOUND.at_s)}
+    assert 1 < len(FOUND.at_s) <= ENTRIES < len(SAMPLES)
+    assert list(FOUND.at_s) == sorted(FOUND.at_s)
+
+
+def test_one_bad_sample_among_good_ones_is_not_thinned_away() -> None:
+    found = conditions(disturbed(lambda s: gpu(s, sm_clock_mhz=600, temperature_c=91, power_mw=699_000))).timeline
+    assert min(c for c in found.sm_clock_mhz if c is not None) == 600
+    assert max(t for t in found.temperature_c if t is not None) == 91
+    assert max(p for p in found.power_w if p is not None) == 699
+
+
+def test_without_a_gpu_only_the_host_has_a_column() -> None:
+    found = conditions([no_gpu(s) for s in SAMPLES]).timeline
+    assert set(found.sm_clock_mhz) == set(found.temperature_c) == set(found.power_w) == {None}
+    assert set(found.other_cpu_share) == {0.02}
+
+
+def test_the_watches_of_a_resumed_run_are_put_end_to_end() -> None:
+    plan = plan_of(scenario(prompt_sets=1))
+    blocks = blocks_of(plan)
+    warm, first, second = blocks[:2], blocks[2:4], blocks[4:]
+    early = timed([*warm, *first])
+    late = [replace(b, session=1) for b in timed(second, start_ns=9_000 * SECOND)]
+    samples = [*watched(early), *watched(late, session=1)]
+    found = conditions(samples, [*early, *late], plan).timeline
+    assert [(begin, end) for _, begin, end in found.rounds] == [(0, 4.25), (4.25, 8.5)]
+
+
+def test_a_run_without_times_has_an_empty_timeline() -> None:
+    found = conditions(SAMPLES, [replace(b, span_ns=None) for b in BLOCKS], PLAN).timeline
+    assert found.rounds == () and found.at_s == ()

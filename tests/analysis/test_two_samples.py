@@ -1,0 +1,80 @@
+"""Ratios of two runs, against scipy and against numeric derivatives."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from specgate.analysis.two_samples import difference, log_ratio_of_ratios, of_mean
+
+values = st.lists(st.floats(-5, 5).map(lambda x: round(x, 6)), min_size=3, max_size=12).filter(
+    lambda v: len(set(v)) > 1
+)
+clusters = st.dictionaries(
+    st.tuples(st.integers(0, 9), st.integers(0, 3)),
+    st.integers(1, 20).flatmap(lambda steps: st.tuples(st.integers(steps, 4 * steps), st.just(steps))),
+    min_size=3,
+)
+
+
+@given(values)
+def test_the_mean_has_the_t_interval_of_scipy(sample: list[float]) -> None:
+    found = of_mean(sample)
+    expected = stats.ttest_1samp(sample, 0).confidence_interval(0.95)
+    assert found is not None and found.interval() == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+@given(values, values)
+def test_the_difference_of_two_means_has_welchs_interval(a: list[float], b: list[float]) -> None:
+    one, other = of_mean(a), of_mean(b)
+    assert one is not None and other is not None
+    expected = stats.ttest_ind(b, a, equal_var=False).confidence_interval(0.95)
+    assert difference(one, other).interval() == pytest.approx((expected.low, expected.high), abs=1e-8)
+
+
+def test_fewer_than_three_values_or_prompts_have_no_estimate() -> None:
+    assert of_mean([1.0, 2.0]) is None
+    few = {(0, 0): (3.0, 2.0), (1, 0): (3.0, 2.0)}
+    assert log_ratio_of_ratios(few, few, paired=True) is None
+
+
+@given(clusters)
+def test_a_run_beside_itself_is_exactly_as_long(found: dict[tuple[int, int], tuple[float, float]]) -> None:
+    same = log_ratio_of_ratios(found, found, paired=True)
+    assert same is not None and same.interval() == (0.0, 0.0)
+
+
+@given(clusters, clusters)
+def test_unpaired_ratios_have_the_ratio_of_their_sums(
+    a: dict[tuple[int, int], tuple[float, float]], b: dict[tuple[int, int], tuple[float, float]]
+) -> None:
+    found = log_ratio_of_ratios(a, b, paired=False)
+    r_a, r_b = (sum(n for n, _ in side.values()) / sum(d for _, d in side.values()) for side in (a, b))
+    assert found is not None and math.exp(found.mean) == pytest.approx(r_b / r_a)
+
+
+@given(clusters)
+def test_the_paired_error_is_that_of_the_numeric_derivatives(a: dict[tuple[int, int], tuple[float, float]]) -> None:
+    """Each prompt's weight is nudged; how far ln(r_b / r_a) then moves is its share of the error."""
+    b = {key: (n + (i * 7 % 5), d) for i, (key, (n, d)) in enumerate(a.items())}
+
+    def log_ratio(weights: dict[tuple[int, int], float]) -> float:
+        sums = [[sum(weights[k] * side[k][i] for k in side) for i in (0, 1)] for side in (a, b)]
+        return math.log(sums[1][0] / sums[1][1]) - math.log(sums[0][0] / sums[0][1])
+
+    nudge, ones = 1e-6, dict.fromkeys(a, 1.0)
+    moves = [(log_ratio({**ones, k: 1 + nudge}) - log_ratio({**ones, k: 1 - nudge})) / (2 * nudge) for k in a]
+    expected = math.sqrt(len(a) / (len(a) - 1) * sum(m * m for m in moves))
+    found = log_ratio_of_ratios(a, b, paired=True)
+    assert found is not None and found.error == pytest.approx(expected, abs=1e-6)
+
+
+def test_only_prompts_that_both_have_are_paired() -> None:
+    a = {(i, 0): (2.0 + i, 2.0) for i in range(4)}
+    b = {(i, 0): (2.0 + i, 2.0) for i in range(1, 5)}
+    shared = {key: a[key] for key in a if key in b}
+    assert log_ratio_of_ratios(a, b, paired=True) == log_ratio_of_ratios(shared, shared, paired=True)

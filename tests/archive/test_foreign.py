@@ -1,0 +1,205 @@
+"""check: what a policy can say of a result from elsewhere, and what it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from specgate import plugins
+from specgate.analysis.verdict import overall
+from specgate.archive.benchmark_json import scenario_of
+from specgate.archive.foreign import judged_file
+from specgate.cli import cli as commands
+from specgate.core import Policy, Run, State
+from specgate.errors import ExitCode, InvalidResult, UsageError
+from specgate.files.run_folder import RunFolder
+from specgate.planning.policy import find_policy
+from tests.support.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, policy_of, run_of
+
+BASELINE = {"scenario": "Baseline_Single_Context32K", "throughput_tokens_per_sec": {"mean": 100.0, "std": 1.0}}
+SPECULATIVE: dict[str, Any] = {
+    "scenario": "Speculative_Single_Context32K_3tokens",
+    "throughput_tokens_per_sec": {"mean": 210.0},
+    "eagle_speculation": {
+        "enabled": True,
+        "num_drafts": 100,
+        "total_draft_tokens": 300,
+        "total_accepted_tokens": 222,
+        "mean_acceptance_rate": 0.74,
+        "mean_acceptance_length": 3.22,
+    },
+}
+
+
+def seed() -> Policy:
+    return find_policy("seed", {name: gate.params for name, gate in plugins.gates().items()})
+
+
+def write(folder: Path, data: object, name: str = "result.json") -> Path:
+    (folder / name).write_text(json.dumps(data))
+    return folder / name
+
+
+def states(run: Run) -> dict[str, tuple[State, str]]:
+    return {v.rule: (v.state, v.reason_code) for v in run.verdicts}
+
+
+def speculative(**changes: object) -> dict[str, Any]:
+    return {**SPECULATIVE, "eagle_speculation": {**SPECULATIVE["eagle_speculation"], **changes}}
+
+
+def test_of_a_benchmark_acceptance_is_judged_and_the_rest_is_said_to_be_beyond_it(tmp_path: Path) -> None:
+    policy = policy_of(
+        *(rule for rule in seed().rules if rule.gate != "acceptance"),
+        *(r for r in POLICY.rules if r.gate == "acceptance"),
+    )
+    run = judged_file(write(tmp_path, [BASELINE, SPECULATIVE]), policy)
+    found = states(run)
+    assert found["acceptance"] == (State.PASS, "at_least_min")
+    assert found["full-32k-single-speed"] == (State.INCONCLUSIVE, "unpaired_in_time")
+    assert found["full-16k-b4-speed"] == (State.SKIPPED, "no_cell")
+    for rule in ("records-valid", "tokens-equal", "no-loops"):
+        assert found[rule] == (State.INCONCLUSIVE, "not_in_file")
+    (speed,) = [v for v in run.verdicts if v.rule == "full-32k-single-speed"]
+    assert speed.evidence["speedup_vs_ar_ratio"] == pytest.approx(2.1)
+    assert overall(run) == (State.INCONCLUSIVE, ExitCode.INCONCLUSIVE)
+
+
+def test_too_short_runs_are_a_fail_even_so(tmp_path: Path) -> None:
+    short = speculative(total_accepted_tokens=60, mean_acceptance_rate=0.2, mean_acceptance_length=1.6)
+    run = judged_file(write(tmp_path, [BASELINE, short]), POLICY)
+    assert states(run)["acceptance"] == (State.FAIL, "below_min")
+    assert overall(run)[1] is ExitCode.FAIL
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        lambda b, s: {"results": [b, s]},
+        lambda b, s: {b["scenario"]: nameless(b), s["scenario"]: nameless(s)},
+        lambda b, s: [s, b],
+    ],
+    ids=["under results", "by name", "a list"],
+)
+def test_results_are_found_however_the_file_holds_them(tmp_path: Path, arrange: Any) -> None:
+    run = judged_file(write(tmp_path, arrange(BASELINE, SPECULATIVE)), seed())
+    assert [c.cell.key for c in run.cells] == ["full-32k-single/elsewhere/c0/b0/spec-3"]
+    assert states(run)["full-32k-single-speed"][1] == "unpaired_in_time"
+
+
+def nameless(result: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in result.items() if k != "scenario"}
+
+
+def test_two_files_and_what_they_do_not_say(tmp_path: Path) -> None:
+    result = write(tmp_path, nameless(SPECULATIVE))
+    with pytest.raises(UsageError, match="draft length unknown"):
+        judged_file(result, seed())
+    with pytest.raises(UsageError, match="scenario unknown"):
+        judged_file(result, seed(), role="spec-3")
+    with pytest.raises(UsageError, match="spec-N"):
+        judged_file(result, seed(), role="spec3")
+    alone = judged_file(result, seed(), role="spec-3", scenario="micro-32k-single")
+    assert states(alone)["micro-32k-single-acceptance"] == (State.PASS, "at_least_min")
+    assert states(alone)["micro-32k-single-speed"] == (State.INCONCLUSIVE, "baseline_missing")
+    baseline = write(tmp_path, nameless(BASELINE), "baseline.json")
+    both = judged_file(result, seed(), baseline=baseline, role="spec-3", scenario="micro-32k-single")
+    assert states(both)["micro-32k-single-speed"] == (State.INCONCLUSIVE, "unpaired_in_time")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"total_accepted_tokens": 301}, "does not hold: 301, 300, 100 · 3"),
+        ({"total_draft_tokens": 301}, "does not hold: 222, 301, 100 · 3"),
+        ({"mean_acceptance_length": 3.5}, "mean_acceptance_length = 3.5, but 1 + accepted / drafts = 3.2200"),
+        ({"mean_acceptance_rate": 0.9}, "mean_acceptance_rate = 0.9, but accepted / drafted = 0.7400"),
+        ({"num_drafts": None}, "eagle_speculation.num_drafts: None: a number"),
+        ({"num_drafts": -1}, "eagle_speculation.num_drafts: -1"),
+    ],
+)
+def test_counts_that_contradict_each_other_are_refused(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidResult) as caught:
+        judged_file(write(tmp_path, [speculative(**changes)]), seed())
+    assert said in str(caught.value) and "result.json" in str(caught.value)
+
+
+def test_a_stated_length_without_the_bonus_token_is_understood(tmp_path: Path) -> None:
+    run = judged_file(write(tmp_path, speculative(mean_acceptance_length=2.22)), POLICY)
+    assert run.cells[0].values["acceptance_length"].value == pytest.approx(3.22)
+
+
+def test_speculation_that_drafted_nothing_is_invalid(tmp_path: Path) -> None:
+    off = speculative(num_drafts=0, total_draft_tokens=0, total_accepted_tokens=0)
+    assert states(judged_file(write(tmp_path, off), POLICY))["acceptance"] == (State.INVALID, "no_drafts")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not JSON"),
+        ("[]", "holds no result"),
+        (json.dumps(BASELINE), "no result in it has an eagle_speculation block"),
+        (json.dumps({**SPECULATIVE, "throughput_tokens_per_sec": 3}), "throughput_tokens_per_sec.mean: None"),
+        (json.dumps({**SPECULATIVE, "throughput_tokens_per_sec": {"mean": 0}}), "nothing was generated"),
+        (json.dumps({**SPECULATIVE, "eagle_speculation": "on"}), "eagle_speculation: a mapping"),
+    ],
+)
+def test_what_is_no_result_is_refused_with_the_place(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(InvalidResult, match=r"result\.json") as caught:
+        judged_file(tmp_path / "result.json", seed())
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario"),
+    [
+        ("Speculative_Batch4_Context16K", "full-16k-b4"),
+        ("speculative_single_context32k_5tokens", "full-32k-single"),
+        ("Baseline_Single_Context8K", "full-8k-single"),
+        ("my run", None),
+    ],
+)
+def test_names_of_benchmarks_say_their_scenario(name: str, scenario: str | None) -> None:
+    assert scenario_of(name) == scenario
+
+
+# ── our own run.json ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def stored(folder: Path, run: Run) -> Path:
+    RunFolder(folder).write_run(run)
+    return folder / "run.json"
+
+
+def test_a_run_json_gets_the_verdicts_of_the_policy_that_is_asked_for(tmp_path: Path) -> None:
+    plan = plan_of()
+    run = judged(run_of(plan, blocks_of(plan)), POLICY)
+    again = judged_file(stored(tmp_path, run), POLICY)
+    assert again.verdicts == run.verdicts
+    with pytest.raises(UsageError, match=r"is a run\.json"):
+        judged_file(tmp_path / "run.json", POLICY, role="spec-3")
+
+
+def test_a_stricter_near_tie_margin_withholds_tokens_and_speed(tmp_path: Path) -> None:
+    plan = plan_of()
+    blocks = blocks_of(plan, change=corrupt)
+    run = judged(run_of(plan, blocks, margins=margins_of(blocks, 1e-4)), POLICY)
+    assert states(run)["tokens-equal"] == (State.PASS, "near_tie_divergence")
+    strict = judged_file(stored(tmp_path, run), policy_of(*seed().rules, *POLICY.rules[3:4]))
+    found = states(strict)
+    assert found["tokens-equal"] == (State.INVALID, "token_mismatch")
+    assert found["speed"] == (State.INVALID, "token_mismatch")
+
+
+def test_the_command_prints_every_verdict_and_ends_with_its_code(tmp_path: Path) -> None:
+    file = write(tmp_path, [BASELINE, SPECULATIVE])
+    done = CliRunner().invoke(commands, ["check", str(file), "--policy", "seed"])
+    assert done.exit_code == 3, done.output
+    assert "INCONCLUSIVE tokens-equal on full-32k-single/elsewhere/c0/b0/spec-3: cannot be judged from" in done.output
+    assert done.output.endswith("verdict INCONCLUSIVE (exit 3)\n")

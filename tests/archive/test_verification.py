@@ -1,0 +1,283 @@
+"""verify: an untouched run holds; whatever was touched is named with file and place, also behind a mended manifest."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specgate.archive.verification import differences_of, line_differences, listings, verify
+from specgate.cli import cli as commands
+from specgate.errors import UsageError
+from specgate.files.run_folder import RunFolder
+from tests.support.command import ROOT, Cli
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Path:
+    """The folder of a micro run on the fake engine, with the ledger beside it."""
+    cli = Cli(tmp_path_factory.mktemp("original"), *pair)
+    done = cli.micro("--backend", "fake")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return cli.newest()
+
+
+@pytest.fixture
+def run(original: Path, tmp_path: Path) -> Path:
+    shutil.copytree(original.parent, tmp_path / "runs")
+    return tmp_path / "runs" / original.name
+
+
+def differences(run: Path) -> list[str]:
+    return [str(d) for d in verify(run).differences]
+
+
+def mend(run: Path) -> None:
+    """Hide a change from the manifest and, with the ledger gone, from everything but the samples."""
+    RunFolder(run).write_manifest()
+    for file in run.parent.glob("ledger.*"):
+        file.unlink()
+
+
+def change_json(file: Path, change: Callable[[Any], None]) -> None:
+    data = json.loads(file.read_text())
+    change(data)
+    file.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+def test_an_untouched_run_holds_and_nothing_is_written(run: Path) -> None:
+    before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in run.rglob("*") if p.is_file()}
+    done = CliRunner().invoke(commands, ["verify", str(run)])
+    assert done.exit_code == 0, done.output
+    assert "holds: " in done.output and "verdict PASS (exit 0)" in done.output
+    assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in run.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("status", ["a run that failed a gate", "an engine that was killed"])
+def test_runs_that_ended_otherwise_hold_too(cli: Cli, status: str) -> None:
+    fault = "die_after_blocks=20" if "killed" in status else "wrong_token_at=5"
+    assert cli.micro("--backend", "fake", "-o", fault).returncode in (6, 7)
+    assert differences(cli.newest()) == []
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_one_byte_anywhere_is_found(
+    original: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    run = tmp_path_factory.mktemp("edited") / original.name
+    shutil.copytree(original, run)
+    files = sorted(p for p in run.rglob("*") if p.is_file() and p.stat().st_size and p.name != ".lock")
+    file = data.draw(st.sampled_from(files))
+    content = bytearray(file.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    file.write_bytes(content)
+    found = differences(run)
+    assert any(file.name in line or "MANIFEST" in line for line in found), found
+
+
+def test_an_edited_byte_is_exit_6_with_the_files_name(run: Path) -> None:
+    file = run / "metrics.csv"
+    file.write_text(file.read_text().replace("acceptance_length", "acceptance_lengtH", 1))
+    done = CliRunner().invoke(commands, ["verify", str(run)])
+    assert done.exit_code == 6
+    assert "differs: metrics.csv: its SHA-256 is" in done.output
+    assert "differs: metrics.csv: line " in done.output
+
+
+def test_missing_and_extra_files_are_named(run: Path) -> None:
+    (run / "summary.csv").unlink()
+    (run / "samples" / "more.jsonl").write_text("{}\n")
+    assert differences(run) == [
+        "summary.csv: is missing; MANIFEST.sha256 lists it",
+        "samples/more.jsonl: is not in MANIFEST.sha256",
+    ]
+
+
+def test_a_run_without_a_manifest_has_not_ended(run: Path) -> None:
+    (run / "MANIFEST.sha256").unlink()
+    assert "MANIFEST.sha256: is missing: the run never ended" in differences(run)[0]
+
+
+def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a run folder"):
+        verify(tmp_path)
+
+
+def figure(data: Any) -> None:
+    data["cells"][1]["values"]["acceptance_length"]["value"] += 0.1
+
+
+def verdict(data: Any) -> None:
+    data["verdicts"][0]["state"] = "FAIL"
+
+
+def extra(data: Any) -> None:
+    data["cells"][0]["values"]["invented"] = {"metric": "invented", "value": 1.0}
+
+
+def gone(data: Any) -> None:
+    del data["eagle_speculation"]["tiny/fake/c24/b2/spec-3"]
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("run.json", figure, "run.json: cells[1].values.acceptance_length.value: "),
+        ("run.json", extra, "run.json: cells[0].values.invented: does not follow from the samples"),
+        ("run.json", gone, "run.json: eagle_speculation.tiny/fake/c24/b2/spec-3: is missing"),
+        (
+            "run.json",
+            lambda d: d["fingerprint"].update(config_sha256="0"),
+            "run.json: fingerprint.config_sha256: ",
+        ),
+        ("run.json", lambda d: d.update(warnings=[]), "run.json: warnings: "),
+        ("gates.json", verdict, "gates.json: verdicts[0].state: FAIL; recomputed: PASS"),
+        ("gates.json", lambda d: d.update(exit_code=1), "gates.json: exit_code: 1; recomputed: 0"),
+        (
+            "gates.json",
+            lambda d: d["policy"]["rules"][2]["params"].update(min=0.5),
+            "gates.json: policy.rules[2].",
+        ),
+        ("env.json", lambda d: d["host"].update(cpu="a better one"), "env.json: host.cpu: "),
+    ],
+)
+def test_a_changed_figure_is_found_behind_a_mended_manifest(
+    run: Path, file: str, change: Callable[[Any], None], said: str
+) -> None:
+    change_json(run / file, change)
+    mend(run)
+    found = differences(run)
+    assert any(line.startswith(said) for line in found), found
+
+
+def test_a_changed_sample_changes_what_follows_from_it(run: Path) -> None:
+    file = run / "samples" / "blocks.jsonl"
+    lines = file.read_text().splitlines()
+    block = json.loads(lines[-1])
+    block["elapsed_ns"] *= 2
+    file.write_text("\n".join([*lines[:-1], json.dumps(block, separators=(",", ":"))]) + "\n")
+    mend(run)
+    found = differences(run)
+    assert any("comparisons" in line and "log_ratios" in line for line in found), found
+    assert any(line.startswith("report.html: line ") for line in found), found
+
+
+def test_a_changed_figure_on_the_page_or_in_a_table_is_found(run: Path) -> None:
+    page, table = run / "report.html", run / "summary.csv"
+    page.write_text(page.read_text().replace(">PASS<", ">FAIL<", 1))
+    rows = list(csv.reader(table.read_text().splitlines()))
+    table.write_text(table.read_text().replace(rows[1][-1] or rows[1][0], "0.5", 1))
+    mend(run)
+    assert {line.partition(":")[0] for line in differences(run)} == {"report.html", "summary.csv"}
+
+
+def test_a_run_that_was_changed_with_its_manifest_is_found_by_the_ledger(run: Path) -> None:
+    change_json(run / "env.json", lambda d: d["host"].update(cpu="a better one"))
+    change_json(run / "run.json", lambda d: d["environment"]["host"].update(cpu="a better one"))
+    RunFolder(run).write_manifest()
+    found = differences(run)
+    assert any("ledger.jsonl" in line and "manifest_sha256" in line for line in found), found
+
+
+def test_samples_that_break_the_arithmetic_are_a_difference_not_a_crash(run: Path) -> None:
+    file = run / "samples" / "blocks.jsonl"
+    lines = file.read_text().splitlines()
+    block = json.loads(lines[-1])
+    block["elapsed_ns"] = 0
+    file.write_text("\n".join([*lines[:-1], json.dumps(block, separators=(",", ":"))]) + "\n")
+    mend(run)
+    found = differences(run)
+    assert any("cannot be recomputed: " in line and "zero" in line for line in found), found
+
+
+def test_changed_grounds_are_named_and_nothing_is_derived_from_them(run: Path) -> None:
+    (run / "config.resolved.yaml").write_bytes(b"\xff")
+    done = CliRunner().invoke(commands, ["verify", str(run)])
+    assert done.exit_code == 6
+    assert "figures were not recomputed, since their grounds were changed: config.resolved.yaml" in done.output
+
+
+def test_a_torn_journal_is_reported_and_left_as_it_is(run: Path) -> None:
+    file = run / "samples" / "blocks.jsonl"
+    file.write_text(torn := file.read_text()[:-20])
+    mend(run)
+    found = differences(run)
+    assert any("an unfinished line" in line for line in found), found
+    assert file.read_text() == torn
+
+
+def test_the_last_digits_of_another_machine_are_no_difference_and_the_ninth_is() -> None:
+    stored = {"figures": [-0.00024844178997684985, 1.5]}
+    assert not list(differences_of("run.json", stored, {"figures": [-0.0002484417899766278, 1.5]}))
+    (found,) = differences_of("run.json", stored, {"figures": [-0.00024844178997684985, 1.50000001]})
+    assert (found.file, found.place) == ("run.json", "figures[1]")
+
+
+def test_the_last_digits_in_a_table_are_no_difference_and_the_ninth_or_a_word_is() -> None:
+    stored = "run-1,spec-3,1.8563021794385072,PASS\nrun-1,spec-4,2.25,PASS\n"
+    assert not list(line_differences("summary.csv", stored, stored.replace("5072", "5070")))
+    for was, now in (("1.8563021794385072", "1.85630219"), ("PASS\n", "FAIL\n"), ("spec-3", "spec-2")):
+        (found,) = line_differences("summary.csv", stored, stored.replace(was, now, 1))
+        assert (found.file, found.place) == ("summary.csv", "line 1")
+
+
+def older(data: Any) -> None:
+    """As specgate.result/v1 1.0.0 stored it."""
+    data["schema_version"] = "1.0.0"
+    del data["last_green"], data["files"]
+    for cell in data["cells"]:
+        del cell["by_depth"], cell["distributions"]
+        if cell["acceptance"]:
+            del cell["acceptance"]["totals"]
+        for name, value in cell["values"].items():
+            if "acceptance_at_pos" in name:
+                value["ci_low"] = value["ci_high"] = None
+    for conditions in data["conditions"].values():
+        del conditions["timeline"]
+
+
+def test_a_run_that_was_stored_before_a_field_was_added_holds(run: Path) -> None:
+    change_json(run / "run.json", older)
+    change_json(run / "run.json", lambda data: data["fingerprint"].update(source_tree_sha256="0" * 64))
+    mend(run)
+    found = verify(run)
+    assert found.differences == ()
+    assert any(note.startswith("report.html is not as this source tree would write it") for note in found.notes)
+
+
+def test_what_an_older_version_has_always_stored_may_not_be_missing(run: Path) -> None:
+    change_json(run / "run.json", older)
+    change_json(run / "run.json", lambda data: data["cells"][1]["values"].pop("acceptance_length"))
+    mend(run)
+    assert any("cells[1].values.acceptance_length: is missing" in line for line in differences(run))
+
+
+def test_a_version_of_today_has_no_excuse_for_a_missing_field(run: Path) -> None:
+    change_json(run / "run.json", lambda data: data["cells"][0].pop("by_depth"))
+    mend(run)
+    assert "run.json: cells[0].by_depth: is missing" in differences(run)
+
+
+def test_a_page_names_files_with_the_hashes_that_the_manifest_has(run: Path) -> None:
+    manifest = listings(run / "MANIFEST.sha256")
+    stored = json.loads((run / "run.json").read_text())["files"]
+    assert {"env.json", "gates.json", "config.resolved.yaml", "samples/blocks.jsonl"} <= stored.keys()
+    assert stored.items() <= manifest.items()
+    assert all(sha256 in (run / "report.html").read_text() for sha256 in stored.values())
+
+
+KEPT = sorted((ROOT / "docs" / "results").glob("*/*/run.json"))
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=[file.parent.name for file in KEPT])
+def test_a_run_that_the_documentation_quotes_holds_with_the_source_of_today(kept: Path) -> None:
+    assert [str(d) for d in verify(kept.parent).differences] == []

@@ -1,0 +1,29 @@
+"""Planted pairs for tests: the tiny geometry without calibration, in memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.layout import draft_tensors, target_tensors
+from specgate.eagle3.planted.draft import PlantedDraft
+from specgate.eagle3.planted.recipe import Recipe
+from specgate.eagle3.planted.tables import tables
+from specgate.eagle3.planted.target import PlantedTarget
+from specgate.pair_tools.plant.geometries import tiny
+
+RECIPE_A = Recipe("A", seed=1, draft_vocab=512, signal=0.75, boundaries=(1, 3, 5))
+RECIPE_B = Recipe("B", seed=1, draft_vocab=512, signal=1.0, boundaries=(1, 3, 5))
+
+
+def made_target(recipe: Recipe, device: str = "cpu", geometry: TargetGeometry | None = None) -> dict[str, Tensor]:
+    g = geometry or tiny().target
+    target = PlantedTarget(recipe, g, tables(recipe, g.vocab), torch.device(device))
+    return {name: target.make(name, want.shape) for name, want in target_tensors(g).items()}
+
+
+def made_draft(recipe: Recipe, device: str = "cpu", geometry: DraftGeometry | None = None) -> dict[str, Tensor]:
+    g = geometry or tiny().draft
+    draft = PlantedDraft(recipe, g, tables(recipe, g.vocab), torch.device(device))
+    return {name: draft.make(name, want.shape) for name, want in draft_tensors(g, True, True).items()}

@@ -1,0 +1,90 @@
+"""Whose CPU time and whose processes: ours, everything we started, and the rest."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.core.conditions import GpuProcess
+from specgate.machine import host
+from specgate.machine.host import HostProbe, cpu_quota, frequency_governors, usable_cpus
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    """A process that waits until the test is over."""
+    ours, theirs = mp.get_context("spawn").Pipe()
+    process = mp.get_context("spawn").Process(target=theirs.recv)
+    process.start()
+    assert process.pid is not None
+    yield process.pid
+    ours.send(None)
+    process.join()
+
+
+def test_a_process_is_ours_foreign_or_unseen(child: int) -> None:
+    probe = HostProbe(os.getpid())
+    probe.read()
+    assert probe.owner(os.getpid()) == GpuProcess(os.getpid(), "ours")
+    assert probe.owner(child).owner == "ours"
+    parent = psutil.Process(os.getppid())
+    assert probe.owner(parent.pid) == GpuProcess(parent.pid, "foreign", parent.name())
+    assert probe.owner(2**22 + 1).owner == "unseen"
+
+
+def test_a_process_of_ours_that_has_ended_stays_ours() -> None:
+    process = mp.get_context("spawn").Process(target=int)
+    process.start()
+    assert process.pid is not None
+    probe = HostProbe(os.getpid())
+    process.join()
+    probe.read()
+    assert probe.owner(process.pid).owner == "ours"
+
+
+@given(busy_ticks=st.integers(0, 2000), our_ticks=st.integers(0, 2000))
+def test_others_have_what_is_busy_and_not_ours_as_a_share_of_what_was_offered(busy_ticks: int, our_ticks: int) -> None:
+    busy, ours = busy_ticks / 100, our_ticks / 100
+    probe = HostProbe(os.getpid())
+    totals = iter([(110.0, 50.0 + busy, 5.0 + ours)])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(probe, "_before", (100.0, 50.0, 5.0))
+        patched.setattr(probe, "_totals", lambda: next(totals))
+        patched.setattr(host, "usable_cpus", lambda: {0, 1})
+        share = probe.read().other_cpu_share
+    if busy == 0:
+        assert share is None
+    else:
+        assert share == pytest.approx(min(1.0, max(0.0, (busy - ours) / 20)), abs=1e-9)
+
+
+class Times(NamedTuple):
+    user: float
+    idle: float
+
+
+def test_a_host_that_counts_no_cpu_time_gives_no_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [Times(0.0, 0.0)] * 1024)
+    assert HostProbe(os.getpid()).read().other_cpu_share is None
+
+
+def test_the_harness_may_have_ended_before_its_watch() -> None:
+    process = mp.get_context("spawn").Process(target=int)
+    process.start()
+    process.join()
+    assert process.pid is not None
+    assert HostProbe(process.pid).read().available_memory_bytes > 0
+
+
+def test_a_host_says_its_cpus_governors_and_quota_or_nothing() -> None:
+    assert usable_cpus() == set(os.sched_getaffinity(0))
+    assert all(frequency_governors())
+    quota = cpu_quota()
+    assert quota is None or quota > 0

@@ -1,0 +1,76 @@
+"""The environment record: JSON, without secrets, and a source hash that sees every change."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import specgate
+from specgate.machine import inventory
+from tests.support.fake_nvml import LIBRARY_NOT_FOUND, Driver, driver
+
+
+def test_the_environment_is_json_and_names_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECGATE_CACHE", "/somewhere")
+    monkeypatch.setenv("MY_TOKEN", "secret")
+    text = json.dumps(inventory.environment(), allow_nan=False)
+    record = json.loads(text)
+    assert record["packages"]["torch"]
+    assert record["host"]["memory_bytes"] > 0
+    assert record["variables"]["SPECGATE_CACHE"] == "/somewhere"
+    assert "secret" not in text
+
+
+def test_the_source_hash_changes_with_any_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / "specgate"
+    shutil.copytree(Path(specgate.__file__).parent, copy, ignore=shutil.ignore_patterns("*.safetensors", "__pycache__"))
+    monkeypatch.setattr(specgate, "__file__", str(copy / "__init__.py"))
+    before = inventory.source_tree_sha256()
+    assert inventory.source_tree_sha256() == before
+    for name in ("gates/policies/cpu.yaml", "backends/reference/ops.py"):
+        (copy / name).write_text((copy / name).read_text() + "\n")
+        after = inventory.source_tree_sha256()
+        assert after != before
+        before = after
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [
+        (None, (7, 5)),
+        ("1", (9, 0)),
+        ("1,0", (9, 0)),
+        ("GPU-b", (9, 0)),
+        ("2", None),
+        ("3", None),
+        ("", None),
+        ("-1", None),
+        ("MIG-b1", None),
+    ],
+)
+def test_the_compute_capability_is_the_first_visible_gpus(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, found: tuple[int, int] | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", driver({"GPU-a1": (7, 5), "GPU-b1": (9, 0), "GPU-c1": None}))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert inventory.compute_capability() == found
+
+
+def test_a_gpu_is_recorded_with_its_compute_capability_or_that_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", driver({"GPU-a1": (12, 1), "GPU-c1": None}))
+    assert [(g["uuid"], g["compute_capability"], g["driver"]) for g in inventory.gpus()] == [
+        ("GPU-a1", "12.1", "570.1"),
+        ("GPU-c1", None, "570.1"),
+    ]
+
+
+def test_a_machine_without_a_driver_has_no_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Driver([], init_error=LIBRARY_NOT_FOUND))
+    assert inventory.gpus() == []
+    assert inventory.compute_capability() is None

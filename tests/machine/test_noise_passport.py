@@ -1,0 +1,137 @@
+"""Noise passports: what an A/A run amounts to, and the margins that it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specgate.analysis.stats import minimum_detectable_effect
+from specgate.core import Block, Cell, Rule, State
+from specgate.errors import InvalidResult, UsageError
+from specgate.files.run_folder import to_plain
+from specgate.machine import inventory
+from specgate.machine.noise_passport import (
+    SCHEMA,
+    Passport,
+    check_margins,
+    effect,
+    effects,
+    file_of,
+    passport_of,
+    warnings,
+)
+from specgate.run.calibration import noise_of, reduce, twice
+from tests.support.factories import block, plan_of, policy_of, scenario
+
+PLAN = plan_of(scenario(rounds=4))  # 16 pairs; looks after 8 and 16
+SCENARIO = PLAN.scenarios["demo-64"]
+BASE, SPEC = PLAN.cells
+
+
+def measured(sd: float = 0.004, second_slower: float = 0.0, drift: float = 0.0) -> list[Block]:
+    """Every round with each role twice; the second block of a couple takes longer, and every block longer still."""
+    noise = np.random.default_rng(1)
+    made: list[Block] = []
+    for round_ in twice(PLAN).rounds:
+        for slot, role in enumerate(round_.order):
+            factor = math.exp(noise.normal(0, sd) + second_slower * (slot % 2) + drift * len(made))
+            made.append(block(round_, role, step_ns=round(10_000_000 * factor), slot=slot))
+    return made
+
+
+def passport(**changes: float) -> Passport:
+    return reduce(PLAN, measured(**changes), 2.0, "run", {"device": "a CPU"})
+
+
+def test_two_blocks_of_each_role_run_in_a_row_in_both_directions() -> None:
+    orders = [[str(role) for role in r.order] for r in twice(PLAN).rounds][-2:]
+    forward = ["baseline", "baseline", "spec-3", "spec-3"]
+    assert sorted(orders) == sorted([forward, forward[::-1]])
+
+
+def test_a_machine_that_agrees_with_itself_is_accepted_with_its_noise() -> None:
+    made = passport()
+    assert made.accepted and set(made.cells) == {BASE.key, SPEC.key}
+    assert made.cells[BASE.key].pairs == 16
+    assert made.cells[BASE.key].sd == pytest.approx(0.004 * math.sqrt(2), rel=0.5)
+    assert warnings(made) == ()
+
+
+def test_a_cost_of_the_second_place_is_a_slot_effect_and_no_difference() -> None:
+    found = noise_of(PLAN, BASE, measured(second_slower=0.03), 2.0)
+    assert found.state is State.PASS
+    assert found.slot_effect == pytest.approx(-0.03, abs=0.005)
+
+
+def test_a_steady_trend_is_reported_as_drift_per_block_of_the_cell() -> None:
+    """Between two blocks of a cell's own there are, on average, as many of the other one's."""
+    assert noise_of(PLAN, BASE, measured(sd=1e-6, drift=0.001), 2.0).drift_per_block == pytest.approx(0.002, rel=0.1)
+
+
+def test_noise_that_hides_the_margin_rejects_the_machine_and_later_runs_say_so() -> None:
+    made = passport(sd=0.1)
+    assert not made.accepted and made.cells[BASE.key].state is State.INCONCLUSIVE
+    assert "rejects this machine" in warnings(made)[0]
+
+
+def test_half_a_couple_is_left_out_and_too_few_are_refused() -> None:
+    blocks = measured()
+    assert noise_of(PLAN, SPEC, blocks[:-1] if blocks[-1].cell == SPEC else blocks[1:], 2.0).pairs >= 15
+    with pytest.raises(InvalidResult, match="too few"):
+        noise_of(PLAN, SPEC, blocks[:12], 2.0)
+
+
+def test_the_effect_that_can_be_told_is_that_of_the_last_look() -> None:
+    found = effect(0.01, SCENARIO)
+    assert found == pytest.approx(math.expm1(minimum_detectable_effect(0.01, 16, 16 - 4 - 1, 0.0125)))
+    once = replace(SCENARIO, schedule=replace(SCENARIO.schedule, rounds=1))
+    assert effect(0.01, once) == pytest.approx(math.expm1(minimum_detectable_effect(0.01, 4, 2)))
+
+
+def test_a_margin_below_the_noise_is_refused_with_the_effect_and_one_above_is_not() -> None:
+    made = passport()
+    mde = effects(PLAN, made)[SPEC.key]
+
+    def rule(margin_pct: float, role: str = "*") -> Rule:
+        return Rule("narrow", "regression", True, role=role, params={"against": "baseline", "margin_pct": margin_pct})
+
+    check_margins(policy_of(rule(100 * mde * 1.01, "spec-3")), PLAN, made)
+    check_margins(policy_of(rule(0.01, "spec-5")), PLAN, made)
+    check_margins(policy_of(rule(0.01)), PLAN, None)
+    with pytest.raises(UsageError) as caught:
+        check_margins(policy_of(rule(100 * mde * 0.9, "spec-3")), PLAN, made)
+    assert f"minimum detectable effect of {SPEC.key} is {100 * mde:.2f} %" in str(caught.value)
+    assert "rule narrow: margin_pct" in str(caught.value)
+
+
+def test_cells_that_were_not_calibrated_have_no_effect() -> None:
+    other = Cell(replace(SPEC.point, context=128), SPEC.role)
+    made = passport()
+    assert effects(PLAN, replace(made, cells={other.key: made.cells[SPEC.key]})) == {}
+    assert effects(PLAN, None) == {}
+
+
+def test_a_passport_is_read_back_from_beside_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "gpus", list)
+    out = tmp_path / "runs"
+    assert passport_of(out) is None
+    file = file_of(out)
+    assert file == tmp_path / "noise" / "cpu.json"
+    file.parent.mkdir()
+    made = passport()
+    file.write_text(json.dumps({"schema": SCHEMA, **to_plain(Passport, made)}))
+    assert passport_of(out) == made
+    file.write_text("{}")
+    with pytest.raises(InvalidResult, match="schema"):
+        passport_of(out)
+
+
+def test_a_gpus_passport_is_named_by_its_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(inventory, "gpus", lambda: [{"uuid": "GPU-1a2b3c4d-0000"}])
+    assert file_of(tmp_path / "runs").name == "1a2b3c4d.json"

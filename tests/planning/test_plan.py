@@ -1,0 +1,219 @@
+"""The order of blocks, the limits of a pair, and the estimate."""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.analysis.stats import LOOKS, planned_looks
+from specgate.core import Budget, Grid, Plan, Point, Role, Scenario, Schedule, Workload
+from specgate.errors import UsageError
+from specgate.pairs.resolve import resolve_pair, shipped_names, target_limits
+from specgate.planning.plan import COST, build_plan, check_limits, estimate_seconds, positions_needed
+from specgate.planning.scenario import find, select, shipped
+
+
+def scenario_of(
+    name: str = "s",
+    context: tuple[int, ...] = (64,),
+    batch: tuple[int, ...] = (1,),
+    spec: tuple[int, ...] = (3,),
+    **changes: object,
+) -> Scenario:
+    base = Scenario(
+        name=name,
+        question="What?",
+        kind="micro",
+        family="single",
+        needs="cpu",
+        pair="demo",
+        dtype="float32",
+        grid=Grid(context, batch, spec),
+        workload=Workload("mixed", 1, 8, 1),
+        budget=Budget(steps=4),
+        schedule=Schedule(2, 1),
+        perf_mode=False,
+        timeout_s=30,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]  # any field of Scenario, by name
+
+
+AXES = st.sets(st.integers(1, 512), min_size=1, max_size=3).map(lambda s: tuple(sorted(s)))
+SCENARIOS = st.builds(
+    scenario_of,
+    context=AXES,
+    batch=AXES,
+    spec=st.sets(st.integers(1, 8), min_size=1, max_size=4).map(lambda s: tuple(sorted(s))),
+    workload=st.builds(Workload, st.just("mixed"), st.just(1), st.integers(1, 9), st.integers(1, 3)),
+    schedule=st.builds(Schedule, st.integers(1, 5), st.integers(0, 3)),
+)
+
+
+def test_two_rounds_over_two_prompt_sets_run_a_b_b_a_then_b_a_a_b() -> None:
+    plan = build_plan([scenario_of(workload=Workload("mixed", 1, 2, 1))], "fake")
+    orders = [" ".join(str(role) for role in r.order) for r in plan.rounds if not r.warmup]
+    a_b, b_a = "baseline spec-3", "spec-3 baseline"
+    assert orders == [a_b, b_a, b_a, a_b]
+
+
+@given(scenario=SCENARIOS)
+def test_every_role_runs_once_in_every_round(scenario: Scenario) -> None:
+    for round_ in build_plan([scenario], "fake").rounds:
+        assert sorted(round_.order) == sorted(scenario.roles)
+
+
+@given(scenario=SCENARIOS)
+def test_the_plan_counts_what_the_scenario_asks(scenario: Scenario) -> None:
+    plan = build_plan([scenario], "fake")
+    points = len(scenario.grid.context) * len(scenario.grid.batch)
+    assert len(plan.points) == points
+    assert len(plan.cells) == points * len(scenario.roles)
+    kinds = Counter(r.warmup for r in plan.rounds)
+    assert kinds[False] == points * scenario.workload.prompt_sets * scenario.schedule.rounds
+    assert kinds[True] == points * scenario.workload.warmup_sets * scenario.schedule.warmup_rounds
+    assert len({r.key for r in plan.rounds}) == len(plan.rounds)
+
+
+@given(scenario=SCENARIOS)
+def test_both_orders_run_equally_often_or_one_more_where_the_count_is_odd(scenario: Scenario) -> None:
+    plan = build_plan([scenario], "fake")
+    for point in plan.points:
+        firsts = Counter(r.order[0] for r in plan.rounds_of(point) if not r.warmup)
+        forward, backward = firsts[scenario.roles[0]], firsts[scenario.roles[-1]]
+        assert forward - backward == (forward + backward) % 2
+
+
+@given(scenario=SCENARIOS)
+def test_a_point_warms_up_first_and_then_passes_over_its_prompt_sets_two_rounds_on_each(scenario: Scenario) -> None:
+    plan = build_plan([scenario], "fake")
+    for point in plan.points:
+        where = [(not r.warmup, 0 if r.warmup else r.index // 2, r.prompt_set) for r in plan.rounds_of(point)]
+        assert where == sorted(where)
+    assert [r.point for r in plan.rounds] == [r.point for p in plan.points for r in plan.rounds_of(p)]
+
+
+@given(scenario=SCENARIOS)
+def test_at_every_look_before_the_last_each_prompt_set_ran_equally_often_in_both_orders(scenario: Scenario) -> None:
+    plan = build_plan([scenario], "fake")
+    rounds = [r for r in plan.rounds_of(plan.points[0]) if not r.warmup]
+    *early, last = planned_looks(scenario)
+    assert last == len(rounds)
+    for look in early:
+        assert look >= LOOKS[0]
+        runs = Counter((r.prompt_set, r.order[0]) for r in rounds[:look])
+        assert len(runs) == 2 * scenario.workload.prompt_sets
+        assert len(set(runs.values())) == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt_sets", "rounds", "looks"),
+    [
+        (4, 1, (4,)),
+        (8, 2, (16,)),
+        (4, 4, (8, 16)),
+        (1, 24, (6, 10, 16, 24)),
+        (2, 12, (8, 12, 16, 24)),
+        (8, 4, (16, 32)),
+        (12, 8, (24, 96)),
+    ],
+)
+def test_looks_come_at_the_first_pass_that_ends_at_or_beyond_6_10_16_24_pairs_and_at_the_end(
+    prompt_sets: int, rounds: int, looks: tuple[int, ...]
+) -> None:
+    workload, schedule = Workload("mixed", 1, prompt_sets, 1), Schedule(rounds, 1)
+    assert planned_looks(scenario_of(workload=workload, schedule=schedule)) == looks
+
+
+def test_scenarios_run_one_after_the_other() -> None:
+    plan = build_plan([scenario_of("b"), scenario_of("a")], "fake")
+    assert [p.key for p in plan.points] == ["b/fake/c64/b1", "a/fake/c64/b1"]
+
+
+# ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def demo_limits(plan: Plan, trained: int = 8192) -> dict[str, int]:
+    """What the demo target allows under each scenario's own RoPE factor."""
+    return {name: int(trained * float((s.rope or {"factor": 1})["factor"])) for name, s in plan.scenarios.items()}
+
+
+def test_every_shipped_scenario_fits_its_pair() -> None:
+    by_pair: dict[str, list[Scenario]] = defaultdict(list)
+    for scenario in shipped():
+        by_pair[scenario.pair].append(scenario)
+    assert set(by_pair) == {"demo", *shipped_names()}
+    for pair, scenarios in by_pair.items():
+        plan = build_plan(scenarios, "fake")
+        limits = demo_limits(plan)
+        if pair != "demo":
+            folders = resolve_pair(pair, None, None)
+            limits = {s.name: target_limits(folders, s.rope)[0] for s in scenarios}
+        check_limits(plan, limits, pair)
+
+
+def test_room_is_the_longest_block_of_any_role_and_one_verify_pass() -> None:
+    point = Point("s", "fake", 100, 1)
+    assert positions_needed(scenario_of(spec=(1, 3), budget=Budget(steps=10)), point) == 100 + 10 * 4 + 3 + 2
+    assert positions_needed(scenario_of(spec=(1, 3), budget=Budget(new_tokens=50)), point) == 100 + 50 + 3 + 2
+
+
+@given(context=st.integers(1, 5000), limit=st.integers(1, 5000))
+def test_a_point_is_refused_exactly_where_it_does_not_fit(context: int, limit: int) -> None:
+    plan = build_plan([scenario_of(context=(context,))], "fake")
+    if positions_needed(plan.scenarios["s"], plan.points[0]) <= limit:
+        check_limits(plan, {"s": limit}, "demo")
+        return
+    with pytest.raises(UsageError, match=f"grid.context: {context}: "):
+        check_limits(plan, {"s": limit}, "demo")
+
+
+def test_a_refusal_lists_every_long_point_and_remedies_that_work() -> None:
+    too_long = replace(find("micro-32k-single"), rope={"rope_type": "yarn", "factor": 2.0})
+    fine = find("cpu-1k-single")
+    plan = build_plan([too_long, fine], "fake")
+    with pytest.raises(UsageError) as caught:
+        check_limits(plan, demo_limits(plan), "demo")
+    message = str(caught.value)
+    assert "32768: with 2053 positions for the answer it needs 34821, and pair 'demo' has 16384" in message
+    assert "a context ≤ 14331 or {rope_type: yarn, factor: 5} as a scenario" in message
+    assert "cpu-1k-single" not in message
+    right = [
+        replace(too_long, rope={"rope_type": "yarn", "factor": 5.0}),
+        replace(too_long, name="t", grid=Grid((14331,), (1,), (3,))),
+    ]
+    plan = build_plan(right, "fake")
+    check_limits(plan, demo_limits(plan), "demo")
+
+
+# ── estimate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_default_micro_scenarios_of_a_cpu_are_estimated_below_four_minutes() -> None:
+    plan = build_plan(select((), None, "micro", "cpu"), "reference")
+    assert sum(estimate_seconds(plan, COST["cpu"]).values()) < 240
+
+
+def test_the_cpu_model_agrees_with_the_step_times_it_was_made_from() -> None:
+    single, batch = Point("s", "reference", 1024, 1), Point("s", "reference", 512, 4)
+    assert COST["cpu"].step_s(Role(0), single) == pytest.approx(0.027, rel=0.15)
+    assert COST["cpu"].step_s(Role(3), single) == pytest.approx(0.040, rel=0.25)
+    assert COST["cpu"].step_s(Role(0), batch) == pytest.approx(0.039, rel=0.15)
+    assert COST["cpu"].step_s(Role(3), batch) == pytest.approx(0.093, rel=0.15)
+    assert COST["cpu"].prefill_s(single) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("size", ["cpu", "gpu"])
+@pytest.mark.parametrize("kind", ["micro", "full"])
+def test_more_of_anything_is_estimated_to_take_longer(size: str, kind: str) -> None:
+    def seconds(**changes: object) -> float:
+        plan = build_plan([scenario_of(**{"kind": kind, "budget": Budget(new_tokens=64), **changes})], "fake")  # type: ignore[arg-type]
+        return sum(estimate_seconds(plan, COST[size]).values())
+
+    once = seconds()
+    assert seconds(context=(128,)) > once
+    assert seconds(batch=(2,)) > once
+    assert seconds(spec=(2, 3)) > once
+    assert seconds(budget=Budget(new_tokens=128)) > once
+    assert seconds(schedule=Schedule(4, 1)) > once

@@ -1,0 +1,176 @@
+"""Policy files: the numbers that ship, and what is refused."""
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from specgate import plugins
+from specgate.core import Policy, Rule
+from specgate.errors import UsageError
+from specgate.pair_tools.plant.check import predictions
+from specgate.pairs.resolve import resolve_pair
+from specgate.planning.policy import find_policy, load_policy, micro_scenarios
+from specgate.planning.scenario import shipped
+
+GATES: dict[str, dict[str, type]] = {
+    "validity": {},
+    "tokens": {"near_tie_margin": float},
+    "acceptance": {"min": float},
+    "speed": {"min": float},
+    "degeneracy": {"max_repeated_share": float},
+    "environment": dict(plugins.gate("environment").params),
+    "invariants": {"accept_unseen": str},
+    "other": {"mode": str, "strict": bool, "looks": int},
+}
+
+
+def written(folder: Path, *rules: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text("# Mine.\nschema: specgate.policy/v1\nrules:\n" + "".join(f"  - {{{r}}}\n" for r in rules))
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(UsageError) as caught:
+        load_policy(path, GATES)
+    return str(caught.value)
+
+
+def test_the_planted_policy_asks_for_most_of_the_acceptance_that_its_pairs_have() -> None:
+    floors = {
+        r.scenario: float(r.params["min"]) for r in find_policy("planted-8b", GATES).rules if r.gate == "acceptance"
+    }
+    for pattern, floor in floors.items():
+        pairs = {scenario.pair for scenario in shipped() if fnmatch(scenario.name, pattern)}
+        assert len(pairs) == 1
+        said = predictions(resolve_pair(pairs.pop(), None, None))[3]
+        assert 0.94 * said <= floor <= 0.96 * said
+
+
+def test_the_seed_policy_holds_the_required_numbers() -> None:
+    rules = find_policy("seed", GATES).rules
+    numbers = {(r.gate, r.scenario, r.role): r.params["min"] for r in rules if "min" in r.params}
+    assert numbers == {
+        ("speed", "micro-16k-b4", "spec-3"): 1.0,
+        ("acceptance", "micro-16k-b4", "spec-3"): 2.2,
+        ("speed", "micro-32k-single", "spec-3"): 2.0,
+        ("acceptance", "micro-32k-single", "spec-3"): 3.0,
+        ("speed", "full-16k-b4", "spec-3"): 1.0,
+        ("speed", "full-32k-single", "spec-3"): 2.0,
+    }
+    assert all(r.required for r in rules if r.gate != "degeneracy")
+
+
+@pytest.mark.parametrize("name", ["cpu", "seed"])
+def test_records_and_tokens_are_required_everywhere(name: str) -> None:
+    rules = {r.gate: r for r in find_policy(name, GATES).rules}
+    assert rules["validity"] == Rule("records-valid", "validity", True)
+    assert (rules["tokens"].required, rules["tokens"].scenario, rules["tokens"].role) == (True, "*", "*")
+
+
+def test_on_a_cpu_acceptance_is_required_and_speed_only_advises() -> None:
+    rules = find_policy("cpu", GATES).rules
+    assert Rule("acceptance", "acceptance", True, "*", "spec-3", {"min": 2.2}) in rules
+    speed = [r for r in rules if r.gate == "speed"]
+    assert speed
+    assert not any(r.required for r in speed)
+
+
+@pytest.mark.parametrize("name", ["seed", "planted-8b"])
+def test_on_a_gpu_the_machine_is_judged_and_what_nvml_does_not_tell_rejects(name: str) -> None:
+    (rule,) = (r for r in find_policy(name, GATES).rules if r.gate == "environment")
+    assert rule.required and rule.params["gpu"] is True
+
+
+def test_on_a_cpu_no_gpu_is_looked_at_and_a_loaded_host_only_advises() -> None:
+    (rule,) = (r for r in find_policy("cpu", GATES).rules if r.gate == "environment")
+    assert not rule.required and rule.params["gpu"] is False
+
+
+def test_a_good_file_becomes_a_policy(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "id: a, gate: speed, required: true, scenario: 'x-*', min: 2",
+        "id: b, gate: other, required: false, mode: fast, strict: true, looks: 3",
+    )
+    assert load_policy(path, GATES) == Policy(
+        "mine",
+        (
+            Rule("a", "speed", True, "x-*", "*", {"min": 2}),
+            Rule("b", "other", False, "*", "*", {"mode": "fast", "strict": True, "looks": 3}),
+        ),
+        path,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ("id: b, gate: sped, required: true", "rules[1].gate: 'sped': no such gate; did you mean 'speed'?"),
+        ("id: b, gate: speed, required: true, mni: 2", "rules[1].mni: 2: neither a rule's own key nor a parameter of"),
+        ("id: b, gate: speed, required: true, mni: 2", "speed; did you mean 'min'?"),
+        ("id: b, gate: speed, required: true, min: '2'", "rules[1].min: '2': speed takes a float here"),
+        ("id: b, gate: speed, required: true, min: true", "rules[1].min: True: speed takes a float here"),
+        ("id: b, gate: other, required: true, looks: 2.5", "rules[1].looks: 2.5: other takes a int here"),
+        ("id: b, gate: speed, required: 1", "rules[1].required: 1: input should be a valid boolean"),
+        ("id: b, gate: speed", "rules[1].required: this key is required"),
+        ("id: a, gate: speed, required: true, min: 1.0", "rules[1].id: 'a': rule 1 of this file has this id already"),
+        ("id: b, gate: speed, required: true", "rules[1].gate: 'speed': speed needs min"),
+        ("id: b, gate: speed, required: true, min: .nan", "speed takes a finite number, 0 or more, here"),
+        ("id: b, gate: tokens, required: true, near_tie_margin: -1", "tokens takes a finite number, 0 or more, here"),
+        ("id: '', gate: speed, required: true", "rules[1].id: '': string should have at least 1 character"),
+    ],
+)  # fmt: skip
+def test_a_bad_rule_is_named_with_file_and_line(tmp_path: Path, rule: str, says: str) -> None:
+    path = written(tmp_path, "id: a, gate: validity, required: true", rule)
+    message = refused(path)
+    assert message.startswith(f"{path}:5: ")
+    assert says in message
+
+
+def test_all_problems_come_in_one_message(tmp_path: Path) -> None:
+    path = written(tmp_path, "id: a, gate: sped, required: true", "id: b, gate: speed, required: true, mix: 1")
+    first, *problems = refused(path).splitlines()
+    assert first == f"{path}: 2 problems"
+    assert [p.strip().startswith(f"{path}:{line}: ") for p, line in zip(problems, (4, 5), strict=True)] == [True, True]
+
+
+def test_a_policy_without_rules_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("schema: specgate.policy/v1\nrules: []\n")
+    assert "rules: []: list should have at least 1 item" in refused(path)
+
+
+def test_an_unknown_policy_name_gets_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean 'seed'"):
+        find_policy("sead", GATES)
+
+
+def with_micro(folder: Path, names: str) -> Path:
+    path = written(
+        folder, 'id: a, gate: validity, required: true, scenario: "*-1*"', "id: b, gate: validity, required: false"
+    )
+    path.write_text(path.read_text().replace("rules:", f"micro: {names}\nrules:"))
+    return path
+
+
+def test_micro_scenarios_are_named_or_files_beside_the_policy(tmp_path: Path) -> None:
+    shipped_file = next(s.source_file for s in shipped() if s.name == "cpu-512-batch4")
+    assert shipped_file is not None
+    (tmp_path / "own-1.yaml").write_text(shipped_file.read_text())
+    policy = load_policy(with_micro(tmp_path, "[cpu-1k-single, own-1.yaml]"), GATES)
+    assert [s.name for s in micro_scenarios(policy)] == ["cpu-1k-single", "own-1"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("[cpu-1k-singel]", "micro[0]: 'cpu-1k-singel': no such scenario: 'cpu-1k-singel'"),
+        ("[cpu-1k-single, cpu-full-512]", "micro[1]: 'cpu-full-512': a full scenario"),
+        ("[cpu-512-batch4]", "micro[0]: 'cpu-512-batch4': no required rule judges this scenario"),
+        ("[]", "micro: "),
+    ],
+)
+def test_micro_scenarios_that_could_never_be_green_are_refused(tmp_path: Path, names: str, said: str) -> None:
+    assert said in refused(with_micro(tmp_path, names))

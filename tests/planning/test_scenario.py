@@ -1,0 +1,281 @@
+"""Scenario files: what ships, what is refused and how, what `extends` and the selection do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specgate.core import Budget, Grid, Scenario, Schedule, Workload
+from specgate.errors import EnvironmentRefused, UsageError
+from specgate.planning.scenario import SHIPPED, dump, find, load_scenario, override, select, shipped
+
+GOOD = """# What is asked?
+schema: specgate.scenario/v1
+kind: micro
+family: single
+needs: cpu
+pair: demo
+dtype: float32
+grid: {context: [64], batch: [1], spec: [1, 3]}
+workload: {source: mixed, seed: 1, prompt_sets: 8, warmup_sets: 1}
+budget: {steps: 4}
+schedule: {rounds: 2, warmup_rounds: 1}
+timeout_s: 30
+"""
+
+
+def written(folder: Path, text: str, name: str = "mine.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(UsageError) as caught:
+        load_scenario(path)
+    return str(caught.value)
+
+
+# ── what ships ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("scenario", shipped(), ids=lambda s: s.name)
+def test_a_shipped_scenario_asks_a_question_and_survives_being_dumped(scenario: Scenario, tmp_path: Path) -> None:
+    assert scenario.question.endswith("?")
+    again = load_scenario(written(tmp_path, dump(scenario), f"{scenario.name}.yaml"))
+    assert replace(again, source_file=None) == replace(scenario, source_file=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "batch", "steps"), [("micro-16k-b4", 16384, 4, 128), ("micro-32k-single", 32768, 1, 512)]
+)
+def test_the_micro_gates_are_spec_3_in_perf_mode(name: str, context: int, batch: int, steps: int) -> None:
+    scenario = find(name)
+    assert scenario.grid == Grid((context,), (batch,), (3,))
+    assert scenario.budget == Budget(steps=steps)
+    assert (scenario.kind, scenario.needs, scenario.perf_mode) == ("micro", "gpu", True)
+
+
+def test_every_family_is_covered_over_draft_lengths_two_to_five() -> None:
+    found = {
+        s.family: (s.grid.context, s.grid.batch)
+        for s in shipped()
+        if s.grid.spec == (2, 3, 4, 5) and (s.kind, s.needs) == ("full", "gpu")
+    }
+    assert found == {
+        "baseline": ((8192,), (1,)),
+        "single": ((8192,), (1,)),
+        "batch": ((8192,), (4, 8)),
+        "large-context": ((16384, 32768), (1,)),
+        "stress": ((32773, 65536), (1,)),
+    }
+
+
+@pytest.mark.parametrize(("micro", "full"), [("micro-16k-b4", "full-16k-b4"), ("micro-32k-single", "full-32k-single")])
+def test_a_full_counterpart_measures_the_cell_of_its_micro_gate(micro: str, full: str) -> None:
+    a, b = find(micro), find(full)
+    assert (a.grid, a.rope, a.pair, a.dtype) == (b.grid, b.rope, b.pair, b.dtype)
+
+
+def test_the_catalogue_in_the_package_docstring_is_complete() -> None:
+    text = (SHIPPED / "__init__.py").read_text()
+    assert all(f"`{s.name}`" in text for s in shipped())
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_good_file_becomes_a_scenario(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD)
+    assert load_scenario(path) == Scenario(
+        name="mine",
+        question="What is asked?",
+        kind="micro",
+        family="single",
+        needs="cpu",
+        pair="demo",
+        dtype="float32",
+        grid=Grid((64,), (1,), (1, 3)),
+        workload=Workload("mixed", 1, 8, 1),
+        budget=Budget(steps=4),
+        schedule=Schedule(2, 1),
+        perf_mode=False,
+        timeout_s=30,
+        source_file=path,
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("grid: {context", "grid: {contxt", 8, "grid.contxt: [64]: no such key; did you mean 'context'? known: b"),
+        ("budget:", "bugdet:", 10, "bugdet: {'steps': 4}: no such key; did you mean 'budget'? known: "),
+        ("kind: micro", "kind: mikro", 3, "kind: 'mikro': not one of 'micro' or 'full'"),
+        ("schema: specgate.scenario/v1", "schema: specgate.scenario/v9", 2, "schema: 'specgate.scenario/v9': not one"),
+        ("batch: [1]", "batch: [0]", 8, "grid.batch[0]: 0: input should be greater than or equal to 1"),
+        ("batch: [1]", "batch: 1", 8, "grid.batch: 1: input should be a valid list"),
+        ("batch: [1]", "batch: [true]", 8, "grid.batch[0]: True: input should be a valid integer"),
+        ("context: [64]", "context: ['64']", 8, "grid.context[0]: '64': input should be a valid integer"),
+        ("spec: [1, 3]", "spec: []", 8, "grid.spec: []: list should have at least 1 item"),
+        ("spec: [1, 3]", "spec: [3, 1]", 8, "grid.spec: [3, 1]: must ascend without repeats: [1, 3]"),
+        ("spec: [1, 3]", "spec: [3, 3]", 8, "grid.spec: [3, 3]: must ascend without repeats: [3]"),
+        ("spec: [1, 3]", "spec: [9]", 8, "grid.spec[0]: 9: input should be less than or equal to 8"),
+        ("{steps: 4}", "{steps: 4, new_tokens: 9}", 10, "budget: {'steps': 4, 'new_tokens': 9}: set exactly one of"),
+        ("{steps: 4}", "{ignore_eos: true}", 10, "budget: {'ignore_eos': True}: set exactly one of"),
+        ("{steps: 4}", "{new_tokens: 9}", 10, "a micro scenario counts engine steps"),
+        ("{steps: 4}", "7", 10, "budget: 7: a mapping was expected; keys: steps, new_tokens, ignore_eos"),
+        ("prompt_sets: 8", "prompt_sets: 7", 9, "7 × batch 1 = 7 different prompts; 8 are needed: 8 or more"),
+        ("timeout_s: 30", "timeout_s: 0", 12, "timeout_s: 0: input should be greater than 0"),
+        ("timeout_s: 30", "timeout_s: .inf", 12, "timeout_s: inf: input should be a finite number"),
+        ("timeout_s: 30", "rope: {rope_type: yarn, factor: 0.5}", 12, "rope.factor: 0.5: input should be greater than"),
+        ("timeout_s: 30", "rope: {rope_type: yarn}", 12, "rope.factor: this key is required"),
+        ("timeout_s: 30", "rope: {rope_type: linear, factor: 2, beta_fast: 1}", 12, "linear has no beta_fast"),
+        ("timeout_s: 30", "rope: {rope_type: llama3, factor: 2}", 12, "needs low_freq_factor and high_freq_factor"),
+        ("timeout_s: 30\n", "", 1, "timeout_s: this key is required"),
+        ("# What is asked?", "", 1, "the first line must be a comment"),
+    ],
+)  # fmt: skip
+def test_a_bad_key_or_value_is_named_with_file_and_line(
+    tmp_path: Path, old: str, new: str, line: int, says: str
+) -> None:
+    assert old in GOOD
+    path = written(tmp_path, GOOD.replace(old, new, 1))
+    message = refused(path)
+    assert f"{path}:{line}: " in message
+    assert says in message
+
+
+def test_an_odd_number_of_rounds_over_odd_prompt_sets_cannot_balance(tmp_path: Path) -> None:
+    text = GOOD.replace("prompt_sets: 8", "prompt_sets: 9").replace("rounds: 2", "rounds: 1")
+    assert "schedule.rounds: 1: with 9 prompt sets" in refused(written(tmp_path, text))
+
+
+def test_all_problems_of_a_file_come_in_one_message_in_file_order(tmp_path: Path) -> None:
+    text = GOOD.replace("# What is asked?", "").replace("micro", "mikro").replace("spec:", "spek:").replace("30", "-1")
+    lines = refused(written(tmp_path, text, "two words.yaml")).splitlines()
+    assert lines[0].endswith("6 problems")
+    places = [int(line.split(".yaml:")[1].split(":")[0]) for line in lines[1:]]
+    assert places == [1, 1, 3, 8, 8, 12]
+
+
+# ── extends ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_may_extend_another_and_says_where_a_bad_value_really_stands(tmp_path: Path) -> None:
+    base = written(tmp_path, GOOD.replace("timeout_s: 30", "timeout_s: -1"), "base.yaml")
+    top = "# Bigger?\nschema: specgate.scenario/v1\nextends: base.yaml\ngrid: {context: [128]}\n"
+    assert refused(written(tmp_path, top)).startswith(f"{base}:12: timeout_s: -1: ")
+    scenario = load_scenario(written(tmp_path, top + "timeout_s: 5\n"))
+    assert (scenario.grid, scenario.question) == (Grid((128,), (1,), (1, 3)), "Bigger?")
+
+
+def test_of_several_bases_the_last_is_on_top(tmp_path: Path) -> None:
+    written(tmp_path, GOOD, "a.yaml")
+    written(tmp_path, "family: batch\nbudget: {steps: 9}\n", "b.yaml")
+    scenario = load_scenario(written(tmp_path, "# Both?\nextends: [a.yaml, b.yaml]\n"))
+    assert (scenario.family, scenario.budget.steps, scenario.grid.context) == ("batch", 9, (64,))
+
+
+def test_a_shipped_base_is_extended_by_name(tmp_path: Path) -> None:
+    text = "# Mine?\nextends: cpu-1k-single\ngrid: {context: [32]}\n"
+    expected = replace(find("cpu-1k-single"), name="mine", question="Mine?", grid=Grid((32,), (1,), (3,)))
+    assert replace(load_scenario(written(tmp_path, text)), source_file=None) == replace(expected, source_file=None)
+
+
+@pytest.mark.parametrize(
+    ("extends", "says"),
+    [
+        ("mine.yaml", "a scenario cannot extend itself: mine.yaml → mine.yaml"),
+        ("other.yaml", "a scenario cannot extend itself: mine.yaml → other.yaml → mine.yaml"),
+        ("base/cpuu", "no such base 'base/cpuu'; did you mean 'base/cpu'?"),
+        ("7", "a name, a file, or a list of them was expected"),
+        ("[1]", "a name, a file, or a list of them was expected"),
+    ],
+)
+def test_a_base_that_cannot_be_meant_is_refused(tmp_path: Path, extends: str, says: str) -> None:
+    written(tmp_path, "extends: mine.yaml\n", "other.yaml")
+    assert says in refused(written(tmp_path, f"# Q?\nextends: {extends}\n"))
+
+
+# ── which ones run ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_names_the_scenarios_of_the_machine_run() -> None:
+    assert [s.name for s in select((), None, "micro", "cpu")] == ["cpu-1k-single", "cpu-512-batch4"]
+    assert [s.name for s in select((), None, "micro", "gpu")] == ["micro-16k-b4", "micro-32k-single"]
+    assert [s.name for s in select((), None, "full", "cpu")] == ["cpu-full-512"]
+
+
+def test_names_may_come_with_commas_and_only_narrows_them() -> None:
+    names = ("cpu-1k-single,cpu-512-batch4", "cpu-spec-sweep")
+    assert [s.name for s in select(names, None, "micro", "cpu")] == [
+        "cpu-1k-single",
+        "cpu-512-batch4",
+        "cpu-spec-sweep",
+    ]
+    assert [s.name for s in select(names, "*-s*", "micro", "cpu")] == ["cpu-1k-single", "cpu-spec-sweep"]
+    assert [s.name for s in select(("cpu-1k-single", "cpu-1k-single"), None, "micro", "cpu")] == ["cpu-1k-single"]
+
+
+def test_a_selection_that_cannot_be_meant_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean 'cpu-1k-single'"):
+        select(("cpu-1k-singel",), None, "micro", "cpu")
+    with pytest.raises(UsageError, match="run `specgate full`"):
+        select(("cpu-full-512",), None, "micro", "cpu")
+    with pytest.raises(UsageError, match="it narrows: cpu-1k-single, cpu-512-batch4"):
+        select((), "nothing*", "micro", "cpu")
+    with pytest.raises(EnvironmentRefused, match="meant for a CPU: cpu-1k-single"):
+        select(("micro-16k-b4",), None, "micro", "cpu")
+    mine = written(tmp_path, GOOD, "cpu-1k-single.yaml")
+    with pytest.raises(UsageError, match="two scenario files have one name"):
+        select((str(mine), "cpu-1k-single"), None, "micro", "cpu")
+
+
+def test_a_command_line_overrides_the_schedule_but_not_its_balance() -> None:
+    scenario = find("cpu-1k-single")
+    changed = override(scenario, warmup_runs=0, measurement_runs=3, perf_mode=True)
+    assert (changed.schedule, changed.perf_mode) == (Schedule(3, 0), True)
+    assert override(scenario) == scenario
+    odd = replace(scenario, workload=replace(scenario.workload, prompt_sets=9))
+    with pytest.raises(UsageError, match="9 prompt sets × 3 measurement runs is odd"):
+        override(odd, measurement_runs=3)
+    with pytest.raises(UsageError, match="at least 1"):
+        override(scenario, measurement_runs=0)
+
+
+COUNTS = st.integers(1, 10_000)
+AXES = st.sets(COUNTS, min_size=1, max_size=4).map(lambda s: tuple(sorted(s)))
+
+
+@given(
+    context=AXES,
+    batch=AXES,
+    spec=st.sets(st.integers(1, 8), min_size=1).map(lambda s: tuple(sorted(s))),
+    new_tokens=st.integers(2, 9999),
+    ignore_eos=st.booleans(),
+    timeout_s=st.floats(0.001, 1e6),
+    factor=st.floats(1, 100),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+def test_any_scenario_survives_being_dumped_and_read(
+    tmp_path: Path,
+    context: tuple[int, ...],
+    batch: tuple[int, ...],
+    spec: tuple[int, ...],
+    new_tokens: int,
+    ignore_eos: bool,
+    timeout_s: float,
+    factor: float,
+) -> None:
+    scenario = replace(
+        find("cpu-full-512"),
+        name="mine",
+        grid=Grid(context, batch, spec),
+        budget=Budget(new_tokens=new_tokens, ignore_eos=ignore_eos),
+        timeout_s=timeout_s,
+        rope={"rope_type": "yarn", "factor": factor},
+        source_file=None,
+    )
+    assert replace(load_scenario(written(tmp_path, dump(scenario))), source_file=None) == scenario

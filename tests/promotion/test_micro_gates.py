@@ -1,0 +1,89 @@
+"""Which micro scenarios a full run rests on, and the command that runs them."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specgate import plugins
+from specgate.core import AcceptanceSource, PairRef, Policy
+from specgate.files.run_folder import Config
+from specgate.machine import inventory
+from specgate.planning.policy import find_policy
+from specgate.planning.prompts import RANDOM
+from specgate.planning.request import Request
+from specgate.planning.scenario import find, shipped
+from specgate.promotion.claim import digests
+from specgate.promotion.micro_gates import micro_gates
+
+ASKED = Request("full", (), True, Path("runs"))
+
+
+def policy(name: str) -> Policy:
+    return find_policy(name, {gate: plugins.gate(gate).params for gate in plugins.registered("specgate.gates")})
+
+
+def config(policy_: Policy, pair: str, acceptance: AcceptanceSource = "real") -> Config:
+    return Config("full", "fake", PairRef(pair, Path("t"), Path("d"), acceptance), policy_, {})
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "has_cuda_gpu", lambda: True)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_policys_micro_scenarios_are_the_gates() -> None:
+    gates, command = micro_gates(replace(ASKED, policy="seed"), config(policy("seed"), "demo"))
+    assert gates == [find("micro-16k-b4"), find("micro-32k-single")]
+    assert command == "specgate micro --policy seed"
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(("length", "name"), [("al2.2", "micro-8b-16k-b4"), ("al3.0", "micro-8b-32k-single")])
+def test_of_several_pairs_only_the_measured_ones_scenarios_count(length: str, name: str) -> None:
+    pair = f"planted-llama-3.1-8b-{length}"
+    gates, command = micro_gates(ASKED, config(policy("planted-8b"), pair, "planted"))
+    assert [s.name for s in gates] == [name]
+    assert command == f"specgate micro --scenario {name}"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_pair_that_no_micro_scenario_asks_for_has_to_pass_all_of_them() -> None:
+    pair = "planted-llama-3.1-8b-al2.2"
+    gates, command = micro_gates(ASKED, config(policy("seed"), pair, "planted"))
+    assert [s.name for s in gates] == ["micro-16k-b4", "micro-32k-single"]
+    assert {(s.rope, s.workload.source) for s in gates} == {(None, RANDOM)}
+    assert command == f"specgate micro --pair {pair}"
+
+
+def test_without_micro_in_the_policy_the_machines_default_ones_are_meant() -> None:
+    bare = replace(policy("cpu"), micro=())
+    gates, _ = micro_gates(ASKED, config(bare, "demo"))
+    assert gates == [s for s in shipped() if s.kind == "micro" and s.needs == "cpu" and s.default]
+
+
+def test_the_command_repeats_what_was_asked() -> None:
+    asked = replace(
+        ASKED, target=Path("a b"), draft=Path("d"), backend="fake", options={"slowdown": "2"}, out=Path("elsewhere")
+    )
+    _, command = micro_gates(asked, config(policy("cpu"), "a b"))
+    assert shlex.split(command) == [
+        *("specgate", "micro", "--target", "a b", "--draft", "d", "--backend", "fake"),
+        *("-o", "slowdown=2", "--out", "elsewhere"),
+    ]
+
+
+def test_a_scenarios_digest_is_of_what_it_measures() -> None:
+    scenario = find("cpu-1k-single")
+    same = replace(scenario, question="Otherwise put?", source_file=Path("elsewhere.yaml"))
+    other = replace(scenario, timeout_s=1.0)
+    assert digests([scenario]) == digests([same]) != digests([other])
+
+
+@pytest.mark.parametrize("name", ["cpu", "seed", "planted-8b", "merge", "merge-reduced"])
+def test_every_shipped_policy_names_its_micro_gates(name: str) -> None:
+    assert policy(name).micro

@@ -1,0 +1,52 @@
+"""The last green run before a run, and what has changed since."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+from tests.support.command import Cli
+
+
+def last_green(cli: Cli) -> dict[str, object] | None:
+    found: dict[str, object] | None = json.loads((cli.newest() / "run.json").read_text())["last_green"]
+    return found
+
+
+def test_a_run_knows_the_last_green_one_of_its_subject_and_what_changed_since(cli: Cli) -> None:
+    assert cli.micro("--backend", "fake").returncode == 0
+    assert last_green(cli) is None
+    first = cli.newest()
+
+    assert cli.micro("--backend", "fake", "-o", "wrong_token_at=5").returncode == 6
+    assert last_green(cli) is None  # other options are another subject
+
+    file = first / "run.json"
+    stored = json.loads(file.read_text())
+    stored["environment"]["packages"]["numpy"] = "1.0.0"
+    file.write_text(json.dumps(stored))
+    assert cli.micro("--backend", "fake").returncode == 0
+    second = cli.newest()
+    found = last_green(cli)
+    assert found is not None and found["run"] == first.name
+    assert isinstance(found["differences"], list)
+    assert [(key, then) for key, then, _ in found["differences"]] == [("packages.numpy", "1.0.0")]
+    assert "packages.numpy" in (second / "report.html").read_text()
+
+    shutil.rmtree(second)
+    assert cli.micro("--backend", "fake").returncode == 0
+    assert last_green(cli) == {**found, "run": second.name, "time": last_time(cli, second.name), "differences": None}
+
+
+def last_time(cli: Cli, run: str) -> str:
+    entries = [json.loads(line) for line in (cli.newest().parent / "ledger.jsonl").read_text().splitlines()]
+    return str(next(entry["time"] for entry in entries if entry["run"] == run))
+
+
+def test_a_micro_run_knows_the_streak_that_it_continues(cli: Cli) -> None:
+    streaks = []
+    for _ in range(2):
+        done = cli.run("micro", "--scenario", "gate.yaml", "--policy", "policy.yaml", "--backend", "fake")
+        assert done.returncode == 0, done.stderr
+        streaks.append(json.loads((cli.newest() / "run.json").read_text())["order"]["streak"])
+    assert streaks == [0, 1]

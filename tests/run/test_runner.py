@@ -1,0 +1,56 @@
+"""What a resumed run may be measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specgate.core import EngineFacts
+from specgate.errors import UsageError
+from specgate.files.run_folder import Config, RunFolder
+from specgate.machine.monitor import line_of
+from specgate.run.runner import Runner
+from tests.support.factories import POLICY, plan_of, run_of
+from tests.support.surroundings import sample
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("target_sha256", lambda facts: replace(facts, target_sha256="another")),
+        ("draft_sha256", lambda facts: replace(facts, draft_sha256="another")),
+        ("device", lambda facts: replace(facts, device="another")),
+        ("dtype", lambda facts: replace(facts, dtype="another")),
+        ("capture_rule", lambda facts: replace(facts, capture_rule="another")),
+        ("tape_sha256", lambda facts: replace(facts, tape_sha256="another")),
+        ("tuned_sha256", lambda facts: replace(facts, tuned_sha256="another")),
+    ],
+)
+def test_a_point_is_measured_on_one_engine_with_one_tape(
+    tmp_path: Path, key: str, change: Callable[[EngineFacts], EngineFacts]
+) -> None:
+    plan = plan_of()
+    run, (point,) = run_of(plan, ()), plan.points
+    folder = RunFolder.create(tmp_path, "micro", "demo", "0" * 64)
+    folder.append_engine(point.key, run.engines[point.key])
+    config = Config("micro", "fake", run.pair, POLICY, run.scenarios)
+    runner = Runner(plan, {}, config, folder, lambda block, done, total: None)
+    runner._register(point, run.engines[point.key])
+    other = change(run.engines[point.key])
+    with pytest.raises(UsageError, match=f"{key}: it was .*, it is another now"):
+        runner._register(point, other)
+
+
+def test_sessions_of_a_start_that_measured_nothing_are_not_used_again(tmp_path: Path) -> None:
+    """Else samples of two starts, perhaps of two boots, would be taken for one watch's."""
+    folder = RunFolder.create(tmp_path, "micro", "demo", "0" * 64)
+    plan = plan_of()
+    config = Config("micro", "fake", run_of(plan, ()).pair, POLICY, plan.scenarios)
+    for expected in (-1, 0, 1):
+        runner = Runner(plan, {}, config, folder, lambda block, done, total: None)
+        assert runner.session == expected
+        with folder.watch_file.open("a") as out:
+            out.write(line_of(sample(0, session=runner.session + 1)))

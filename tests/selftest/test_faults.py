@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specgate import plugins
+from specgate.core import Rule, Run, State, Verdict
+from specgate.machine import inventory, selftest_stamp
+from specgate.selftest.faults import FAULTS, Fault, injected, outcomes
+
+
+def test_every_fault_is_seen_by_its_gate_and_a_clean_engine_by_none(tmp_path: Path) -> None:
+    found = list(outcomes(tmp_path))
+    assert [o for o in found if o.wrong] == []
+    assert len([p for p in tmp_path.iterdir() if p.is_dir()]) == len(FAULTS) + 1 < len(found)
+
+
+def test_a_judge_that_passes_everything_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = plugins.gate("invariants")
+
+    def blind(rule: Rule, run: Run) -> Iterator[Verdict]:
+        return (replace(v, state=State.PASS) for v in type(gate).judge(gate, rule, run))
+
+    monkeypatch.setattr(gate, "judge", blind)
+    fault = next(f for f in FAULTS if f.reason_code == "sync_in_loop")
+    assert injected(fault, tmp_path).wrong == "invariants did not see it"
+
+
+def test_a_gate_that_objects_to_what_is_not_its_own_is_found_out(tmp_path: Path) -> None:
+    fault = Fault("one wrong token", {"wrong_token_at": "9"}, "tokens", "token_mismatch")
+    assert injected(fault, tmp_path).wrong == "invariants, speed objected too"
+
+
+def test_runs_say_when_the_self_test_was_last_green_and_on_which_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert selftest_stamp.last_green(tmp_path) == "never beside these runs"
+    selftest_stamp.write(tmp_path, 22)
+    assert "all 22 checks, this source tree" in selftest_stamp.last_green(tmp_path)
+    monkeypatch.setattr(inventory, "source_tree_sha256", lambda: "0" * 64)
+    assert "another source tree" in selftest_stamp.last_green(tmp_path)
+    (tmp_path / selftest_stamp.NAME).write_text("{")
+    assert "cannot be read" in selftest_stamp.last_green(tmp_path)

@@ -1,0 +1,214 @@
+"""Blocks and runs to test with, made from a plan by arithmetic: no engine, no clock.
+
+The text is a function of prompt set, slot and index; a cycle that accepts a drafts emits a + 1 tokens of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from specgate.analysis.reduce import measure
+from specgate.core import (
+    AcceptanceSource,
+    Block,
+    Budget,
+    EngineFacts,
+    Finish,
+    Grid,
+    Margin,
+    PairRef,
+    Plan,
+    Policy,
+    Role,
+    Round,
+    Rule,
+    Run,
+    Scenario,
+    Schedule,
+    Workload,
+)
+from specgate.planning.plan import build_plan
+
+ACCEPT = (3, 1, 2, 0, 3, 2)
+"""Drafts accepted by cycle, repeated; cut to k."""
+
+
+def scenario(
+    name: str = "demo-64",
+    kind: Literal["micro", "full"] = "micro",
+    *,
+    context: Sequence[int] = (64,),
+    batch: Sequence[int] = (1,),
+    spec: Sequence[int] = (3,),
+    prompt_sets: int = 4,
+    rounds: int = 2,
+    steps: int = 12,
+) -> Scenario:
+    return Scenario(
+        name=name,
+        question="Does it?",
+        kind=kind,
+        family="single",
+        needs="cpu",
+        pair="demo",
+        dtype="float32",
+        grid=Grid(tuple(context), tuple(batch), tuple(spec)),
+        workload=Workload("random", 1, prompt_sets, 1),
+        budget=Budget(steps=steps),
+        schedule=Schedule(rounds, 1),
+        perf_mode=False,
+        timeout_s=10.0,
+    )
+
+
+def plan_of(*scenarios: Scenario) -> Plan:
+    return build_plan(scenarios or (scenario(),), "fake")
+
+
+def text(prompt_set: int, slot: int, length: int) -> tuple[int, ...]:
+    """Token ids that do not repeat within 49,152 positions."""
+    return tuple((i * 7919 + slot * 10_007 + prompt_set * 20_011) % 49_152 for i in range(length))
+
+
+def block(
+    round_: Round,
+    role: Role,
+    *,
+    steps: int = 12,
+    accept: Sequence[int] = ACCEPT,
+    step_ns: int = 10_000_000,
+    session: int = 0,
+    **changes: Any,
+) -> Block:
+    """A whole block of `steps` cycles; slot s of the batch starts s further on in `accept`."""
+    batch = round_.point.batch
+    accepted = tuple(
+        tuple(min(role.k, accept[(step + s) % len(accept)]) for s in range(batch)) for step in range(steps)
+    )
+    made = Block(
+        point=round_.point,
+        role=role,
+        prompt_set=round_.prompt_set,
+        round=round_.index,
+        slot=round_.order.index(role),
+        warmup=round_.warmup,
+        session=session,
+        prefill_ns=50_000_000,
+        elapsed_ns=steps * step_ns,
+        step_ns=(step_ns,) * steps,
+        tokens=tuple(text(round_.prompt_set, s, 1 + steps + sum(row[s] for row in accepted)) for s in range(batch)),
+        accepted=accepted,
+        drafted=((role.k,) * batch,) * steps,
+        truncated=(0,) * batch,
+        finish=(Finish.STEPS,) * batch,
+        counters={"rewound_tokens": sum(role.k - a for row in accepted for a in row)} if role.k else {},
+        phase_ns={"draft": steps * step_ns // 4, "verify": steps * step_ns * 3 // 4} if role.k else {},
+    )
+    return replace(made, **changes)
+
+
+def blocks_of(
+    plan: Plan,
+    *,
+    steps: int = 12,
+    accept: Sequence[int] = ACCEPT,
+    base_ns: int = 10_000_000,
+    cycle_ns: int = 14_000_000,
+    jitter: float = 0.02,
+    change: Callable[[Block], Block] = lambda block: block,
+) -> list[Block]:
+    """Every block of `plan`, in running order, with step times that wander by `jitter` (seeded)."""
+    noise = random.Random(7)
+    made = []
+    for round_ in plan.rounds:
+        for role in round_.order:
+            step_ns = round((cycle_ns if role.speculative else base_ns) * (1 + noise.gauss(0, jitter)))
+            made.append(change(block(round_, role, steps=steps, accept=accept, step_ns=step_ns)))
+    return made
+
+
+def corrupt(made: Block, *, slot: int = 0, at: int = 5, warmup: bool = False) -> Block:
+    """The block with one wrong token, where it is a spec block."""
+    if not made.role.speculative or made.warmup != warmup:
+        return made
+    row = list(made.tokens[slot])
+    row[at] += 1
+    return replace(made, tokens=(*made.tokens[:slot], tuple(row), *made.tokens[slot + 1 :]))
+
+
+def margins_of(blocks: Sequence[Block], margin: float) -> list[Margin]:
+    """A recorded top-2 gap for every divergence of `blocks`."""
+    from specgate.analysis.paired_blocks import find_divergences
+
+    return [
+        Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, margin, 0.0)
+        for cell, d, _ in find_divergences(blocks)
+    ]
+
+
+def run_of(
+    plan: Plan, blocks: Sequence[Block], *, margins: Sequence[Margin] = (), near_tie: float = 1e-3, **changes: Any
+) -> Run:
+    """The run that `blocks` amount to, not yet judged."""
+    cells, comparisons = measure(plan, blocks, margins, near_tie)
+    facts = EngineFacts(
+        backend="fake",
+        device="scripted clock",
+        dtype="float32",
+        vocab=49_152,
+        max_positions=8192,
+        eos_token_ids=(0,),
+        target_sha256="a" * 64,
+        draft_sha256="b" * 64,
+        capture_rule="boundaries 2, 15, 27",
+        has_draft=True,
+        details={"threads": 2},
+    )
+    made = Run(
+        id="20261121T021500Z-micro-demo-64-1a2b3c4d-9f3e21",
+        kind="micro",
+        status="complete",
+        started="2026-11-21T02:15:00+00:00",
+        ended="2026-11-21T02:19:30+00:00",
+        argv=("specgate", "micro", "--scenario", "demo-64"),
+        tool_version="0.1.0",
+        fingerprint={"source_tree_sha256": "1a2b3c4d" * 8, "target_sha256": "a" * 64, "draft_sha256": "b" * 64},
+        environment={"host": {"cpu": "A CPU", "cpus_usable": 2}, "gpus": [], "packages": {"torch": "2.13.0"}},
+        scenarios=plan.scenarios,
+        pair=PairRef("demo", Path("target"), Path("draft")),
+        engines={p.key: facts for p in plan.points},
+        prompts={p.key: {"sha256": "c" * 64, "sources": ["one/a.py", "two/b.txt"]} for p in plan.points},
+        cells=cells,
+        comparisons=comparisons,
+        failures={},
+    )
+    return replace(made, **changes)
+
+
+def with_acceptance(run: Run, source: AcceptanceSource) -> Run:
+    """The same run, measured by an engine that says where acceptance comes from."""
+    return replace(run, engines={key: replace(facts, acceptance=source) for key, facts in run.engines.items()})
+
+
+def judged(run: Run, policy: Policy) -> Run:
+    from specgate import plugins
+
+    verdicts = [v for rule in policy.rules for v in plugins.gate(rule.gate).judge(rule, run)]
+    return replace(run, verdicts=tuple(verdicts))
+
+
+def policy_of(*rules: Rule) -> Policy:
+    return Policy("test", rules)
+
+
+POLICY = policy_of(
+    Rule("records-valid", "validity", True),
+    Rule("tokens-equal", "tokens", True, role="spec-*", params={"near_tie_margin": 1e-3}),
+    Rule("acceptance", "acceptance", True, role="spec-3", params={"min": 2.2}),
+    Rule("speed", "speed", False, role="spec-3", params={"min": 1.3}),
+    Rule("no-loops", "degeneracy", False, params={"max_repeated_share": 0.5}),
+)

@@ -1,0 +1,46 @@
+"""Run folders to test with, written as a run writes them, from blocks that were made by arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from specgate.core import Block, Run, Scenario
+from specgate.files.run_folder import Config, RunFolder
+from specgate.planning.plan import build_plan
+from specgate.run.session import ending, write
+from tests.support.factories import POLICY, blocks_of, judged, run_of, scenario
+
+
+def store(
+    folder: Path,
+    *,
+    scenarios: Sequence[Scenario] = (scenario(),),
+    backend: str = "fake",
+    blocks: Sequence[Block] | None = None,
+    changes: dict[str, Any] | None = None,
+    **how: Any,
+) -> Path:
+    """The run folder `folder`, with `blocks`, or those of `blocks_of` under `how`; `changes` are fields of the run."""
+    plan = build_plan(tuple(scenarios), backend)
+    made = list(blocks if blocks is not None else blocks_of(plan, **how))
+    run = judged(run_of(plan, made, **{"id": folder.name, "kind": scenarios[0].kind, **(changes or {})}), POLICY)
+    config = Config(run.kind, backend, run.pair, POLICY, plan.scenarios)
+    (folder / "samples").mkdir(parents=True)
+    stored = RunFolder(folder)
+    stored.write_config(config)
+    for block in made:
+        stored.append(block)
+    for key, facts in run.engines.items():
+        stored.append_engine(key, facts)
+    write(run, plan, config, stored, ending(run, None))
+    return folder
+
+
+def rewrite(folder: Path, run: Run) -> None:
+    """Store `run` in the place of what the folder holds, under a manifest that agrees."""
+    stored = RunFolder(folder)
+    stored.write_run(replace(run, id=folder.name))
+    stored.write_manifest()

@@ -1,0 +1,89 @@
+"""Blocks with times and samples around them, as a watch would have left them: quiet unless a test disturbs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from specgate.core import Block, Plan, Run
+from specgate.core.conditions import Conditions, GpuProcess, GpuReading, HostReading, Sample
+from tests.support.factories import blocks_of, plan_of, run_of
+
+UUID = "GPU-5a1e0000-0000-4000-8000-000000000001"
+ENGINE = 4711
+SECOND = 1_000_000_000
+BLOCK_NS, PAUSE_NS = 2 * SECOND, SECOND // 4
+BOOT_TO_EPOCH_NS = 1_795_000_000 * SECOND
+
+QUIET_HOST = HostReading(load_average=0.4, other_cpu_share=0.02, available_memory_bytes=64 << 30, swap_used_bytes=0)
+BUSY_GPU = GpuReading(
+    uuid=UUID,
+    processes=(GpuProcess(ENGINE, "ours"),),
+    clock_event_reasons=0,
+    thermal_violation_ns=7_000,
+    power_violation_ns=0,
+    sm_clock_mhz=1980,
+    power_mw=420_000,
+    power_limit_mw=700_000,
+    default_power_limit_mw=700_000,
+    temperature_c=51,
+    utilization_pct=99,
+    memory_used_bytes=20 << 30,
+    memory_total_bytes=150_754_820_096,
+    ecc_uncorrected=0,
+    rows_in_trouble=False,
+)
+"""As read from an H200 at work."""
+
+
+def timed(blocks: Sequence[Block], start_ns: int = 100 * SECOND) -> list[Block]:
+    """The blocks one after the other, two seconds each."""
+    starts = (start_ns + i * (BLOCK_NS + PAUSE_NS) for i in range(len(blocks)))
+    return [replace(b, span_ns=(at, at + BLOCK_NS)) for b, at in zip(blocks, starts, strict=True)]
+
+
+def sample(at_ns: int, session: int = 0, **gpu: Any) -> Sample:
+    return Sample(session, at_ns, BOOT_TO_EPOCH_NS + at_ns, QUIET_HOST, replace(BUSY_GPU, **gpu), None)
+
+
+def watched(blocks: Sequence[Block], *, session: int = 0, interval_ns: int = SECOND // 2) -> list[Sample]:
+    """Samples from a second before the first of these timed blocks to a second after the last."""
+    spans = [b.span_ns for b in blocks if b.span_ns is not None]
+    start, end = spans[0][0] - SECOND, spans[-1][1] + SECOND
+    return [sample(at, session) for at in range(start, end + 1, interval_ns)]
+
+
+def no_gpu(found: Sample) -> Sample:
+    return replace(found, gpu=None, nvml="no NVIDIA driver: NVML Shared Library Not Found")
+
+
+def gpu(found: Sample, **changes: Any) -> Sample:
+    assert found.gpu is not None
+    return replace(found, gpu=replace(found.gpu, **changes))
+
+
+PLAN = plan_of()
+BLOCKS = timed(blocks_of(PLAN))
+SAMPLES = watched(BLOCKS)
+MIDDLE = len(SAMPLES) // 2
+
+
+def disturbed(change: Callable[[Sample], Sample], at: slice = slice(MIDDLE, MIDDLE + 1)) -> list[Sample]:
+    """The quiet samples, some of them changed: by default a single one, in the middle."""
+    changed = list(SAMPLES)
+    changed[at] = map(change, changed[at])
+    return changed
+
+
+def conditions(samples: Sequence[Sample], blocks: Sequence[Block] = BLOCKS, plan: Plan = PLAN) -> Conditions:
+    from specgate.analysis.machine_conditions import conditions_of
+
+    (found,) = conditions_of(plan, blocks, samples).values()
+    return found
+
+
+def watched_run(samples: Sequence[Sample], blocks: Sequence[Block] = BLOCKS, plan: Plan = PLAN) -> Run:
+    from specgate.analysis.machine_conditions import conditions_of
+
+    return run_of(plan, blocks, conditions=conditions_of(plan, blocks, samples))
