@@ -7,15 +7,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from specgate.analysis.block_checks import contradiction, draft_errors
 from specgate.analysis.context_depth import by_depth
 from specgate.analysis.latency import distributions
 from specgate.analysis.paired_blocks import compare, first_difference, speed
 from specgate.analysis.prompt_acceptance import length_values, pooled, position_values
 from specgate.analysis.repetition import repeated_ngram_share
-from specgate.analysis.served import REQUEST_FIGURES, check_served, served_steps
+from specgate.analysis.served import REQUEST_FIGURES, served_steps
 from specgate.core import Block, Cell, CellResult, Comparison, Margin, Plan, Value
 from specgate.core.acceptance import AcceptanceRecord
-from specgate.errors import InvalidResult
 
 SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms", "icl_ms")
 """What may not be quoted of a spec cell whose tokens are not the baseline's."""
@@ -52,53 +52,8 @@ def measure(
     return cells, comparisons
 
 
-def contradiction(blocks: Sequence[Block]) -> str | None:
-    """The first sentence in which the blocks of a cell contradict themselves."""
-    try:
-        for block in blocks:
-            check_block(block)
-        if blocks[0].role.speculative:
-            pooled(blocks)
-    except InvalidResult as error:
-        return str(error)
-    return None
-
-
 def failed(cell: Cell, why: str | None) -> CellResult:
     return CellResult(cell, "failed", why or "no block was measured", 0, None, {}, ())
-
-
-def check_block(block: Block) -> None:
-    """Raise InvalidResult where a block contradicts itself, with the place and the equation that fails.
-
-    Per step and slot: 0 ≤ accepted ≤ drafted ≤ k, or both −1 (slot finished). Per slot: emitted = Σ over its steps of
-    (accepted + 1) − truncated, the prefill token apart. Steps that are counted as `disabled_draft_error` had no draft.
-    """
-    where = f"{block.cell.key} set {block.prompt_set} round {block.round}"
-    if block.served is not None:
-        check_served(block, block.served, where)
-        return
-    batch, k = len(block.tokens), block.role.k
-    widths = {len(row) for row in (*block.accepted, *block.drafted, block.truncated, block.finish)}
-    heights = {len(block.accepted), len(block.drafted), len(block.step_ns)}
-    if widths != {batch} or len(heights) != 1:
-        raise InvalidResult(f"{where}: {batch} slots, but rows of {widths} slots and {heights} steps")
-    for step, (accepts, drafts) in enumerate(zip(block.accepted, block.drafted, strict=True)):
-        for slot, (a, d) in enumerate(zip(accepts, drafts, strict=True)):
-            if not (a == d == -1 or 0 <= a <= d <= k):
-                raise InvalidResult(f"{where} step {step} slot {slot}: accepted {a} of {d} drafts at k = {k}")
-    for slot, tokens in enumerate(block.tokens):
-        accepted = [row[slot] for row in block.accepted if row[slot] >= 0]
-        expected = sum(accepted) + len(accepted) - block.truncated[slot]
-        if len(tokens) - 1 != expected:
-            raise InvalidResult(
-                f"{where} slot {slot}: emitted {len(tokens) - 1}, but steps + accepted - truncated = "
-                f"{len(accepted)} + {sum(accepted)} - {block.truncated[slot]}"
-            )
-    if not 0 <= draft_errors(block) <= undrafted(block):
-        raise InvalidResult(
-            f"{where}: disabled_draft_error = {draft_errors(block)}, but {undrafted(block)} request-steps had no draft"
-        )
 
 
 def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bool) -> CellResult:
@@ -211,20 +166,11 @@ def active_counts(blocks: Sequence[Block]) -> list[int]:
     return [len(row) for row in active_rows(blocks)]
 
 
-def undrafted(block: Block) -> int:
-    """Request-steps that decoded without a draft: all of a baseline block's."""
-    return sum(d == 0 for row in block.drafted for d in row)
-
-
 def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
     """Prompt tokens that were not prefilled: what a cache has saved says nothing of the engine's prefill."""
     counted = [b.counters["cache_hit_tokens"] for b in blocks if "cache_hit_tokens" in b.counters]
     if counted:
         yield Value("cache_hit_tokens", float(sum(counted)), "count", len(counted))
-
-
-def draft_errors(block: Block) -> int:
-    return block.counters.get("disabled_draft_error", 0)
 
 
 def texts(blocks: Sequence[Block]) -> Iterator[Value]:
@@ -243,33 +189,3 @@ def series(plan: Plan, blocks: Sequence[Block]) -> tuple[tuple[int, int, float],
     """(round of the point in running order, slot in the round, decode ms per token) of every block that emitted."""
     rounds = [(r.prompt_set, r.index) for r in plan.rounds_of(blocks[0].point) if not r.warmup]
     return tuple((rounds.index((b.prompt_set, b.round)), b.slot, ms_per_token(b)) for b in blocks if b.emitted)
-
-
-def eagle_speculation(result: CellResult, blocks: Sequence[Block]) -> dict[str, object] | None:
-    """The `eagle_speculation` block of a result file; None for a baseline cell or one without blocks."""
-    record = result.acceptance
-    if record is None:
-        return None
-    mine = [b for b in blocks if b.cell == result.cell and not b.warmup]
-    counters: dict[str, int] = defaultdict(int)
-    for block in mine:
-        for name, count in block.counters.items():
-            counters[name] += count
-    active = active_counts(mine)
-    effective = result.values.get("emitted_per_step")
-    return {
-        "enabled": True,
-        "num_drafts": record.steps,
-        "total_draft_tokens": record.drafted,
-        "total_accepted_tokens": record.accepted,
-        "mean_acceptance_rate": record.draft_acceptance_rate,
-        "mean_acceptance_length": record.acceptance_length,
-        "multi_token_step_share": record.multi_token_share,
-        "active_count": {
-            "min": min(active, default=None),
-            "avg": statistics.fmean(active) if active else None,
-            "max": max(active, default=None),
-        },
-        "effective_accept_per_active_slot": effective.value if effective else None,
-        **dict(sorted(counters.items())),
-    }

@@ -14,9 +14,9 @@ from operator import add
 
 from specgate.analysis.paired_blocks import departure, token_at
 from specgate.analysis.prompt_acceptance import record_of
-from specgate.analysis.two_samples import log_ratio_of_ratios
 from specgate.archive.contrasting import asked, by_cell
 from specgate.archive.stored import Stored
+from specgate.archive.two_samples import log_ratio_of_ratios
 from specgate.core import Block, Cell, Divergence, EngineFacts, Finish, Run, State
 from specgate.core.acceptance import AcceptanceRecord
 from specgate.core.agreement import Agreement, Match, Share, Side

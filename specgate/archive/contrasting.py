@@ -12,8 +12,8 @@ from specgate.analysis.paired_blocks import first_difference
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.reduce import block_figures
 from specgate.analysis.stats import Pairs
-from specgate.analysis.two_samples import Estimate, difference, log_ratio_of_ratios, of_mean, of_pairs
 from specgate.archive.stored import Stored
+from specgate.archive.two_samples import Estimate, difference, log_ratio_of_ratios, of_mean, of_pairs
 from specgate.core import Block, Cell, CellResult, Point, Run, Value
 from specgate.core.contrast import Change, Contrast, How, TokenContrast
 from specgate.core.metrics import METRICS

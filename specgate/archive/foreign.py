@@ -29,9 +29,10 @@ from specgate.core import (
     Verdict,
 )
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.run_folder import SCHEMA, from_plain
+from specgate.files.plain import from_plain
+from specgate.files.run_folder import SCHEMA
 from specgate.planning.policy import near_tie_margin
-from specgate.run.session import judge
+from specgate.run.recompute import judge
 
 ELSEWHERE: Final = "elsewhere"
 """Stands in a cell's key for the back end."""

@@ -17,8 +17,8 @@ from specgate.core.agreement import Agreement, Match
 from specgate.errors import InvalidResult
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
+from specgate.run.beginning import fitting_prompts
 from specgate.run.runner import open_request, patience_s
-from specgate.run.session import fitting_prompts
 from specgate.run.worker import EngineWorker
 
 Asked = tuple[str, int, int, int]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specgate.analysis.reduce import check_block
+from specgate.analysis.block_checks import check_block
+from specgate.analysis.rounds import whole_rounds
 from specgate.core import Block, EngineFacts, Plan, Point, Role, Run
 from specgate.core.tape import Slots, Tape
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
-from specgate.run.runner import whole_rounds
 
 
 def tape_of(path: Path, point_key: str | None) -> Tape:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specgate.analysis.rounds import whole_rounds
 from specgate.archive.verification import MANIFEST, listings, manifest_differences, recompute
 from specgate.core import Block, Policy, Run
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.run_folder import Config, RunFolder
+from specgate.files.config import Config
+from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
 from specgate.run import early_stop
-from specgate.run.runner import whole_rounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,21 +20,15 @@ from typing import Any, Final
 from specgate import plugins
 from specgate.core import Plan, Run
 from specgate.errors import ExitCode, InvalidResult, SpecgateError
-from specgate.files.run_folder import (
-    LATER_FIELDS,
-    SCHEMA,
-    SCHEMA_VERSION,
-    Config,
-    RunFolder,
-    sha256_of,
-    to_plain,
-    without_home,
-)
+from specgate.files.config import Config
+from specgate.files.plain import to_plain
+from specgate.files.run_folder import LATER_FIELDS, SCHEMA, SCHEMA_VERSION, RunFolder
+from specgate.files.writing import sha256_of, without_home
 from specgate.machine import inventory
 from specgate.planning.plan import build_plan
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.run import early_stop
-from specgate.run.session import ending, judge, judgement, speculation_blocks, with_figures
+from specgate.run.recompute import ending, judge, judgement, speculation_blocks, with_figures
 
 MANIFEST: Final = "MANIFEST.sha256"
 UNLISTED: Final = {MANIFEST, ".lock"}
@@ -152,7 +146,7 @@ def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
     config = folder.read_config()
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     stored = replace(folder.read_run(), scenarios=config.scenarios, pair=config.pair, kind=config.kind)
-    run = judge(with_figures(stored, plan, config, folder), config.policy)
+    run = judge(with_figures(stored, plan, config.policy, folder.journal()), config.policy)
     if stored.files:  # a run that was never written to its end, or by an older version, has none
         run = replace(run, files=folder.ground_hashes())
     return run, early_stop.without(plan, run.ended_early), config
@@ -165,7 +159,7 @@ def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) 
         "schema": SCHEMA,
         "schema_version": version,
         **to_plain(Run, run),
-        "eagle_speculation": speculation_blocks(run, plan, folder),
+        "eagle_speculation": speculation_blocks(run, plan, folder.journal()),
     }
     found = differences_of("run.json", stored, again)
     yield from (d for d in found if not (d.absent and any(fnmatchcase(d.place, pattern) for pattern in later)))

@@ -62,7 +62,7 @@ def agree(
     from specgate.archive.near_ties import with_margins
     from specgate.archive.stored import several
     from specgate.core.agreement import Agreement
-    from specgate.files.run_folder import to_plain
+    from specgate.files.plain import to_plain
     from specgate.planning.policy import near_tie_margin
 
     first, *others = several((reference, *runs))

@@ -35,7 +35,7 @@ def kernels(name: str, context: int, batch: int, spec: tuple[int, ...], backend:
     from specgate.api import BenchesKernels
     from specgate.core import Role
     from specgate.core.kernel_bench import KernelBenchRequest
-    from specgate.files.json_record import write_json
+    from specgate.files.writing import write_json
     from specgate.pairs.resolve import resolve_pair
     from specgate.tuning.kernel_report import WIDTH, as_record, show
 

@@ -39,7 +39,7 @@ def as_text(run: Run, policy: Policy) -> str:
     import json
 
     from specgate.core import Bandwidth, CycleBudget
-    from specgate.files.run_folder import to_plain
+    from specgate.files.plain import to_plain
 
     record = {
         "schema": "specgate.explain/v1",

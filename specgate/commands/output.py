@@ -28,7 +28,7 @@ def is_plain(plain: bool) -> bool:
 
 def write_files(out: Path, files: Iterable[tuple[str, str]]) -> None:
     """Write (name, text) below `out`, and say so. Raises UsageError where `out` lies in a run folder."""
-    from specgate.files.run_folder import write_text
+    from specgate.files.writing import write_text
 
     for name, text in files:
         if (run := run_above(out)) is not None:

@@ -71,7 +71,7 @@ def report(
 def annotate(runs: list[Stored]) -> None:
     """Annotations on the standard output; the summaries where GitHub wants them, if it says where."""
     from specgate.archive.rendering import rendered
-    from specgate.files.run_folder import disk
+    from specgate.files.writing import disk
 
     for run in runs:
         click.echo(rendered("github", run))

@@ -71,7 +71,7 @@ def plain(found: Position) -> dict[str, object]:
 
 
 def lines(found: Position) -> list[str]:
-    from specgate.promotion.claim import described, missing
+    from specgate.promotion.admission import described, missing
 
     streak, history = found.streak, found.history
     said = [f"ledger {found.ledger.file}: {len(history.entries)} entries, chain intact"]

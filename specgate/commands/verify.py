@@ -19,7 +19,7 @@ def verify(run: Path) -> None:
     every difference.
     """
     from specgate.archive.verification import verify as verified
-    from specgate.run.session import ending
+    from specgate.run.recompute import ending
 
     found = verified(run)
     for difference in found.differences:

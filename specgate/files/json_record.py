@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from specgate.errors import InvalidResult
-from specgate.files.run_folder import RunFolder, disk, from_plain, to_plain
+from specgate.files.plain import from_plain, to_plain
+from specgate.files.writing import write_json
 
 T = TypeVar("T")
 
@@ -29,10 +30,3 @@ def read_record(kind: type[T], file: Path, schema: str) -> T | None:
 def write_record(kind: type[T], value: T, file: Path, schema: str) -> None:
     """In place of an earlier one. Raises EnvironmentRefused where it cannot be written."""
     write_json(file, {"schema": schema, **to_plain(kind, value)})
-
-
-def write_json(file: Path, data: object) -> None:
-    """In place of an earlier file. Raises EnvironmentRefused where it cannot be written."""
-    with disk(file.parent):
-        file.parent.mkdir(parents=True, exist_ok=True)
-    RunFolder(file.parent).write_json(file.name, data)

@@ -10,26 +10,25 @@ logs/                                what the engine processes printed
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import os
-import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
 
 import yaml
 from filelock import FileLock, Timeout
-from pydantic import TypeAdapter, ValidationError
 
-from specgate.core import Block, BlockTrace, EngineFacts, Margin, PairRef, Policy, Run, Scenario
+from specgate.core import Block, BlockTrace, EngineFacts, Margin, Run
 from specgate.core.conditions import Sample
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
+from specgate.files.config import Config
+from specgate.files.journal import Journal
+from specgate.files.plain import from_plain, to_plain
+from specgate.files.writing import disk, sha256_of, write_json, write_text
 
 SCHEMA = "specgate.result/v1"
 SCHEMA_VERSION = "1.2.0"
@@ -51,59 +50,6 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
 }
 """Version → places in run.json that it added (`fnmatch` patterns): an older file has nothing there, or null."""
 GROUNDS = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """Everything that decides what a run does; `config.resolved.yaml` holds it, `--resume` reads it."""
-
-    kind: Literal["micro", "full"]
-    backend: str
-    pair: PairRef
-    policy: Policy
-    scenarios: Mapping[str, Scenario]
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of canonical JSON: sorted keys, defaults resolved, the home folder as it is written."""
-        plain = json.dumps(to_plain(Config, self), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(without_home(plain).encode()).hexdigest()
-
-
-_HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.home() != Path("/") else None
-
-
-def without_home(text: str) -> str:
-    """`text` with the home folder written `~`: runs are shared."""
-    return _HOME.sub("~", text) if _HOME else text
-
-
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
-
-
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    # Building one takes milliseconds, and the journal writes between timed blocks.
-    if kind not in _ADAPTERS:
-        _ADAPTERS[kind] = TypeAdapter(kind)
-    return _ADAPTERS[kind]
-
-
-def to_plain(kind: type[T], value: T) -> Any:
-    """A dataclass of `core` as JSON-ready dicts and lists."""
-    return _adapter(kind).dump_python(value, mode="json")
-
-
-def from_plain(kind: type[T], data: object, source: Path) -> T:
-    """The inverse of `to_plain`. Raises InvalidResult naming file and field."""
-    try:
-        return _adapter(kind).validate_python(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidResult(f"{source}: {where}: {first['msg']} (value: {str(first['input'])[:80]})") from error
 
 
 class RunFolder:
@@ -174,7 +120,7 @@ class RunFolder:
         return replace(config, pair=replace(pair, target=pair.target.expanduser(), draft=draft))
 
     def write_json(self, name: str, data: object) -> None:
-        self.write_text(name, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+        write_json(self.path / name, data)
 
     # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -216,6 +162,10 @@ class RunFolder:
     def samples(self) -> list[Sample]:
         """What the watch saw, in the order in which it was written."""
         return [from_plain(Sample, line, self.path) for line in self._lines("environment.jsonl")]
+
+    def journal(self) -> Journal:
+        """Everything under `samples/`."""
+        return Journal(self.blocks(), self.margins(), self.engines(), self.traces(), self.samples())
 
     def _append(self, name: str, data: object) -> None:
         """One line, on disk before the next block starts: a kill -9 costs at most the block in flight."""
@@ -275,35 +225,6 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         write_text(self.path / name, text)
-
-
-def write_text(file: Path, text: str) -> None:
-    """Atomically: a reader sees the old file or the new one, never half of it. The folder is made where there is none.
-
-    Raises EnvironmentRefused where the disk is full or the folder not writable.
-    """
-    temporary = file.with_name(file.name + ".tmp")
-    with disk(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(without_home(text), encoding="utf-8")
-        temporary.replace(file)
-
-
-@contextmanager
-def disk(path: Path) -> Iterator[None]:
-    """Errors of writing `path` become EnvironmentRefused."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = (
-            "free some space, then continue with --resume: finished blocks are kept" if full else "choose another --out"
-        )
-        raise EnvironmentRefused(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
-
-
-def sha256_of(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def label_of(names: Sequence[str]) -> str:

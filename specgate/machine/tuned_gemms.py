@@ -11,7 +11,9 @@ from pydantic import Field, model_validator
 
 from specgate.core.gemms import GemmShape, InSteps, Point, TunedGemm, TunedGemms
 from specgate.files.cache import cache_path
-from specgate.files.run_folder import RunFolder, disk, to_plain
+from specgate.files.plain import to_plain
+from specgate.files.run_folder import RunFolder
+from specgate.files.writing import disk
 from specgate.files.yaml_schema import Form, parse
 from specgate.files.yamlfile import load
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 from specgate import plugins
 from specgate.api import ChecksOptions
 from specgate.core import PairRef, Scenario
 from specgate.errors import EnvironmentRefused, UsageError
-from specgate.files.run_folder import Config, RunFolder
+from specgate.files.config import Config
+from specgate.files.run_folder import RunFolder
+from specgate.machine import inventory
 from specgate.pairs.resolve import refuse_two_names, resolve_pair
 from specgate.planning.policy import find_policy
+from specgate.planning.prompts import RANDOM
 from specgate.planning.request import Request
 from specgate.planning.scenario import override, select
-from specgate.promotion.micro_gates import fitted, machine_size
 
 FIXED_BY_A_RUN = (
     "backend",
@@ -82,3 +86,18 @@ def read_back(request: Request) -> Config:
         hint = f"continue it with specgate {config.kind} --resume"
         raise UsageError(f"{request.resume} is a {config.kind} run", hint=hint)
     return config
+
+
+def machine_size() -> Literal["cpu", "gpu"]:
+    return "gpu" if inventory.has_cuda_gpu() else "cpu"
+
+
+def fitted(scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool) -> list[Scenario]:
+    """The scenarios as they run on `pair`; `other_target`: the command line named it, not the scenarios."""
+    if other_target:
+        # A scenario's RoPE scaling stretches the pair it names; another target brings its own.
+        scenarios = [replace(s, rope=None) for s in scenarios]
+    if pair.acceptance == "planted":
+        # No text means anything to a planted pair, and it has no tokenizer.
+        scenarios = [replace(s, workload=replace(s.workload, source=RANDOM)) for s in scenarios]
+    return list(scenarios)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
+
 from specgate.core import EngineFacts, Order, Run, State
-from specgate.errors import ExitCode, UsageError
-from specgate.files.run_folder import Config, RunFolder
+from specgate.errors import ExitCode, OrderRefused, UsageError
+from specgate.files.config import Config
+from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
-from specgate.promotion.claim import admit, after_micro, claim_of, digests, entry_of, standing
-from specgate.promotion.ledger import Ledger
+from specgate.promotion.claim import OF_THE_ENGINE, claim_of, digests, here, of_engine, subject_of
+from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.micro_gates import micro_gates
-from specgate.promotion.streak import NEEDED
+from specgate.promotion.streak import NEEDED, Claim, Streak, completed, streak
 
 
 def order_of(request: Request, config: Config, ledger: Ledger) -> Order:
@@ -53,3 +59,80 @@ def record(run: Run, config: Config, folder: Path, ledger: Ledger, state: State,
     if run.kind == "micro" and run.order:
         said.append(after_micro(ledger, claim_of(config, run.order.gates), run.order, run))
     return said
+
+
+def standing(ledger: Ledger, claim: Claim, facts: EngineFacts | None = None) -> Streak:
+    """The streak now; without an engine's `facts`, for the weights of the last micro run.
+
+    Raises InvalidResult where the ledger was changed.
+    """
+    entries = ledger.read().entries
+    if facts is None:
+        claim = completed(claim, entries, OF_THE_ENGINE)
+    else:
+        claim = replace(claim, fingerprint={**claim.fingerprint, **of_engine(facts)})
+    return streak(entries, claim, datetime.now(UTC))
+
+
+def admit(ledger: Ledger, claim: Claim, order: Order, facts: EngineFacts | None = None) -> Order:
+    """The order that a full run begins in. Raises OrderRefused where the micro gates are not green often enough."""
+    found = standing(ledger, claim, facts)
+    if not found.complete and order.override is None:
+        raise refusal(claim, order, found)
+    return replace(order, streak=found.length)
+
+
+def refusal(claim: Claim, order: Order, found: Streak) -> OrderRefused:
+    lines = [
+        f"full run refused: its micro gates have been green {found.length} of {order.needed} times in a row",
+        *(f"  {line}" for line in missing(claim, order, found)),
+    ]
+    override = "or add --override-order REASON: the ledger and the first line of every report will say so"
+    return OrderRefused("\n".join(lines), hint=override)
+
+
+def missing(claim: Claim, order: Order, found: Streak) -> list[str]:
+    """What is wanting, in words, and the command to run."""
+    left = order.needed - found.length
+    if left <= 0:
+        return []
+    said = [f"missing: {left} green run{'s' if left > 1 else ''} of {', '.join(order.gates)} ({described(claim)})"]
+    if found.steps:
+        entry, effect = found.steps[-1]
+        said.append(f"last: {entry.state} {entry.run} ({effect})")
+    return [*said, f"run: {order.command}"]
+
+
+def described(claim: Claim) -> str:
+    words = {"policy": "policy", "pair": "pair", "backend": "back end", "options": "options"}
+    return ", ".join(f"{words[key]} {value}" for key, value in claim.subject.items() if value)
+
+
+def entry_of(run: Run, config: Config, state: State, code: ExitCode, folder: Path) -> Entry:
+    """The line that `run`, which has just ended, gets in the ledger."""
+    facts = next(iter(run.engines.values()), None)
+    manifest = folder / "MANIFEST.sha256"
+    process = psutil.Process()
+    known = {**here(config.policy), "source_tree_sha256": run.fingerprint["source_tree_sha256"]}
+    return Entry(
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        run=run.id,
+        kind=run.kind,
+        subject=subject_of(config),
+        gates=digests(list(config.scenarios.values())),
+        fingerprint={**known, **(of_engine(facts) if facts else {})},
+        state=state,
+        exit_code=int(code),
+        pid=os.getpid(),
+        process_started=datetime.fromtimestamp(process.create_time(), UTC).isoformat(timespec="milliseconds"),
+        manifest_sha256=hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else None,
+        override=run.order.override if run.order else None,
+    )
+
+
+def after_micro(ledger: Ledger, claim: Claim, order: Order, run: Run) -> str:
+    """What the micro run `run`, which the ledger has, did to the streak, in words."""
+    found = standing(ledger, claim, next(iter(run.engines.values()), None))
+    effect = next((effect for entry, effect in reversed(found.steps) if entry.run == run.id), "none of the gates ran")
+    count = f"micro gates of policy {claim.subject['policy']}: green {found.length} of {order.needed} times in a row"
+    return f"{count} (this run: {effect})"

@@ -25,7 +25,8 @@ from filelock import FileLock, Timeout
 
 from specgate.core import State
 from specgate.errors import EnvironmentRefused, InvalidResult
-from specgate.files.run_folder import disk, from_plain, to_plain
+from specgate.files.plain import from_plain, to_plain
+from specgate.files.writing import disk
 
 GENESIS: Final = "0" * 64
 LOCK_S: Final = 30.0

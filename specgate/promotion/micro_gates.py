@@ -7,22 +7,15 @@ the pair to be measured, or all where none does: then they have to be green on t
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
-from specgate.core import PairRef, Scenario
-from specgate.files.run_folder import Config
-from specgate.machine import inventory
+from specgate.core import Scenario
+from specgate.files.config import Config
 from specgate.planning.policy import micro_scenarios
-from specgate.planning.prompts import RANDOM
 from specgate.planning.request import Request
+from specgate.planning.resolution import fitted, machine_size
 from specgate.planning.scenario import SHIPPED, select
-
-
-def machine_size() -> Literal["cpu", "gpu"]:
-    return "gpu" if inventory.has_cuda_gpu() else "cpu"
 
 
 def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
@@ -39,17 +32,6 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
         words += [word for s in gates for word in ("--scenario", _said(s))]
     words += [*pair, *other_options(request)]
     return fitted(gates, config.pair, other_target="--pair" in pair or "--target" in pair), shlex.join(words)
-
-
-def fitted(scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool) -> list[Scenario]:
-    """The scenarios as they run on `pair`; `other_target`: the command line named it, not the scenarios."""
-    if other_target:
-        # A scenario's RoPE scaling stretches the pair it names; another target brings its own.
-        scenarios = [replace(s, rope=None) for s in scenarios]
-    if pair.acceptance == "planted":
-        # No text means anything to a planted pair, and it has no tokenizer.
-        scenarios = [replace(s, workload=replace(s.workload, source=RANDOM)) for s in scenarios]
-    return list(scenarios)
 
 
 def pair_options(request: Request) -> Iterator[str]:

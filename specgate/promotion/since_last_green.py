@@ -10,7 +10,9 @@ from pathlib import Path
 from specgate.analysis.environment_diff import differences
 from specgate.core import LastGreen, Run
 from specgate.errors import SpecgateError
-from specgate.files.run_folder import Config, RunFolder, without_home
+from specgate.files.config import Config
+from specgate.files.run_folder import RunFolder
+from specgate.files.writing import without_home
 from specgate.promotion.claim import subject_of
 from specgate.promotion.ledger import Entry
 from specgate.promotion.streak import GREEN, at

@@ -12,21 +12,23 @@ from dataclasses import replace
 
 import click
 
+from specgate.analysis.block_checks import check_block
 from specgate.analysis.paired_blocks import speed
-from specgate.analysis.reduce import check_block
+from specgate.analysis.rounds import in_round
 from specgate.analysis.stats import Pairs
 from specgate.core import BASELINE, Block, Cell, EngineFacts, Plan, Round, State
 from specgate.errors import BackendError, ExitCode, InvalidResult
+from specgate.files.config import Config
 from specgate.files.json_record import write_record
-from specgate.files.run_folder import Config, RunFolder, label_of
+from specgate.files.run_folder import RunFolder, label_of
 from specgate.machine import inventory
 from specgate.machine.noise_passport import SCHEMA, CellNoise, Passport, effect, file_of
 from specgate.planning.plan import build_plan
 from specgate.planning.request import Request
 from specgate.planning.resolution import resolve
+from specgate.run.beginning import fitting_prompts, now
 from specgate.run.progress import progress
-from specgate.run.runner import Runner, in_round
-from specgate.run.session import fitting_prompts, now
+from specgate.run.runner import Runner
 
 
 def calibrate(request: Request, margin_pct: float) -> ExitCode:

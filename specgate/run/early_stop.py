@@ -1,32 +1,24 @@
-"""Where a point ends early: at the first look that leaves no rule which rests on samples open.
+"""Stop a point at the first interim look where every rule that rests on samples is decided.
 
-Pure: the same journal and policy come to the same end, in the run, after a --resume, and offline.
+Pure: the same journal and policy give the same stop during the run, after a --resume, and offline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from specgate import plugins
 from specgate.analysis.reduce import measure
+from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.stats import planned_looks
 from specgate.api import Sequential
-from specgate.core import Block, EngineFacts, Margin, Plan, Point, Policy, Run, State
+from specgate.core import Plan, Point, Policy, Run, State
+from specgate.files.journal import Journal
 from specgate.planning.policy import near_tie_margin
-from specgate.run.runner import whole_rounds
 
 DECIDED = {State.PASS, State.IMPROVED, State.FAIL}
 """Not INVALID: a divergence whose margin is not recorded yet may turn out a near tie."""
-
-
-@dataclass(frozen=True, slots=True)
-class Journal:
-    """What a run has written down so far."""
-
-    blocks: Sequence[Block]
-    margins: Sequence[Margin]
-    engines: Mapping[str, EngineFacts]
 
 
 def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal) -> dict[str, int]:
@@ -47,9 +39,8 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal) -> dict[
 
 def decided(plan: Plan, run: Run, policy: Policy, journal: Journal) -> bool:
     """Whether rules that rest on samples speak of the cells of `plan`, and none of them needs more."""
-    forced = any(facts.acceptance == "forced" for facts in journal.engines.values())
     margin = near_tie_margin(policy)
-    cells, comparisons = measure(plan, journal.blocks, journal.margins, margin, forced=forced)
+    cells, comparisons = measure(plan, journal.blocks, journal.margins, margin, forced=journal.forced)
     cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={})
     gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]
     verdicts = [v for rule, gate in gates if isinstance(gate, Sequential) for v in gate.judge(rule, cut)]

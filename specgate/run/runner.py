@@ -9,13 +9,13 @@ blocks only.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
 from specgate.analysis.paired_blocks import find_divergences
+from specgate.analysis.rounds import whole_rounds, whole_session
 from specgate.analysis.stats import planned_looks
 from specgate.api import Decoded, Engine, OpenRequest
 from specgate.core import (
@@ -35,7 +35,9 @@ from specgate.core import (
     Scenario,
 )
 from specgate.errors import BackendError, UsageError
-from specgate.files.run_folder import Config, RunFolder
+from specgate.files.config import Config
+from specgate.files.journal import Journal
+from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import positions_needed
 from specgate.planning.prompts import Prompts
 from specgate.run.worker import EngineWorker
@@ -44,11 +46,11 @@ TRACED_STEPS = 16
 """Steps of a traced block at most: every step of a loop does the same, and traces are large."""
 
 Progress = Callable[[Block, int, int], None]
-Ended = Callable[[Point, Sequence[Block], Sequence[Margin], Mapping[str, EngineFacts]], bool]
-"""Whether what is journaled decides a point; asked at its looks."""
+MayStop = Callable[[Point, Journal], bool]
+"""Whether a point may stop at an interim look: every rule that rests on samples is decided."""
 
 
-def never(point: Point, blocks: Sequence[Block], margins: Sequence[Margin], engines: Mapping[str, EngineFacts]) -> bool:
+def never(point: Point, journal: Journal) -> bool:
     return False
 
 
@@ -66,11 +68,11 @@ class Runner:
         config: Config,
         folder: RunFolder,
         progress: Progress,
-        ended: Ended = never,
+        may_stop: MayStop = never,
         admit: Callable[[EngineFacts], None] = lambda facts: None,
     ) -> None:
         self.plan, self.prompts, self.config = plan, prompts, config
-        self.folder, self.progress, self.ended, self.admit = folder, progress, ended, admit
+        self.folder, self.progress, self.may_stop, self.admit = folder, progress, may_stop, admit
         self.blocks, self.margins = folder.blocks(), folder.margins()
         self.engines, self.traces = folder.engines(), folder.traces()
         watched = (s.session for s in folder.samples())
@@ -146,7 +148,7 @@ class Runner:
         for number, rounds in enumerate(visits, 1):
             self._run_prompt_set(scenario, point, rounds, prompts, engine)
             measured += sum(not r.warmup for r in rounds)
-            if measured in looks and self.ended(point, self.blocks, self.margins, self.engines):
+            if measured in looks and self.may_stop(point, Journal(self.blocks, self.margins, self.engines)):
                 self.total -= sum(len(r.order) for left in visits[number:] for r in left if not self._done(r))
                 return
 
@@ -255,34 +257,6 @@ def patience_s(plan: Plan, points: Sequence[Point]) -> float:
 def visit_of(round_: Round) -> tuple[object, ...]:
     """Rounds with equal keys that follow each other share a prefill."""
     return round_.warmup, round_.prompt_set, None if round_.warmup else round_.index // PASS_ROUNDS
-
-
-def whole_session(blocks: Sequence[Block], round_: Round) -> int | None:
-    """The session that ran every role of `round_`; None where none did. A pair must come from one process."""
-    found = {(b.role, b.session) for b in blocks if in_round(b, round_)}
-    return next((s for _, s in sorted(found) if all((role, s) in found for role in round_.order)), None)
-
-
-def whole_rounds(plan: Plan, blocks: Sequence[Block]) -> list[Block]:
-    """The blocks that may be judged: of every round that one process ran whole, in plan order."""
-    of: dict[tuple[Point, int, int, bool], list[Block]] = defaultdict(list)
-    for b in blocks:
-        of[b.point, b.prompt_set, b.round, b.warmup].append(b)
-    kept = []
-    for round_ in plan.rounds:
-        found = of.get((round_.point, round_.prompt_set, round_.index, round_.warmup), [])
-        session = whole_session(found, round_)
-        kept += [b for b in found if b.session == session]
-    return kept
-
-
-def in_round(block: Block, round_: Round) -> bool:
-    return (block.point, block.prompt_set, block.round, block.warmup) == (
-        round_.point,
-        round_.prompt_set,
-        round_.index,
-        round_.warmup,
-    )
 
 
 def make_block(round_: Round, slot: int, role: Role, session: int, prefill_ns: int, decoded: Decoded) -> Block:

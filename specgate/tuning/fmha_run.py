@@ -14,8 +14,8 @@ from specgate.api import TunableEngine
 from specgate.core import PairRef, Point, Scenario
 from specgate.core.fmha import SCHEMA, AttentionConfig, FmhaSweep, PointSweep
 from specgate.errors import EnvironmentRefused, UsageError
-from specgate.files.json_record import write_json
-from specgate.files.run_folder import to_plain
+from specgate.files.plain import to_plain
+from specgate.files.writing import write_json
 from specgate.tuning.fmha_points import pair_of, points, prompts_of, request_of, scenarios, shortened
 from specgate.tuning.fmha_sweep import sweep
 

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specgate.analysis.block_checks import check_block
+from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.paired_blocks import NO_TOKEN, find_divergences
-from specgate.analysis.reduce import SPEEDS, check_block, eagle_speculation, measure
+from specgate.analysis.reduce import SPEEDS, measure
 from specgate.core import Block, Finish, Role
 from specgate.errors import InvalidResult
 from tests.support.factories import block, blocks_of, corrupt, margins_of, plan_of, run_of, scenario

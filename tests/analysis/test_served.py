@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from specgate.analysis.block_checks import check_block
 from specgate.analysis.perf_invariants import certify
-from specgate.analysis.reduce import check_block, measure
+from specgate.analysis.reduce import measure
 from specgate.archive.recording import counts
 from specgate.core import Block, Cell, Finish, Held, Plan, Role, Round, Served, ServedRequest
 from specgate.core.acceptance import AcceptanceRecord, Totals

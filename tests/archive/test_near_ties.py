@@ -16,7 +16,7 @@ from specgate.archive.stored import Stored, stored
 from specgate.core import Block, Divergence
 from specgate.errors import InvalidResult
 from specgate.planning.plan import build_plan
-from specgate.run.session import fitting_prompts
+from specgate.run.beginning import fitting_prompts
 from tests.support.command import Cli
 from tests.support.factories import corrupt
 

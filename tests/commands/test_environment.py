@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from specgate.analysis.machine_conditions import conditions_of
+from specgate.analysis.rounds import whole_rounds
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
-from specgate.run.runner import whole_rounds
 
 ROOT = Path(__file__).parents[2]
 SCENARIO = """\

@@ -15,7 +15,8 @@ from specgate.archive.recording import tape_of
 from specgate.core import Block
 from specgate.core.tape import SCHEMA, Slots, Tape
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
-from specgate.files.run_folder import Config, RunFolder
+from specgate.files.config import Config
+from specgate.files.run_folder import RunFolder
 from tests.support.factories import POLICY, blocks_of, plan_of, run_of, scenario
 
 

@@ -28,7 +28,8 @@ from specgate.core import (
     Workload,
 )
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
-from specgate.files.run_folder import Config, RunFolder
+from specgate.files.config import Config
+from specgate.files.run_folder import RunFolder
 from tests.support.factories import plan_of, run_of
 
 POINT = Point("one", "fake", 64, 2)

@@ -14,7 +14,7 @@ from specgate.analysis.verdict import overall
 from specgate.core import Rule, Run, State, Verdict
 from specgate.core.conditions import GpuProcess, Sample
 from specgate.errors import ExitCode
-from specgate.files.run_folder import from_plain, to_plain
+from specgate.files.plain import from_plain, to_plain
 from specgate.gates.environment import GATE
 from specgate.machine.nvml import GpuProbe
 from tests.support.fake_nvml import Driver, Gpu, liar

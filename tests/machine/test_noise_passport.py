@@ -13,7 +13,7 @@ import pytest
 from specgate.analysis.stats import minimum_detectable_effect
 from specgate.core import Block, Cell, Rule, State
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.run_folder import to_plain
+from specgate.files.plain import to_plain
 from specgate.machine import inventory
 from specgate.machine.noise_passport import (
     SCHEMA,

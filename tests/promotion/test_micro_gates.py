@@ -10,7 +10,7 @@ import pytest
 
 from specgate import plugins
 from specgate.core import AcceptanceSource, PairRef, Policy
-from specgate.files.run_folder import Config
+from specgate.files.config import Config
 from specgate.machine import inventory
 from specgate.planning.policy import find_policy
 from specgate.planning.prompts import RANDOM

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from specgate.core import Block, Plan, Policy, Rule, Run
-from specgate.run.early_stop import Journal, ended_early, without
+from specgate.files.journal import Journal
+from specgate.run.early_stop import ended_early, without
 from tests.support.factories import POLICY, blocks_of, corrupt, margins_of, plan_of, policy_of, run_of, scenario
 
 PLAN = plan_of(scenario(rounds=6))  # 24 pairs; looks after 8, 16 and 24

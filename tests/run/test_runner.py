@@ -10,7 +10,8 @@ import pytest
 
 from specgate.core import EngineFacts
 from specgate.errors import UsageError
-from specgate.files.run_folder import Config, RunFolder
+from specgate.files.config import Config
+from specgate.files.run_folder import RunFolder
 from specgate.machine.monitor import line_of
 from specgate.run.runner import Runner
 from tests.support.factories import POLICY, plan_of, run_of

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from specgate.core import Block, Run, Scenario
-from specgate.files.run_folder import Config, RunFolder
+from specgate.files.config import Config
+from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
-from specgate.run.session import ending, write
+from specgate.run.ending import write
+from specgate.run.recompute import ending
 from tests.support.factories import POLICY, blocks_of, judged, run_of, scenario
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from specgate.core.kernel_bench import KernelBench, KernelTiming, PeerTiming, step_us
-from specgate.files.json_record import write_json
+from specgate.files.writing import write_json
 from specgate.tuning.kernel_report import WIDTH, as_record, show
 
 GEMM = KernelTiming(

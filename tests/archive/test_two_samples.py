@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from specgate.analysis.two_samples import difference, log_ratio_of_ratios, of_mean
+from specgate.archive.two_samples import difference, log_ratio_of_ratios, of_mean
 
 values = st.lists(st.floats(-5, 5).map(lambda x: round(x, 6)), min_size=3, max_size=12).filter(
     lambda v: len(set(v)) > 1

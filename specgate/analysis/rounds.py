@@ -1,0 +1,41 @@
+"""Which blocks may be judged: those of rounds that one engine process ran whole."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from specgate.core import (
+    Block,
+    Plan,
+    Point,
+    Round,
+)
+
+
+def whole_session(blocks: Sequence[Block], round_: Round) -> int | None:
+    """The session that ran every role of `round_`; None where none did. A pair must come from one process."""
+    found = {(b.role, b.session) for b in blocks if in_round(b, round_)}
+    return next((s for _, s in sorted(found) if all((role, s) in found for role in round_.order)), None)
+
+
+def whole_rounds(plan: Plan, blocks: Sequence[Block]) -> list[Block]:
+    """The blocks that may be judged: of every round that one process ran whole, in plan order."""
+    of: dict[tuple[Point, int, int, bool], list[Block]] = defaultdict(list)
+    for b in blocks:
+        of[b.point, b.prompt_set, b.round, b.warmup].append(b)
+    kept = []
+    for round_ in plan.rounds:
+        found = of.get((round_.point, round_.prompt_set, round_.index, round_.warmup), [])
+        session = whole_session(found, round_)
+        kept += [b for b in found if b.session == session]
+    return kept
+
+
+def in_round(block: Block, round_: Round) -> bool:
+    return (block.point, block.prompt_set, block.round, block.warmup) == (
+        round_.point,
+        round_.prompt_set,
+        round_.index,
+        round_.warmup,
+    )

@@ -1,0 +1,31 @@
+"""What decides a run, as `config.resolved.yaml` holds it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specgate.core import PairRef, Policy, Scenario
+from specgate.files.plain import to_plain
+from specgate.files.writing import without_home
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that decides what a run does; `config.resolved.yaml` holds it, `--resume` reads it."""
+
+    kind: Literal["micro", "full"]
+    backend: str
+    pair: PairRef
+    policy: Policy
+    scenarios: Mapping[str, Scenario]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of canonical JSON: sorted keys, defaults resolved, the home folder as it is written."""
+        plain = json.dumps(to_plain(Config, self), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(without_home(plain).encode()).hexdigest()

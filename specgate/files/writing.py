@@ -1,0 +1,55 @@
+"""Writing whole files: never half of one, errors of the disk by name, the home folder as `~`."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from specgate.errors import EnvironmentRefused
+
+_HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.home() != Path("/") else None
+
+
+def without_home(text: str) -> str:
+    """`text` with the home folder written `~`: runs are shared."""
+    return _HOME.sub("~", text) if _HOME else text
+
+
+def write_text(file: Path, text: str) -> None:
+    """Atomically: a reader sees the old file or the new one, never half of it. The folder is made where there is none.
+
+    Raises EnvironmentRefused where the disk is full or the folder not writable.
+    """
+    temporary = file.with_name(file.name + ".tmp")
+    with disk(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with disk(file):
+        temporary.write_text(without_home(text), encoding="utf-8")
+        temporary.replace(file)
+
+
+def write_json(file: Path, data: object) -> None:
+    """As `write_text`. NaN and infinity, which JSON does not have, raise ValueError."""
+    write_text(file, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def disk(path: Path) -> Iterator[None]:
+    """Errors of writing `path` become EnvironmentRefused."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = (
+            "free some space, then continue with --resume: finished blocks are kept" if full else "choose another --out"
+        )
+        raise EnvironmentRefused(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
+
+
+def sha256_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -1,0 +1,103 @@
+"""Before the first block: the prompts, and a run folder that already says what the run will do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from specgate import __version__
+from specgate.core import (
+    Order,
+    Plan,
+    Run,
+)
+from specgate.errors import UsageError
+from specgate.files.config import Config
+from specgate.files.run_folder import RunFolder, label_of
+from specgate.machine import inventory, noise_passport
+from specgate.machine.bandwidth import bandwidth_of
+from specgate.machine.monitor import snapshot
+from specgate.machine.selftest_stamp import last_green
+from specgate.pairs.resolve import target_limits
+from specgate.planning.plan import check_limits
+from specgate.planning.prompts import Prompts, build_prompts
+from specgate.planning.request import Request
+
+
+def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
+    """Point key → its prompts; all of them before anything is measured, so that what cannot run is refused at once.
+
+    Raises UsageError where a context is longer than the pair allows or a text source has too few prompts.
+    """
+    limits = {name: target_limits(config.pair, s.rope) for name, s in config.scenarios.items()}
+    check_limits(plan, {name: positions for name, (positions, _) in limits.items()}, config.pair.name)
+    file = config.pair.target / "tokenizer.json"
+    tokenizer = file if file.is_file() else None
+    return {
+        p.key: build_prompts(config.scenarios[p.scenario], p.context, p.batch, tokenizer, limits[p.scenario][1])
+        for p in plan.points
+    }
+
+
+def begin(
+    request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts], order: Order
+) -> tuple[RunFolder, Run]:
+    """Write everything down before anything is measured.
+
+    Raises UsageError where the policy has a margin below what the noise passport says can be told apart.
+    """
+    passport = noise_passport.passport_of(request.out)
+    noise_passport.check_margins(config.policy, plan, passport)
+    environment = {
+        **inventory.environment(),
+        "selftest": last_green(request.out),
+        "env_before": snapshot(inventory.visible_gpu_uuid()),
+        "env_after": None,
+    }
+    tree = inventory.source_tree_sha256()
+    folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
+    run = Run(
+        id=folder.id,
+        kind=request.kind,
+        status="running",
+        started=now(),
+        ended=None,
+        argv=("specgate", *request.argv),
+        tool_version=__version__,
+        fingerprint={"source_tree_sha256": tree, "config_sha256": config.digest},
+        environment=environment,
+        scenarios=config.scenarios,
+        pair=config.pair,
+        engines={},
+        prompts={key: p.describe() for key, p in prompts.items()},
+        cells=(),
+        comparisons=(),
+        failures={},
+        warnings=noise_passport.warnings(passport),
+        mde=noise_passport.effects(plan, passport),
+        bandwidth=bandwidth_of(request.out),
+        order=order,
+    )
+    folder.write_config(config)
+    folder.write_json("env.json", environment)
+    folder.write_run(run)
+    return folder, run
+
+
+def resume(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
+    """An unfinished run, on the ground it was started on: blocks of two versions must not be paired."""
+    assert request.resume is not None
+    folder = RunFolder.open(request.resume)
+    run = folder.read_run()
+    before = {**run.fingerprint, **{key: about["sha256"] for key, about in run.prompts.items()}}
+    now_is = {"source_tree_sha256": inventory.source_tree_sha256(), "config_sha256": config.digest}
+    now_is |= {key: p.sha256 for key, p in prompts.items()}
+    for key, value in now_is.items():
+        if before[key] != value:
+            message = f"{folder.path}: {key}: {before[key]}: it is {value} now"
+            raise UsageError(message, hint="start a new run: blocks of two versions must not be paired")
+    return folder, run
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
