@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from specgate.api import Activity, Decoded, OpenRequest, Served
+from specgate.api import Activity, Decoded, OpenRequest
 from specgate.backends.servers.accounting import own_counts, record_of
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer
@@ -19,7 +19,7 @@ from specgate.backends.servers.facts import server_facts
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, new_port
-from specgate.core import BASELINE, Budget, EngineFacts, Role
+from specgate.core import BASELINE, Budget, EngineFacts, Role, Served
 from specgate.errors import BackendError, UsageError
 
 AT_ONCE: Final = 32

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from specgate import plugins
-from specgate.api import GemmShape, GemmTuner, TunedGemm, TunesGemms
+from specgate.api import GemmTuner, TunesGemms
 from specgate.core import PairRef
-from specgate.core.gemms import StepsRequest, TunedGemms
+from specgate.core.gemms import GemmShape, StepsRequest, TunedGemm, TunedGemms
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.machine.tuned_gemms import read_shapes, read_tuned, user_file, write_tuned
 

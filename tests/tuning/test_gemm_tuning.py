@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from specgate.api import GemmShape, GemmTuner, TunedGemm, TunesGemms
+from specgate.api import GemmTuner, TunesGemms
 from specgate.commands.tune import tune
 from specgate.core import PairRef
-from specgate.core.gemms import InSteps, Point, StepsRequest, TunedGemms
+from specgate.core.gemms import GemmShape, InSteps, Point, StepsRequest, TunedGemm, TunedGemms
 from specgate.errors import EnvironmentRefused, ExitCode, UsageError
 from specgate.machine.tuned_gemms import read_tuned, write_shapes, write_tuned
 from specgate.tuning import gemm_tuning

@@ -1,0 +1,58 @@
+"""The door for plug-ins: what a back end, a gate and a report implement.
+
+    engines     Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
+    tuning      what a back end may have besides: memory reads, tuned matrix products and attention, kernel benches
+    judges      Gate, and ContrastGate for one run beside another
+    renderers   Report, and View and Export for what is made of several stored runs
+
+Everything named in `__all__` is stable. An author needs nothing of specgate but the public rooms: `specgate.errors`,
+`specgate.core` (the nouns), this one, `specgate.analysis` (samples to figures) and `specgate.eagle3` (checkpoints);
+an engine may also use `specgate.machine`. The built-in engines, gates and reports import nothing else either.
+
+Entry-point groups: `specgate.backends`, `specgate.gates`, `specgate.reports`, and for what is made of several stored
+runs `specgate.contrast_gates`, `specgate.views`, `specgate.exports`. Each entry point names an object with the
+attributes of its protocol. `docs/examples/` has an installable package for each of the first three.
+"""
+
+from specgate.api.engines import (
+    BLOCK_MARK,
+    Activity,
+    Availability,
+    Backend,
+    ChecksOptions,
+    Decoded,
+    Engine,
+    OpenRequest,
+    ScriptedTrace,
+    block_marker,
+)
+from specgate.api.judges import ContrastGate, Gate, Sequential
+from specgate.api.renderers import Combined, Export, Format, Report, View
+from specgate.api.tuning import BenchesKernels, GemmTuner, MemoryReads, ReadsMemory, TunableEngine, TunesGemms
+
+__all__ = [
+    "BLOCK_MARK",
+    "Activity",
+    "Availability",
+    "Backend",
+    "BenchesKernels",
+    "ChecksOptions",
+    "Combined",
+    "ContrastGate",
+    "Decoded",
+    "Engine",
+    "Export",
+    "Format",
+    "Gate",
+    "GemmTuner",
+    "MemoryReads",
+    "OpenRequest",
+    "ReadsMemory",
+    "Report",
+    "ScriptedTrace",
+    "Sequential",
+    "TunableEngine",
+    "TunesGemms",
+    "View",
+    "block_marker",
+]
