@@ -27,7 +27,7 @@ def evidence_of(decision: Decision, mde: float | None) -> Evidence:
         "look": decision.look,
         "looks": decision.looks,
         "pair_sd": found.sd if found else None,
-        "slot_effect": found.slot_effect if found else None,
+        "slot_effect": found.order_effect if found else None,
         "mde": mde,
     }
 

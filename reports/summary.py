@@ -49,10 +49,10 @@ def headline(run: Run) -> Headline:
 
 def out_of_order(run: Run) -> str | None:
     """The first line of every report of a full run that began before its micro gates were green."""
-    order = run.order
-    if order is None or order.override is None:
+    promotion = run.promotion
+    if promotion is None or promotion.override is None:
         return None
-    return f"ORDER OVERRIDDEN (micro gates green {order.streak} of {order.needed} times): {order.override}"
+    return f"ORDER OVERRIDDEN (micro gates green {promotion.streak} of {promotion.needed} times): {promotion.override}"
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:

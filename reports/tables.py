@@ -169,7 +169,7 @@ def evidence(verdict: Verdict) -> str:
 
 def micro_gates(run: Run) -> Table:
     """The micro scenarios that must be green before a full run."""
-    gates = run.order.gates if run.order else {}
+    gates = run.promotion.gates if run.promotion else {}
     rows = [[name, "yes" if name in run.scenarios else "no", sha256] for name, sha256 in gates.items()]
     return Table(("scenario", "in this run", "SHA-256 of what it measures"), rows, texts=3)
 

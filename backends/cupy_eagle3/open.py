@@ -23,7 +23,7 @@ from specgate.backends.cupy_eagle3.tuning.required import describe, require
 from specgate.backends.cupy_eagle3.tuning.shape_log import ShapeLog
 from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.core.fmha import parse_config
-from specgate.eagle3.capture import parse_boundaries
+from specgate.eagle3.auxiliary_layers import parse_boundaries
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.hf_target import target_geometry
 from specgate.eagle3.memory import refusing_overflow

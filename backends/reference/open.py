@@ -11,7 +11,7 @@ from specgate.backends.reference.drafters import STAND_INS, StandIn
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.playback import Playback
 from specgate.core.tape import Tape
-from specgate.eagle3.capture import parse_boundaries
+from specgate.eagle3.auxiliary_layers import parse_boundaries
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from specgate.eagle3.spec_config import SpecConfig, check
 from specgate.errors import BackendError, EnvironmentRefused, UsageError

@@ -13,7 +13,7 @@ from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import Command
 from specgate.core import PairRef, Role
-from specgate.eagle3.capture import Capture
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.hf_keys import Keys
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Adapter(Protocol):
 
     def meter(self) -> Meter: ...
 
-    def capture(self, draft: Keys, target_layers: int) -> Capture:
+    def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
         """The streams of the target that this engine feeds to this draft, by its own reading of the config."""
 
 

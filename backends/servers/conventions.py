@@ -1,33 +1,33 @@
 """How other engines read the capture layers of a draft's config: the same ids mean different streams to them.
 
-`eagle3.capture` resolves what the checkpoint means; these functions resolve what an engine makes of it. A capture that
-is one layer off costs about 0.1 acceptance length and has no other symptom.
+`eagle3.auxiliary_layers` resolves what the checkpoint means; these functions resolve what an engine makes of it. Layers
+that are one off cost about 0.1 acceptance length and have no other symptom.
 """
 
 from __future__ import annotations
 
-from specgate.eagle3.capture import Capture, by_default, nested, nested_plain, shown, top_level
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, by_default, nested, nested_plain, shown, top_level
 from specgate.eagle3.hf_keys import Keys
 
 
-def top_level_ids(draft: Keys, layers: int) -> Capture:
+def top_level_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
     """vLLM (V2 runner): top-level ids, or eagle_config.layer_ids, as boundaries; nested ids are not read."""
     return top_level(draft) or nested_plain(draft) or default(layers)
 
 
-def nested_ids(draft: Keys, layers: int) -> Capture:
+def nested_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
     """SGLang, TensorRT-LLM: nested ids as outputs of layers; top-level ids are not read."""
     return nested(draft, layers) or default(layers)
 
 
-def no_ids(draft: Keys, layers: int) -> Capture:
+def no_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
     """LMDeploy: no ids are read."""
     return default(layers)
 
 
-def default(layers: int) -> Capture:
+def default(layers: int) -> AuxiliaryLayers:
     found = by_default(layers)
-    return Capture(found.boundaries, f"boundaries {shown(found.boundaries)}, the engine's default")
+    return AuxiliaryLayers(found.boundaries, f"boundaries {shown(found.boundaries)}, the engine's default")
 
 
 def window_warning(name: str, window: int | None, reads_window: bool | None) -> str | None:
@@ -40,7 +40,7 @@ def window_warning(name: str, window: int | None, reads_window: bool | None) -> 
     )
 
 
-def warning(name: str, engines: Capture, meant: Capture) -> str | None:
+def warning(name: str, engines: AuxiliaryLayers, meant: AuxiliaryLayers) -> str | None:
     """What a reader must know where an engine looks at other streams than the draft was made for."""
     if engines.boundaries == meant.boundaries:
         return None

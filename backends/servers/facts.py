@@ -9,7 +9,7 @@ from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.conventions import warning, window_warning
 from specgate.backends.servers.options import Options
 from specgate.core import AcceptanceSource, EngineFacts
-from specgate.eagle3.capture import Capture, resolve_boundaries
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.files import checkpoint_sha256
 from specgate.eagle3.hf_draft import DraftKeys, window_of
 from specgate.eagle3.hf_keys import PLANTED, read_config, read_json
@@ -84,7 +84,11 @@ def source_of(options: Options) -> AcceptanceSource | None:
 
 
 def warnings_of(
-    adapter: Adapter, options: Options, meant: Capture | None, engines: Capture | None, window: int | None
+    adapter: Adapter,
+    options: Options,
+    meant: AuxiliaryLayers | None,
+    engines: AuxiliaryLayers | None,
+    window: int | None,
 ) -> Iterator[str]:
     if options.url:
         yield f"{adapter.name} was started by someone else: that it serves this pair, with these roles, is its own word"

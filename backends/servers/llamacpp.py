@@ -10,7 +10,7 @@ from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import file_of
 from specgate.backends.servers.process import HOST, Command
-from specgate.eagle3.capture import Capture, resolve_boundaries
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.hf_keys import Keys
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ class LlamaCpp:
             generated="llamacpp:tokens_predicted_total",
         )
 
-    def capture(self, draft: Keys, target_layers: int) -> Capture:
+    def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
         """Baked in when the draft is converted, by the converter's reading of the config."""
         found = resolve_boundaries(draft, target_layers)
-        return Capture(found.boundaries, f"{found.rule}, if the converter to GGUF read it so")
+        return AuxiliaryLayers(found.boundaries, f"{found.rule}, if the converter to GGUF read it so")
 
 
 def top_of(event: Json) -> tuple[float, ...]:

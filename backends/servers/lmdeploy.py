@@ -10,7 +10,7 @@ from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
-from specgate.eagle3.capture import Capture
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.hf_keys import Keys
 from specgate.errors import UsageError
 
@@ -94,7 +94,7 @@ class Lmdeploy:
             requests="lmdeploy:e2e_request_latency_seconds_count",
         )
 
-    def capture(self, draft: Keys, target_layers: int) -> Capture:
+    def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
         return no_ids(draft, target_layers)
 
 

@@ -11,7 +11,7 @@ from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usa
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
-from specgate.eagle3.capture import Capture
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.hf_keys import Keys
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Sglang:
             requests="sglang:num_requests_total",
         )
 
-    def capture(self, draft: Keys, target_layers: int) -> Capture:
+    def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
         return nested_ids(draft, target_layers)
 
 

@@ -12,7 +12,7 @@ from specgate.backends.servers.exchange import NOTHING, Ask, Chunk, Json, Readin
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, Samples
 from specgate.backends.servers.process import HOST, Command
-from specgate.eagle3.capture import Capture
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.hf_keys import Keys
 from specgate.errors import BackendError
 
@@ -91,7 +91,7 @@ class Trtllm:
     def meter(self) -> Meter:
         return IterationMeter()
 
-    def capture(self, draft: Keys, target_layers: int) -> Capture:
+    def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
         return nested_ids(draft, target_layers)
 
 

@@ -12,7 +12,7 @@ from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
-from specgate.eagle3.capture import Capture
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.hf_keys import Keys
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Vllm:
             cached="vllm:prefix_cache_hits_total",
         )
 
-    def capture(self, draft: Keys, target_layers: int) -> Capture:
+    def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
         return top_level_ids(draft, target_layers)
 
 

@@ -1,8 +1,8 @@
 """Samples of the machine → what it did while each point was measured. Pure: the same journal gives the same answer.
 
-A block belongs to the watch that ran with its engine session. The stretch of a point reaches, per watch, from the last
-sample before its first measured block to the first sample after its last one, so that counters which only grow
-(violations, memory errors) are compared across it.
+A block belongs to the monitor process that ran beside its engine process. Per monitor, the time span of a point reaches
+from the last sample before its first measured block to the first sample after its last one, so that counters which only
+grow (violations, memory errors) are compared across all of its blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TimeSpan:
     """One watch's part of a point: its blocks, the samples around and among them, and who was there before us."""
 
     spans: tuple[tuple[int, int], ...]
@@ -48,7 +48,7 @@ def conditions_of(plan: Plan, blocks: Sequence[Block], samples: Sequence[Sample]
     """Point key → conditions, for every point that has a measured block."""
     watches: dict[int, list[Sample]] = defaultdict(list)
     for sample in samples:
-        watches[sample.session].append(sample)
+        watches[sample.worker_generation].append(sample)
     for watch in watches.values():
         watch.sort(key=lambda s: s.monotonic_ns)
     found = {}
@@ -66,18 +66,18 @@ def _conditions(
 ) -> Conditions:
     by_watch: dict[int, list[Block]] = defaultdict(list)
     for block in blocks:
-        session = max((s for s in watches if s <= block.session), default=None)
-        if session is not None and block.span_ns is not None:
-            by_watch[session].append(block)
-    stretches = {s: _stretch(of, watches[s]) for s, of in by_watch.items()}
-    whole = {s: stretch for s, stretch in stretches.items() if stretch.bracketed}
-    seen = [s for stretch in whole.values() for s in stretch.samples]
+        generation = max((s for s in watches if s <= block.worker_generation), default=None)
+        if generation is not None and block.span_ns is not None:
+            by_watch[generation].append(block)
+    time_spans = {s: _time_span(of, watches[s]) for s, of in by_watch.items()}
+    whole = {s: span for s, span in time_spans.items() if span.bracketed}
+    seen = [s for span in whole.values() for s in span.samples]
     shares = [s.host.other_cpu_share for s in seen if s.host.other_cpu_share is not None]
     return Conditions(
         blocks=len(blocks),
         watched=sum(len(by_watch[s]) for s in whole),
         samples=len(seen),
-        longest_gap_s=max((gap for stretch in whole.values() for gap in stretch.gaps_s), default=0.0),
+        longest_gap_s=max((gap for span in whole.values() for gap in span.gaps_s), default=0.0),
         clock_jump_s=max((_jump(a, b) for s in whole.values() for a, b in pairwise(s.samples)), default=0.0),
         other_cpu_share=statistics.fmean(shares) if shares else None,
         gpu=_gpu(list(whole.values()), [b for s in whole for b in by_watch[s]]),
@@ -85,13 +85,13 @@ def _conditions(
     )
 
 
-def _stretch(blocks: Sequence[Block], watch: Sequence[Sample]) -> Stretch:
+def _time_span(blocks: Sequence[Block], watch: Sequence[Sample]) -> TimeSpan:
     spans = sorted(b.span_ns for b in blocks if b.span_ns is not None)
     times = [s.monotonic_ns for s in watch]
     first = max(0, bisect_right(times, spans[0][0]) - 1)
     last = bisect_left(times, spans[-1][1]) + 1
     held = watch[0].gpu.processes if watch[0].gpu else None
-    return Stretch(tuple(spans), tuple(watch[first:last]), frozenset(p.pid for p in held or () if p.owner == "unseen"))
+    return TimeSpan(tuple(spans), tuple(watch[first:last]), frozenset(p.pid for p in held or () if p.owner == "unseen"))
 
 
 def _jump(a: Sample, b: Sample) -> float:
@@ -101,8 +101,8 @@ def _jump(a: Sample, b: Sample) -> float:
 # ── the GPU ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _gpu(stretches: Sequence[Stretch], blocks: Sequence[Block]) -> GpuConditions:
-    samples = [s for stretch in stretches for s in stretch.samples]
+def _gpu(time_spans: Sequence[TimeSpan], blocks: Sequence[Block]) -> GpuConditions:
+    samples = [s for span in time_spans for s in span.samples]
     told = [s.gpu for s in samples if s.gpu is not None and not s.gpu.silent]
     reasons = 0
     for gpu in told:
@@ -115,10 +115,10 @@ def _gpu(stretches: Sequence[Stretch], blocks: Sequence[Block]) -> GpuConditions
         unread={name: why for gpu in told for name, why in gpu.unread.items()},
         zeros=tuple(dict.fromkeys(name for gpu in told for name in gpu.zeros)),
         seen_at_work=any(map(_at_work, told)),
-        foreign=tuple(dict.fromkeys(who for stretch in stretches for who in _foreign(stretch))),
+        foreign=tuple(dict.fromkeys(who for span in time_spans for who in _foreign(span))),
         clock_event_reasons=reasons,
-        thermal_violation_ns=_growth(stretches, "thermal_violation_ns"),
-        power_violation_ns=_growth(stretches, "power_violation_ns"),
+        thermal_violation_ns=_growth(time_spans, "thermal_violation_ns"),
+        power_violation_ns=_growth(time_spans, "power_violation_ns"),
         power_limit_mw=min(_known(g.power_limit_mw for g in told), default=None),
         default_power_limit_mw=max(_known(g.default_power_limit_mw for g in told), default=None),
         ecc_uncorrected=max(_known(g.ecc_uncorrected for g in told), default=None),
@@ -139,27 +139,27 @@ def _at_work(gpu: GpuReading) -> bool:
     return bool(gpu.utilization_pct) or any(p.owner == "ours" for p in gpu.processes or ())
 
 
-def _foreign(stretch: Stretch) -> Iterator[str]:
+def _foreign(span: TimeSpan) -> Iterator[str]:
     """Processes on the GPU that are not ours.
 
     Where process numbers are those of another namespace, ours is not recognised: then one number that was not there
     before the engine is taken for it, and every further one is foreign.
     """
-    listed = [s.gpu.processes for s in stretch.samples if s.gpu is not None and s.gpu.processes]
+    listed = [s.gpu.processes for s in span.samples if s.gpu is not None and s.gpu.processes]
     recognised = any(p.owner == "ours" for processes in listed for p in processes)
     for processes in listed:
         yield from (f"pid {p.pid} ({p.name or 'unnamed'})" for p in processes if p.owner == "foreign")
         unseen = [p.pid for p in processes if p.owner == "unseen"]
-        late = [pid for pid in unseen if pid not in stretch.before_us]
-        yield from (f"pid {pid} (of another namespace)" for pid in unseen if pid in stretch.before_us)
+        late = [pid for pid in unseen if pid not in span.before_us]
+        yield from (f"pid {pid} (of another namespace)" for pid in unseen if pid in span.before_us)
         yield from (f"pid {pid} (of another namespace)" for pid in late[0 if recognised else 1 :])
 
 
-def _growth(stretches: Sequence[Stretch], name: str) -> int | None:
-    """By how much a counter grew over all stretches; None where it could not be read. A reset counts from zero."""
+def _growth(time_spans: Sequence[TimeSpan], name: str) -> int | None:
+    """By how much a counter grew over all time spans; None where it could not be read. A reset counts from zero."""
     total, known = 0, False
-    for stretch in stretches:
-        values = _known(getattr(s.gpu, name) for s in stretch.samples if s.gpu is not None)
+    for span in time_spans:
+        values = _known(getattr(s.gpu, name) for s in span.samples if s.gpu is not None)
         known = known or len(values) > 1
         total += sum(b - a if b >= a else b for a, b in pairwise(values))
     return total if known else None

@@ -15,9 +15,11 @@ NO_TOKEN = -1
 
 def pairs_of(blocks: Sequence[Block], cell: Cell) -> Iterator[tuple[Block, Block]]:
     """(baseline, spec) blocks of one round of one process, in running order."""
-    baselines = {(b.prompt_set, b.round, b.session): b for b in blocks if b.cell == Cell(cell.point, BASELINE)}
+    baselines = {
+        (b.prompt_set, b.round, b.worker_generation): b for b in blocks if b.cell == Cell(cell.point, BASELINE)
+    }
     for block in blocks:
-        key = (block.prompt_set, block.round, block.session)
+        key = (block.prompt_set, block.round, block.worker_generation)
         if block.cell == cell and not block.warmup and key in baselines:
             yield baselines[key], block
 
@@ -77,7 +79,7 @@ def compare(
     found = [(a, b) for a, b in pairs_of(blocks, cell) if a.emitted and b.emitted]
     pairs = Pairs(
         log_ratios=[math.log(speed(spec, whole) / speed(baseline, whole)) for baseline, spec in found],
-        orders=[1 if baseline.slot < spec.slot else -1 for baseline, spec in found],
+        orders=[1 if baseline.position_in_round < spec.position_in_round else -1 for baseline, spec in found],
         prompt_sets=[spec.prompt_set for _, spec in found],
         turns=[turns[spec.prompt_set, spec.round] for _, spec in found],
     )

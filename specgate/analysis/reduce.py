@@ -188,4 +188,6 @@ def texts(blocks: Sequence[Block]) -> Iterator[Value]:
 def series(plan: Plan, blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:
     """(round of the point in running order, slot in the round, decode ms per token) of every block that emitted."""
     rounds = [(r.prompt_set, r.index) for r in plan.rounds_of(blocks[0].point) if not r.warmup]
-    return tuple((rounds.index((b.prompt_set, b.round)), b.slot, ms_per_token(b)) for b in blocks if b.emitted)
+    return tuple(
+        (rounds.index((b.prompt_set, b.round)), b.position_in_round, ms_per_token(b)) for b in blocks if b.emitted
+    )

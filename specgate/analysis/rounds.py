@@ -13,9 +13,9 @@ from specgate.core import (
 )
 
 
-def whole_session(blocks: Sequence[Block], round_: Round) -> int | None:
-    """The session that ran every role of `round_`; None where none did. A pair must come from one process."""
-    found = {(b.role, b.session) for b in blocks if in_round(b, round_)}
+def whole_generation(blocks: Sequence[Block], round_: Round) -> int | None:
+    """The worker generation that ran every role of `round_`; None where none did. A pair must come from one process."""
+    found = {(b.role, b.worker_generation) for b in blocks if in_round(b, round_)}
     return next((s for _, s in sorted(found) if all((role, s) in found for role in round_.order)), None)
 
 
@@ -27,8 +27,8 @@ def whole_rounds(plan: Plan, blocks: Sequence[Block]) -> list[Block]:
     kept = []
     for round_ in plan.rounds:
         found = of.get((round_.point, round_.prompt_set, round_.index, round_.warmup), [])
-        session = whole_session(found, round_)
-        kept += [b for b in found if b.session == session]
+        generation = whole_generation(found, round_)
+        kept += [b for b in found if b.worker_generation == generation]
     return kept
 
 

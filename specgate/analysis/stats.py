@@ -28,12 +28,12 @@ POWER = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Mean with its two-sided interval; `slot_effect` is half the difference between the two orders of a pair."""
+    """Mean with its two-sided interval; `order_effect` is half the difference between the two orders of a pair."""
 
     mean: float
     low: float
     high: float
-    slot_effect: float
+    order_effect: float
     sd: float
     freedom: int
 
@@ -71,10 +71,10 @@ class Pairs:
         return Pairs(d, [int(x) for x in o], [int(x) for x in p], [int(x) for x in t])
 
     def interval(self, alpha: float = ALPHA) -> Interval | None:
-        return slot_interval(self.log_ratios, self.orders, alpha, self.prompt_sets)
+        return order_interval(self.log_ratios, self.orders, alpha, self.prompt_sets)
 
 
-def slot_interval(
+def order_interval(
     log_ratios: Sequence[float], orders: Sequence[int], alpha: float = ALPHA, prompt_sets: Sequence[int] = ()
 ) -> Interval | None:
     """t-interval of the mean of `log_ratios`; None below MIN_PAIRS. `alpha` is the error on each side.

@@ -11,7 +11,7 @@ import click
 from specgate.commands.run import key_value
 
 if TYPE_CHECKING:
-    from specgate.promotion.status import Position
+    from specgate.promotion.status import PromotionStatus
 
 LAST = 10
 
@@ -36,14 +36,14 @@ def status(as_json: bool, **options: Any) -> None:
     Exit code 0, or 6 where the ledger was changed.
     """
     from specgate.planning.request import Request
-    from specgate.promotion.status import position
+    from specgate.promotion.status import promotion_status
 
     options["options"] = dict(key_value(o) for o in options["options"])
-    found = position(Request(kind="full", argv=(), plain=True, **options))
+    found = promotion_status(Request(kind="full", argv=(), plain=True, **options))
     click.echo(json.dumps(plain(found), indent=1, ensure_ascii=False) if as_json else "\n".join(lines(found)))
 
 
-def plain(found: Position) -> dict[str, object]:
+def plain(found: PromotionStatus) -> dict[str, object]:
     streak = found.streak
     return {
         "schema": "specgate.status/v1",
@@ -56,10 +56,10 @@ def plain(found: Position) -> dict[str, object]:
         "gates": dict(found.claim.gates),
         "fingerprint": dict(found.claim.fingerprint),
         "streak": streak.length,
-        "needed": found.order.needed,
+        "needed": found.promotion.needed,
         "full_allowed": streak.complete,
         "expires": streak.expires.isoformat() if streak.expires else None,
-        "command": found.order.command,
+        "command": found.promotion.command,
         "last": [
             {"time": e.time, "run": e.run, "state": e.state.value, "exit_code": e.exit_code, "effect": effect}
             for e, effect in streak.steps[-LAST:]
@@ -70,7 +70,7 @@ def plain(found: Position) -> dict[str, object]:
     }
 
 
-def lines(found: Position) -> list[str]:
+def lines(found: PromotionStatus) -> list[str]:
     from specgate.promotion.admission import described, missing
 
     streak, history = found.streak, found.history
@@ -79,12 +79,12 @@ def lines(found: Position) -> list[str]:
         said.append("  a torn line at its end: a writer was killed; the next one will set it aside")
     if history.set_aside:
         said.append(f"  {history.set_aside} torn lines set aside in ledger.torn.jsonl")
-    said.append(f"micro gates {', '.join(found.order.gates)} ({described(found.claim)})")
+    said.append(f"micro gates {', '.join(found.promotion.gates)} ({described(found.claim)})")
     said += [f"  {e.time} {e.state.value:12} {e.run}: {effect}" for e, effect in streak.steps[-LAST:]]
-    said.append(f"streak {streak.length} of {found.order.needed}")
+    said.append(f"streak {streak.length} of {found.promotion.needed}")
     if streak.complete and streak.expires:
         until = streak.expires.isoformat(timespec="minutes")
         said.append(f"full may begin until {until}, if source, weights and machine stay as they are")
-    said += [f"  {line}" for line in missing(found.claim, found.order, streak)]
+    said += [f"  {line}" for line in missing(found.claim, found.promotion, streak)]
     said += [f"overridden: {e.time} {e.run}: {e.override}" for e in history.entries if e.override]
     return said

@@ -4,11 +4,10 @@
 
     asked           roles, pairs, scenarios, points, cells, rounds, and the plan of a run
     measured        what an engine says of itself, and the raw samples of one block
-    found           what the samples amount to: figures, divergences, cells, comparisons
+    found           what the samples amount to: figures, distributions, divergences, cells, comparisons
     judged          rules, policies, verdicts, and the whole run as gates and reports see it
     acceptance      drafts, accepted drafts, and the identities that tie them together
     conditions      what the machine did while a block was timed
-    distributions   order statistics of single requests; figures by depth of the context
     traces          what a profiler saw of a block, and the PERF_MODE invariants
     metrics         every metric's name, unit and better direction
     traffic         bytes that a pass must move through memory
@@ -21,6 +20,7 @@
     agreement       several engines' texts and acceptance beside a reference's
     matrix          the same cells on several back ends
     trends          one figure over many runs
+    stored_keys     fields whose key in stored JSON is an older name
 
 What the first five files define, and what that is made of, can be imported from here and is stable for authors of
 plug-ins; the other files are stable under their own names. Nothing here imports an engine, reads a file or looks at a
@@ -45,9 +45,8 @@ from specgate.core.asked import (
     Workload,
 )
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
-from specgate.core.distributions import DepthBin, Distribution
-from specgate.core.found import CellResult, Comparison, Divergence, Margin, TokenCheck, Value
-from specgate.core.judged import LastGreen, Order, Policy, Rule, Run, State, Verdict
+from specgate.core.found import CellResult, Comparison, DepthBin, Distribution, Divergence, Margin, TokenCheck, Value
+from specgate.core.judged import LastGreen, Policy, Promotion, Rule, Run, State, Verdict
 from specgate.core.measured import Block, EngineFacts, Finish, Served, ServedRequest
 from specgate.core.traces import BlockTrace, Held, Invariant
 from specgate.core.traffic import Traffic
@@ -75,11 +74,11 @@ __all__ = [
     "Invariant",
     "LastGreen",
     "Margin",
-    "Order",
     "PairRef",
     "Plan",
     "Point",
     "Policy",
+    "Promotion",
     "Role",
     "Round",
     "Rule",

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
+
+from specgate.core.stored_keys import stored_keys
 
 CLOCK_EVENTS: Mapping[int, str] = {
     0x1: "gpu_idle",
@@ -91,11 +93,13 @@ class HostReading:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The machine at one moment. `session` is the first engine session that the watch which took it could see;
-    `monotonic_ns` is the clock of `Block.span_ns`.
+    """The machine at one moment. `worker_generation` is that of the first engine process that the monitor which took
+    the sample could see; `monotonic_ns` is on the clock of `Block.span_ns`.
     """
 
-    session: int
+    __pydantic_config__: ClassVar = stored_keys(worker_generation="session")
+
+    worker_generation: int
     monotonic_ns: int
     wall_ns: int
     host: HostReading

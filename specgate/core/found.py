@@ -8,7 +8,6 @@ from typing import Literal
 
 from specgate.core.acceptance import AcceptanceRecord
 from specgate.core.asked import Cell
-from specgate.core.distributions import DepthBin, Distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,31 @@ class TokenCheck:
     @property
     def mismatches(self) -> tuple[Divergence, ...]:
         return tuple(d for d in self.divergences if not d.near_tie)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """`values`: order statistics of `n` samples at evenly spaced ranks, the least and the greatest among them."""
+
+    n: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DepthBin:
+    """The steps of a cell that began within one range of depth: tokens in the cache beyond the prompt.
+
+    `depth` is their mean, `step_ms` the median step. `acceptance_length` is over the `drafted_steps` request-steps
+    that had a draft, with an interval over prompts; None where none had.
+    """
+
+    depth: float
+    steps: int
+    step_ms: float | None
+    drafted_steps: int
+    acceptance_length: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from specgate.core.asked import AcceptanceSource, Cell, PairRef, Scenario
 from specgate.core.conditions import Conditions
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
 from specgate.core.found import CellResult, Comparison
 from specgate.core.measured import EngineFacts
+from specgate.core.stored_keys import stored_keys
 from specgate.core.traces import Invariant
 
 
@@ -72,8 +73,8 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Where a run stands in the order micro → full, when it begins.
+class Promotion:
+    """Where a run stands between micro and full, when it begins.
 
     `gates`: name → SHA-256 of the micro scenarios that must be green `needed` times in a row; `streak`: how often they
     have been; `command`: what advances the streak; `override`: why a full run was allowed to begin without it.
@@ -103,6 +104,8 @@ class LastGreen:
 class Run:
     """A whole run as gates and reports see it: what was asked, on what, what was found, what was decided."""
 
+    __pydantic_config__: ClassVar = stored_keys(promotion="order")
+
     id: str
     kind: Literal["micro", "full"]
     status: Literal["running", "complete", "partial", "interrupted"]
@@ -131,7 +134,7 @@ class Run:
     """cell key → minimum detectable effect (ratio less 1), from this machine's noise passport; empty without one."""
     ended_early: Mapping[str, int] = field(default_factory=dict)
     """point key → the planned rounds after which a look found it decided, where further ones were planned."""
-    order: Order | None = None
+    promotion: Promotion | None = None
     last_green: LastGreen | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     """File of the run folder → SHA-256, of those that were finished before the reports."""

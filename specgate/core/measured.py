@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 from specgate.core.acceptance import AcceptanceRecord
 from specgate.core.asked import AcceptanceSource, Cell, Point, Role
+from specgate.core.stored_keys import stored_keys
 from specgate.core.traffic import Traffic
 
 
@@ -86,12 +88,13 @@ class Block:
     `tokens[slot]` starts with the prefill token; `accepted[step][slot]` and `drafted[step][slot]` count draft tokens
     (-1 where the slot was already finished; `drafted` 0 in a baseline block). `step_ns[step]` is host time of a
     step, `elapsed_ns` the whole decode stretch, `prefill_ns` the prefill that belongs to this block (full runs:
-    always its own; micro runs: the prefill that the prompt set shares). `session` counts worker processes, so that
-    a resumed run never pairs blocks of two processes. `truncated[slot]` counts accepted-and-verified tokens cut at
-    EOS, a stop token or the limit. `counters` holds `disabled_*` reasons, `rewound_tokens` and `rewind_steps`, of
-    the reasons `disabled_draft_error`: request-steps that had no draft because it could not be used. `phase_ns`
-    splits the decode stretch. `span_ns` is when the harness asked for the block and when it had it, on the host's
-    monotonic clock; None in runs stored before it was kept.
+    always its own; micro runs: the prefill that the prompt set shares). `position_in_round` is the block's place in the
+    running order of its round. `worker_generation` counts engine processes, so that a resumed run never pairs blocks of
+    two processes. `truncated[slot]` counts accepted-and-verified tokens cut at EOS, a stop token or the limit.
+    `counters` holds the `disabled_*` reasons, `rewound_tokens` and `rewind_steps`; `disabled_draft_error` counts
+    request-steps that had no draft because it could not be used. `phase_ns` splits `elapsed_ns`. `span_ns` is when the
+    harness asked for the block and when it had it, on the host's monotonic clock; None in runs stored before it was
+    kept.
 
     Where `served` is set, the engine is a server: `accepted`, `drafted` and `step_ns` are (), not observable;
     `prefill_ns` lasts from the first request sent to the first token of any, `elapsed_ns` from there to the last token
@@ -99,13 +102,15 @@ class Block:
     draft.
     """
 
+    __pydantic_config__: ClassVar = stored_keys(position_in_round="slot", worker_generation="session")
+
     point: Point
     role: Role
     prompt_set: int
     round: int
-    slot: int
+    position_in_round: int
     warmup: bool
-    session: int
+    worker_generation: int
     prefill_ns: int
     elapsed_ns: int
     step_ns: tuple[int, ...]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import ClassVar, Literal
+
+from specgate.core.stored_keys import stored_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +20,11 @@ class BlockTrace:
     could be. `tokens[slot]` links it to the timed blocks.
     """
 
+    __pydantic_config__: ClassVar = stored_keys(worker_generation="session")
+
     cell: str
     prompt_set: int
-    session: int
+    worker_generation: int
     source: Literal["profiler", "engine"]
     steps: int
     tokens: tuple[tuple[int, ...], ...]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.eagle3.capture import Capture, resolve_boundaries
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.eagle3.hf_keys import Keys
 from specgate.eagle3.hf_rope import rope_of
@@ -60,7 +60,7 @@ def canonical(name: str) -> str:
 
 def draft_geometry(
     config: Keys, target: TargetGeometry, tensors: Collection[str], capture_override: Sequence[int] | None = None
-) -> tuple[DraftGeometry, Capture]:
+) -> tuple[DraftGeometry, AuxiliaryLayers]:
     """Sizes and switches of a draft of `target`, and the residual streams that it reads.
 
     `tensors` are the canonical names in its weight files: they tell whether embedding and LM head are the draft's own.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from specgate.eagle3.capture import capture_keys
+from specgate.eagle3.auxiliary_layers import capture_keys
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.eagle3.capture import Capture
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.checkpoint import TensorFiles, TensorSource, Wanted, check_tensors
 from specgate.eagle3.d2t import check_d2t
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
@@ -47,7 +47,7 @@ class DraftCheckpoint:
     geometry: DraftGeometry
     tensors: dict[str, Tensor]
     d2t: Tensor | None
-    capture: Capture
+    capture: AuxiliaryLayers
     sha256: str
     warnings: tuple[str, ...]
 
@@ -71,7 +71,7 @@ class DraftFiles:
     """The same of a draft; `names`: canonical name → name in the files. `d2t` and `t2d` are read and checked."""
 
     geometry: DraftGeometry
-    capture: Capture
+    capture: AuxiliaryLayers
     config: Keys
     source: TensorSource
     names: Mapping[str, str]

@@ -24,7 +24,7 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
 
 def to_plain(kind: type[T], value: T) -> Any:
     """A dataclass of `core` as JSON-ready dicts and lists."""
-    return _adapter(kind).dump_python(value, mode="json")
+    return _adapter(kind).dump_python(value, mode="json", by_alias=True)
 
 
 def from_plain(kind: type[T], data: object, source: Path) -> T:

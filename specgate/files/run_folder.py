@@ -211,7 +211,7 @@ class RunFolder:
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != SCHEMA:
             raise InvalidResult(f"{file}: schema: {schema!r}; this specgate reads {SCHEMA!r}")
-        return from_plain(Run, {k: v for k, v in data.items() if k in Run.__dataclass_fields__}, file)
+        return from_plain(Run, data, file)
 
     def ground_hashes(self) -> dict[str, str]:
         """File → SHA-256 of what a report may rest on: finished before any report is written."""

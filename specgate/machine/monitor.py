@@ -29,8 +29,8 @@ _START_S, _STOP_S = 20.0, 5.0
 class Sampler:
     """Takes samples of the host around process `harness` and, where there is one, of the GPU `uuid`."""
 
-    def __init__(self, session: int, harness: int, uuid: str | None) -> None:
-        self._session, self._host = session, HostProbe(harness)
+    def __init__(self, worker_generation: int, harness: int, uuid: str | None) -> None:
+        self._worker_generation, self._host = worker_generation, HostProbe(harness)
         self._gpu: GpuProbe | None = None
         self._nvml: str | None = None
         try:
@@ -41,7 +41,9 @@ class Sampler:
     def sample(self) -> Sample:
         monotonic, wall = time.monotonic_ns(), time.time_ns()
         host = self._host.read()
-        return Sample(self._session, monotonic, wall, host, self._gpu.read() if self._gpu else None, self._nvml)
+        return Sample(
+            self._worker_generation, monotonic, wall, host, self._gpu.read() if self._gpu else None, self._nvml
+        )
 
     def close(self) -> None:
         if self._gpu is not None:
@@ -55,17 +57,17 @@ def snapshot(uuid: str | None) -> dict[str, object]:
         sample = asdict(sampler.sample())
     finally:
         sampler.close()
-    return {key: value for key, value in sample.items() if key not in ("session", "monotonic_ns")}
+    return {key: value for key, value in sample.items() if key not in ("worker_generation", "monotonic_ns")}
 
 
 @contextmanager
-def watching(file: Path, session: int, uuid: str | None, interval_s: float = INTERVAL_S) -> Iterator[None]:
+def watching(file: Path, worker_generation: int, uuid: str | None, interval_s: float = INTERVAL_S) -> Iterator[None]:
     """Sample into `file` while the body runs; the first sample is taken before it begins, the last after it."""
     context = mp.get_context("spawn")
     conn, child = context.Pipe()
     process = context.Process(
         target=_serve,
-        args=(child, file, session, os.getpid(), uuid, interval_s),
+        args=(child, file, worker_generation, os.getpid(), uuid, interval_s),
         name="specgate-watch",
         daemon=True,
     )
@@ -86,13 +88,15 @@ def watching(file: Path, session: int, uuid: str | None, interval_s: float = INT
         conn.close()
 
 
-def _serve(conn: Connection, file: Path, session: int, harness: int, uuid: str | None, interval_s: float) -> None:
+def _serve(
+    conn: Connection, file: Path, worker_generation: int, harness: int, uuid: str | None, interval_s: float
+) -> None:
     """The child's life: one sample at once, then one per interval, a last one when told to stop."""
     for name in (signal.SIGINT, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     with suppress(OSError):
         os.nice(19)
-    sampler = Sampler(session, harness, uuid)
+    sampler = Sampler(worker_generation, harness, uuid)
     with file.open("a", encoding="utf-8") as out:
 
         def take() -> None:
@@ -110,4 +114,6 @@ def _serve(conn: Connection, file: Path, session: int, harness: int, uuid: str |
 
 
 def line_of(sample: Sample) -> str:
-    return json.dumps(asdict(sample), allow_nan=False, separators=(",", ":")) + "\n"
+    # The key that run folders have had from the beginning; pydantic, which knows it, would make this process heavy.
+    record = {"session" if key == "worker_generation" else key: value for key, value in asdict(sample).items()}
+    return json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"

@@ -10,9 +10,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from specgate.analysis.stats import ALPHA, MIN_FREEDOM, MIN_PAIRS, minimum_detectable_effect, planned_looks
 from specgate.core import Cell, Plan, Policy, Rule, Scenario, State
+from specgate.core.stored_keys import stored_keys
 from specgate.errors import UsageError
 from specgate.files.json_record import read_record
 from specgate.machine import inventory
@@ -22,14 +24,18 @@ SCHEMA = "specgate.noise/v1"
 
 @dataclass(frozen=True, slots=True)
 class CellNoise:
-    """Log-ratios of a role to itself. `sd`: of a pair, order and prompts apart; `slot_effect`: half of what the place
-    in a pair changes; `drift_per_block`: trend of ln(time per step) from block to block; `mde`: see `effect`, at the
-    schedule that was calibrated with; `mean`, `low`, `high`: the A/A difference with its 95 % interval.
+    """Log-ratios of a role to itself.
+
+    `sd`: of a pair, order and prompts apart. `order_effect`: half of what running second in a pair changes.
+    `drift_per_block`: trend of ln(time per step) from block to block. `mde`: see `effect`, at the schedule that was
+    calibrated with. `mean`, `low`, `high`: the A/A difference with its 95 % interval.
     """
+
+    __pydantic_config__: ClassVar = stored_keys(order_effect="slot_effect")
 
     pairs: int
     sd: float
-    slot_effect: float
+    order_effect: float
     drift_per_block: float
     mde: float
     mean: float

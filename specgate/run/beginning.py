@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from specgate import __version__
 from specgate.core import (
-    Order,
     Plan,
+    Promotion,
     Run,
 )
 from specgate.errors import UsageError
@@ -40,7 +40,7 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
 
 
 def begin(
-    request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts], order: Order
+    request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts], promotion: Promotion
 ) -> tuple[RunFolder, Run]:
     """Write everything down before anything is measured.
 
@@ -76,7 +76,7 @@ def begin(
         warnings=noise_passport.warnings(passport),
         mde=noise_passport.effects(plan, passport),
         bandwidth=bandwidth_of(request.out),
-        order=order,
+        promotion=promotion,
     )
     folder.write_config(config)
     folder.write_json("env.json", environment)

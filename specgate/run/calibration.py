@@ -115,12 +115,12 @@ def noise_of(plan: Plan, cell: Cell, blocks: Sequence[Block], margin_pct: float)
     else:
         state = State.FAIL if found.low > margin or found.high < -margin else State.INCONCLUSIVE
     drift = trend([b for _, _, couple in couples for b in couple])
-    return CellNoise(len(couples), found.sd, found.slot_effect, drift, mde, found.mean, found.low, found.high, state)
+    return CellNoise(len(couples), found.sd, found.order_effect, drift, mde, found.mean, found.low, found.high, state)
 
 
 def couple_of(blocks: Sequence[Block], round_: Round) -> tuple[Block, Block] | None:
     """The two blocks of a role in a round, in running order; None where one is missing or emitted nothing."""
-    found = sorted((b for b in blocks if in_round(b, round_) and b.emitted), key=lambda b: b.slot)
+    found = sorted((b for b in blocks if in_round(b, round_) and b.emitted), key=lambda b: b.position_in_round)
     return (found[0], found[1]) if len(found) == 2 else None
 
 
@@ -143,6 +143,6 @@ def trend(blocks: Sequence[Block]) -> float:
 
 def line_of(key: str, cell: CellNoise) -> str:
     return (
-        f"cell {key}: {cell.state}, {cell.pairs} pairs, sd {cell.sd:.2%}, slot effect {cell.slot_effect:+.2%}, "
+        f"cell {key}: {cell.state}, {cell.pairs} pairs, sd {cell.sd:.2%}, order effect {cell.order_effect:+.2%}, "
         f"drift {cell.drift_per_block:+.3%} per block, can tell {cell.mde:.2%}"
     )

@@ -45,7 +45,7 @@ def block_line(block: Block, done: int, planned: int) -> str:
     kind = "warm-up" if block.warmup else "block"
     return (
         f"[{done}/{planned}] {block.point.scenario} c{block.point.context} b{block.point.batch} set {block.prompt_set} "
-        f"{kind} {block.round}.{block.slot} {block.role}: {tokens_per_second(block):.2f} tok/s"
+        f"{kind} {block.round}.{block.position_in_round} {block.role}: {tokens_per_second(block):.2f} tok/s"
     )
 
 

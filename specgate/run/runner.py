@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from specgate.analysis.paired_blocks import find_divergences
-from specgate.analysis.rounds import whole_rounds, whole_session
+from specgate.analysis.rounds import whole_generation, whole_rounds
 from specgate.analysis.stats import planned_looks
 from specgate.api import Decoded, Engine, OpenRequest
 from specgate.core import (
@@ -75,8 +75,8 @@ class Runner:
         self.folder, self.progress, self.may_stop, self.admit = folder, progress, may_stop, admit
         self.blocks, self.margins = folder.blocks(), folder.margins()
         self.engines, self.traces = folder.engines(), folder.traces()
-        watched = (s.session for s in folder.samples())
-        self.session = max((*(b.session for b in self.blocks), *watched), default=-1)
+        watched = (s.worker_generation for s in folder.samples())
+        self.worker_generation = max((*(b.worker_generation for b in self.blocks), *watched), default=-1)
         self.failures: dict[str, str] = {}
         self.todo = [p for p in plan.points if self._unfinished(p)]
         self.finished = 0
@@ -118,8 +118,8 @@ class Runner:
 
     def _open(self, points: Sequence[Point]) -> EngineWorker:
         request = open_request(self.plan, points, self.config, self.folder.log(""))
-        self.session += 1
-        log = self.folder.log(f"worker-{self.session}.log")
+        self.worker_generation += 1
+        log = self.folder.log(f"worker-{self.worker_generation}.log")
         worker = EngineWorker(points[0].backend, request, patience_s(self.plan, points), log)
         try:
             self.admit(worker.facts())
@@ -163,11 +163,11 @@ class Runner:
         ids = (prompts.warmup if warmup else prompts.measured)[prompt_set].token_ids
         shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
         for round_ in todo:
-            for slot, role in enumerate(round_.order):
+            for position, role in enumerate(round_.order):
                 own, asked_ns = scenario.kind == "full", time.monotonic_ns()
                 prefill_ns = engine.prefill(ids, draft=role.speculative) if own else shared_ns
                 decoded = engine.decode(role, scenario.budget, ())
-                block = make_block(round_, slot, role, self.session, prefill_ns, decoded)
+                block = make_block(round_, position, role, self.worker_generation, prefill_ns, decoded)
                 self._record(replace(block, span_ns=(asked_ns, time.monotonic_ns())))
         if not warmup:
             self._explain(point, prompt_set, engine)
@@ -186,7 +186,7 @@ class Runner:
             trace = BlockTrace(
                 cell=Cell(point, role).key,
                 prompt_set=0,
-                session=self.session,
+                worker_generation=self.worker_generation,
                 source="engine" if self.engines[point.key].acceptance == "scripted" else "profiler",
                 steps=len(decoded.step_ns),
                 tokens=decoded.tokens,
@@ -210,7 +210,7 @@ class Runner:
         self.progress(block, self.finished, self.total)
 
     def _done(self, round_: Round) -> bool:
-        return whole_session(self.blocks, round_) is not None
+        return whole_generation(self.blocks, round_) is not None
 
     def _explain(self, point: Point, prompt_set: int, engine: Engine) -> None:
         """Ask for the top-2 margin wherever a spec block left the baseline, while the prompts are still cached."""
@@ -259,15 +259,17 @@ def visit_of(round_: Round) -> tuple[object, ...]:
     return round_.warmup, round_.prompt_set, None if round_.warmup else round_.index // PASS_ROUNDS
 
 
-def make_block(round_: Round, slot: int, role: Role, session: int, prefill_ns: int, decoded: Decoded) -> Block:
+def make_block(
+    round_: Round, position: int, role: Role, worker_generation: int, prefill_ns: int, decoded: Decoded
+) -> Block:
     return Block(
         point=round_.point,
         role=role,
         prompt_set=round_.prompt_set,
         round=round_.index,
-        slot=slot,
+        position_in_round=position,
         warmup=round_.warmup,
-        session=session,
+        worker_generation=worker_generation,
         prefill_ns=prefill_ns if decoded.prefill_ns is None else decoded.prefill_ns,
         elapsed_ns=decoded.elapsed_ns,
         step_ns=decoded.step_ns,

@@ -23,7 +23,7 @@ from specgate.machine.monitor import watching
 from specgate.planning.plan import build_plan
 from specgate.planning.request import Request
 from specgate.planning.resolution import read_back, resolve
-from specgate.promotion.admission import admission, order_of, record
+from specgate.promotion.admission import admission, promotion_of, record
 from specgate.promotion.ledger import Ledger
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
@@ -41,21 +41,23 @@ def carry_out(request: Request) -> ExitCode:
     """
     config = read_back(request) if request.resume else resolve(request)
     ledger = Ledger(request.resume.absolute().parent if request.resume else request.out)
-    order = order_of(request, config, ledger)
+    promotion = promotion_of(request, config, ledger)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     prompts = fitting_prompts(plan, config)
-    folder, run = resume(request, config, prompts) if request.resume else begin(request, config, plan, prompts, order)
-    run = replace(run, order=order)
+    folder, run = (
+        resume(request, config, prompts) if request.resume else begin(request, config, plan, prompts, promotion)
+    )
+    run = replace(run, promotion=promotion)
     green = previous_green(run, config, ledger.read().entries)
     click.echo(f"run folder {folder.path}")
     stopped: Stopped = None
     with folder.lock(), progress(request.plain) as report:
         known = early_stop.ended_early(plan, run, config.policy, folder.journal())
         left, may_stop = early_stop.without(plan, known), early_stop_of(run, plan, config.policy)
-        admit = admission(request, config, ledger, order)
+        admit = admission(request, config, ledger, promotion)
         runner = Runner(left, prompts, config, folder, report, may_stop, admit)
         try:
-            with watching(folder.watch_file, runner.session + 1, inventory.visible_gpu_uuid()):
+            with watching(folder.watch_file, runner.worker_generation + 1, inventory.visible_gpu_uuid()):
                 runner.run()
         except (SpecgateError, KeyboardInterrupt) as error:
             stopped = error

@@ -135,8 +135,8 @@ def test_a_resumed_run_has_a_watch_per_start_whose_clocks_are_not_mixed() -> Non
     """After a reboot the monotonic clock begins anew: both halves have the same times."""
     half = len(BLOCKS) // 2
     first = timed(blocks_of(PLAN)[:half])
-    second = [replace(b, session=2) for b in timed(blocks_of(PLAN)[half:])]
-    quiet, hot = watched(first), [gpu(s, temperature_c=70) for s in watched(second, session=1)]
+    second = [replace(b, worker_generation=2) for b in timed(blocks_of(PLAN)[half:])]
+    quiet, hot = watched(first), [gpu(s, temperature_c=70) for s in watched(second, worker_generation=1)]
     found = conditions([*quiet, *hot], [*first, *second])
     assert found.watched == found.blocks == 16
     assert found.gpu.temperature_c == (51, 70)

@@ -80,7 +80,7 @@ def test_the_speed_up_is_the_geometric_mean_over_pairs() -> None:
     logs = [math.log(s.emitted / s.elapsed_ns * b.elapsed_ns / b.emitted) for b, s in pairs]
     key = {(b.prompt_set, b.round): log for (b, _), log in zip(pairs, logs, strict=True)}
     assert sorted(comparison.log_ratios) == pytest.approx(sorted(key.values()))
-    assert comparison.orders == tuple(1 if b.slot == 0 else -1 for b, _ in pairs)
+    assert comparison.orders == tuple(1 if b.position_in_round == 0 else -1 for b, _ in pairs)
     low, mean, high = comparison.speedup.ci_low, comparison.speedup.value, comparison.speedup.ci_high
     assert mean == pytest.approx(statistics.geometric_mean(map(math.exp, logs)))
     assert low is not None and mean is not None and high is not None
@@ -97,7 +97,7 @@ def test_warm_up_blocks_count_for_nothing() -> None:
 def test_blocks_of_two_processes_are_never_paired() -> None:
     plan = plan_of(scenario(prompt_sets=3, rounds=1))
     (comparison,) = run_of(
-        plan, blocks_of(plan, change=lambda b: replace(b, session=b.prompt_set == 1 and b.role.speculative))
+        plan, blocks_of(plan, change=lambda b: replace(b, worker_generation=b.prompt_set == 1 and b.role.speculative))
     ).comparisons
     assert len(comparison.log_ratios) == 2
 

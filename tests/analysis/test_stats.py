@@ -19,8 +19,8 @@ from specgate.analysis.stats import (
     cluster_interval,
     decide,
     minimum_detectable_effect,
+    order_interval,
     pairs_needed,
-    slot_interval,
 )
 from tests.bench.gate_simulation import bound, log_ratios, orders, prompts, sequential
 
@@ -30,7 +30,7 @@ samples = st.lists(ratios, min_size=MIN_PAIRS, max_size=20)
 
 @given(samples)
 def test_pairs_of_one_order_get_the_plain_t_interval(d: list[float]) -> None:
-    found = slot_interval(d, [1] * len(d))
+    found = order_interval(d, [1] * len(d))
     assert found is not None
     se = float(np.std(d, ddof=1) / math.sqrt(len(d)))
     half = float(scipy_stats.t.ppf(0.975, len(d) - 1)) * se
@@ -44,9 +44,9 @@ def test_balanced_orders_agree_with_the_textbook_formula(first: list[float], sec
     mean, effect = d.mean(), (d * o).mean()
     residual = d - mean - effect * o
     half = scipy_stats.t.ppf(0.975, 2 * n - 2) * math.sqrt((residual @ residual) / (2 * n - 2) / (2 * n))
-    found = slot_interval(d.tolist(), o.tolist())
+    found = order_interval(d.tolist(), o.tolist())
     assert found is not None
-    assert (found.mean, found.slot_effect) == pytest.approx((mean, effect), abs=1e-9)
+    assert (found.mean, found.order_effect) == pytest.approx((mean, effect), abs=1e-9)
     assert (found.low, found.high) == pytest.approx((mean - half, mean + half), abs=1e-9)
 
 
@@ -54,7 +54,7 @@ def test_balanced_orders_agree_with_the_textbook_formula(first: list[float], sec
 def test_a_slot_effect_does_not_move_the_mean_of_balanced_orders(d: list[float], effect: float) -> None:
     doubled, orders = [*d, *d], [1] * len(d) + [-1] * len(d)
     shifted = [x + effect * o for x, o in zip(doubled, orders, strict=True)]
-    plain, moved = slot_interval(doubled, orders), slot_interval(shifted, orders)
+    plain, moved = order_interval(doubled, orders), order_interval(shifted, orders)
     assert plain is not None and moved is not None
     assert moved.mean == pytest.approx(plain.mean, abs=1e-9)
     assert moved.high - moved.low == pytest.approx(plain.high - plain.low, abs=1e-9)
@@ -62,7 +62,7 @@ def test_a_slot_effect_does_not_move_the_mean_of_balanced_orders(d: list[float],
 
 @pytest.mark.parametrize("n", range(MIN_PAIRS))
 def test_too_few_pairs_give_no_interval(n: int) -> None:
-    assert slot_interval([0.1] * n, [1] * n) is None
+    assert order_interval([0.1] * n, [1] * n) is None
 
 
 def test_the_interval_covers_the_true_mean_nineteen_times_in_twenty() -> None:
@@ -70,7 +70,7 @@ def test_the_interval_covers_the_true_mean_nineteen_times_in_twenty() -> None:
     orders = [1, -1] * 4
     covered = 0
     for _ in range(800):
-        found = slot_interval((0.3 + 0.05 * np.array(orders) + noise.normal(0, 0.02, 8)).tolist(), orders)
+        found = order_interval((0.3 + 0.05 * np.array(orders) + noise.normal(0, 0.02, 8)).tolist(), orders)
         assert found is not None
         covered += found.low <= 0.3 <= found.high
     assert 0.93 < covered / 800 < 0.97
@@ -126,7 +126,7 @@ def test_what_differs_between_prompts_is_not_noise_once_they_are_repeated(
     sets = prompts(len(of_prompt), len(noise))
     plain = (effect + noise).tolist()
     mixed = [d + of_prompt[s] for d, s in zip(plain, sets, strict=True)]
-    one, two = (slot_interval(d, orders(len(sets)), prompt_sets=sets) for d in (plain, mixed))
+    one, two = (order_interval(d, orders(len(sets)), prompt_sets=sets) for d in (plain, mixed))
     assert one is not None and two is not None
     assert two.mean == pytest.approx(one.mean + np.mean(of_prompt), abs=1e-9)
     assert (two.high - two.low, two.sd) == pytest.approx((one.high - one.low, one.sd), abs=1e-9)
@@ -135,7 +135,7 @@ def test_what_differs_between_prompts_is_not_noise_once_they_are_repeated(
 
 def test_prompts_that_ran_once_count_as_noise() -> None:
     d, once = [0.1, 0.3, 0.2, 0.5, 0.1, 0.2], list(range(6))
-    assert slot_interval(d, orders(6), prompt_sets=once) == slot_interval(d, orders(6))
+    assert order_interval(d, orders(6), prompt_sets=once) == order_interval(d, orders(6))
 
 
 @given(st.lists(ratios, min_size=8, max_size=8), st.lists(ratios, min_size=8, max_size=8))
@@ -171,7 +171,7 @@ def test_between_looks_nothing_is_asked() -> None:
 def test_a_single_look_spends_all_of_alpha() -> None:
     d = [0.01, 0.03, 0.02, 0.04]
     found = decide(pairs(d), 4, (4,), 0.0)
-    assert (found.alpha, found.interval) == (ALPHA, slot_interval(d, orders(4)))
+    assert (found.alpha, found.interval) == (ALPHA, order_interval(d, orders(4)))
 
 
 def test_pairs_that_emitted_nothing_do_not_move_the_looks() -> None:

@@ -47,8 +47,8 @@ def test_the_watches_of_a_resumed_run_are_put_end_to_end() -> None:
     blocks = blocks_of(plan)
     warm, first, second = blocks[:2], blocks[2:4], blocks[4:]
     early = timed([*warm, *first])
-    late = [replace(b, session=1) for b in timed(second, start_ns=9_000 * SECOND)]
-    samples = [*watched(early), *watched(late, session=1)]
+    late = [replace(b, worker_generation=1) for b in timed(second, start_ns=9_000 * SECOND)]
+    samples = [*watched(early), *watched(late, worker_generation=1)]
     found = conditions(samples, [*early, *late], plan).timeline
     assert [(begin, end) for _, begin, end in found.rounds] == [(0, 4.25), (4.25, 8.5)]
 

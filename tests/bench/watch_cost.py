@@ -22,7 +22,7 @@ import click
 import psutil
 import torch
 
-from specgate.analysis.stats import slot_interval
+from specgate.analysis.stats import order_interval
 from specgate.core import Budget, Role
 from specgate.machine import inventory
 from specgate.machine.host import usable_cpus
@@ -72,7 +72,7 @@ def timed(block: Callable[[], float]) -> tuple[float, float]:
 
 
 def say(what: str, ratios: Sequence[float], orders: Sequence[int]) -> None:
-    found = slot_interval(ratios, orders)
+    found = order_interval(ratios, orders)
     if found is not None:
         middle, low, high = (math.exp(v) - 1 for v in (found.mean, found.low, found.high))
         click.echo(f"{what}: {middle:+.3%} (95 % interval {low:+.3%} … {high:+.3%}), sd of a pair {found.sd:.3%}")

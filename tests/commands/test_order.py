@@ -24,7 +24,7 @@ from specgate.errors import SpecgateError
 from specgate.planning.request import Request
 from specgate.promotion.claim import of_engine
 from specgate.promotion.ledger import Entry, Ledger
-from specgate.promotion.status import position
+from specgate.promotion.status import promotion_status
 from tests.support.command import ROOT, Cli
 
 FAKE = ("--backend", "fake")
@@ -72,7 +72,7 @@ def enter(cli: Cli, times: int = 1, state: State = State.PASS, **changes: Any) -
     fake = FakeBackend().open(OpenRequest(PairRef("p", cli.target, None), "float32", 2, 64, 3, False))
     with contextlib.chdir(cli.folder):
         request = Request("full", (), True, Path("runs"), "fake", ("tiny.yaml",), None, "policy.yaml")
-        found = position(replace(request, target=cli.target, draft=cli.draft))
+        found = promotion_status(replace(request, target=cli.target, draft=cli.draft))
         ledger = Ledger(Path("runs"))
         for _ in range(times):
             n = len(ledger.read().entries)

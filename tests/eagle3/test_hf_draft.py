@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from specgate.eagle3.capture import IDS
+from specgate.eagle3.auxiliary_layers import IDS
 from specgate.eagle3.geometry import DraftGeometry
 from specgate.eagle3.hf_draft import canonical, draft_geometry, trained_for_keys
 from specgate.eagle3.hf_target import target_geometry

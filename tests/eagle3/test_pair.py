@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from specgate.eagle3.capture import IDS
+from specgate.eagle3.auxiliary_layers import IDS
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import CheckpointError

@@ -91,7 +91,9 @@ def test_a_result_that_was_stored_before_such_steps_were_counted_is_judged_as_it
 
 def test_a_prompt_that_came_from_a_cache_is_invalid() -> None:
     plan = plan_of()
-    hit = blocks_of(plan, change=lambda b: replace(b, counters={**b.counters, "cache_hit_tokens": int(b.slot == 0)}))
+    hit = blocks_of(
+        plan, change=lambda b: replace(b, counters={**b.counters, "cache_hit_tokens": int(b.position_in_round == 0)})
+    )
     found = verdicts(run_of(plan, hit))
     assert {(v.state, v.reason_code) for v in found} == {(State.INVALID, "cache_hit")}
     assert "came from a cache" in found[0].message

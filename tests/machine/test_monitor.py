@@ -29,7 +29,7 @@ def test_even_an_empty_body_lies_between_two_samples(tmp_path: Path) -> None:
     with watching(folder.watch_file, 3, None, interval_s=60.0):
         pass
     first, last = folder.samples()
-    assert first.session == last.session == 3
+    assert first.worker_generation == last.worker_generation == 3
     assert first.monotonic_ns < last.monotonic_ns
     assert first.gpu is None and first.nvml
     assert first.host.available_memory_bytes > 0
@@ -102,4 +102,4 @@ def test_a_gpu_that_is_lost_while_sampling_leaves_samples_that_say_so(monkeypatc
 def test_a_snapshot_is_json_with_the_time_of_day() -> None:
     record = json.loads(json.dumps(snapshot(None), allow_nan=False))
     assert record["wall_ns"] > 1_700_000_000_000_000_000
-    assert set(record) == set(Sample.__dataclass_fields__) - {"session", "monotonic_ns"}
+    assert set(record) == set(Sample.__dataclass_fields__) - {"worker_generation", "monotonic_ns"}

@@ -65,7 +65,7 @@ def test_a_machine_that_agrees_with_itself_is_accepted_with_its_noise() -> None:
 def test_a_cost_of_the_second_place_is_a_slot_effect_and_no_difference() -> None:
     found = noise_of(PLAN, BASE, measured(second_slower=0.03), 2.0)
     assert found.state is State.PASS
-    assert found.slot_effect == pytest.approx(-0.03, abs=0.005)
+    assert found.order_effect == pytest.approx(-0.03, abs=0.005)
 
 
 def test_a_steady_trend_is_reported_as_drift_per_block_of_the_cell() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.machine_conditions import conditions_of
-from specgate.core import LastGreen, Order
+from specgate.core import LastGreen, Promotion
 from specgate.reports.html import REPORT
 from tests.support.budgets import MEMORY, with_traffic
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario
@@ -37,7 +37,7 @@ def everything() -> str:
     return REPORT.render(
         replace(
             judged(replace(run, conditions=conditions_of(plan, blocks, watched(blocks))), POLICY),
-            order=Order({"cpu-one": "a" * 64}, 3, 2, "specgate micro"),
+            promotion=Promotion({"cpu-one": "a" * 64}, 3, 2, "specgate micro"),
             last_green=LastGreen("earlier", "2026-11-20T10:00:00+00:00", (("packages.torch", "2.12", "2.13"),)),
             files={"env.json": "e" * 64},
             budgets=budgets,

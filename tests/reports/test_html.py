@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.analysis.machine_conditions import conditions_of
-from specgate.core import LastGreen, Order, Role, Rule, Run
+from specgate.core import LastGreen, Promotion, Role, Rule, Run
 from specgate.reports.asked import floors
 from specgate.reports.grounds import FILES
 from specgate.reports.html import REPORT, TEMPLATES
@@ -278,8 +278,10 @@ def small() -> Run:
 
 
 def test_the_streak_is_shown_as_it_was_when_the_run_began() -> None:
-    order = Order(gates={"demo-64": "a" * 64, "cpu-three": "b" * 64}, needed=3, streak=2, command="specgate micro")
-    shown = page(replace(small(), order=order))
+    promotion = Promotion(
+        gates={"demo-64": "a" * 64, "cpu-three": "b" * 64}, needed=3, streak=2, command="specgate micro"
+    )
+    shown = page(replace(small(), promotion=promotion))
     assert "Green 2 of 3 times in a row when this run began." in shown.text
     assert "demo-64 yes" in shown.text and "cpu-three no" in shown.text
     assert [a.get("class") for a in shown.all("i")] == ["on", "on", ""]

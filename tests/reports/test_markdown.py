@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Order, Run, State, Verdict
+from specgate.core import Promotion, Run, State, Verdict
 from specgate.reports.markdown import LINES, REPORT
 from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
 from tests.support.hostile import STRINGS, with_text
@@ -21,7 +21,7 @@ def large() -> Run:
     plan = plan_of(
         scenario(context=range(64, 84), batch=(1, 2), spec=(1, 2, 3, 4), prompt_sets=1, rounds=2, steps=2),
     )
-    run = run_of(plan, blocks_of(plan, steps=2), order=Order({}, 3, 0, "x", "in a hurry"))
+    run = run_of(plan, blocks_of(plan, steps=2), promotion=Promotion({}, 3, 0, "x", "in a hurry"))
     red = tuple(Verdict("r", "g", c.cell.key, State.FAIL, True, "code", "because so", {}, "do that") for c in run.cells)
     return replace(run, verdicts=red, warnings=tuple(f"warning {n}" for n in range(20)))
 

@@ -52,6 +52,6 @@ def test_sessions_of_a_start_that_measured_nothing_are_not_used_again(tmp_path: 
     config = Config("micro", "fake", run_of(plan, ()).pair, POLICY, plan.scenarios)
     for expected in (-1, 0, 1):
         runner = Runner(plan, {}, config, folder, lambda block, done, total: None)
-        assert runner.session == expected
+        assert runner.worker_generation == expected
         with folder.watch_file.open("a") as out:
-            out.write(line_of(sample(0, session=runner.session + 1)))
+            out.write(line_of(sample(0, worker_generation=runner.worker_generation + 1)))

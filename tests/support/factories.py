@@ -81,7 +81,7 @@ def block(
     steps: int = 12,
     accept: Sequence[int] = ACCEPT,
     step_ns: int = 10_000_000,
-    session: int = 0,
+    worker_generation: int = 0,
     **changes: Any,
 ) -> Block:
     """A whole block of `steps` cycles; slot s of the batch starts s further on in `accept`."""
@@ -94,9 +94,9 @@ def block(
         role=role,
         prompt_set=round_.prompt_set,
         round=round_.index,
-        slot=round_.order.index(role),
+        position_in_round=round_.order.index(role),
         warmup=round_.warmup,
-        session=session,
+        worker_generation=worker_generation,
         prefill_ns=50_000_000,
         elapsed_ns=steps * step_ns,
         step_ns=(step_ns,) * steps,

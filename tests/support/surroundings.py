@@ -43,15 +43,15 @@ def timed(blocks: Sequence[Block], start_ns: int = 100 * SECOND) -> list[Block]:
     return [replace(b, span_ns=(at, at + BLOCK_NS)) for b, at in zip(blocks, starts, strict=True)]
 
 
-def sample(at_ns: int, session: int = 0, **gpu: Any) -> Sample:
-    return Sample(session, at_ns, BOOT_TO_EPOCH_NS + at_ns, QUIET_HOST, replace(BUSY_GPU, **gpu), None)
+def sample(at_ns: int, worker_generation: int = 0, **gpu: Any) -> Sample:
+    return Sample(worker_generation, at_ns, BOOT_TO_EPOCH_NS + at_ns, QUIET_HOST, replace(BUSY_GPU, **gpu), None)
 
 
-def watched(blocks: Sequence[Block], *, session: int = 0, interval_ns: int = SECOND // 2) -> list[Sample]:
+def watched(blocks: Sequence[Block], *, worker_generation: int = 0, interval_ns: int = SECOND // 2) -> list[Sample]:
     """Samples from a second before the first of these timed blocks to a second after the last."""
     spans = [b.span_ns for b in blocks if b.span_ns is not None]
     start, end = spans[0][0] - SECOND, spans[-1][1] + SECOND
-    return [sample(at, session) for at in range(start, end + 1, interval_ns)]
+    return [sample(at, worker_generation) for at in range(start, end + 1, interval_ns)]
 
 
 def no_gpu(found: Sample) -> Sample:

@@ -12,7 +12,7 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3 import limits
 from specgate.backends.cupy_eagle3.model import Draft, Target
 from specgate.core import PairRef
-from specgate.eagle3.capture import Capture
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.checkpoint import TensorFiles, Wanted
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.eagle3.hf_draft import draft_geometry
@@ -64,7 +64,7 @@ def random_pair(geometry: Geometry, positions: int, device: torch.device | str) 
     wanted = {name: want for name, want in draft_tensors(g, False, False).items() if name != "d2t"}
     spread = torch.arange(g.draft_vocab, device=device) * (g.vocab // g.draft_vocab - 1)
     d2t = None if g.draft_vocab == g.vocab else spread
-    capture = Capture(geometry.boundaries, "random weights")
+    capture = AuxiliaryLayers(geometry.boundaries, "random weights")
     draft = DraftCheckpoint(g, random_tensors(wanted, device), d2t, capture, "", ())
     return target, Draft.of(draft, target, positions)
 

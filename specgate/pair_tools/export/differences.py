@@ -10,7 +10,7 @@ import torch
 
 from specgate.backends.servers.conventions import warning
 from specgate.backends.servers.engines import adapter_named
-from specgate.eagle3.capture import capture_keys
+from specgate.eagle3.auxiliary_layers import capture_keys
 from specgate.eagle3.hf_keys import Keys
 from specgate.pair_tools.export.opened import OpenPair, draft_tensors, target_tensors
 

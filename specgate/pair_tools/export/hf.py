@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from specgate.eagle3.capture import IDS
+from specgate.eagle3.auxiliary_layers import IDS
 from specgate.eagle3.hf_draft import TRAINED_FOR, trained_for_keys
 from specgate.eagle3.hf_keys import PLANTED, Keys
 from specgate.eagle3.hf_write import draft_config, draft_layer_config, switches, write_config

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate import __version__
-from specgate.eagle3.capture import IDS, capture_keys
+from specgate.eagle3.auxiliary_layers import IDS, capture_keys
 from specgate.eagle3.describe import describe_rope
 from specgate.pair_tools.export.differences import Format
 from specgate.pair_tools.export.opened import OpenPair

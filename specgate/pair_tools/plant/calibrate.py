@@ -22,7 +22,7 @@ from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.ops import rms_norm
 from specgate.backends.reference.target import target_forward
 from specgate.core import Budget, Role
-from specgate.eagle3.capture import Capture
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import weight_bytes
@@ -142,7 +142,7 @@ def made_draft(recipe: Recipe, shape: PairGeometry, dtype: torch.dtype, device: 
     planted = PlantedDraft(recipe, g, tables(recipe, g.vocab), torch.device(device))
     made = {name: planted.make(name, want.shape).to(dtype) for name, want in draft_tensors(g, False, False).items()}
     d2t = planted.make("d2t", (g.draft_vocab,))
-    return DraftCheckpoint(g, made, d2t, Capture(recipe.boundaries, "as planted"), "", ())
+    return DraftCheckpoint(g, made, d2t, AuxiliaryLayers(recipe.boundaries, "as planted"), "", ())
 
 
 @torch.inference_mode()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.model import Draft, Target
-from specgate.eagle3.capture import Capture
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.checkpoint import Wanted
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.eagle3.layout import draft_tensors
@@ -58,7 +58,7 @@ def draft_checkpoint(
     geometry: DraftGeometry, tensors: dict[str, Tensor], boundaries: tuple[int, ...]
 ) -> DraftCheckpoint:
     d2t = torch.arange(geometry.draft_vocab) * 2 if geometry.draft_vocab != geometry.vocab else None
-    return DraftCheckpoint(geometry, tensors, d2t, Capture(boundaries, "test"), "", ())
+    return DraftCheckpoint(geometry, tensors, d2t, AuxiliaryLayers(boundaries, "test"), "", ())
 
 
 def draft_weights(geometry: DraftGeometry) -> dict[str, Wanted]:

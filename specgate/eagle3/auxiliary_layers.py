@@ -27,20 +27,20 @@ OVERRIDE_HINT: Final = "make the keys agree, or name the boundaries yourself: --
 
 
 @dataclass(frozen=True, slots=True)
-class Capture:
+class AuxiliaryLayers:
     """`boundaries`, ascending, low to high as `fc` concatenates them; `rule` is the sentence that is printed."""
 
     boundaries: tuple[int, ...]
     rule: str
 
 
-def resolve_boundaries(config: Keys, target_layers: int, boundaries: Sequence[int] | None = None) -> Capture:
+def resolve_boundaries(config: Keys, target_layers: int, boundaries: Sequence[int] | None = None) -> AuxiliaryLayers:
     """Apply the rule above to a draft's config; `boundaries` overrides it.
 
     Raises CheckpointError where keys contradict each other or a boundary does not exist in the target.
     """
     if boundaries is not None:
-        capture = Capture(tuple(boundaries), f"override: boundaries {shown(boundaries)}")
+        capture = AuxiliaryLayers(tuple(boundaries), f"override: boundaries {shown(boundaries)}")
         check(capture, target_layers, f"{config.file}: capture override")
         return capture
     found = [c for c in (top_level(config), nested(config, target_layers), nested_plain(config)) if c is not None]
@@ -50,7 +50,7 @@ def resolve_boundaries(config: Keys, target_layers: int, boundaries: Sequence[in
         )
     capture = found[0] if found else by_default(target_layers)
     if len(found) > 1:
-        capture = Capture(capture.boundaries, "; ".join(c.rule for c in found))
+        capture = AuxiliaryLayers(capture.boundaries, "; ".join(c.rule for c in found))
     check(capture, target_layers, f"{config.file}: {capture.rule}")
     return capture
 
@@ -75,32 +75,38 @@ def capture_keys(boundaries: Sequence[int]) -> Mapping[str, object]:
     return top | {"eagle_config": {IDS: [b - 1 for b in boundaries], "use_aux_hidden_state": True}}
 
 
-def top_level(config: Keys) -> Capture | None:
+def top_level(config: Keys) -> AuxiliaryLayers | None:
     ids = config.ids(IDS)
-    return Capture(ids, f"top-level ids {shown(ids)} are boundaries") if ids else None
+    return AuxiliaryLayers(ids, f"top-level ids {shown(ids)} are boundaries") if ids else None
 
 
-def nested(config: Keys, target_layers: int) -> Capture | None:
+def nested(config: Keys, target_layers: int) -> AuxiliaryLayers | None:
     ids = config.part("eagle_config").ids(IDS)
     if not ids:
         return None
     if max(ids) == target_layers:
-        return Capture(ids, f"nested eagle_config ids {shown(ids)} are boundaries, as no layer has id {target_layers}")
+        return AuxiliaryLayers(
+            ids, f"nested eagle_config ids {shown(ids)} are boundaries, as no layer has id {target_layers}"
+        )
     bounds = tuple(i + 1 for i in ids)
-    return Capture(bounds, f"nested eagle_config ids {shown(ids)} are outputs of layers: boundaries {shown(bounds)}")
+    return AuxiliaryLayers(
+        bounds, f"nested eagle_config ids {shown(ids)} are outputs of layers: boundaries {shown(bounds)}"
+    )
 
 
-def nested_plain(config: Keys) -> Capture | None:
+def nested_plain(config: Keys) -> AuxiliaryLayers | None:
     ids = config.part("eagle_config").ids("layer_ids")
-    return Capture(ids, f"eagle_config.layer_ids {shown(ids)} are boundaries") if ids else None
+    return AuxiliaryLayers(ids, f"eagle_config.layer_ids {shown(ids)} are boundaries") if ids else None
 
 
-def by_default(target_layers: int) -> Capture:
+def by_default(target_layers: int) -> AuxiliaryLayers:
     boundaries = (2, target_layers // 2, target_layers - 3)
-    return Capture(boundaries, f"no ids in the config: default boundaries 2, n // 2, n - 3 = {shown(boundaries)}")
+    return AuxiliaryLayers(
+        boundaries, f"no ids in the config: default boundaries 2, n // 2, n - 3 = {shown(boundaries)}"
+    )
 
 
-def check(capture: Capture, target_layers: int, where: str) -> None:
+def check(capture: AuxiliaryLayers, target_layers: int, where: str) -> None:
     if not capture.boundaries or capture.boundaries[0] < 0 or capture.boundaries[-1] > target_layers:
         raise CheckpointError(
             f"{where}: the target has {target_layers} layers, so boundaries 0 to {target_layers}",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.eagle3.capture import IDS, capture_keys, parse_boundaries, resolve_boundaries
+from specgate.eagle3.auxiliary_layers import IDS, capture_keys, parse_boundaries, resolve_boundaries
 from specgate.errors import CheckpointError, UsageError
 from tests.eagle3.folders import DRAFT, keys
 
