@@ -40,7 +40,7 @@ def measured(sd: float = 0.004, second_slower: float = 0.0, drift: float = 0.0) 
     for round_ in twice(PLAN).rounds:
         for slot, role in enumerate(round_.order):
             factor = math.exp(noise.normal(0, sd) + second_slower * (slot % 2) + drift * len(made))
-            made.append(block(round_, role, step_ns=round(10_000_000 * factor), slot=slot))
+            made.append(block(round_, role, step_ns=round(10_000_000 * factor), position_in_round=slot))
     return made
 
 
@@ -62,7 +62,7 @@ def test_a_machine_that_agrees_with_itself_is_accepted_with_its_noise() -> None:
     assert warnings(made) == ()
 
 
-def test_a_cost_of_the_second_place_is_a_slot_effect_and_no_difference() -> None:
+def test_a_cost_of_the_second_place_is_an_order_effect_and_no_difference() -> None:
     found = noise_of(PLAN, BASE, measured(second_slower=0.03), 2.0)
     assert found.state is State.PASS
     assert found.order_effect == pytest.approx(-0.03, abs=0.005)
