@@ -59,8 +59,7 @@ def judged_file(
     if isinstance(data, dict) and data.get("schema") == SCHEMA:
         if baseline or scenario or role:
             raise UsageError(f"{file} is a run.json", hint="it says itself what it measured: leave the options out")
-        fields = {k: v for k, v in data.items() if k in Run.__dataclass_fields__}
-        return judge(with_margin(from_plain(Run, fields, file), near_tie_margin(policy)), policy)
+        return judge(with_margin(from_plain(Run, data, file), near_tie_margin(policy)), policy)
     results = list(benchmarks(file, data))
     others = list(benchmarks(baseline, read(baseline))) if baseline else results
     spec = [with_answers(r, scenario, role, file) for r in results if r.speculation is not None]
