@@ -254,6 +254,19 @@ def test_a_run_that_was_stored_before_a_field_was_added_holds(run: Path) -> None
     assert any(note.startswith("report.html is not as this source tree would write it") for note in found.notes)
 
 
+def test_so_does_a_full_run(cli: Cli) -> None:
+    cli.scenario("full", budget="new_tokens: 6")
+    asked = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake")
+    done = cli.run("full", *asked, "--override-order", "the order is not what is tested here")
+    assert done.returncode == 0, done.stdout + done.stderr
+    full = cli.newest()
+    assert differences(full) == []
+    change_json(full / "run.json", older)
+    change_json(full / "run.json", lambda data: data["fingerprint"].update(source_tree_sha256="0" * 64))
+    mend(full)
+    assert differences(full) == []
+
+
 def test_what_an_older_version_has_always_stored_may_not_be_missing(run: Path) -> None:
     change_json(run / "run.json", older)
     change_json(run / "run.json", lambda data: data["cells"][1]["values"].pop("acceptance_length"))

@@ -1,0 +1,212 @@
+"""The documentation: links resolve, paths exist, the index has no gaps, and tables have what the code has."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from specgate.errors import ExitCode
+from tests.command import ROOT
+
+DOCS = ROOT / "docs"
+RESULTS = DOCS / "results"
+JOURNAL = DOCS / "journal"
+REFERENCE = DOCS / "reference.md"
+FOLDERS = ("specgate", "backends", "gates", "reports", "scenarios", "tests", "docs", ".ci")
+"""At the top level: what a path in the documentation may begin with."""
+CODE = ("specgate", "backends", "gates", "reports", "tests")
+PLACEHOLDER = re.compile(r"[A-Z]{2,}|[<…]")
+"""A part of a path that stands for a name of the reader's."""
+LARGEST = 6_000_000
+"""Bytes of all stored results together: they are in every clone."""
+
+
+def pages() -> list[Path]:
+    """Everything that is written by hand. What a run or a command wrote is a record, but for the README beside it."""
+    found = [file for file in DOCS.rglob("*.md") if RESULTS not in file.parents or file == RESULTS / "README.md"]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(found)]
+
+
+def name_of(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+@cache
+def text_of(file: Path) -> str:
+    """Without what stands in fences: examples hold no links and no headings."""
+    return re.sub(r"^```.*?^```", "", file.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+@cache
+def anchors_of(file: Path) -> frozenset[str]:
+    """The names that GitHub gives to the headings of a page; a second heading of one name gets a number."""
+    found = dict[str, int]()
+    anchors = set[str]()
+    for heading in re.findall(r"^#+ +(.+?) *$", text_of(file), re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        seen = found.get(slug, 0)
+        found[slug] = seen + 1
+        anchors.add(f"{slug}-{seen}" if seen else slug)
+    return frozenset(anchors)
+
+
+def links_of(file: Path) -> Iterator[str]:
+    """Targets of its relative links."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", text_of(file))):
+        if not re.match(r"[a-z]+:", target):
+            yield target
+
+
+def broken(file: Path) -> Iterator[str]:
+    for link in links_of(file):
+        path, _, anchor = link.partition("#")
+        target = (file.parent / path).resolve() if path else file
+        if not target.exists():
+            yield f"{link}: no such file"
+        elif anchor and anchor not in anchors_of(target):
+            yield f"{link}: no such heading in {name_of(target)}"
+
+
+def paths_of(file: Path) -> Iterator[str]:
+    """Inline code that is a path of this repository."""
+    for code in re.findall(r"`([^`\n]+)`", text_of(file)):
+        first, *words = code.split()
+        if not words and first.split("/")[0] in FOLDERS and "/" in first:
+            yield first
+
+
+def exists(path: str) -> bool:
+    """Of a path with a placeholder, the folder that it names."""
+    parts = path.split("/")
+    fixed = next((i for i, part in enumerate(parts) if PLACEHOLDER.search(part) and part != "README.md"), len(parts))
+    kept = "/".join(parts[:fixed])
+    return any(ROOT.glob(kept)) if "*" in kept else (ROOT / kept).exists()
+
+
+@cache
+def sources() -> dict[Path, str]:
+    files = [file for folder in CODE for file in (ROOT / folder).rglob("*.py")]
+    scripts = [ROOT / "run_suite.sh", *(ROOT / "tests").rglob("*.sh")]
+    return {file: file.read_text(encoding="utf-8") for file in (*files, *scripts)}
+
+
+def variables_of(file: Path, source: str) -> Iterator[str]:
+    """Environment variables that a Python file reads or sets by name; that a script takes from outside, or exports."""
+    if file.suffix == ".sh":
+        yield from re.findall(r"\$\{([A-Z][A-Z0-9_]*):[-+?]", source)
+        for exported in re.findall(r"^\s*export (.+)$", source, re.MULTILINE):
+            yield from re.findall(r"\b([A-Z][A-Z0-9_]*)=", exported)
+        return
+    if "environ" not in source and "getenv" not in source:
+        return
+    tree = ast.parse(source)
+    constants = {name: value for node in tree.body for name, value in strings(node)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(value=ast.Attribute(attr="environ"), slice=key):
+                pass
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="environ")), args=[key, *_]):
+                pass
+            case ast.Call(func=ast.Attribute(attr="getenv"), args=[key, *_]):
+                pass
+            case _:
+                continue
+        match key:
+            case ast.Constant(value=str(name)):
+                yield name
+            case ast.Name(id=constant) if constant in constants:
+                yield constants[constant]
+
+
+def strings(node: ast.stmt) -> Iterator[tuple[str, str]]:
+    """Names that a statement gives to strings."""
+    match node:
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=str(value))):
+            yield name, value
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(value))):
+            yield name, value
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+            for target, given in zip(names, values, strict=True):
+                if isinstance(target, ast.Name) and isinstance(given, ast.Constant) and isinstance(given.value, str):
+                    yield target.id, given.value
+
+
+def documented() -> set[str]:
+    """The variables in the first columns of the reference's tables."""
+    _, tables = REFERENCE.read_text(encoding="utf-8").split("## Environment variables")
+    return set(re.findall(r"^\| `([A-Z][A-Z0-9_]+)`", tables, re.MULTILINE))
+
+
+@pytest.mark.parametrize("file", pages(), ids=name_of)
+def test_every_link_leads_to_a_file_and_every_anchor_to_a_heading(file: Path) -> None:
+    assert list(broken(file)) == []
+
+
+@pytest.mark.parametrize("file", [page for page in pages() if JOURNAL not in page.parents], ids=name_of)
+def test_every_path_of_this_repository_exists(file: Path) -> None:
+    assert [path for path in paths_of(file) if not exists(path)] == []
+
+
+@pytest.mark.parametrize("file", [page for page in pages() if JOURNAL not in page.parents], ids=name_of)
+def test_every_module_to_run_and_every_kernel_file_exists(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    modules = set(re.findall(r"python3? -m\s+((?:tests|specgate)\.[\w.]+\w)", text))
+    assert [m for m in modules if not (ROOT / f"{m.replace('.', '/')}.py").is_file()] == []
+    kernels = {path.name for path in (ROOT / "backends").rglob("*.cu*")}
+    assert set(re.findall(r"`(\w+\.cuh?)`", text)) - kernels == set()
+
+
+def test_a_broken_link_a_missing_heading_and_a_stale_path_are_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One\n## One\n[a](page.md#one-1) [b](gone.md) [c](#nowhere) `docs/gone.md` `docs/README.md`\n")
+    faults = [fault.split(":")[0] for fault in broken_at(page, tmp_path)]
+    assert faults == ["gone.md", "#nowhere"]
+    assert [path for path in paths_of(page) if not exists(path)] == ["docs/gone.md"]
+    assert exists("docs/results/RUN/run.json") and not exists("docs/gone/NAME.md")
+
+
+def broken_at(page: Path, root: Path) -> list[str]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tests.test_docs.ROOT", root)
+        return list(broken(page))
+
+
+def test_the_index_names_every_document_and_the_journal_every_entry() -> None:
+    indexed = {(DOCS / link.partition("#")[0]).resolve() for link in links_of(DOCS / "README.md")}
+    written = {page for page in pages() if DOCS in page.parents}
+    entries = set(JOURNAL.glob("2*.md"))
+    assert written - entries - {DOCS / "README.md"} <= indexed
+    assert entries <= {(JOURNAL / link.partition("#")[0]).resolve() for link in links_of(JOURNAL / "README.md")}
+
+
+def test_every_environment_variable_that_is_read_or_set_is_in_the_reference_and_no_other() -> None:
+    used = {name for file, source in sources().items() for name in variables_of(file, source)}
+    assert {"SPECGATE_CACHE", "SPECGATE_VLLM", "GITHUB_STEP_SUMMARY", "MODEL_PATH"} <= used
+    text = REFERENCE.read_text(encoding="utf-8")
+    assert {name for name in used if f"`{name}" not in text} == set()
+    everything = "\n".join(sources().values())
+    assert {name for name in documented() if name not in everything} == set()
+
+
+def test_the_reference_has_every_exit_code_by_its_name() -> None:
+    rows = re.findall(r"^\| (\d+) \| `([A-Z_]+)` \|", REFERENCE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [(int(code), name) for code, name in rows] == [(int(code), code.name) for code in ExitCode]
+
+
+def test_every_stored_run_backs_a_claim_and_every_result_version_is_among_them() -> None:
+    runs = sorted(RESULTS.glob("*/*/run.json"))
+    linked = {(RESULTS / link).resolve().parent for link in links_of(RESULTS / "README.md")}
+    assert [run.parent.name for run in runs if run.parent not in linked] == []
+    versions = {json.loads(run.read_text(encoding="utf-8"))["schema_version"] for run in runs}
+    assert versions >= {"1.0.0", "1.1.0", "1.2.0"}
+
+
+def test_stored_results_stay_small() -> None:
+    assert sum(file.stat().st_size for file in RESULTS.rglob("*") if file.is_file()) < LARGEST
