@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from specgate.errors import ExitCode
-from tests.command import ROOT
+from tests.support.command import ROOT
 
 DOCS = ROOT / "docs"
 RESULTS = DOCS / "results"
