@@ -34,12 +34,12 @@ class CupyBackend:
         return Availability(True, "a CUDA GPU is present", rank=20)
 
     def open(self, request: OpenRequest) -> Engine:
-        from specgate.backends.cupy_eagle3.open import open_engine
+        from specgate.backends.cupy_eagle3.engine.open import open_engine
 
         return open_engine(request)
 
     def read_memory(self, repeats: int) -> MemoryReads:
-        from specgate.backends.cupy_eagle3.memory_reads import read_memory
+        from specgate.backends.cupy_eagle3.bench.memory_reads import read_memory
 
         return read_memory(repeats)
 

@@ -19,12 +19,12 @@ import click
 import torch
 
 from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
-from specgate.backends.cupy_eagle3.graph import captured
+from specgate.backends.cupy_eagle3.engine.graph import captured
+from specgate.backends.cupy_eagle3.engine.open import first_gpu
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
-from specgate.backends.cupy_eagle3.open import first_gpu
 from specgate.backends.cupy_eagle3.stream import Stream
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuning.steps import step_us
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.core import Role
 from specgate.pairs.resolve import resolve_pair
 

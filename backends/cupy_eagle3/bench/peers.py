@@ -19,11 +19,11 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench.accounts import Span, span_of
 from specgate.backends.cupy_eagle3.bench.recording import Call
+from specgate.backends.cupy_eagle3.bench.timing import inputs_to_rotate, l2_bytes, time_launches
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.stream import Stream
-from specgate.backends.cupy_eagle3.timing import inputs_to_rotate, l2_bytes, time_launches
 from specgate.tuning.kernel_bench import PeerTiming
 
 PAGE = 64

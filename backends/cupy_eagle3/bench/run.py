@@ -13,12 +13,12 @@ from specgate.backends.cupy_eagle3.bench.groups import groups_of, rotation
 from specgate.backends.cupy_eagle3.bench.peers import peers_of, timed
 from specgate.backends.cupy_eagle3.bench.recording import Launch, launchers
 from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
+from specgate.backends.cupy_eagle3.bench.timing import l2_bytes, read_bandwidth, time_launches
+from specgate.backends.cupy_eagle3.engine.open import first_gpu
+from specgate.backends.cupy_eagle3.kernels.compiling import compiler
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
-from specgate.backends.cupy_eagle3.open import first_gpu
 from specgate.backends.cupy_eagle3.stream import Stream
-from specgate.backends.cupy_eagle3.timing import l2_bytes, read_bandwidth, time_launches
-from specgate.backends.cupy_eagle3.tuning.compiling import compiler
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.core import Role
 from specgate.errors import BackendError

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from specgate.api import OpenRequest
-from specgate.backends.cupy_eagle3 import limits
 from specgate.backends.cupy_eagle3.bench.recording import Call, recorded
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
-from specgate.backends.cupy_eagle3.buffers import Buffers
-from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.model import Draft, Target
-from specgate.backends.cupy_eagle3.prompts import lay_out
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.stretch import Start, StopRule
-from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
+from specgate.backends.cupy_eagle3.engine import limits
+from specgate.backends.cupy_eagle3.engine.decode_run import Start, StopRule
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.cache_layout import lay_out
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.geometry import TargetGeometry
 from specgate.core import PairRef, Role
 

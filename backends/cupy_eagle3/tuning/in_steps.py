@@ -19,13 +19,13 @@ from typing import Final
 
 import torch
 
+from specgate.backends.cupy_eagle3.kernels.compiling import Compiler, distinct
 from specgate.backends.cupy_eagle3.kernels.gemm_config import ROW_TILE, GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import multiprocessors
+from specgate.backends.cupy_eagle3.tuned.lookup import Cuts
 from specgate.backends.cupy_eagle3.tuning.check import Oracles, first_rows
-from specgate.backends.cupy_eagle3.tuning.compiling import Compiler, distinct
 from specgate.backends.cupy_eagle3.tuning.product import MOST, Product
 from specgate.backends.cupy_eagle3.tuning.steps import Place, Steps, Us, cut
-from specgate.backends.cupy_eagle3.tuning.tuned import Cuts
 from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
 from specgate.errors import BackendError, UsageError
 from specgate.tuning.gemms import InSteps, TunedGemm

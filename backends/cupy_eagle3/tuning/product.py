@@ -10,7 +10,7 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
-from specgate.backends.cupy_eagle3.tuning.gemms import parts
+from specgate.backends.cupy_eagle3.tuned.gemms import parts
 
 ROWS = (1, 4, 8)
 """Of a baseline step over one slot, of spec-3 over one or the baseline over four, and a whole tile."""

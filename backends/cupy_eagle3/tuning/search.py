@@ -18,16 +18,16 @@ from typing import Final
 import torch
 
 from specgate import machine
+from specgate.backends.cupy_eagle3.bench.timing import inputs_to_rotate, l2_bytes, read_bandwidth, time_launches
+from specgate.backends.cupy_eagle3.engine.open import first_gpu
+from specgate.backends.cupy_eagle3.kernels.compiling import Compiler, compiler, distinct
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.open import first_gpu
 from specgate.backends.cupy_eagle3.stream import Stream
-from specgate.backends.cupy_eagle3.timing import inputs_to_rotate, l2_bytes, read_bandwidth, time_launches
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned, code_sha256
 from specgate.backends.cupy_eagle3.tuning.check import Oracles
-from specgate.backends.cupy_eagle3.tuning.compiling import Compiler, compiler, distinct
 from specgate.backends.cupy_eagle3.tuning.in_steps import refined
 from specgate.backends.cupy_eagle3.tuning.product import ROWS, Product, rows_of
 from specgate.backends.cupy_eagle3.tuning.steps import Steps
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned, code_sha256
 from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError

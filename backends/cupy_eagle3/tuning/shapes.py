@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
-from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.tuning.gemms import GemmShape
 
 POSITIONS = 1024

@@ -11,13 +11,13 @@ import torch
 
 from specgate.backends.cupy_eagle3.bench.recording import launchers, recorded
 from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
-from specgate.backends.cupy_eagle3.graph import captured
+from specgate.backends.cupy_eagle3.bench.timing import timed_event
+from specgate.backends.cupy_eagle3.engine.graph import captured
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.stream import Stream
-from specgate.backends.cupy_eagle3.timing import timed_event
-from specgate.backends.cupy_eagle3.tuning.tuned import Cuts, Tuned
+from specgate.backends.cupy_eagle3.tuned.lookup import Cuts, Tuned
 from specgate.backends.cupy_eagle3.tuning.weights import Weight
 from specgate.core import Role
 from specgate.tuning.gemms import GemmShape, StepsRequest

@@ -8,7 +8,7 @@ from typing import Final
 
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
-from specgate.backends.cupy_eagle3.tuning.gemms import EPILOGUES, parts
+from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES, parts
 from specgate.backends.cupy_eagle3.tuning.product import MOST
 from specgate.errors import UsageError
 from specgate.tuning.gemms import GemmShape

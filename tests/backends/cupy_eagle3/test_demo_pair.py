@@ -11,8 +11,8 @@ import torch
 
 from specgate import plugins
 from specgate.api import OpenRequest
-from specgate.backends.cupy_eagle3.engine import CupyEngine
-from specgate.backends.cupy_eagle3.stretch import StopRule
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.eagle3.pair import load_draft, load_target
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import Budget, PairRef, Role

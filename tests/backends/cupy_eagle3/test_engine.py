@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from specgate.backends.cupy_eagle3.engine import CupyEngine
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.stretch import StopRule
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import BASELINE, Budget, Role
 from specgate.errors import BackendError
 from tests.backends.cupy_eagle3.gpu_pairs import (

@@ -7,8 +7,8 @@ import statistics
 import pytest
 import torch
 
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.stretch import StopRule
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import BASELINE, Budget, Role
 from tests.backends.cupy_eagle3.gpu_pairs import (

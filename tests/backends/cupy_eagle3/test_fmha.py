@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.buffers import Buffers, tensors_of
-from specgate.backends.cupy_eagle3.fmha import config_of, recut
+from specgate.backends.cupy_eagle3.engine.retile import config_of, recut
 from specgate.backends.cupy_eagle3.kernels import attention
 from specgate.backends.cupy_eagle3.kernels.attention import (
     LONGEST_TILE,
@@ -17,7 +16,8 @@ from specgate.backends.cupy_eagle3.kernels.attention import (
     usual_config,
 )
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers, tensors_of
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import Budget, Role
 from specgate.errors import UsageError
 from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specgate.api import OpenRequest
-from specgate.backends.cupy_eagle3.limits import check_geometry, check_request, check_window
+from specgate.backends.cupy_eagle3.engine.limits import check_geometry, check_request, check_window
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.core import PairRef
 from specgate.errors import CheckpointError, UsageError

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specgate.backends.cupy_eagle3 import memory_plan
-from specgate.backends.cupy_eagle3.buffers import Buffers, bytes_of, tensors_of
-from specgate.backends.cupy_eagle3.memory_plan import plan, require
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.engine import memory_plan
+from specgate.backends.cupy_eagle3.engine.memory_plan import plan, require
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers, bytes_of, tensors_of
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.eagle3.geometry import DraftGeometry
 from specgate.errors import EnvironmentRefused
 from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET

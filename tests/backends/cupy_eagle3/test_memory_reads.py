@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from specgate import machine
-from specgate.backends.cupy_eagle3 import memory_reads
 from specgate.backends.cupy_eagle3.backend import BACKEND
+from specgate.backends.cupy_eagle3.bench import memory_reads
 from specgate.errors import EnvironmentRefused
 
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.buffers import Buffers, Pages
+from specgate.backends.cupy_eagle3.engine.prefill import prefill_draft, prefill_target, write_pages
+from specgate.backends.cupy_eagle3.engine.prompted import LastRow, fill
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
-from specgate.backends.cupy_eagle3.model import Draft, Target
-from specgate.backends.cupy_eagle3.prefill import prefill_draft, prefill_target, write_pages
-from specgate.backends.cupy_eagle3.prompted import LastRow, fill
-from specgate.backends.cupy_eagle3.prompts import lay_out
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers, Pages
+from specgate.backends.cupy_eagle3.memory.cache_layout import lay_out
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.eagle3.geometry import DraftGeometry
 from specgate.backends.eagle3.layout import target_tensors
 from specgate.backends.reference.eagle import EagleDrafter

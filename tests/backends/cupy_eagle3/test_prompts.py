@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE, SHARED
-from specgate.backends.cupy_eagle3.prompts import Layout, lay_out
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.cache_layout import Layout, lay_out
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 
 SIZES = Sizes(slots=6, positions=4 * BLOCK + 10, max_rows=4)
 EDGES = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 4 * BLOCK, 4 * BLOCK + 9]

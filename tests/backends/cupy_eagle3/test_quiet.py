@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from specgate import profiler
-from specgate.backends.cupy_eagle3.graph import graphs_of
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, run
+from specgate.backends.cupy_eagle3.engine.graph import graphs_of
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.stretch import StopRule, run
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import Budget, Role
 from tests.backends.cupy_eagle3.gpu_pairs import checkpoints, engine_of, random_prompts, shape

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.graph import STEPS, graphs_of
+from specgate.backends.cupy_eagle3.engine.decode_run import Start, StopRule, read, step_times
+from specgate.backends.cupy_eagle3.engine.graph import STEPS, graphs_of
 from specgate.backends.cupy_eagle3.kernels.slots import MAX_ENDS, Fault, Slots, Stamp
-from specgate.backends.cupy_eagle3.stretch import Start, StopRule, read, step_times
 from specgate.errors import UsageError
 
 SLOTS, ROWS, CAPACITY = 4, 3, 16

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.timing import LAUNCHES, TIMES_L2, inputs_to_rotate, time_launches
+from specgate.backends.cupy_eagle3.bench.timing import LAUNCHES, TIMES_L2, inputs_to_rotate, time_launches
 
 
 @given(size=st.integers(1, 1 << 32), l2=st.integers(1 << 16, 1 << 28))

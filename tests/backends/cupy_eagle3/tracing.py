@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.engine import CupyEngine
-from specgate.backends.cupy_eagle3.stretch import StopRule
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.target import target_forward, target_logits
 from specgate.core import Budget, Role

@@ -10,8 +10,8 @@ import torch
 
 from specgate.backends.cupy_eagle3.bench.stage import Stage, sizes_of
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
-from specgate.backends.cupy_eagle3.buffers import Buffers
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, TARGET
 
 SMALL = Geometry(TARGET, DRAFT, BOUNDARIES)

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.bench import oracles
+from specgate.backends.cupy_eagle3.engine.decode_run import Start, StopRule
 from specgate.backends.cupy_eagle3.kernels.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.commit import Commit
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE, KVBlocks
 from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.kernels.slots import Fault, Slots
-from specgate.backends.cupy_eagle3.prompts import lay_out
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.stretch import Start, StopRule
+from specgate.backends.cupy_eagle3.memory.cache_layout import lay_out
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 
 pytestmark = pytest.mark.gpu
 

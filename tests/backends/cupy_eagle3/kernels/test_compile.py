@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 import specgate
-from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.kernels import attention, loader, matmul_rows
 from specgate.backends.cupy_eagle3.kernels.attention import Attention, usual_config
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
@@ -27,8 +26,9 @@ from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Kernel, Spec, entry_points, with_headers
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.tuning.tuned import SHIPPED, Tuned
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.tuned.lookup import SHIPPED, Tuned
 from specgate.backends.eagle3.hf_draft import draft_geometry
 from specgate.backends.eagle3.hf_keys import read_config
 from specgate.pairs.plant.geometries import GEOMETRIES, PairGeometry

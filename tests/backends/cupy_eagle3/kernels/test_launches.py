@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.buffers import Buffers
-from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, FOLDER, Kernel
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.pairs.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, TARGET, without_weights
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
-from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.tuning.gemms import EPILOGUES
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.pairs.plant.geometries import GEOMETRIES
 from specgate.tuning.gemms import GemmShape
 from tests.backends.cupy_eagle3.tuning.files import DEVICE, gemm, written

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuning.check import TOLERANCES, Oracles, relative_error
-from specgate.backends.cupy_eagle3.tuning.gemms import EPILOGUES
 from specgate.backends.cupy_eagle3.tuning.product import MOST, Product, rows_of
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.tuning.gemms import GemmShape
 
 pytestmark = pytest.mark.gpu

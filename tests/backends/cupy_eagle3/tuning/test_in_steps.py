@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.tuned.lookup import Cuts, Tuned
 from specgate.backends.cupy_eagle3.tuning.in_steps import same_bits
 from specgate.backends.cupy_eagle3.tuning.search import Tuner
-from specgate.backends.cupy_eagle3.tuning.tuned import Cuts, Tuned
 from specgate.backends.cupy_eagle3.tuning.weights import Weight
 from specgate.backends.eagle3.tiny import write_random_pair
 from specgate.core import PairRef

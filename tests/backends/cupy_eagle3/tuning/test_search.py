@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specgate.backends.cupy_eagle3.kernels.compiling import distinct
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue
-from specgate.backends.cupy_eagle3.tuning.compiling import distinct
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuning.product import ROWS
 from specgate.backends.cupy_eagle3.tuning.search import SCREEN, SHORTLIST, fastest
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.backends.cupy_eagle3.tuning.weights import weights_of
 from specgate.errors import UsageError
 from specgate.tuning.gemm_files import read_tuned

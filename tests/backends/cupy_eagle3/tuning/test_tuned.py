@@ -9,8 +9,8 @@ import pytest
 from specgate.backends.cupy_eagle3.kernels import loader
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import with_headers
-from specgate.backends.cupy_eagle3.tuning import tuned
-from specgate.backends.cupy_eagle3.tuning.tuned import KERNEL, NOTHING_TUNED, Tuned, code_sha256
+from specgate.backends.cupy_eagle3.tuned import lookup as tuned
+from specgate.backends.cupy_eagle3.tuned.lookup import KERNEL, NOTHING_TUNED, Tuned, code_sha256
 from specgate.errors import UsageError
 from specgate.tuning.gemms import GemmShape, TunedGemm
 from tests.backends.cupy_eagle3.tuning.files import DEVICE, gemm, written

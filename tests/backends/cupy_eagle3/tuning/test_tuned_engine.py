@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
-from specgate.backends.cupy_eagle3.engine import CupyEngine
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.tuning.shape_log import ShapeLog
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
+from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.core import Budget, Role
 from specgate.tuning.gemm_files import read_shapes
 from tests.backends.cupy_eagle3.gpu_pairs import checkpoints, engine_of, random_prompts, shape

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from specgate.backends.cupy_eagle3.tuning.gemms import Lookup
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
+from specgate.backends.cupy_eagle3.tuned.gemms import Lookup
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.core import PairRef
 from specgate.errors import EnvironmentRefused
 from specgate.tuning.gemms import GemmShape

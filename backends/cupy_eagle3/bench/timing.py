@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import torch
 
-from specgate.backends.cupy_eagle3.graph import captured
-from specgate.backends.cupy_eagle3.memory_reads import read_memory
+from specgate.backends.cupy_eagle3.bench.memory_reads import read_memory
+from specgate.backends.cupy_eagle3.engine.graph import captured
 from specgate.backends.cupy_eagle3.stream import Stream
 
 TIMES_L2: Final = 3

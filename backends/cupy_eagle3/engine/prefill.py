@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.buffers import Pages
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
-from specgate.backends.cupy_eagle3.model import Draft, RopeTable, Target
+from specgate.backends.cupy_eagle3.memory.buffers import Pages
+from specgate.backends.cupy_eagle3.memory.model import Draft, RopeTable, Target
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.backends.eagle3.weights import LayerWeights
 

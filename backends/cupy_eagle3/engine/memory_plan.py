@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
-from specgate.backends.cupy_eagle3.buffers import Buffers, bytes_of
-from specgate.backends.cupy_eagle3.prefill import workspace_bytes
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.engine.prefill import workspace_bytes
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers, bytes_of
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.backends.eagle3.memory import free_bytes
 from specgate.errors import EnvironmentRefused

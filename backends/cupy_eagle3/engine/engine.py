@@ -9,22 +9,22 @@ from dataclasses import asdict, replace
 import torch
 
 from specgate.api import Decoded
-from specgate.backends.cupy_eagle3 import fmha
-from specgate.backends.cupy_eagle3.buffers import Buffers
-from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.graph import Graph, GraphGeometry, graphs_of
+from specgate.backends.cupy_eagle3.engine import retile as fmha
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, read, run
+from specgate.backends.cupy_eagle3.engine.graph import Graph, GraphGeometry, graphs_of
+from specgate.backends.cupy_eagle3.engine.prompted import Prompted, fill, first_tokens
 from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.compiling import compiler
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.slots import Fault
-from specgate.backends.cupy_eagle3.model import Draft, Target
-from specgate.backends.cupy_eagle3.prompted import Prompted, fill, first_tokens
-from specgate.backends.cupy_eagle3.prompts import lay_out
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.cache_layout import lay_out
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.cupy_eagle3.stream import Stream
-from specgate.backends.cupy_eagle3.stretch import StopRule, read, run
-from specgate.backends.cupy_eagle3.tuning.compiling import compiler
-from specgate.backends.cupy_eagle3.tuning.shape_log import ShapeLog
-from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
+from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
+from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.core import Budget, EngineFacts, Role
 from specgate.errors import BackendError

@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 import torch
 
+from specgate.backends.cupy_eagle3.engine.memory_plan import in_gb
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
-from specgate.backends.cupy_eagle3.memory_plan import in_gb
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.eagle3.describe import describe_rope, draft_details
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.traffic import pair_traffic

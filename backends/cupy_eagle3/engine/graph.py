@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specgate.backends.cupy_eagle3.buffers import Buffers, tensors_of
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers, tensors_of
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
-from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.errors import BackendError
 

@@ -14,7 +14,7 @@ from specgate.backends.cupy_eagle3.kernels.gemm_config import ROW_TILE, GemmConf
 from specgate.backends.cupy_eagle3.kernels.loader import OPTIONS, with_headers
 from specgate.tuning.gemms import GemmShape, TunedGemm, TunedGemms
 
-SHIPPED: Final = Path(__file__).parents[1] / "tuned"
+SHIPPED: Final = Path(__file__).parent
 KERNEL: Final = "matmul_rows.cu"
 NOT_CODE: Final = re.compile(r"//[^\n]*|/\*.*?\*/|^#line[^\n]*", re.DOTALL | re.MULTILINE)
 

@@ -7,15 +7,15 @@ from typing import Literal
 
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.buffers import LayerBuffers, Pages
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
-from specgate.backends.cupy_eagle3.model import RopeTable
+from specgate.backends.cupy_eagle3.memory.buffers import LayerBuffers, Pages
+from specgate.backends.cupy_eagle3.memory.model import RopeTable
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.tuning.gemms import Gemms
+from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.backends.eagle3.weights import LayerWeights
 

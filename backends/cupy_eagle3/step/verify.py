@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from specgate.backends.cupy_eagle3.buffers import Buffers
 from specgate.backends.cupy_eagle3.kernels.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.slots import Fault, Rows
-from specgate.backends.cupy_eagle3.layer import Layer, Span
-from specgate.backends.cupy_eagle3.model import Target
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.tuning.gemms import Gemms
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.model import Target
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.layer import Layer, Span
+from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
 
 NAMES = ("TARGET_ATTENTION_FMHA", "TARGET_FFN")
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from specgate.backends.cupy_eagle3.buffers import Buffers
-from specgate.backends.cupy_eagle3.chain import Chain
 from specgate.backends.cupy_eagle3.kernels.commit import Commit
 from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
-from specgate.backends.cupy_eagle3.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.tuning.gemms import Gemms
-from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
-from specgate.backends.cupy_eagle3.verify import Verify
+from specgate.backends.cupy_eagle3.step.chain import Chain
+from specgate.backends.cupy_eagle3.step.verify import Verify
+from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
+from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 
 
 class Cycle:

@@ -16,7 +16,7 @@ from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Slots
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 
 

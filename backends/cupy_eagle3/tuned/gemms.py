@@ -8,7 +8,7 @@ from typing import Final
 
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
-from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
+from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.tuning.gemms import GemmShape
 
 OF_A_LAYER: Final[Mapping[str, Epilogue]] = {

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from specgate.backends.cupy_eagle3.buffers import Buffers, DraftBuffers
 from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
 from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
 from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureRows
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
-from specgate.backends.cupy_eagle3.layer import Layer, Span
-from specgate.backends.cupy_eagle3.model import Draft, norm_of
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers, DraftBuffers
+from specgate.backends.cupy_eagle3.memory.model import Draft, norm_of
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.tuning.gemms import Gemms
+from specgate.backends.cupy_eagle3.step.layer import Layer, Span
+from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
 
 NAMES = ("EAGLE_DRAFT_ATTENTION_FMHA", "EAGLE_DRAFT_FFN")
 

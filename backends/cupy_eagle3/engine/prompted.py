@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.buffers import Buffers
+from specgate.backends.cupy_eagle3.engine.decode_run import Start, StopRule
+from specgate.backends.cupy_eagle3.engine.prefill import prefill_draft, prefill_target
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Fault
-from specgate.backends.cupy_eagle3.model import Draft, Target
-from specgate.backends.cupy_eagle3.prefill import prefill_draft, prefill_target
-from specgate.backends.cupy_eagle3.prompts import Layout
-from specgate.backends.cupy_eagle3.stretch import Start, StopRule
-from specgate.backends.cupy_eagle3.verify import Verify
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.cache_layout import Layout
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.step.verify import Verify
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Any, Final
 import torch
 
 from specgate.api import MemoryReads
+from specgate.backends.cupy_eagle3.engine.open import first_gpu
 from specgate.backends.cupy_eagle3.kernels.read_memory import WARP_WORDS, ReadMemory
-from specgate.backends.cupy_eagle3.open import first_gpu
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.eagle3.memory import free_bytes
 from specgate.errors import EnvironmentRefused

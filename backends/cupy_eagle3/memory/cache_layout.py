@@ -9,7 +9,7 @@ import torch
 
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE, SHARED, KVBlocks
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True)

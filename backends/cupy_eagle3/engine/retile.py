@@ -8,11 +8,17 @@ from dataclasses import fields, replace
 import torch
 
 from specgate.backends.cupy_eagle3.bench.recording import launchers, recorded
-from specgate.backends.cupy_eagle3.buffers import Buffers, LayerBuffers, draft_attention, target_attention, workspace
-from specgate.backends.cupy_eagle3.cycle import Cycle
 from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention, FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Spec
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.buffers import (
+    Buffers,
+    LayerBuffers,
+    draft_attention,
+    target_attention,
+    workspace,
+)
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.errors import UsageError
 from specgate.tuning.fmha import AttentionConfig, TileStatistics

@@ -9,19 +9,19 @@ from pathlib import Path
 import torch
 
 from specgate.api import OpenRequest
-from specgate.backends.cupy_eagle3 import limits, memory_plan
 from specgate.backends.cupy_eagle3.backend import OLDEST
-from specgate.backends.cupy_eagle3.buffers import Buffers
-from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.engine import CupyEngine
-from specgate.backends.cupy_eagle3.facts import engine_facts
-from specgate.backends.cupy_eagle3.fmha import config_of
+from specgate.backends.cupy_eagle3.engine import limits, memory_plan
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.backends.cupy_eagle3.engine.facts import engine_facts
+from specgate.backends.cupy_eagle3.engine.retile import config_of
 from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig
-from specgate.backends.cupy_eagle3.model import Draft, Target
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.tuning.required import describe, require
-from specgate.backends.cupy_eagle3.tuning.shape_log import ShapeLog
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
+from specgate.backends.cupy_eagle3.tuned.required import describe, require
+from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.backends.eagle3.capture import parse_boundaries
 from specgate.backends.eagle3.hf_keys import read_config
 from specgate.backends.eagle3.hf_target import target_geometry
