@@ -7,12 +7,10 @@ from importlib.util import find_spec
 
 from specgate import machine
 from specgate.api import Availability, Engine, GemmTuner, MemoryReads, OpenRequest
+from specgate.backends.cupy_eagle3.device import OLDEST
 from specgate.core import PairRef
 from specgate.tuning.gemms import GemmShape
 from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest
-
-OLDEST = (8, 0)
-"""Compute capability: bfloat16 tensor cores."""
 
 
 class CupyBackend:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specgate.backends.cupy_eagle3.bench.recording import Call
 from specgate.backends.cupy_eagle3.kernels.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.commit import Commit
@@ -23,6 +22,7 @@ from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, Feat
 from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.step.recording import Call
 
 BF16: Final = 2
 FLOAT: Final = 4

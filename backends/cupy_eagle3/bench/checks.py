@@ -16,7 +16,6 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.bench.accounts import span_of
 from specgate.backends.cupy_eagle3.bench.oracles import relative_error
-from specgate.backends.cupy_eagle3.bench.recording import Call
 from specgate.backends.cupy_eagle3.bench.stage import Stage
 from specgate.backends.cupy_eagle3.kernels.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
@@ -31,6 +30,7 @@ from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE
 from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
+from specgate.backends.cupy_eagle3.step.recording import Call
 from specgate.backends.eagle3.geometry import DraftGeometry
 
 Finding = tuple[float, float]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.backends.cupy_eagle3.bench.accounts import Account, account
-from specgate.backends.cupy_eagle3.bench.recording import Call, Launch
 from specgate.backends.cupy_eagle3.bench.timing import LAUNCHES, inputs_to_rotate
 from specgate.backends.cupy_eagle3.kernels.commit import Commit
+from specgate.backends.cupy_eagle3.kernels.loader import Launch
+from specgate.backends.cupy_eagle3.step.recording import Call
 
 SMALL: Final = 256 << 10
 """Bytes below which a launch takes as long as any: its operands come from the L2 cache, as they do in a step."""

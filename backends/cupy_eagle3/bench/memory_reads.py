@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from specgate.api import MemoryReads
-from specgate.backends.cupy_eagle3.engine.open import first_gpu
+from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.kernels.read_memory import WARP_WORDS, ReadMemory
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.eagle3.memory import free_bytes

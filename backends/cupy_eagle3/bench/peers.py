@@ -18,11 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench.accounts import Span, span_of
-from specgate.backends.cupy_eagle3.bench.recording import Call
-from specgate.backends.cupy_eagle3.bench.timing import inputs_to_rotate, l2_bytes, time_launches
+from specgate.backends.cupy_eagle3.bench.timing import inputs_to_rotate, time_launches
+from specgate.backends.cupy_eagle3.device import l2_bytes
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.step.recording import Call
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.tuning.kernel_bench import PeerTiming
 
@@ -64,7 +65,7 @@ def timed(peer: Peer) -> PeerTiming:
         with stream.current(), torch.inference_mode():
             launch = peer.make(inputs)
             stream.wait()
-            return PeerTiming(peer.name, time_launches(launch, inputs, stream).us)
+            return PeerTiming(peer.name, time_launches(launch, inputs, stream).latency_us)
     except FAILURES as error:
         with contextlib.suppress(RuntimeError):
             stream.cupy.end_capture()

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from specgate.api import OpenRequest
-from specgate.backends.cupy_eagle3.bench.recording import Call, recorded
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.engine import limits
 from specgate.backends.cupy_eagle3.engine.decode_run import Start, StopRule
@@ -17,7 +16,9 @@ from specgate.backends.cupy_eagle3.memory.cache_layout import lay_out
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
-from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
+from specgate.backends.cupy_eagle3.step.recording import Call, recorded
+from specgate.backends.cupy_eagle3.tuned.gemms import Configurations
+from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
 from specgate.backends.eagle3.geometry import TargetGeometry
 from specgate.core import PairRef, Role
 
@@ -40,12 +41,16 @@ class Stage:
         sizes: Sizes,
         context: int,
         k: int,
-        tuned: Tuned = NOTHING_TUNED,
+        tuned: Configurations = NOTHING_TUNED,
     ) -> None:
-        self.geometry, self.b, self.sizes, self.context, self.k = geometry, b, sizes, context, k
+        self.geometry, self.pair, self.b, self.sizes, self.context, self.k = geometry, pair, b, sizes, context, k
         self.layout = lay_out([[slot] * context for slot in range(sizes.slots)], sizes)
-        self.cycle = Cycle(*pair, sizes, sizes.slots, k, tuned)
+        self.retile(tuned)
         self.calls: list[Call] = []
+
+    def retile(self, tuned: Configurations) -> None:
+        """Make the step anew, with the products' configurations that `tuned` knows."""
+        self.cycle = Cycle(*self.pair, self.sizes, self.sizes.slots, self.k, tuned)
 
     @property
     def slots(self) -> int:
@@ -87,7 +92,7 @@ class Stage:
 
 
 def random_stages(
-    pair: PairRef, context: int, batch: int, roles: Sequence[Role], tuned: Tuned, device: torch.device
+    pair: PairRef, context: int, batch: int, roles: Sequence[Role], tuned: Configurations, device: torch.device
 ) -> dict[Role, Stage]:
     """Steps of `roles` over the same buffers, `pair`'s geometry with random weights.
 

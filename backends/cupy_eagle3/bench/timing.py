@@ -28,20 +28,17 @@ READS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """`us`: microseconds per launch, the median over replays; `spread`: between their quartiles, as a share of it."""
+    """`latency_us`: microseconds per launch, the median over replays; `spread`: between their quartiles, as a share of
+    it.
+    """
 
-    us: float
+    latency_us: float
     spread: float
 
 
 def inputs_to_rotate(size: int, l2_bytes: int) -> int:
     """How many inputs of `size` bytes are read between two reads of the same one without leaving any in the cache."""
     return max(2, -(-TIMES_L2 * l2_bytes // size))
-
-
-def l2_bytes() -> int:
-    """Of the current GPU."""
-    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
 
 
 def time_launches(launch: Callable[[int], object], inputs: int, stream: Stream) -> Timing:

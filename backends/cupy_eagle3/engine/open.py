@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from specgate.api import OpenRequest
-from specgate.backends.cupy_eagle3.backend import OLDEST
+from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.engine import limits, memory_plan
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.facts import engine_facts
@@ -28,7 +28,7 @@ from specgate.backends.eagle3.hf_target import target_geometry
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from specgate.backends.eagle3.spec_config import SpecConfig, check
-from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, UsageError
+from specgate.errors import BackendError, CheckpointError, UsageError
 from specgate.tuning.fmha import parse_config
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
@@ -111,22 +111,6 @@ def chosen_fmha(options: Mapping[str, str]) -> FmhaConfig | None:
     """Raises UsageError for knobs and values that attention does not have."""
     text = options.get("fmha")
     return config_of(parse_config(text)) if text else None
-
-
-def first_gpu() -> torch.device:
-    """The GPU that CUDA shows first. Raises EnvironmentRefused where there is none, or it is too old."""
-    if not torch.cuda.is_available():
-        raise EnvironmentRefused(
-            "back end cupy: torch sees no CUDA GPU here (no GPU, no driver, or a torch build without CUDA)",
-            hint="--backend reference runs on a CPU",
-        )
-    capability = torch.cuda.get_device_capability()
-    if capability < OLDEST:
-        raise EnvironmentRefused(
-            f"back end cupy: {torch.cuda.get_device_name()} has compute capability {capability[0]}.{capability[1]}",
-            hint=f"{OLDEST[0]}.{OLDEST[1]} (sm_80) or later is needed for bfloat16 tensor cores",
-        )
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def check_target(request: OpenRequest) -> None:

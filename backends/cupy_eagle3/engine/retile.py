@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 
 import torch
 
-from specgate.backends.cupy_eagle3.bench.recording import launchers, recorded
 from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention, FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Spec
 from specgate.backends.cupy_eagle3.memory.buffers import (
@@ -19,6 +18,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import (
 )
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.recording import recorded
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.errors import UsageError
 from specgate.tuning.fmha import AttentionConfig, TileStatistics
@@ -49,7 +49,7 @@ def recut(b: Buffers, target: TargetGeometry, draft: DraftGeometry | None, sizes
 
 def attention_specs(cycle: Cycle) -> Iterator[Spec]:
     """What is compiled for the attention of `cycle`, counting tiles or not."""
-    for _, _, _, kernel in launchers(cycle, ""):
+    for kernel in cycle.kernels().values():
         if isinstance(kernel, Attention):
             yield kernel.spec
             yield counting(kernel).spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
 
 
@@ -16,6 +16,7 @@ class Accept(Kernel):
         super().__init__("accept", rows=rows_per_slot, max_rows=max_rows)
         self.max_rows = max_rows
 
+    @announced
     def __call__(self, choices: Tensor, slots: Slots, rows: Rows) -> None:
         expect("choices", choices, (rows.most,), torch.int64)
         slots.check(rows.slots, self.max_rows)

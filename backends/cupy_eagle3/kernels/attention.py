@@ -9,14 +9,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from specgate.backends.cupy_eagle3.device import RESERVED_SHARED, multiprocessors, shared_memory_limit
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
-from specgate.backends.cupy_eagle3.kernels.loader import (
-    RESERVED_SHARED,
-    Kernel,
-    expect,
-    multiprocessors,
-    shared_memory_limit,
-)
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
 QUERY_TILE = 16
@@ -114,9 +109,8 @@ def usual_config(heads: Heads, slots: int) -> FmhaConfig:
     config, gpu = regime.config, multiprocessors()
     if gpu is None:
         return config
-    processors, room = gpu
     fitted = config.fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES)
-    at_once = int(regime.share * processors * fitted.side_by_side(heads.head_dim, room))
+    at_once = int(regime.share * gpu.count * fitted.side_by_side(heads.head_dim, gpu.shared_memory))
     tile = tile_of_whole_waves(config.kv_tile, heads.positions, slots * heads.kv_heads, at_once)
     return replace(config, kv_tile=tile)
 
@@ -191,6 +185,7 @@ class Attention(Kernel):
         rows = slots * self.rows_per_slot * self.heads.heads * self.max_chunks
         return (rows, self.heads.head_dim), (rows, 2)
 
+    @announced
     def __call__(
         self,
         out: Tensor,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced
 from specgate.backends.cupy_eagle3.kernels.slots import Slots
 
 
@@ -17,6 +17,7 @@ class Commit(Kernel):
             "commit", slots=slots, max_rows=max_rows, capacity=capacity, max_blocks=max_blocks, block=BLOCK
         )
 
+    @announced
     def __call__(self, kv: KVBlocks, slots: Slots) -> None:
         s = slots
         s.check(*s.drafts.shape)

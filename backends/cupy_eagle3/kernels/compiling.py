@@ -10,14 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Spec, module
 from specgate.backends.eagle3.memory import free_bytes
 from specgate.errors import BackendError
+
+Config = TypeVar("Config")
 
 MOST: Final = 16
 """Processes."""
@@ -41,9 +42,9 @@ class Compiler:
         return {spec: self.done[spec] for spec in wanted}
 
 
-def distinct(kernels: Iterable[tuple[GemmConfig, tuple[Spec, ...]]]) -> dict[GemmConfig, tuple[Spec, ...]]:
-    """Configuration → its kernels; of several that fit the device as the same ones, the first."""
-    first = dict[tuple[Spec, ...], GemmConfig]()
+def distinct(kernels: Iterable[tuple[Config, tuple[Spec, ...]]]) -> dict[Config, tuple[Spec, ...]]:
+    """Configuration → its kernels. Of several configurations that become the same kernels on this GPU, the first."""
+    first = dict[tuple[Spec, ...], Config]()
     for config, of in kernels:
         first.setdefault(of, config)
     return {config: of for of, config in first.items()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
 
 THREADS = 1024
@@ -39,6 +39,7 @@ class DraftInput(Kernel):
         )
         self.hidden = hidden
 
+    @announced
     def __call__(
         self, out: Tensor, stream: Tensor, hidden: Tensor, weights: InputWeights, slots: Slots, rows: Rows, eps: float
     ) -> None:

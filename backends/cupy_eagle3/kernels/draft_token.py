@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.draft_input import InputWeights
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
 
@@ -35,6 +35,7 @@ class DraftToken(Kernel):
         )
         self.hidden, self.draft_vocab = hidden, draft_vocab
 
+    @announced
     def __call__(
         self,
         out: Tensor | None,

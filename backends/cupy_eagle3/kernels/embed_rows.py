@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
 
@@ -21,6 +21,7 @@ class EmbedRows(Kernel):
         super().__init__("embed_rows", hidden=hidden, rows=rows_per_slot, max_rows=max_rows, threads=THREADS)
         self.hidden = hidden
 
+    @announced
     def __call__(
         self, x: Tensor, normed: Normed, embedding: Tensor, norm_weight: Tensor, slots: Slots, rows: Rows
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
 THREADS = 1024
@@ -25,6 +25,7 @@ class FeatureCapture(Kernel):
         )
         self.hidden, self.features, self.max_rows = hidden, features, max_rows
 
+    @announced
     def __call__(self, features: Tensor, x: Tensor, rows: Rows, chunk: int) -> None:
         expect("features", features, (rows.slots, self.max_rows, self.features * self.hidden), torch.bfloat16)
         expect("x", x, (rows.most, self.hidden), torch.float32)

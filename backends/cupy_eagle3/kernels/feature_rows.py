@@ -7,7 +7,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
 
 THREADS = 1024
@@ -36,6 +36,7 @@ class FeatureRows(Kernel):
         )
         self.width, self.max_rows, self.norm = features * hidden, max_rows, norm
 
+    @announced
     def __call__(
         self, out: Tensor, features: Tensor, weight: Tensor | None, slots: Slots, rows: Rows, eps: float
     ) -> None:

@@ -1,52 +1,58 @@
-"""How the work of `matmul_rows.cu` on a weight may be cut."""
+"""How the work of `matmul_rows.cu` on a weight is divided among blocks, warps and passes.
+
+What a search tries is in `tuning/gemm_candidates.py`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Final
 
-from specgate.backends.cupy_eagle3.kernels.loader import RESERVED_SHARED, multiprocessors, shared_memory_limit
+from specgate.backends.cupy_eagle3.device import RESERVED_SHARED, shared_memory_limit
 
 MAX_ROWS: Final = 64
 SMALL: Final = 8 * 2**20
 """Bytes of weight below which a product mostly waits: it gains from an early start, wherever that is, and from fewer
-trips to memory. From there on blocks are spread over all SMs alike.
+trips to memory. From there on, blocks are spread evenly over all SMs.
 """
 WARPS: Final = (4, 8, 16)
 SPANS: Final = (1, 2, 4)
 STAGES: Final = (1, 2, 3, 4, 6)
 SHALLOW: Final = 4
-"""Stages at most of a block that makes one pass, where it is tried alone or at more rows than it was found at."""
+"""Most stages of a block that makes one pass, where it is tried alone or with more rows than it was found for."""
 TILES: Final = (1, 2, 3, 4)
 ROW_TILE: Final = 8
 """Rows of x that a tensor core takes at a time."""
 STAGE_BYTES: Final = 1024
-"""Of a tile's chunk: 16 rows of weight, 32 of k, bfloat16."""
+"""Bytes of one chunk of a tile in one stage: 16 rows of weight, 32 columns of k, bfloat16."""
 SHARED_UNIT: Final = 128
 """Bytes in which shared memory is given out."""
 TILE_BYTES: Final = 512
-"""Of a warp's sums of a tile: 16 features, 8 rows, float32."""
+"""Bytes of one warp's sums of a tile: 16 features, 8 rows, float32."""
 SUMMED: Final = 4
-"""Tiles at most that the sums of the warps are taken of at a time."""
+"""Most tiles whose sums are added up over the warps at a time."""
 MANY_ROWS: Final = 16
-"""Beyond which one tile of weight is usually best: more take too many registers."""
-KEPT_REGISTERS: Final = 92
-"""Of a thread's 128, those that may be taken by x, sums, and what they are multiplied with."""
-DEEP: Final = 96 * 1024
-"""Bytes of a ring from which on one block keeps an SM's share of memory busy."""
+"""Beyond so many rows one tile of weight is usually best: more tiles take too many registers."""
+REGISTERS_FOR_X: Final = 92
+"""Of a thread's 128 registers, those that may hold x, sums, and what these are multiplied with."""
 DECLARED: Final = 2 * 4 * MAX_ROWS
-"""Bytes, at most, that a block declares beside its ring: per row its norm's factor, and what a choice must beat."""
+"""Most bytes that a block declares beside its ring: per row the factor of its norm, and what a choice must beat."""
+STORED_NAMES: Final[Mapping[str, str]] = {"delay_dependents": "held"}
+"""Field of `GemmConfig` → its name in stored files, where the two differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How the work on a weight is cut. `warps` and `span` are part of the arithmetic, so that the same must serve a
-    weight at every number of rows; the others only move work, and may be others at other rows.
+    """How the work on one weight is divided.
 
-    `warps` split k, each taking `span` 32-wide chunks at a time; a block multiplies with `tiles` tiles of 16 rows of
-    weight, which stream through `stages` stages of shared memory, and does so `passes` times, with other rows of weight
-    each time. The next kernel may start at once, or, with `held` = 1, when this one's last weights are asked for.
+    `warps` and `span` are part of the arithmetic: they decide the order in which a row is summed. The same pair must
+    therefore serve a weight at every number of rows. The other fields only move work, and may differ with the rows.
+
+    `warps` warps split k; each takes `span` 32-wide chunks of it at a time. A block multiplies with `tiles` tiles of 16
+    rows of weight. They stream through `stages` stages of shared memory. A block does so in `passes` passes, with other
+    rows of weight in each. With `delay_dependents` = 1 the next kernel may start only once this one has asked for its
+    last weights; with 0 it may start at once.
     """
 
     warps: int = 16
@@ -54,76 +60,43 @@ class GemmConfig:
     stages: int = 3
     tiles: int = 1
     passes: int = 1
-    held: int = 0
+    delay_dependents: int = 0
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, int]) -> GemmConfig:
+        """The inverse of `stored`. Raises KeyError for a missing name."""
+        return cls(**{field.name: stored[STORED_NAMES.get(field.name, field.name)] for field in fields(cls)})
+
+    def stored(self) -> dict[str, int]:
+        """Name → value, by the names that stored files use."""
+        return {STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
 
     @property
     def split(self) -> tuple[int, int]:
-        """How it splits k: what a row's bits depend on."""
+        """How k is split. The bits of a row depend on this alone."""
         return self.warps, self.span
 
     def possible(self, n_out: int, k_in: int) -> bool:
-        """Whether a weight [n_out, k_in] may be cut so; another matter is whether that fits a GPU."""
-        splits = self.warps in WARPS and self.span in SPANS and self.warps * self.span <= widest(k_in)
-        moves = self.stages in STAGES and self.tiles in TILES and self.held in (0, 1)
+        """Whether the kernel can work on a weight [n_out, k_in] like this; whether that fits a GPU is not asked."""
+        splits = self.warps in WARPS and self.span in SPANS and self.warps * self.span <= most_chunks(k_in)
+        moves = self.stages in STAGES and self.tiles in TILES and self.delay_dependents in (0, 1)
         groups = -(-n_out // (16 * self.tiles)) if moves else 0
         return (splits or self.split == GemmConfig().split) and moves and 1 <= self.passes <= groups
 
-    def useful(self, n_out: int, k_in: int) -> bool:
-        """No stage without work, no block of many features where these are few."""
-        all_turns = turns(k_in, *self.split) * self.passes
-        return min(2, all_turns) <= self.stages <= all_turns and 16 * self.tiles <= n_out // 64 + 16
+    def x_in_registers(self, n_out: int, k_in: int, row_tiles: int) -> bool:
+        """Whether a thread loads all its share of x at once and keeps it in registers, for `row_tiles` tiles of rows.
 
-    @classmethod
-    def candidates(cls, n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
-        """What is worth trying for a weight [n_out, k_in] here: no warp without work, and two stages must fit. In one
-        pass, or, where a block can keep x and an SM busy, in as many as leave no more blocks than SMs.
-        """
-        most = shared_memory_limit() // (2 * STAGE_BYTES)
-        cuts = [
-            config
-            for config in (cls(*cut) for cut in product(WARPS, SPANS, STAGES, (1, 2)))
-            if config.warps * config.span <= widest(k_in) and config.warps * config.span * config.tiles <= most
-        ]
-        found = [config for config in cuts if config.stages <= SHALLOW]
-        if (gpu := multiprocessors()) is not None:
-            several = (config.in_passes(n_out, gpu[0]) for config in cuts)
-            found += (config for config in several if config.alone(n_out, k_in, 1, gpu[0]))
-        return tuple(config for config in found if config.useful(n_out, k_in))
-
-    def recuts(self, n_out: int, k_in: int, processors: int) -> tuple[GemmConfig, ...]:
-        """The same arithmetic, moved in every way that is worth trying: in one pass, or in as many as leave a GPU of
-        `processors` SMs no more blocks than three, two or one for each of them.
-        """
-        found = dict[GemmConfig, None]()
-        for tiles, stages, held in product(TILES, STAGES, (0, 1)):
-            once = GemmConfig(*self.split, stages, tiles, 1, held)
-            for recut in (once, *(once.in_passes(n_out, blocks * processors) for blocks in (3, 2, 1))):
-                if recut.useful(n_out, k_in) and recut.ring <= recut.room(shared_memory_limit()):
-                    found[recut] = None
-        return tuple(found)
-
-    def in_passes(self, n_out: int, blocks: int) -> GemmConfig:
-        """The same, in so many passes that there are no more than `blocks` blocks."""
-        return replace(self, passes=-(-n_out // (16 * self.tiles * blocks)))
-
-    def keeps(self, n_out: int, k_in: int, row_tiles: int) -> bool:
-        """Whether a thread asks for all its share of x at once, `row_tiles` tiles of rows, and keeps it in registers:
-        where these have room, for several passes, or of a small weight, whose turns would each wait for their x.
+        It does where the registers have room, if x is needed in several passes, or if the weight is small: each turn
+        over a small weight would else wait for its x.
         """
         each = turns(k_in, *self.split)
         x, sums = 4 * each * self.span * row_tiles, 4 * self.tiles * row_tiles
         weights = 12 * self.tiles  # with their addresses
         serves = self.passes > 1 or (each > 1 and is_small(n_out, k_in))
-        return serves and x + sums + weights <= KEPT_REGISTERS
-
-    def alone(self, n_out: int, k_in: int, row_tiles: int, processors: int) -> bool:
-        """Whether each of `processors` SMs has one block, which keeps x and has enough weights on their way for it."""
-        enough = DEEP <= self.ring <= self.room(shared_memory_limit())
-        several = self.passes > 1 and self == self.in_passes(n_out, processors)
-        return enough and several and self.keeps(n_out, k_in, row_tiles)
+        return serves and x + sums + weights <= REGISTERS_FOR_X
 
     def at(self, rows: int) -> GemmConfig:
-        """What was found at a few rows, as it is usually best cut at so many, with the registers that a thread has."""
+        """For `rows` rows, where it was found for a few: what is usually best with the registers that a thread has."""
         if rows <= ROW_TILE:
             return self
         once = replace(self, stages=min(self.stages, SHALLOW), passes=1)
@@ -134,11 +107,13 @@ class GemmConfig:
         return replace(once, tiles=1, stages=min(once.stages, max(2, of_two)))
 
     def fitted(self, k_in: int, shared_memory: int) -> GemmConfig:
-        """The same arithmetic within `shared_memory` bytes, no stage without work; in one pass where sums have no room
-        beside the ring.
+        """The same arithmetic within `shared_memory` bytes per block, and no stage without work.
+
+        In one pass, where the sums have no room beside the ring. Raises ValueError where even the smallest ring is too
+        large.
         """
         all_turns, one = turns(k_in, *self.split) * self.passes, self.warps * self.span * STAGE_BYTES
-        room, least = self.room(shared_memory), min(2, all_turns) * one
+        room, least = self.ring_limit(shared_memory), min(2, all_turns) * one
         if least > room and self.passes > 1:
             return replace(self, passes=1).fitted(k_in, shared_memory)
         if least > room:
@@ -148,33 +123,35 @@ class GemmConfig:
         return replace(self, tiles=tiles, stages=stages)
 
     def shared_bytes(self, k_in: int, row_tiles: int) -> int:
-        """Of a block: the ring of weights, no more of it than there are weights, and the sums of the warps, which take
-        its place where one pass is made.
+        """Bytes of dynamic shared memory that a block needs.
+
+        They hold the ring of weights (never more of it than there are weights) and the sums of the warps. Where one
+        pass is made, the sums take the place of the ring.
         """
-        sums, units = self.sums(self.tiles * row_tiles), -(-k_in // (32 * self.span))
+        sums, units = self.sum_bytes(self.tiles * row_tiles), -(-k_in // (32 * self.span))
         all_weights = units * self.span * self.tiles * STAGE_BYTES
-        return self.ring + sums if self.passes > 1 else max(min(self.ring, all_weights), sums)
+        return self.ring_bytes + sums if self.passes > 1 else max(min(self.ring_bytes, all_weights), sums)
 
     @property
-    def ring(self) -> int:
-        """Its bytes."""
+    def ring_bytes(self) -> int:
+        """Bytes of the ring of stages that weights stream through."""
         return self.stages * self.warps * self.span * self.tiles * STAGE_BYTES
 
-    def room(self, shared_memory: int) -> int:
-        """Of so many bytes, those that the ring may take."""
-        return shared_memory - DECLARED - (self.sums(SUMMED) if self.passes > 1 else 0)
+    def ring_limit(self, shared_memory: int) -> int:
+        """Most bytes that the ring may take of a block's `shared_memory` bytes."""
+        return shared_memory - DECLARED - (self.sum_bytes(SUMMED) if self.passes > 1 else 0)
 
-    def sums(self, tiles: int) -> int:
-        """Bytes of the sums of all warps for a block of `tiles` tiles."""
+    def sum_bytes(self, tiles: int) -> int:
+        """Bytes of the sums of all warps, for a block of `tiles` tiles."""
         return self.warps * min(SUMMED, tiles) * TILE_BYTES
 
 
-def spread(needed: int, blocks: int, processors: int, room: int) -> int:
-    """Bytes of shared memory to ask for where a block needs `needed`, so that each of `processors` SMs, with `room`
-    bytes, holds no more than its share of `blocks`.
+def limit_occupancy(needed: int, blocks: int, processors: int, room: int) -> int:
+    """Bytes of shared memory to ask for where a block needs `needed`, so that none of `processors` SMs, with `room`
+    bytes each, holds more than its share of `blocks`.
 
-    Where kernels start early, the SMs that are free first would else take more blocks, and all wait for these. This is
-    no part of the code whose hash a tuned configuration carries: who changes it tunes anew.
+    Where kernels start early, the SMs that are free first would else take more blocks, and all would wait for these.
+    This is no part of the code whose hash a tuned configuration carries: whoever changes it has to tune anew.
     """
     share = -(-blocks // processors)
     too_many = room // (share + 1) - RESERVED_SHARED + SHARED_UNIT
@@ -187,11 +164,11 @@ def is_small(n_out: int, k_in: int) -> bool:
     return 2 * n_out * k_in < SMALL
 
 
-def widest(k_in: int) -> int:
-    """Chunks that the warps may take in one turn: no more than there are."""
+def most_chunks(k_in: int) -> int:
+    """Most 32-wide chunks of k that the warps may take in one turn: no more than there are."""
     return min(32, max(4, -(-k_in // 32)))
 
 
 def turns(k_in: int, warps: int, span: int) -> int:
-    """Times that a warp takes `span` chunks, until `warps` of them have taken all."""
+    """How often a warp takes `span` chunks, until `warps` of them have taken all of k."""
     return -(-k_in // (32 * warps * span))

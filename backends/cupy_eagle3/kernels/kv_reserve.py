@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced
 from specgate.backends.cupy_eagle3.kernels.slots import Slots
 
 
@@ -26,6 +26,7 @@ class KVReserve(Kernel):
             blocks=blocks,
         )
 
+    @announced
     def __call__(self, kv: KVBlocks, slots: Slots) -> None:
         self.launch(
             "kv_reserve",

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import cache, wraps
+from inspect import signature
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,12 +29,6 @@ OPTIONS: Final = (
     # Every variant of a kernel must round alike: the compiler may not choose where a product and a sum are fused.
     "--fmad=false",
 )
-STATIC_SHARED: Final = 1024
-"""Bytes left for what a kernel declares itself."""
-RESERVED_SHARED: Final = 1024
-"""Bytes that the driver takes for itself, of every block."""
-LEAST_SHARED: Final = 99 * 1024 - STATIC_SHARED
-"""Of a block on sm_120; sm_80 and sm_90 have more."""
 BESIDE_A_STEP: Final = frozenset({"read_memory"})
 """Kernel files that measure the device; no step launches them."""
 ARGUMENT = Tensor | int | float | None
@@ -76,8 +72,22 @@ class Kernel:
         *arguments: ARGUMENT,
         shared_bytes: int | None = None,
     ) -> None:
-        """Launch function `name` of the file: tensors as pointers, None as a null pointer, int as 32 bits, float as
-        float32.
+        """Launch function `name` of the file on the current stream, and tell the listener of it, if there is one."""
+        launch = Launch(self, name, tuple(grid), tuple(block), arguments, shared_bytes)
+        if (listener := LISTENER.get()) is not None:
+            listener.launched(launch)
+        launch()
+
+    def enqueue(
+        self,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        *arguments: ARGUMENT,
+        shared_bytes: int | None = None,
+    ) -> None:
+        """What `launch` does, without telling anybody. Arguments are passed as the kernel takes them: tensors as
+        pointers, None as a null pointer, int as 32 bits, float as float32.
 
         Every kernel of ours waits for the one before it by itself (`dependent.cuh`), and so may be started early.
         """
@@ -96,6 +106,64 @@ class Kernel:
         (status,) = driver.cuLaunchKernelEx(config, pointer, tuple(zip(*map(passed, arguments), strict=True)), 0)
         if status != driver.CUresult.CUDA_SUCCESS:
             raise BackendError(f"{self.spec.stem}.cu: {name}{tuple(grid)}x{tuple(block)}: {status.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What `Kernel.launch` was given. Calling it launches the same once more."""
+
+    kernel: Kernel
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: tuple[ARGUMENT, ...]
+    shared_bytes: int | None = None
+
+    def __call__(self) -> None:
+        self.kernel.enqueue(self.name, self.grid, self.block, *self.arguments, shared_bytes=self.shared_bytes)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(a for a in self.arguments if isinstance(a, Tensor))
+
+    def copied(self, largest: int) -> Launch:
+        """The same on copies of its tensors. Those above `largest` bytes are not copied but shared."""
+        return replace(
+            self,
+            arguments=tuple(a.clone() if isinstance(a, Tensor) and a.nbytes <= largest else a for a in self.arguments),
+        )
+
+
+class Listener(Protocol):
+    """Hears what the launchers of a context do, before they do it."""
+
+    def called(self, kernel: Kernel, named: Mapping[str, Any]) -> None:
+        """`kernel` is called with the arguments `named`; what it launches for this call comes next."""
+
+    def launched(self, launch: Launch) -> None:
+        """`launch` is made."""
+
+
+LISTENER: Final[ContextVar[Listener | None]] = ContextVar("LISTENER", default=None)
+"""The listener of the current context; usually there is none. Replaying a captured graph does not ask for it."""
+Parameters = ParamSpec("Parameters")
+Launcher = TypeVar("Launcher", bound=Kernel)
+
+
+def announced(
+    call: Callable[Concatenate[Launcher, Parameters], None],
+) -> Callable[Concatenate[Launcher, Parameters], None]:
+    """Decorates the `__call__` of every launcher: it tells the listener, if there is one, what it is called with."""
+    bind = signature(call).bind
+
+    @wraps(call)
+    def announcing(kernel: Launcher, /, *arguments: Parameters.args, **keywords: Parameters.kwargs) -> None:
+        if (listener := LISTENER.get()) is not None:
+            named = dict(bind(kernel, *arguments, **keywords).arguments)
+            listener.called(kernel, {name: value for name, value in named.items() if name != "self"})
+        call(kernel, *arguments, **keywords)
+
+    return announcing
 
 
 @cache
@@ -119,26 +187,6 @@ def passed(argument: ARGUMENT) -> tuple[int | float, Any]:
             return argument, ctypes.c_int
         case _:
             return argument, ctypes.c_float
-
-
-def shared_memory_limit() -> int:
-    """Bytes of shared memory that a block may have on the current GPU; without one, on the smallest we compile for."""
-    if not torch.cuda.is_available():
-        return LEAST_SHARED
-    import cupy
-
-    attributes: Mapping[str, int] = cupy.cuda.Device(torch.cuda.current_device()).attributes
-    return attributes["MaxSharedMemoryPerBlockOptin"] - STATIC_SHARED
-
-
-def multiprocessors() -> tuple[int, int] | None:
-    """How many the current GPU has, and the bytes of shared memory of each; without a GPU None."""
-    if not torch.cuda.is_available():
-        return None
-    import cupy
-
-    attributes: Mapping[str, int] = cupy.cuda.Device(torch.cuda.current_device()).attributes
-    return attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerMultiprocessor"]
 
 
 def expect(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:

@@ -9,8 +9,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import MAX_ROWS, ROW_TILE, GemmConfig, is_small, spread
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect, multiprocessors, shared_memory_limit
+from specgate.backends.cupy_eagle3.device import multiprocessors, shared_memory_limit
+from specgate.backends.cupy_eagle3.kernels.gemm_config import MAX_ROWS, ROW_TILE, GemmConfig, is_small, limit_occupancy
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
 NORM_GROUP: Final = 8
@@ -71,7 +72,7 @@ class MatmulRows(Kernel):
         self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
         shared, gpu = self.config.shared_bytes(k_in, tiles), multiprocessors()
         if gpu is not None and not is_small(*self.weight):
-            shared = spread(shared, self.blocks, *gpu)
+            shared = limit_occupancy(shared, self.blocks, gpu.count, gpu.shared_memory)
         super().__init__(
             "matmul_rows",
             n_out=n_out,
@@ -86,8 +87,8 @@ class MatmulRows(Kernel):
             stages=self.config.stages,
             weight_tiles=self.config.tiles,
             passes=self.config.passes,
-            kept=int(self.config.keeps(*self.weight, tiles)),
-            held=self.config.held,
+            kept=int(self.config.x_in_registers(*self.weight, tiles)),
+            held=self.config.delay_dependents,
             shared_bytes=shared,
         )
 
@@ -103,8 +104,8 @@ class MatmulRows(Kernel):
         """Its rows and columns."""
         return (1 + (self.epilogue is Epilogue.SWIGLU)) * self.n_out, self.k_in
 
-    def recut(self, config: GemmConfig) -> MatmulRows:
-        """The same product, cut otherwise."""
+    def retiled(self, config: GemmConfig) -> MatmulRows:
+        """The same product with another configuration."""
         return MatmulRows(
             *(self.n_out, self.k_in, self.epilogue, self.rows, config),
             scaled=self.scaled,
@@ -112,6 +113,7 @@ class MatmulRows(Kernel):
             chooses=self.chooses,
         )
 
+    @announced
     def __call__(
         self,
         out: Tensor,

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 
 THREADS: Final = 256
 LOADS: Final = 8
@@ -25,6 +25,7 @@ class ReadMemory(Kernel):
     def __init__(self) -> None:
         super().__init__("read_memory", threads=THREADS, loads=LOADS)
 
+    @announced
     def __call__(self, out: Tensor, words: Tensor) -> None:
         count = words.numel()
         if count % BLOCK_WORDS:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
 from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
 from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureRows
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, DraftBuffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, norm_of
@@ -48,6 +51,18 @@ class Chain:
             norm_before_residual=g.norm_before_residual,
             max_rows=sizes.max_rows,
         )
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Path → launcher, in stream order. Those of `step` are there for K = 1, too, which never runs them."""
+        return {
+            "feature_rows": self.feature_rows,
+            "fc": self.fc,
+            "input": self.input,
+            **{f"extension.{name}": kernel for name, kernel in self.extension.kernels().items()},
+            "lm_head": self.lm_head,
+            "token": self.token,
+            **{f"step.{name}": kernel for name, kernel in self.step.kernels().items()},
+        }
 
     def __call__(self, b: Buffers) -> None:
         """Leave K drafts per active slot in `b.slots.drafts`."""

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from specgate.backends.cupy_eagle3.kernels.commit import Commit
 from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.chain import Chain
 from specgate.backends.cupy_eagle3.step.verify import Verify
-from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
-from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
+from specgate.backends.cupy_eagle3.tuned.gemms import Configurations, Gemms
+from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
 
 
 class Cycle:
     """The launches of a step of spec-`k` over `slots` slots, in stream order; no allocation, no read, no wait."""
 
     def __init__(
-        self, target: Target, draft: Draft | None, sizes: Sizes, slots: int, k: int, tuned: Tuned = NOTHING_TUNED
+        self,
+        target: Target,
+        draft: Draft | None,
+        sizes: Sizes,
+        slots: int,
+        k: int,
+        tuned: Configurations = NOTHING_TUNED,
     ) -> None:
+        """`tuned`: where the configurations of its products are looked up. Raises ValueError for K without a draft."""
         if k and draft is None:
             raise ValueError(f"spec-{k} without a draft")
         self.slots, self.k = slots, k
@@ -32,6 +42,19 @@ class Cycle:
     @property
     def name(self) -> str:
         return f"EAGLE_CYCLE_SPEC_{self.k}" if self.k else "BASE_DECODE_STEP"
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Every launcher of the step by its path, such as `verify.layer.qkv`, in stream order.
+
+        A launcher that a step calls several times stands where it is called first.
+        """
+        chain = self.chain.kernels() if self.chain else {}
+        return {
+            "reserve": self.reserve,
+            **{f"chain.{path}": kernel for path, kernel in chain.items()},
+            **{f"verify.{path}": kernel for path, kernel in self.verify.kernels().items()},
+            "commit": self.commit,
+        }
 
     def __call__(self, b: Buffers) -> None:
         rows = b.slots.rows(self.slots, self.k + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import LayerBuffers, Pages
@@ -64,6 +66,16 @@ class Layer:
         self.o = gemms(f"{whose}_O", hidden, heads.width, going_on, feeds_norm=True)
         self.gate_up = gemms(f"{whose}_FFN_GATE_UP", geometry.intermediate, hidden, going_on, scaled=True)
         self.down = gemms(f"{whose}_FFN_DOWN", hidden, geometry.intermediate, going_on, feeds_norm=True)
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Name → launcher, in stream order."""
+        return {
+            "qkv": self.qkv,
+            "attention": self.attention,
+            "o": self.o,
+            "gate_up": self.gate_up,
+            "down": self.down,
+        }
 
     def __call__(
         self,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from specgate.backends.cupy_eagle3.kernels.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.slots import Fault, Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Target
@@ -34,6 +37,16 @@ class Verify:
         self.layer = Layer(g, sizes, slots, gemms, "TARGET", rows=rows_per_slot, asking=rows_per_slot, names=NAMES)
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True, chooses=True)
         self.accept = Accept(rows_per_slot, sizes.max_rows)
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Path → launcher, in stream order. `capture` is there without boundaries, too, where it never runs."""
+        return {
+            "embed": self.embed,
+            "capture": self.capture,
+            **{f"layer.{name}": kernel for name, kernel in self.layer.kernels().items()},
+            "lm_head": self.lm_head,
+            "accept": self.accept,
+        }
 
     def __call__(self, b: Buffers, rows: Rows) -> None:
         """Leave logits and greedy choices of every row, its keys and values, and its captured features."""

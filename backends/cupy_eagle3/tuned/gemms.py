@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
-from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
+from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
 from specgate.tuning.gemms import GemmShape
 
 OF_A_LAYER: Final[Mapping[str, Epilogue]] = {
@@ -40,10 +40,17 @@ class Lookup:
     hit: bool
 
 
-class Gemms:
-    """Makes the launchers of one step, and remembers what it was asked for."""
+class Configurations(Protocol):
+    """Where the configuration of a product is looked up: `Tuned`, or what a search is trying."""
 
-    def __init__(self, tuned: Tuned = NOTHING_TUNED) -> None:
+    def find(self, shape: GemmShape) -> GemmConfig | None:
+        """For a step of `shape.m` rows; None where none is known."""
+
+
+class Gemms:
+    """Makes the launchers of the products of one step, and remembers which products it was asked for."""
+
+    def __init__(self, tuned: Configurations = NOTHING_TUNED) -> None:
         self.tuned = tuned
         self.lookups: list[Lookup] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -27,21 +27,32 @@ def code_sha256() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
-    """How the work on one weight is cut: `config`, and `at_rows`, which splits k alike, at some numbers of rows."""
+class WeightConfig:
+    """How the work on one weight is divided at every number of rows: as `at_rows` says where it has been measured, else
+    by `config`. All of these split k alike.
+    """
 
     config: GemmConfig
     at_rows: Mapping[int, GemmConfig] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, gemm: TunedGemm) -> Cuts:
-        at_rows = {rows: GemmConfig(**config) for rows, config in sorted(gemm.at_rows.items())}
-        return cls(GemmConfig(**gemm.config), at_rows)
+    def of(cls, gemm: TunedGemm) -> WeightConfig:
+        at_rows = {rows: GemmConfig.from_stored(config) for rows, config in sorted(gemm.at_rows.items())}
+        return cls(GemmConfig.from_stored(gemm.config), at_rows)
 
     def at(self, rows: int) -> GemmConfig:
         """At a number of rows that was not measured, as at the nearest that takes as many tiles of eight rows."""
         near = [known for known in self.at_rows if -(-known // ROW_TILE) == -(-rows // ROW_TILE)]
         return self.at_rows[min(near, key=lambda known: (abs(known - rows), known))] if near else self.config.at(rows)
+
+    def identity(self) -> str:
+        """What `Tuned.sha256` hashes. Stored runs carry such hashes, so names in this text stay as they once were."""
+        at_rows = ", ".join(f"{rows}: {identity(config)}" for rows, config in self.at_rows.items())
+        return f"Cuts(config={identity(self.config)}, at_rows={{{at_rows}}})"
+
+
+def identity(config: GemmConfig) -> str:
+    return f"GemmConfig({', '.join(f'{name}={value}' for name, value in config.stored().items())})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,7 @@ class Tuned:
     def find(self, shape: GemmShape) -> GemmConfig | None:
         """For a step of `shape.m` rows."""
         found = self.entry(shape)
-        return Cuts.of(found).at(shape.m) if found else None
+        return WeightConfig.of(found).at(shape.m) if found else None
 
     def entry(self, shape: GemmShape) -> TunedGemm | None:
         """Of the weight of `shape`, what the first source with a configuration of use holds."""
@@ -96,7 +107,8 @@ class Tuned:
         """Of the configurations of these shapes' weights: two engines with the same one compute in the same order."""
         entries = {shape.weight: self.entry(shape) for shape in shapes}
         chosen = sorted(
-            (weight, str(Cuts.of(found) if found else Cuts(GemmConfig()))) for weight, found in entries.items()
+            (weight, (WeightConfig.of(found) if found else WeightConfig(GemmConfig())).identity())
+            for weight, found in entries.items()
         )
         return hashlib.sha256(repr(chosen).encode()).hexdigest()
 
@@ -126,15 +138,15 @@ def stale(gemm: TunedGemm) -> str | None:
 
 def unusable(config: Mapping[str, int], gemm: TunedGemm) -> str | None:
     """Why one of the configurations of `gemm` is of no use."""
-    known, given = {field.name for field in fields(GemmConfig)}, set(config)
+    known, given = set(GemmConfig().stored()), set(config)
     if known != given:
         return f"has configurations of {', '.join(sorted(given))}; the kernel takes {', '.join(sorted(known))}"
-    cut, usual = GemmConfig(**config), GemmConfig(**gemm.config)
-    if not cut.possible(gemm.n, gemm.k):
+    own, usual = GemmConfig.from_stored(config), GemmConfig.from_stored(gemm.config)
+    if not own.possible(gemm.n, gemm.k):
         return f"config of {gemm.n} x {gemm.k} is none that the kernel can have: {dict(config)}"
-    if cut.split != usual.split:
+    if own.split != usual.split:
         return (
-            f"at_rows of {gemm.n} x {gemm.k} splits k by {cut.warps} warps of {cut.span} chunks, config by "
+            f"at_rows of {gemm.n} x {gemm.k} splits k by {own.warps} warps of {own.span} chunks, config by "
             f"{usual.warps} of {usual.span}: bits would depend on the rows"
         )
     return None

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specgate.backends.cupy_eagle3.device import Multiprocessors
 from specgate.backends.cupy_eagle3.engine.retile import config_of, recut
 from specgate.backends.cupy_eagle3.kernels import attention
 from specgate.backends.cupy_eagle3.kernels.attention import (
@@ -62,7 +63,7 @@ def test_each_regime_has_its_configuration(monkeypatch: pytest.MonkeyPatch) -> N
 def test_attention_is_cut_into_whole_waves_of_blocks(
     monkeypatch: pytest.MonkeyPatch, heads: Heads, slots: int, tile: int, blocks: int
 ) -> None:
-    monkeypatch.setattr(attention, "multiprocessors", lambda: (132, 228 * 1024))
+    monkeypatch.setattr(attention, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024))
     monkeypatch.setattr(attention, "shared_memory_limit", lambda: 226 * 1024)
     config = usual_config(heads, slots)
     assert config.kv_tile == tile

@@ -14,8 +14,9 @@ import torch
 
 from specgate.api import OpenRequest
 from specgate.backends.cupy_eagle3.backend import BACKEND
+from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.engine import open as opening
-from specgate.backends.cupy_eagle3.engine.open import first_gpu, usable_draft
+from specgate.backends.cupy_eagle3.engine.open import usable_draft
 from specgate.backends.eagle3.pair import load_target
 from specgate.backends.eagle3.tiny import write_random_pair
 from specgate.core import PairRef

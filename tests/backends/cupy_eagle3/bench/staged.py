@@ -24,7 +24,7 @@ def no_launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def note(kernel: Kernel, name: str, *arguments: object, **keywords: object) -> None:
         launched.append(name)
 
-    monkeypatch.setattr(Kernel, "launch", note)
+    monkeypatch.setattr(Kernel, "enqueue", note)
     nvtx = SimpleNamespace(RangePush=lambda name: None, RangePop=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))

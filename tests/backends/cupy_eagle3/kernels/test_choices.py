@@ -165,10 +165,10 @@ def test_only_a_product_that_leaves_its_results_as_they_are_chooses() -> None:
             MatmulRows(64, 64, epilogue, 1, chooses=True)
 
 
-def test_a_product_chooses_however_it_is_cut() -> None:
+def test_a_product_chooses_however_it_is_tiled() -> None:
     made = MatmulRows(64, 64, Epilogue.PLAIN, 1, scaled=True, chooses=True)
-    assert made.recut(GemmConfig(8, 1, 2, 2, 1)).chooses
-    assert not MatmulRows(64, 64, Epilogue.PLAIN, 1).recut(GemmConfig(8, 1, 2, 2, 1)).chooses
+    assert made.retiled(GemmConfig(8, 1, 2, 2, 1)).chooses
+    assert not MatmulRows(64, 64, Epilogue.PLAIN, 1).retiled(GemmConfig(8, 1, 2, 2, 1)).chooses
 
 
 def test_choices_go_to_a_product_that_makes_them_and_to_no_other() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import specgate
+from specgate.backends.cupy_eagle3.device import Multiprocessors
 from specgate.backends.cupy_eagle3.kernels import attention, loader, matmul_rows
 from specgate.backends.cupy_eagle3.kernels.attention import Attention, usual_config
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
@@ -188,7 +189,7 @@ def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted
     monkeypatch: pytest.MonkeyPatch, heads: Heads
 ) -> None:
     monkeypatch.setattr(attention, "shared_memory_limit", lambda: 226 * 1024)
-    monkeypatch.setattr(attention, "multiprocessors", lambda: (132, 228 * 1024))
+    monkeypatch.setattr(attention, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024))
     cut = [(usual_config(heads, slots), rows) for slots in (1, 4) for rows in (1, 4, 8)]
     outcomes = compile_all("sm_90", [Attention(heads, rows, config=config).spec for config, rows in cut])
     for (config, _), outcome in zip(cut, outcomes, strict=True):

@@ -85,7 +85,7 @@ def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int
         shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
         launches.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments, shared))
 
-    monkeypatch.setattr(Kernel, "launch", record)
+    monkeypatch.setattr(Kernel, "enqueue", record)
     nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.bench import oracles
+from specgate.backends.cupy_eagle3.device import RESERVED_SHARED, multiprocessors
 from specgate.backends.cupy_eagle3.kernels.gemm_config import DECLARED, GemmConfig
-from specgate.backends.cupy_eagle3.kernels.loader import RESERVED_SHARED, function, multiprocessors
+from specgate.backends.cupy_eagle3.kernels.loader import function
 from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from tests.backends.cupy_eagle3.kernels.device import normal, poisoned, relative_error, rows_of
 
 pytestmark = pytest.mark.gpu
@@ -126,7 +128,7 @@ def test_a_residual_leaves_the_next_norms_input(n: int, k: int) -> None:
 @pytest.mark.parametrize(("n", "k"), [(960, 576), (6144, 4096), (33, 32)])
 def test_every_configuration_agrees_with_float64_and_with_itself(n: int, k: int) -> None:
     x, weight = normal(40, k), normal(n, k, seed=1)
-    for config in GemmConfig.candidates(n, k)[::3]:
+    for config in candidates(n, k)[::3]:
         got = []
         for rows in (40, 1, 9):
             out = poisoned(rows, n, dtype=torch.float32)
@@ -195,8 +197,8 @@ def test_an_sm_has_room_for_its_share_of_a_large_products_blocks_and_for_no_more
     assert status == driver.CUresult.CUDA_SUCCESS
     gpu = multiprocessors()
     assert gpu is not None
-    share, needed = -(-kernel.blocks // gpu[0]), kernel.config.shared_bytes(k, 1)
-    assert at_once == min(share, gpu[1] // (needed + DECLARED + RESERVED_SHARED))
+    share, needed = -(-kernel.blocks // gpu.count), kernel.config.shared_bytes(k, 1)
+    assert at_once == min(share, gpu.shared_memory // (needed + DECLARED + RESERVED_SHARED))
 
 
 def test_products_that_feed_each_other_do_not_overtake_each_other() -> None:

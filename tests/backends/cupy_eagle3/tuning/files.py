@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ def gemm(n: int, k: int, config: GemmConfig | None = None, **changes: Any) -> Tu
         n=n,
         k=k,
         tags=("TARGET_O",),
-        config=asdict(config or GemmConfig()),
+        config=(config or GemmConfig()).stored(),
         tried=2,
         left_out={},
         us={1: 2.0, 8: 2.5},

@@ -11,6 +11,7 @@ from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
 from specgate.pairs.plant.geometries import GEOMETRIES
 from specgate.tuning.gemms import GemmShape
@@ -66,7 +67,7 @@ def test_without_a_draft_there_are_the_targets_products_only() -> None:
 @pytest.fixture
 def half_tuned(tmp_path: Path) -> tuple[Tuned, GemmConfig]:
     """Only the weight 512 x 512 of the tiny pair is tuned: O of target and draft, and the LM head of 512 tokens."""
-    other = next(config for config in GemmConfig.candidates(512, 512) if config.warps != GemmConfig().warps)
+    other = next(config for config in candidates(512, 512) if config.warps != GemmConfig().warps)
     return Tuned.on(DEVICE, written(tmp_path / "t.json", gemm(512, 512, other))), other
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,13 @@ from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import with_headers
 from specgate.backends.cupy_eagle3.tuned import lookup as tuned
 from specgate.backends.cupy_eagle3.tuned.lookup import KERNEL, NOTHING_TUNED, Tuned, code_sha256
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.errors import UsageError
 from specgate.tuning.gemms import GemmShape, TunedGemm
 from tests.backends.cupy_eagle3.tuning.files import DEVICE, gemm, written
 
 SHAPE = GemmShape("TARGET_O", 4096, 4096, 4)
-OTHER = next(config for config in GemmConfig.candidates(*SHAPE.weight) if config != GemmConfig())
+OTHER = next(config for config in candidates(*SHAPE.weight) if config != GemmConfig())
 
 
 def test_a_weight_is_split_alike_whatever_the_product_and_the_rows(tmp_path: Path) -> None:
@@ -41,20 +42,20 @@ def test_a_weight_is_split_alike_whatever_the_product_and_the_rows(tmp_path: Pat
         (
             replace(gemm(4096, 4096), config={"warps": 8, "tile": 16}),
             DEVICE,
-            f"has configurations of tile, warps; the kernel takes {', '.join(sorted(asdict(GemmConfig())))}",
+            f"has configurations of tile, warps; the kernel takes {', '.join(sorted(GemmConfig().stored()))}",
         ),
         (
-            replace(gemm(4096, 4096), config={**asdict(GemmConfig()), "warps": 7}),
+            replace(gemm(4096, 4096), config={**GemmConfig().stored(), "warps": 7}),
             DEVICE,
             "config of 4096 x 4096 is none that the kernel can have",
         ),
         (
-            gemm(4096, 4096, at_rows={4: {**asdict(GemmConfig()), "warps": 8}}),
+            gemm(4096, 4096, at_rows={4: {**GemmConfig().stored(), "warps": 8}}),
             DEVICE,
             "at_rows of 4096 x 4096 splits k by 8 warps of 2 chunks, config by 16 of 2: bits would",
         ),
         (
-            gemm(4096, 4096, at_rows={4: {**asdict(GemmConfig()), "passes": 0}}),
+            gemm(4096, 4096, at_rows={4: {**GemmConfig().stored(), "passes": 0}}),
             DEVICE,
             "config of 4096 x 4096 is none that the kernel can have",
         ),
@@ -120,7 +121,7 @@ def test_at_some_rows_a_weight_is_cut_otherwise_and_at_others_as_at_the_nearest_
     tmp_path: Path,
 ) -> None:
     one, four, sixteen = (replace(GemmConfig(), stages=stages) for stages in (1, 2, 4))
-    at_rows = {rows: asdict(config) for rows, config in ((1, one), (4, four), (16, sixteen))}
+    at_rows = {rows: config.stored() for rows, config in ((1, one), (4, four), (16, sixteen))}
     known = Tuned.on(DEVICE, written(tmp_path / "t.json", gemm(4096, 4096, at_rows=at_rows)))
     found = {rows: known.find(replace(SHAPE, m=rows)) for rows in (1, 2, 3, 4, 8, 9, 16, 17, 64)}
     assert found == {
@@ -137,7 +138,7 @@ def test_engines_have_the_same_fingerprint_where_their_configurations_are_the_sa
     assert default.sha256([SHAPE]) == NOTHING_TUNED.sha256([SHAPE, GemmShape("EAGLE3_O", 4096, 4096, 1)])
     assert another.sha256([SHAPE]) != default.sha256([SHAPE])
     assert another.sha256([SHAPE]) == another.sha256([replace(SHAPE, m=16)])
-    at_rows = {4: asdict(replace(GemmConfig(), stages=2))}
+    at_rows = {4: replace(GemmConfig(), stages=2).stored()}
     moved = Tuned.on(DEVICE, written(tmp_path / "c.json", gemm(4096, 4096, at_rows=at_rows)))
     assert moved.sha256([SHAPE]) != default.sha256([SHAPE])
 

@@ -13,6 +13,7 @@ from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
 from specgate.core import Budget, Role
 from specgate.tuning.gemm_files import read_shapes
@@ -38,7 +39,7 @@ def tuned(folder: Path, configs: dict[tuple[int, int], GemmConfig]) -> Tuned:
 def other_split(n: int, k: int) -> GemmConfig:
     """A configuration that adds in another order than the default does."""
     default = GemmConfig()
-    return next(c for c in GemmConfig.candidates(n, k) if (c.warps, c.span) != (default.warps, default.span))
+    return next(c for c in candidates(n, k) if (c.warps, c.span) != (default.warps, default.span))
 
 
 def test_a_block_counts_its_lookups_and_the_log_holds_what_was_run(tmp_path: Path) -> None:
