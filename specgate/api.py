@@ -179,7 +179,7 @@ class TunableEngine(Engine, Protocol):
         Raises UsageError for knobs and values that it does not have.
         """
 
-    def cut_attention(self, config: AttentionConfig) -> None:
+    def retile_attention(self, config: AttentionConfig) -> None:
         """Decode with `config` from now on. Raises UsageError for knobs and values that it does not have."""
 
     def attention_tiles(self, role: Role) -> TileStatistics:

@@ -39,7 +39,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class VisibleCache:
     """The newest `rows` positions of a slot, of which the last stands at `last`, and what they see of the cache."""
 
     rows: int
@@ -58,10 +58,10 @@ class Span:
         return self.last + 1 - self.first
 
 
-def span_of(kernel: Attention, named: Mapping[str, Any], context: int) -> Span:
+def visible_cache(kernel: Attention, named: Mapping[str, Any], context: int) -> VisibleCache:
     """Of an attention call over slots of `context` positions."""
     rows = kernel.rows_per_slot
-    return Span(rows, context + int(named["offset"]) + rows - 1, kernel.window)
+    return VisibleCache(rows, context + int(named["offset"]) + rows - 1, kernel.window)
 
 
 def account(call: Call, context: int) -> Mapping[str, Account]:
@@ -76,37 +76,37 @@ def matmul(kernel: MatmulRows, named: Mapping[str, Any], context: int) -> Mappin
     if kernel.scaled:
         size += rows * k // NORM_GROUP * FLOAT
     if kernel.feeds_norm:
-        size += normed(rows, n)
+        size += pre_norm_bytes(rows, n)
     if kernel.chooses:
         size += rows * LONG
     return {"matmul_rows": Account(f"{rows}×{n}×{k}", size)}
 
 
-def normed(rows: int, hidden: int) -> int:
+def pre_norm_bytes(rows: int, hidden: int) -> int:
     """What leaving the next norm's input takes: its weight, undivided rows, and sums of squares."""
     return hidden * BF16 + rows * (hidden * BF16 + hidden // NORM_GROUP * FLOAT)
 
 
 def attention(kernel: Attention, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
     """Older positions are read, new ones are taken from their projections and written, queries are read."""
-    h, slots, span = kernel.heads, named["rows"].slots, span_of(kernel, named, context)
+    h, slots, visible = kernel.heads, named["rows"].slots, visible_cache(kernel, named, context)
     position = 2 * h.kv_heads * h.head_dim
     new = slots * kernel.appended * position * (FLOAT + BF16)
-    queries = slots * span.rows * h.width * FLOAT
-    cached = slots * (span.seen - min(span.seen, kernel.appended)) * position * BF16
+    queries = slots * visible.rows * h.width * FLOAT
+    cached = slots * (visible.seen - min(visible.seen, kernel.appended)) * position * BF16
     tile = kernel.config.kv_tile
-    parts = span.last // tile - span.first // tile + 1
-    partial = slots * span.rows * h.heads * parts * (h.head_dim + 2) * FLOAT
-    out = slots * span.rows * h.width * BF16
+    parts = visible.last // tile - visible.first // tile + 1
+    partial = slots * visible.rows * h.heads * parts * (h.head_dim + 2) * FLOAT
+    out = slots * visible.rows * h.width * BF16
     return {
-        "attention": Account(f"{slots}×{span.rows} over {span.seen}", cached + new + queries),
-        "attention_combine": Account(f"{slots}×{span.rows}×{h.heads} of {parts}", partial + out),
+        "attention": Account(f"{slots}×{visible.rows} over {visible.seen}", cached + new + queries),
+        "attention_combine": Account(f"{slots}×{visible.rows}×{h.heads} of {parts}", partial + out),
     }
 
 
 def embed_rows(kernel: EmbedRows, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
     rows, h = named["rows"].most, kernel.hidden
-    return {"embed_rows": Account(f"{rows}×{h}", rows * (h * (BF16 + FLOAT) + INT) + normed(rows, h))}
+    return {"embed_rows": Account(f"{rows}×{h}", rows * (h * (BF16 + FLOAT) + INT) + pre_norm_bytes(rows, h))}
 
 
 def feature_capture(kernel: FeatureCapture, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:

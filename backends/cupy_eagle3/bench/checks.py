@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench import oracles
-from specgate.backends.cupy_eagle3.bench.accounts import span_of
+from specgate.backends.cupy_eagle3.bench.accounts import visible_cache
 from specgate.backends.cupy_eagle3.bench.oracles import relative_error
 from specgate.backends.cupy_eagle3.bench.stage import Stage
 from specgate.backends.cupy_eagle3.kernels.accept import Accept
@@ -29,7 +29,7 @@ from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE
 from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, PreNormRows
 from specgate.backends.cupy_eagle3.step.recording import Call
 from specgate.backends.eagle3.geometry import DraftGeometry
 
@@ -75,23 +75,23 @@ def poison(*outputs: Tensor) -> None:
         out.fill_(math.nan)
 
 
-def divided(normed: Normed, rows: int, eps: float) -> Tensor:
+def divided(pre_norm: PreNormRows, rows: int, eps: float) -> Tensor:
     """What a norm would have given, float64: the rows over their root mean square."""
-    mean = normed.squares[:rows].double().sum(-1, keepdim=True) / normed.rows.shape[1]
-    return normed.rows[:rows].double() * torch.rsqrt(mean + eps)
+    mean = pre_norm.squares[:rows].double().sum(-1, keepdim=True) / pre_norm.rows.shape[1]
+    return pre_norm.rows[:rows].double() * torch.rsqrt(mean + eps)
 
 
-def norm_input(normed: Normed, stream: Tensor, weight: Tensor) -> Iterator[Finding]:
+def norm_input(pre_norm: PreNormRows, stream: Tensor, weight: Tensor) -> Iterator[Finding]:
     """What a kernel leaves for the norm with `weight` of the float32 rows `stream`."""
     rows, wide = len(stream), stream.double()
-    yield close(normed.rows[:rows], wide * weight.double(), ROUNDED)
-    yield close(normed.squares[:rows], wide.square().view(rows, normed.squares.shape[1], -1).sum(-1), SUMS)
+    yield close(pre_norm.rows[:rows], wide * weight.double(), ROUNDED)
+    yield close(pre_norm.squares[:rows], wide.square().view(rows, pre_norm.squares.shape[1], -1).sum(-1), SUMS)
 
 
 def matmul(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
     kernel: Any = call.kernel
     out, rows, given, weight = named["out"], named["rows"].most, named["x"], named["weight"]
-    x = divided(given, rows, named["eps"]) if isinstance(given, Normed) else given[:rows]
+    x = divided(given, rows, named["eps"]) if isinstance(given, PreNormRows) else given[:rows]
     if kernel.epilogue is Epilogue.RESIDUAL:
         want, norm = out[:rows].double() + oracles.matmul_rows(x, weight), named.get("norm")
         if norm is not None:
@@ -117,34 +117,34 @@ def attention(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Fi
     """What enters the cache, then what is read out of it."""
     kernel: Any = call.kernel
     h, rows, table = kernel.heads, named["rows"], named["block_table"]
-    span, both = span_of(kernel, named, stage.context), h.heads + h.kv_heads
+    visible, both = visible_cache(kernel, named, stage.context), h.heads + h.kv_heads
     poison(named["out"][: rows.most], *named["partial"])
     call()
     for slot in range(rows.slots):
-        blocks = table[slot, : span.last // BLOCK + 1].long()
+        blocks = table[slot, : visible.last // BLOCK + 1].long()
         keys = named["k_pages"][blocks].transpose(0, 1).flatten(1, 2)
         values = named["v_pages"][blocks].permute(1, 0, 3, 2).flatten(1, 2)
         for t in range(kernel.appended):
             # Where the draft extends, which the stage lets it do over all rows, the last one asks.
-            position = span.last - kernel.appended + 1 + t
+            position = visible.last - kernel.appended + 1 + t
             heads = named["qkv"][slot * kernel.appended + t].view(-1, h.head_dim)
             turned = oracles.rope(heads[:both], *(angles[position] for angles in named["table"]))
             yield close(keys[:, position], turned[h.heads :], ROUNDED)
             yield equal(values[:, position], heads[both:].bfloat16())
-            asking = t - kernel.appended + span.rows
-            if asking >= 0:
-                want = oracles.attention(turned[: h.heads], keys, values, position, span.window)
-                yield close(named["out"][slot * span.rows + asking], want.flatten(), ATTENDED)
+            query_row = t - kernel.appended + visible.rows
+            if query_row >= 0:
+                want = oracles.attention(turned[: h.heads], keys, values, position, visible.window)
+                yield close(named["out"][slot * visible.rows + query_row], want.flatten(), ATTENDED)
 
 
 def embed_rows(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
-    rows, slots, normed = named["rows"], named["slots"], named["normed"]
-    poison(named["x"][: rows.most], normed.rows[: rows.most], normed.squares[: rows.most])
+    rows, slots, pre_norm = named["rows"], named["slots"], named["pre_norm"]
+    poison(named["x"][: rows.most], pre_norm.rows[: rows.most], pre_norm.squares[: rows.most])
     call()
     tokens = torch.cat((slots.root[: rows.slots, None], slots.drafts[: rows.slots, : rows.per_slot - 1]), dim=1)
     want = named["embedding"][tokens.flatten().long()].float()
     yield equal(named["x"][: rows.most], want)
-    yield from norm_input(normed, want, named["norm_weight"])
+    yield from norm_input(pre_norm, want, named["norm_weight"])
 
 
 def feature_capture(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
@@ -188,7 +188,7 @@ def draft_token(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[
     chosen = torch.randint_like(named["choices"][:count], len(named["target_ids"]))
     named["choices"][:count] = packed(chosen)
     tokens = named["target_ids"][chosen]
-    own = divided(named["normed"], count, named["eps"]) if draft_of(stage).norm_output else named["stream"][:count]
+    own = divided(named["pre_norm"], count, named["eps"]) if draft_of(stage).norm_output else named["stream"][:count]
     want = oracles.draft_input(w.embedding[tokens.long()], own.clone(), w.embedding_norm, w.feature_norm, named["eps"])
     slots.drafts[:count, named["index"]] = -1
     if out is not None:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.bench.accounts import Span, span_of
+from specgate.backends.cupy_eagle3.bench.accounts import VisibleCache, visible_cache
 from specgate.backends.cupy_eagle3.bench.timing import inputs_to_rotate, time_launches
 from specgate.backends.cupy_eagle3.device import l2_bytes
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
@@ -52,10 +52,10 @@ def peers_of(call: Call, weights: Sequence[Tensor], context: int) -> Iterator[Pe
             yield cublas(call, weights)
         case Attention():
             kernel, slots = call.kernel, call.named["rows"].slots
-            span = span_of(kernel, call.named, context)
-            yield torch_attention(kernel.heads, slots, span)
+            visible = visible_cache(kernel, call.named, context)
+            yield torch_attention(kernel.heads, slots, visible)
             if find_spec("flashinfer") is not None:
-                yield flashinfer(kernel.heads, slots, span)
+                yield flashinfer(kernel.heads, slots, visible)
 
 
 def timed(peer: Peer) -> PeerTiming:
@@ -88,21 +88,21 @@ def cublas(call: Call, weights: Sequence[Tensor]) -> Peer:
     return Peer("cuBLAS", weights[0].nbytes, make)
 
 
-def torch_attention(h: Heads, slots: int, span: Span) -> Peer:
+def torch_attention(h: Heads, slots: int, visible: VisibleCache) -> Peer:
     """`scaled_dot_product_attention` over contiguous keys and values; every row sees all of them."""
-    shape = (slots, h.kv_heads, span.seen, h.head_dim)
+    shape = (slots, h.kv_heads, visible.seen, h.head_dim)
 
     def make(inputs: int) -> Callable[[int], object]:
-        q = random(slots, h.heads, span.rows, h.head_dim)
+        q = random(slots, h.heads, visible.rows, h.head_dim)
         keys, values = (random(inputs, *shape) for _ in range(2))
         return lambda i: F.scaled_dot_product_attention(q, keys[i], values[i], enable_gqa=True)
 
-    return Peer("SDPA", cached_bytes(h, slots, span), make)
+    return Peer("SDPA", cached_bytes(h, slots, visible), make)
 
 
-def flashinfer(h: Heads, slots: int, span: Span) -> Peer:
+def flashinfer(h: Heads, slots: int, visible: VisibleCache) -> Peer:
     """FlashInfer's attention of a few query rows over a paged cache, each row seeing what is before it."""
-    pages = -(-span.seen // PAGE)
+    pages = -(-visible.seen // PAGE)
 
     def make(inputs: int) -> Callable[[int], object]:
         library: Any = import_module("flashinfer")
@@ -110,23 +110,23 @@ def flashinfer(h: Heads, slots: int, span: Span) -> Peer:
         wrapper = library.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
         each = torch.arange(slots + 1, dtype=torch.int32, device="cuda")
         wrapper.plan(
-            each * span.rows,
+            each * visible.rows,
             each * pages,
             torch.randperm(slots * pages, device="cuda").int(),
-            torch.full((slots,), (span.seen - 1) % PAGE + 1, dtype=torch.int32, device="cuda"),
+            torch.full((slots,), (visible.seen - 1) % PAGE + 1, dtype=torch.int32, device="cuda"),
             *(h.heads, h.kv_heads, h.head_dim, PAGE),
             causal=True,
             q_data_type=torch.bfloat16,
         )
-        q = random(slots * span.rows, h.heads, h.head_dim)
+        q = random(slots * visible.rows, h.heads, h.head_dim)
         cached = random(inputs, slots * pages, 2, PAGE, h.kv_heads, h.head_dim)
         return lambda i: wrapper.run(q, cached[i])
 
-    return Peer("FlashInfer", cached_bytes(h, slots, span), make)
+    return Peer("FlashInfer", cached_bytes(h, slots, visible), make)
 
 
-def cached_bytes(h: Heads, slots: int, span: Span) -> int:
-    return 2 * slots * span.seen * h.kv_heads * h.head_dim * torch.bfloat16.itemsize
+def cached_bytes(h: Heads, slots: int, visible: VisibleCache) -> int:
+    return 2 * slots * visible.seen * h.kv_heads * h.head_dim * torch.bfloat16.itemsize
 
 
 def random(*shape: int) -> Tensor:

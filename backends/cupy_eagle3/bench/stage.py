@@ -10,9 +10,9 @@ from torch import Tensor
 from specgate.api import OpenRequest
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.engine import limits
-from specgate.backends.cupy_eagle3.engine.decode_run import Start, StopRule
+from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
-from specgate.backends.cupy_eagle3.memory.cache_layout import lay_out
+from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
@@ -44,7 +44,7 @@ class Stage:
         tuned: Configurations = NOTHING_TUNED,
     ) -> None:
         self.geometry, self.pair, self.b, self.sizes, self.context, self.k = geometry, pair, b, sizes, context, k
-        self.layout = lay_out([[slot] * context for slot in range(sizes.slots)], sizes)
+        self.layout = assign_blocks([[slot] * context for slot in range(sizes.slots)], sizes)
         self.retile(tuned)
         self.calls: list[Call] = []
 
@@ -77,7 +77,9 @@ class Stage:
         A launch may be repeated on it, whatever was launched before.
         """
         slots = self.b.slots
-        Start((self.context,) * self.slots, (0,) * self.slots).rewind(slots, StopRule((), (), self.sizes.positions))
+        StartState((self.context,) * self.slots, (0,) * self.slots).rewind(
+            slots, StopRule((), (), self.sizes.positions)
+        )
         self.b.kv.copy_(self.layout.kv)
         self.b.target.choices.zero_()
         if self.b.draft is not None:

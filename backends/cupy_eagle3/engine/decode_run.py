@@ -51,7 +51,7 @@ class StopRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartState:
     """Where every stretch over the same prompts begins: lengths and first tokens of the slots in use."""
 
     lengths: tuple[int, ...]

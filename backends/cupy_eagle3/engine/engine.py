@@ -9,16 +9,16 @@ from dataclasses import asdict, replace
 import torch
 
 from specgate.api import Decoded
-from specgate.backends.cupy_eagle3.engine import retile as fmha
+from specgate.backends.cupy_eagle3.engine import retile
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, read, run
-from specgate.backends.cupy_eagle3.engine.graph import Graph, GraphGeometry, graphs_of
-from specgate.backends.cupy_eagle3.engine.prompted import Prompted, fill, first_tokens
-from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig
+from specgate.backends.cupy_eagle3.engine.graph import Graph, GraphGeometry, graph_sizes
+from specgate.backends.cupy_eagle3.engine.prefilled import Prefilled, first_tokens, prefill_prompts
 from specgate.backends.cupy_eagle3.kernels.compiling import compiler
+from specgate.backends.cupy_eagle3.kernels.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.slots import Fault
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
-from specgate.backends.cupy_eagle3.memory.cache_layout import lay_out
+from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
@@ -63,7 +63,7 @@ class CupyEngine:
         self.stream = Stream()
         self.cycles: dict[tuple[int, int], Cycle] = {}
         self.graphs: dict[GraphGeometry, Graph] = {}
-        self.prompted: Prompted | None = None
+        self.prefilled: Prefilled | None = None
 
     # ── prefill ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -71,19 +71,19 @@ class CupyEngine:
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
         """Fill the caches prompt by prompt; return nanoseconds. Raises BackendError where a prompt does not fit."""
         self._check_fit(prompts, draft)
-        self.prompted = None
+        self.prefilled = None
         verify = self._cycle(0, len(prompts)).verify
         with self.stream.current(), refusing_overflow("prefill"):
             self.stream.wait()
             began = time.perf_counter_ns()
-            layout = lay_out(prompts, self.sizes)
-            last = fill(self.target, self.draft if draft else None, self.b, prompts, layout)
+            layout = assign_blocks(prompts, self.sizes)
+            last = prefill_prompts(self.target, self.draft if draft else None, self.b, prompts, layout)
             self.b.kv.copy_(layout.kv)
             first, fault = first_tokens(verify, self.b, last)
             elapsed = time.perf_counter_ns() - began
         self._check(fault)
         features = [row.features for row in last if row.features is not None]
-        self.prompted = Prompted(
+        self.prefilled = Prefilled(
             prompts=tuple(map(tuple, prompts)),
             layout=layout,
             first=first,
@@ -108,29 +108,29 @@ class CupyEngine:
     @torch.inference_mode()
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
         """Rewind to the prompts and decode greedily until every slot has ended or `budget.steps` have run."""
-        prompted = self._check_room(role, budget)
+        prefilled = self._check_room(role, budget)
         if role.speculative and self.draft_error is None:
-            decoded, fault = self._stretch(prompted, role.k, budget, stop_token_ids)
+            decoded, fault = self._decode_run(prefilled, role.k, budget, stop_token_ids)
             if fault != Fault.DRAFT_NOT_FINITE or not self.plain_on_draft_error:
                 self._check(fault)
                 return decoded
             self.draft_error = FAULTS[fault]
-        decoded, fault = self._stretch(prompted, 0, budget, stop_token_ids)
+        decoded, fault = self._decode_run(prefilled, 0, budget, stop_token_ids)
         self._check(fault)
         return undrafted(decoded) if role.speculative else decoded
 
-    def _stretch(
-        self, prompted: Prompted, k: int, budget: Budget, stop_token_ids: Sequence[int]
+    def _decode_run(
+        self, prefilled: Prefilled, k: int, budget: Budget, stop_token_ids: Sequence[int]
     ) -> tuple[Decoded, Fault]:
-        count = len(prompted.prompts)
+        count = len(prefilled.prompts)
         # Every step emits a token at least, so whole requests need no more steps than tokens after the first.
         steps = budget.steps if budget.steps is not None else budget.longest(0) - 1
         limit = budget.new_tokens or self.sizes.positions  # a budget of steps never ends a slot for its length
         eos, stop = ((), ()) if budget.ignore_eos else (self.target.geometry.eos_token_ids, tuple(stop_token_ids))
         with self.stream.current():
-            graphs = graphs_of(steps)
+            graphs = graph_sizes(steps)
             launch = {n: self.step(k, count, n) for n in set(graphs)}
-            prompted.rewind(self.b, StopRule(eos, stop, limit))
+            prefilled.rewind(self.b, StopRule(eos, stop, limit))
             # What the first step reserves, by itself. Seen on H200s, and not understood: where a graph follows sixteen
             # copies or fills (not six), and no kernel of ours was launched since, its steps are slower, and so are all
             # after it.
@@ -141,7 +141,7 @@ class CupyEngine:
         # Every step checks the blocks that it may write; a violation stops it.
         broken = int(bool(fault & Fault.KV_INTEGRITY))
         checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
-        reused = {"cache_hit_tokens": prompted.layout.reused_positions}
+        reused = {"cache_hit_tokens": prefilled.layout.reused_positions}
         found = self._cycle(k, count).gemms.counters
         return replace(decoded, counters={**decoded.counters, **checked, **reused, **found}), fault
 
@@ -169,26 +169,26 @@ class CupyEngine:
                 self.shape_log.add(cycle.gemms.shapes)
         return self.cycles[k, count]
 
-    def _check_room(self, role: Role, budget: Budget) -> Prompted:
-        if self.prompted is None:
+    def _check_room(self, role: Role, budget: Budget) -> Prefilled:
+        if self.prefilled is None:
             raise BackendError("decode before prefill")
         if role.k + 1 > self.sizes.max_rows:
             raise BackendError(f"{role} asked for, but the engine was opened for spec-{self.sizes.max_rows - 1}")
-        if role.speculative and self.prompted.features is None and self.draft_error is None:
+        if role.speculative and self.prefilled.features is None and self.draft_error is None:
             raise BackendError(f"{role} asked for, but the prefill was made without the draft")
-        longest, more = max(map(len, self.prompted.prompts)), budget.longest(role.k) + role.k + 2
+        longest, more = max(map(len, self.prefilled.prompts)), budget.longest(role.k) + role.k + 2
         if longest + more > self.sizes.positions:
             raise BackendError(
                 f"{role}: a prompt of {longest} and {more} more exceed {self.sizes.positions} cached positions"
             )
-        return self.prompted
+        return self.prefilled
 
     def _check(self, fault: Fault) -> None:
         """Raise BackendError with everything that the kernels have found wrong."""
         if not fault:
             return
         if fault != Fault.DRAFT_NOT_FINITE:
-            self.prompted = None
+            self.prefilled = None
         if fault & Fault.TARGET_NOT_FINITE:
             # A masked position still enters a product: NaN that stays in the cache would reach the next prompts.
             for pages in self.b.pages:
@@ -208,46 +208,48 @@ class CupyEngine:
         """Compile for all slots, side by side; the first complaint of the compiler per configuration."""
         specs = []
         for config in configs:
-            sizes = replace(self.sizes, fmha=fmha.config_of(config))
+            sizes = replace(self.sizes, fmha=retile.config_of(config))
             cycles = (Cycle(self.target, self.draft, sizes, self.sizes.slots, role.k, self.tuned) for role in roles)
-            specs.append([spec for cycle in cycles for spec in fmha.attention_specs(cycle)])
+            specs.append([spec for cycle in cycles for spec in retile.attention_specs(cycle)])
         with compiler() as compiling:
             said = compiling.compile(spec for of_config in specs for spec in of_config)
         return [next((said[spec] for spec in of_config if said[spec]), None) for of_config in specs]
 
-    def cut_attention(self, config: AttentionConfig) -> None:
+    def retile_attention(self, config: AttentionConfig) -> None:
         """Every step is captured anew; the prompts stay in the cache."""
-        self.sizes = replace(self.sizes, fmha=fmha.config_of(config))
+        self.sizes = replace(self.sizes, fmha=retile.config_of(config))
         self.cycles.clear()
         self.graphs.clear()
-        self.b = fmha.recut(self.b, self.target.geometry, self.draft.geometry if self.draft else None, self.sizes)
+        self.b = retile.retiled_buffers(
+            self.b, self.target.geometry, self.draft.geometry if self.draft else None, self.sizes
+        )
 
     @torch.inference_mode()
     def attention_tiles(self, role: Role) -> TileStatistics:
-        prompted = self._check_room(role, Budget(steps=1))
+        prefilled = self._check_room(role, Budget(steps=1))
         rule = StopRule((), (), self.sizes.positions)
-        cycle = Cycle(self.target, self.draft, self.sizes, len(prompted.prompts), role.k, self.tuned)
+        cycle = Cycle(self.target, self.draft, self.sizes, len(prefilled.prompts), role.k, self.tuned)
         with self.stream.current():
-            return fmha.tiles_of(cycle, self.b, lambda: prompted.rewind(self.b, rule))
+            return retile.counted_tiles(cycle, self.b, lambda: prefilled.rewind(self.b, rule))
 
     # ── forensics ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @torch.inference_mode()
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
         """The two largest logits after prompt[slot] + continuation, one plain decode step per token of it."""
-        prompted = self.prompted
-        if prompted is None:
+        prefilled = self.prefilled
+        if prefilled is None:
             raise BackendError("top2 before prefill")
         if not continuation:
-            return prompted.first.top2[slot]
-        cycle, slots = self._cycle(0, len(prompted.prompts)), self.b.slots
+            return prefilled.first.top2[slot]
+        cycle, slots = self._cycle(0, len(prefilled.prompts)), self.b.slots
         with self.stream.current():
-            prompted.rewind(self.b, StopRule((), (), self.sizes.positions))
+            prefilled.rewind(self.b, StopRule((), (), self.sizes.positions))
             slots.active[0], slots.active_count[0] = slot, 1
-            for position, token in enumerate(continuation, len(prompted.prompts[slot])):
+            for position, token in enumerate(continuation, len(prefilled.prompts[slot])):
                 slots.length[slot], slots.root[slot] = position, token
                 cycle.reserve(self.b.kv, slots)
-                cycle.verify(self.b, slots.rows(len(prompted.prompts), 1))
+                cycle.verify(self.b, slots.rows(len(prefilled.prompts), 1))
                 _, fault = cycle.verify.choices(self.b, 1)
                 self._check(fault)
             first, second = self.b.target.layer.logits[0].topk(2).values.tolist()

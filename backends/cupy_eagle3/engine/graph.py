@@ -12,7 +12,7 @@ from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.errors import BackendError
 
-STEPS: Final = 8
+STEPS_PER_GRAPH: Final = 8
 """Of a graph, where so many are to be run. Between two graphs the GPU idles, and the first kernels of each come late;
 within a graph those of the next step are there when a step ends.
 """
@@ -33,9 +33,9 @@ class GraphGeometry:
         return cls(k, slots, sizes, hash(tuple(t.data_ptr() for t in tensors_of(buffers))), steps)
 
 
-def graphs_of(steps: int) -> list[int]:
+def graph_sizes(steps: int) -> list[int]:
     """How many steps each graph runs, one after the other, where `steps` are asked for."""
-    return [STEPS] * (steps // STEPS) + [1] * (steps % STEPS)
+    return [STEPS_PER_GRAPH] * (steps // STEPS_PER_GRAPH) + [1] * (steps % STEPS_PER_GRAPH)
 
 
 def captured(launches: Callable[[], None], stream: Stream) -> Any:

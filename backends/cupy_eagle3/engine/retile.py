@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 
 import torch
 
-from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention, FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention
+from specgate.backends.cupy_eagle3.kernels.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Spec
 from specgate.backends.cupy_eagle3.memory.buffers import (
     Buffers,
@@ -35,7 +36,7 @@ def config_of(knobs: AttentionConfig) -> FmhaConfig:
         raise UsageError(f"attention: {error}") from error
 
 
-def recut(b: Buffers, target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes) -> Buffers:
+def retiled_buffers(b: Buffers, target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes) -> Buffers:
     """`b` with the workspaces that attention needs under `sizes`; everything else stays where it is."""
 
     def layer_of(part: LayerBuffers, attention: Attention) -> LayerBuffers:
@@ -67,7 +68,7 @@ def counting(kernel: Attention) -> Attention:
     )
 
 
-def tiles_of(cycle: Cycle, b: Buffers, rewind: Callable[[], None]) -> TileStatistics:
+def counted_tiles(cycle: Cycle, b: Buffers, rewind: Callable[[], None]) -> TileStatistics:
     """Of all attention of a step of `cycle`. `rewind` puts `b` to where it begins.
 
     Attention runs again, after the step, on what the step has left in its buffers: how it is cut depends on lengths

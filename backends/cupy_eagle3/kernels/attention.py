@@ -3,144 +3,45 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.device import RESERVED_SHARED, multiprocessors, shared_memory_limit
+from specgate.backends.cupy_eagle3.device import shared_memory_limit
+from specgate.backends.cupy_eagle3.kernels.fmha_config import STATIC_SHARED_BYTES, FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
 QUERY_TILE = 16
-"""Query rows that a block of threads holds: the heads of a group, for as many tokens as fit."""
-LONGEST_TILE = 32 * BLOCK
-"""A lane of a warp holds one entry of the block table."""
-SHORTEST_TILE = 256
-"""That is worth a block."""
-STATIC_SHARED_BYTES = 8 * 1024
-"""At most, that a block that attends declares beside its ring."""
+"""Query rows of a block of threads: the query heads that share a key/value head, for as many tokens as fit."""
 PACED_BELOW: Final = 128
-"""Size of a head. Shorter ones stand for small models, whose kernels before attention mostly wait for each other."""
+"""Size of a head. A smaller one means a small model, whose kernels before attention mostly wait for each other."""
 PACE: Final = 5
-"""Kilobytes that a warp of it then has on their way at a time, until the queries are there."""
+"""Kilobytes that a warp of attention then has on their way at a time, until the queries are there."""
 STATISTICS = ("total", "span_empty", "mask_empty", "executed")
-"""Of 32-key tiles: launched, beyond the slot's length, hidden by length or window within a chunk, worked on."""
-
-
-@dataclass(frozen=True, slots=True)
-class FmhaConfig:
-    """How attention is cut: a block of `warps` warps attends over `kv_tile` positions, which are fixed absolute spans,
-    so that no row's sum depends on another's. Both are part of the arithmetic: one configuration serves an engine.
-
-    `stages`: pieces, 32 keys or the values of 32 keys, that a warp holds in shared memory; they only move work.
-    """
-
-    kv_tile: int = 512
-    warps: int = 4
-    stages: int = 3
-
-    def __post_init__(self) -> None:
-        if not BLOCK <= self.kv_tile <= LONGEST_TILE or self.kv_tile % BLOCK:
-            raise ValueError(f"{self}: kv_tile must be a multiple of {BLOCK} up to {LONGEST_TILE}")
-        if self.warps not in (2, 4, 8):
-            raise ValueError(f"{self}: warps must be 2, 4 or 8")
-        if not 1 <= self.stages <= 8:
-            raise ValueError(f"{self}: stages must be 1 to 8")
-
-    def ring(self, head_dim: int) -> int:
-        """Its bytes."""
-        return self.stages * self.warps * piece_bytes(head_dim)
-
-    def fitted(self, head_dim: int, shared_memory: int) -> FmhaConfig:
-        """The same arithmetic within `shared_memory` bytes of a block."""
-        return replace(self, stages=min(self.stages, max(1, shared_memory // (self.warps * piece_bytes(head_dim)))))
-
-    def side_by_side(self, head_dim: int, room: int) -> int:
-        """Blocks that an SM with `room` bytes of shared memory holds at once. Their registers must fit, too."""
-        return max(1, room // (self.ring(head_dim) + STATIC_SHARED_BYTES + RESERVED_SHARED))
-
-    @classmethod
-    def candidates(cls, heads: Heads) -> tuple[FmhaConfig, ...]:
-        """What is worth trying for a cache of these heads: a tile decides how evenly blocks fill the GPU."""
-        longest = max(BLOCK, heads.positions)
-        tiles = (256, 384, 512, 640, 768, 1024, 1152, 1536, 2048)
-        some = ((512, 4, 6), (384, 4, 4), (768, 8, 3), (896, 8, 3), (832, 8, 4), (832, 8, 5), (1024, 8, 4))
-        cuts = (*((tile, 4, 3) for tile in tiles), *some)
-        return tuple(cls(*cut) for cut in cuts if cut[0] <= longest)
-
-
-def piece_bytes(head_dim: int) -> int:
-    """Of a piece: 32 positions, one head, bfloat16."""
-    return 32 * head_dim * 2
-
-
-@dataclass(frozen=True, slots=True)
-class Regime:
-    """What holds for heads of `head_dim` and more, `slots` and more, `positions` and more: `config`, whose tile is yet
-    to be fitted to whole waves of blocks, which take `share` of a GPU's places for blocks.
-    """
-
-    head_dim: int
-    slots: int
-    positions: int
-    config: FmhaConfig
-    share: float = 1.0
-
-    def holds(self, heads: Heads, slots: int) -> bool:
-        return heads.head_dim >= self.head_dim and slots >= self.slots and heads.positions >= self.positions
-
-
-REGIMES: Final = (
-    Regime(128, 4, 8192, FmhaConfig(kv_tile=1024)),
-    Regime(128, 1, 0, FmhaConfig(kv_tile=1024)),
-    Regime(0, 4, 8192, FmhaConfig(kv_tile=896, warps=8, stages=3)),
-    # Blocks of one slot leave some SMs to the products around attention.
-    Regime(0, 1, 0, FmhaConfig(kv_tile=832, warps=8, stages=5), share=0.96),
-)
-"""The first that holds counts; docs/performance.md says what they were compared with."""
-
-
-def usual_config(heads: Heads, slots: int) -> FmhaConfig:
-    """Of an engine of `slots` slots with up to `heads.positions` positions each."""
-    regime = next(regime for regime in REGIMES if regime.holds(heads, slots))
-    config, gpu = regime.config, multiprocessors()
-    if gpu is None:
-        return config
-    fitted = config.fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES)
-    at_once = int(regime.share * gpu.count * fitted.side_by_side(heads.head_dim, gpu.shared_memory))
-    tile = tile_of_whole_waves(config.kv_tile, heads.positions, slots * heads.kv_heads, at_once)
-    return replace(config, kv_tile=tile)
-
-
-def tile_of_whole_waves(tile: int, positions: int, spans: int, at_once: int) -> int:
-    """`tile`, where the blocks that it cuts `spans` spans of `positions` into are there `at_once`. Of more blocks, a
-    tile near it that makes a whole number of such waves: the few of another wave would take as long as a whole one.
-    """
-    if -(-positions // tile) * spans <= at_once:
-        return tile
-    waves = max(1, round(positions * spans / (tile * at_once)))
-    chunks = waves * at_once // spans
-    if not chunks:
-        return tile
-    return min(max(-(-positions // (chunks * BLOCK)) * BLOCK, SHORTEST_TILE), LONGEST_TILE)
+"""What is counted of tiles of 32 keys: those launched, those beyond the slot's length, those that length or window hide
+within a chunk, and those worked on.
+"""
 
 
 def joining_warps(chunks: int) -> int:
-    """That join the chunks of a row, a power of two: each reads eight at once, and so all come in one go."""
+    """How many warps join the chunks of a row: a power of two. Each reads eight chunks at once, so that most rows are
+    read in one go.
+    """
     return 8 if chunks <= 64 else 16 if chunks <= 128 else 32
 
 
 class Attention(Kernel):
-    """softmax(q·kᵀ/√D)·v for `rows_per_slot` consecutive query rows per slot over paged keys and values, and before it
-    rotation of queries and keys, and the new keys' and values' way into the cache.
+    """softmax(q·kᵀ/√D)·v for `rows_per_slot` consecutive query rows per slot, over paged keys and values.
 
-    qkv: float32 [R', (N + 2G)·D] of `appended` rows per slot (default: those that ask); out: bfloat16 [R, N·D]. Row t
-    of a slot stands at length + offset + t and sees itself and what is before it, at most `window` positions in all
-    (None: everything). With `counts` (int32 [S]), a slot has only so many rows in qkv, the last of them stands at
-    length + offset, and that one alone asks.
+    Before that it rotates queries and keys, and writes the new keys and values into the cache.
+
+    qkv: float32 [R', (N + 2G)·D], `appended` rows per slot (default: the query rows alone); out: bfloat16 [R, N·D]. Row
+    t of a slot stands at position length + offset + t. It sees itself and what is before it, at most `window` positions
+    in all (None: everything). With `counts` (int32 [S]) a slot has only so many rows in qkv. The last of them stands at
+    length + offset, and is the only query row.
     """
 
     def __init__(
@@ -156,7 +57,7 @@ class Attention(Kernel):
         self.heads, self.window = heads, window
         self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
         if self.appended != rows_per_slot and rows_per_slot != 1:
-            raise ValueError(f"{rows_per_slot} of {self.appended} rows ask: all or one must")
+            raise ValueError(f"{rows_per_slot} of {self.appended} rows are query rows: all or one must be")
         self.config = (config or FmhaConfig()).fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES)
         self.statistics = statistics
         tile = self.config.kv_tile
@@ -177,11 +78,11 @@ class Attention(Kernel):
             joining=self.joining,
             pace=PACE if heads.head_dim < PACED_BELOW else 0,
             log2e_over_sqrt_head_dim=math.log2(math.e) / math.sqrt(heads.head_dim),
-            shared_bytes=self.config.ring(heads.head_dim),
+            shared_bytes=self.config.ring_bytes(heads.head_dim),
         )
 
     def partial_shapes(self, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Of the workspace for `slots` slots: unnormalised outputs per chunk, and their maxima and sums; float32."""
+        """Shapes of the workspace for `slots` slots, float32: unnormalised outputs per chunk; their maxima and sums."""
         rows = slots * self.rows_per_slot * self.heads.heads * self.max_chunks
         return (rows, self.heads.head_dim), (rows, 2)
 
@@ -202,7 +103,9 @@ class Attention(Kernel):
         counts: Tensor | None = None,
         statistics: Tensor | None = None,
     ) -> None:
-        """`rows` ask; `table`: cos and sin, float32 [P, D/2]; STATISTICS are added to `statistics`, int32 [4]."""
+        """`rows`: the query rows; `table`: cos and sin, float32 [P, D/2]; `statistics`: int32 [4], which STATISTICS are
+        added to. Raises ValueError for what this launcher was not made for.
+        """
         h = self.heads
         if rows.per_slot != self.rows_per_slot:
             raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.rows_per_slot}")

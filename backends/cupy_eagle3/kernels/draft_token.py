@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.draft_input import InputWeights
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import PreNormRows
 from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
 
 THREADS = 512
@@ -18,7 +18,7 @@ class DraftToken(Kernel):
 
     `choices` int64 [S], as the LM head leaves them, cleared again; `target_ids` int32 [W]. With `out` (bfloat16
     [S, 2H]) the row of the next draft step is written too, its hidden state being `stream` (float32 [S, H]) or, for
-    heads that feed their normed output back, `normed`.
+    heads that feed their normed output back, `pre_norm`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class DraftToken(Kernel):
         stream: Tensor,
         choices: Tensor,
         target_ids: Tensor,
-        normed: Normed,
+        pre_norm: PreNormRows,
         weights: InputWeights,
         slots: Slots,
         rows: Rows,
@@ -52,7 +52,7 @@ class DraftToken(Kernel):
     ) -> None:
         expect("choices", choices, (rows.slots,), torch.int64)
         expect("stream", stream, (rows.slots, self.hidden), torch.float32)
-        normed.check(rows.slots, self.hidden)
+        pre_norm.check(rows.slots, self.hidden)
         expect("target_ids", target_ids, (self.draft_vocab,), torch.int32)
         if out is not None:
             expect("out", out, (rows.slots, 2 * self.hidden), torch.bfloat16)
@@ -61,6 +61,6 @@ class DraftToken(Kernel):
             "draft_token",
             (rows.slots,),
             (THREADS,),
-            *(slots.drafts, out, stream, choices, slots.fault, target_ids, normed.rows, normed.squares),
+            *(slots.drafts, out, stream, choices, slots.fault, target_ids, pre_norm.rows, pre_norm.squares),
             *(w.embedding, w.embedding_norm, w.feature_norm, rows.active, rows.active_count, index, eps),
         )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import PreNormRows
 from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
 
 THREADS = 512
@@ -23,9 +23,9 @@ class EmbedRows(Kernel):
 
     @announced
     def __call__(
-        self, x: Tensor, normed: Normed, embedding: Tensor, norm_weight: Tensor, slots: Slots, rows: Rows
+        self, x: Tensor, pre_norm: PreNormRows, embedding: Tensor, norm_weight: Tensor, slots: Slots, rows: Rows
     ) -> None:
-        normed.check(rows.most, self.hidden)
+        pre_norm.check(rows.most, self.hidden)
         expect("norm weight", norm_weight, (self.hidden,), torch.bfloat16)
         expect("x", x, (rows.most, self.hidden), torch.float32)
         expect("embedding", embedding, (1, self.hidden), torch.bfloat16)
@@ -33,6 +33,6 @@ class EmbedRows(Kernel):
             "embed_rows",
             (rows.most,),
             (THREADS,),
-            *(x, normed.rows, normed.squares, embedding, norm_weight, slots.root, slots.drafts),
+            *(x, pre_norm.rows, pre_norm.squares, embedding, norm_weight, slots.root, slots.drafts),
             *(rows.active, rows.active_count, slots.stamps, slots.step),
         )

@@ -17,7 +17,7 @@ SMALL: Final = 8 * 2**20
 trips to memory. From there on, blocks are spread evenly over all SMs.
 """
 WARPS: Final = (4, 8, 16)
-SPANS: Final = (1, 2, 4)
+K_CHUNKS: Final = (1, 2, 4)
 STAGES: Final = (1, 2, 3, 4, 6)
 SHALLOW: Final = 4
 """Most stages of a block that makes one pass, where it is tried alone or with more rows than it was found for."""
@@ -38,7 +38,7 @@ REGISTERS_FOR_X: Final = 92
 """Of a thread's 128 registers, those that may hold x, sums, and what these are multiplied with."""
 DECLARED: Final = 2 * 4 * MAX_ROWS
 """Most bytes that a block declares beside its ring: per row the factor of its norm, and what a choice must beat."""
-STORED_NAMES: Final[Mapping[str, str]] = {"delay_dependents": "held"}
+STORED_NAMES: Final[Mapping[str, str]] = {"k_chunks": "span", "delay_dependents": "held"}
 """Field of `GemmConfig` → its name in stored files, where the two differ."""
 
 
@@ -46,17 +46,17 @@ STORED_NAMES: Final[Mapping[str, str]] = {"delay_dependents": "held"}
 class GemmConfig:
     """How the work on one weight is divided.
 
-    `warps` and `span` are part of the arithmetic: they decide the order in which a row is summed. The same pair must
+    `warps` and `k_chunks` are part of the arithmetic: they decide the order in which a row is summed. The same two must
     therefore serve a weight at every number of rows. The other fields only move work, and may differ with the rows.
 
-    `warps` warps split k; each takes `span` 32-wide chunks of it at a time. A block multiplies with `tiles` tiles of 16
-    rows of weight. They stream through `stages` stages of shared memory. A block does so in `passes` passes, with other
-    rows of weight in each. With `delay_dependents` = 1 the next kernel may start only once this one has asked for its
-    last weights; with 0 it may start at once.
+    `warps` warps split k; each takes `k_chunks` 32-wide chunks of it at a time. A block multiplies with `tiles` tiles of
+    16 rows of weight, which stream through `stages` stages of shared memory. It makes `passes` passes, with other rows
+    of weight in each. With `delay_dependents` = 1 the next kernel may start only once this one has asked for its last
+    weights; with 0 it may start at once.
     """
 
     warps: int = 16
-    span: int = 2
+    k_chunks: int = 2
     stages: int = 3
     tiles: int = 1
     passes: int = 1
@@ -74,11 +74,11 @@ class GemmConfig:
     @property
     def split(self) -> tuple[int, int]:
         """How k is split. The bits of a row depend on this alone."""
-        return self.warps, self.span
+        return self.warps, self.k_chunks
 
     def possible(self, n_out: int, k_in: int) -> bool:
         """Whether the kernel can work on a weight [n_out, k_in] like this; whether that fits a GPU is not asked."""
-        splits = self.warps in WARPS and self.span in SPANS and self.warps * self.span <= most_chunks(k_in)
+        splits = self.warps in WARPS and self.k_chunks in K_CHUNKS and self.warps * self.k_chunks <= most_chunks(k_in)
         moves = self.stages in STAGES and self.tiles in TILES and self.delay_dependents in (0, 1)
         groups = -(-n_out // (16 * self.tiles)) if moves else 0
         return (splits or self.split == GemmConfig().split) and moves and 1 <= self.passes <= groups
@@ -90,7 +90,7 @@ class GemmConfig:
         over a small weight would else wait for its x.
         """
         each = turns(k_in, *self.split)
-        x, sums = 4 * each * self.span * row_tiles, 4 * self.tiles * row_tiles
+        x, sums = 4 * each * self.k_chunks * row_tiles, 4 * self.tiles * row_tiles
         weights = 12 * self.tiles  # with their addresses
         serves = self.passes > 1 or (each > 1 and is_small(n_out, k_in))
         return serves and x + sums + weights <= REGISTERS_FOR_X
@@ -103,7 +103,7 @@ class GemmConfig:
         if rows <= MANY_ROWS:
             # Every block reads 16 rows of x: half as many blocks read half as much of them.
             return replace(once, tiles=2)
-        of_two = shared_memory_limit() // (2 * self.warps * self.span * STAGE_BYTES)  # blocks that share an SM
+        of_two = shared_memory_limit() // (2 * self.warps * self.k_chunks * STAGE_BYTES)  # blocks that share an SM
         return replace(once, tiles=1, stages=min(once.stages, max(2, of_two)))
 
     def fitted(self, k_in: int, shared_memory: int) -> GemmConfig:
@@ -112,7 +112,7 @@ class GemmConfig:
         In one pass, where the sums have no room beside the ring. Raises ValueError where even the smallest ring is too
         large.
         """
-        all_turns, one = turns(k_in, *self.split) * self.passes, self.warps * self.span * STAGE_BYTES
+        all_turns, one = turns(k_in, *self.split) * self.passes, self.warps * self.k_chunks * STAGE_BYTES
         room, least = self.ring_limit(shared_memory), min(2, all_turns) * one
         if least > room and self.passes > 1:
             return replace(self, passes=1).fitted(k_in, shared_memory)
@@ -128,14 +128,14 @@ class GemmConfig:
         They hold the ring of weights (never more of it than there are weights) and the sums of the warps. Where one
         pass is made, the sums take the place of the ring.
         """
-        sums, units = self.sum_bytes(self.tiles * row_tiles), -(-k_in // (32 * self.span))
-        all_weights = units * self.span * self.tiles * STAGE_BYTES
+        sums, units = self.sum_bytes(self.tiles * row_tiles), -(-k_in // (32 * self.k_chunks))
+        all_weights = units * self.k_chunks * self.tiles * STAGE_BYTES
         return self.ring_bytes + sums if self.passes > 1 else max(min(self.ring_bytes, all_weights), sums)
 
     @property
     def ring_bytes(self) -> int:
         """Bytes of the ring of stages that weights stream through."""
-        return self.stages * self.warps * self.span * self.tiles * STAGE_BYTES
+        return self.stages * self.warps * self.k_chunks * self.tiles * STAGE_BYTES
 
     def ring_limit(self, shared_memory: int) -> int:
         """Most bytes that the ring may take of a block's `shared_memory` bytes."""
@@ -169,6 +169,6 @@ def most_chunks(k_in: int) -> int:
     return min(32, max(4, -(-k_in // 32)))
 
 
-def turns(k_in: int, warps: int, span: int) -> int:
-    """How often a warp takes `span` chunks, until `warps` of them have taken all of k."""
-    return -(-k_in // (32 * warps * span))
+def turns(k_in: int, warps: int, k_chunks: int) -> int:
+    """How often a warp takes `k_chunks` chunks, until `warps` of them have taken all of k."""
+    return -(-k_in // (32 * warps * k_chunks))

@@ -15,7 +15,7 @@ from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expe
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 
 NORM_GROUP: Final = 8
-"""Elements that one partial sum of squares is over."""
+"""Elements that one partial sum of squares is taken over."""
 
 
 class Epilogue(IntEnum):
@@ -27,24 +27,27 @@ class Epilogue(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Normed:
-    """Rows on their way through an RMSNorm: `rows` bfloat16 [R, H], x · weight before the division by the root mean
-    square, and `squares` float32 [R, H / 8], sums of x² over eight elements each.
+class PreNormRows:
+    """The input of an RMSNorm, which the product that follows completes by a division.
+
+    `rows` bfloat16 [R, H]: x · weight, before the division by the root mean square of x. `squares` float32 [R, H / 8]:
+    sums of x² over eight elements each, of which that root is made.
     """
 
     rows: Tensor
     squares: Tensor
 
     def check(self, rows: int, hidden: int) -> None:
-        expect("normed", self.rows, (rows, hidden), torch.bfloat16)
+        expect("pre_norm", self.rows, (rows, hidden), torch.bfloat16)
         expect("squares", self.squares, (rows, hidden // NORM_GROUP), torch.float32)
 
 
 class MatmulRows(Kernel):
     """out = x · weightᵀ for few rows: bfloat16 x [R, K] and weight [N, K] (SWIGLU: [2N, K]).
 
-    PLAIN writes float32 [R, N], RESIDUAL adds to it, SWIGLU writes bfloat16 [R, N]. With `scaled`, x is `Normed`; with
-    `feeds_norm`, a RESIDUAL also leaves the next norm's; one that `chooses`, a PLAIN, the rows' greedy choices.
+    PLAIN writes float32 [R, N], RESIDUAL adds to it, SWIGLU writes bfloat16 [R, N]. With `scaled`, x is `PreNormRows`.
+    With `feeds_norm`, a RESIDUAL also leaves the `PreNormRows` of the next norm. With `chooses`, a PLAIN also leaves
+    the greedy choice of each row.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class MatmulRows(Kernel):
         feeds_norm: bool = False,
         chooses: bool = False,
     ) -> None:
-        """`rows`: the most that this launcher will see; at most MAX_ROWS."""
+        """`rows`: the most that this launcher will see; at most MAX_ROWS. Raises ValueError for what no kernel does."""
         if not 0 < rows <= MAX_ROWS:
             raise ValueError(f"rows = {rows}: 1 to {MAX_ROWS} rows are needed")
         if feeds_norm and epilogue is not Epilogue.RESIDUAL:
@@ -83,7 +86,7 @@ class MatmulRows(Kernel):
             feeds_norm=int(feeds_norm),
             chooses=int(chooses),
             warps=self.config.warps,
-            span=self.config.span,
+            span=self.config.k_chunks,
             stages=self.config.stages,
             weight_tiles=self.config.tiles,
             passes=self.config.passes,
@@ -94,14 +97,14 @@ class MatmulRows(Kernel):
 
     @property
     def blocks(self) -> int:
-        """Of a launch."""
+        """Blocks of a launch."""
         features = self.config.tiles * (8 if self.epilogue is Epilogue.SWIGLU else 16)
         groups = -(-self.n_out // features)
         return -(-groups // self.config.passes)
 
     @property
     def weight(self) -> tuple[int, int]:
-        """Its rows and columns."""
+        """Rows and columns of the weight."""
         return (1 + (self.epilogue is Epilogue.SWIGLU)) * self.n_out, self.k_in
 
     def retiled(self, config: GemmConfig) -> MatmulRows:
@@ -117,31 +120,33 @@ class MatmulRows(Kernel):
     def __call__(
         self,
         out: Tensor,
-        x: Tensor | Normed,
+        x: Tensor | PreNormRows,
         weight: Tensor,
         rows: Rows,
         *,
         eps: float = 0.0,
-        norm: tuple[Normed, Tensor] | None = None,
+        norm: tuple[PreNormRows, Tensor] | None = None,
         choices: Tensor | None = None,
     ) -> None:
-        """`norm`: where `feeds_norm` leaves its rows, and that norm's weight, bfloat16 [N].
+        """`norm`: where a launcher that `feeds_norm` leaves its rows, and that norm's weight, bfloat16 [N].
 
-        `choices`: where one that `chooses` leaves the column of each row's largest result, the lowest of equals, int64
-        [R] as `argmax.cuh` packs it; zero before, since what is there stays unless it is beaten. NaN and infinity
-        beat every number.
+        `choices`: where a launcher that `chooses` leaves the column of each row's largest result, the lowest of equal
+        ones: int64 [R], packed as in `argmax.cuh`. It must be zero before, since what is there stays unless it is
+        beaten. NaN and infinity beat every number.
+
+        Raises ValueError for operands that this launcher was not made for.
         """
         swiglu = self.epilogue is Epilogue.SWIGLU
         if rows.most > self.rows:
             raise ValueError(f"{rows.most} rows for a launcher of {self.rows}")
-        if isinstance(x, Normed) != self.scaled or (norm is not None) != self.feeds_norm:
+        if isinstance(x, PreNormRows) != self.scaled or (norm is not None) != self.feeds_norm:
             raise ValueError(f"made for scaled = {self.scaled}, feeds_norm = {self.feeds_norm}")
         if (choices is not None) != self.chooses:
             raise ValueError(f"made for chooses = {self.chooses}")
         expect("out", out, (rows.most, self.n_out), torch.bfloat16 if swiglu else torch.float32)
         expect("weight", weight, ((1 + swiglu) * self.n_out, self.k_in), torch.bfloat16)
-        x_rows, squares = (x.rows, x.squares) if isinstance(x, Normed) else (x, None)
-        if isinstance(x, Normed):
+        x_rows, squares = (x.rows, x.squares) if isinstance(x, PreNormRows) else (x, None)
+        if isinstance(x, PreNormRows):
             x.check(rows.most, self.k_in)
         expect("x", x_rows, (rows.most, self.k_in), torch.bfloat16)
         left: tuple[Tensor | None, Tensor | None, Tensor | None] = None, None, None

@@ -14,7 +14,7 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, Normed
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.slots import Slots
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
@@ -41,13 +41,13 @@ class Pages:
 class LayerBuffers:
     """Between the kernels of a decoder. R rows enter attention, of which R' go on; R' = R in the target.
 
-    `stream` float32 [R', H], and `normed`, its way into the next norm; `qkv` float32 [R, (N + 2G)·D]; `attended`
+    `stream` float32 [R', H], and `pre_norm`, its way into the next norm; `qkv` float32 [R, (N + 2G)·D]; `attended`
     bfloat16 [R', N·D]; `partial` float32, see `Attention.partial_shapes`; `mlp` bfloat16 [R', F]; `logits` float32
     [R', V].
     """
 
     stream: Tensor
-    normed: Normed
+    pre_norm: PreNormRows
     qkv: Tensor
     attended: Tensor
     partial: tuple[Tensor, Tensor]
@@ -72,7 +72,7 @@ class LayerBuffers:
         f32, bf16 = torch.float32, torch.bfloat16
         return cls(
             stream=of(f32, out, geometry.hidden),
-            normed=Normed(of(bf16, out, geometry.hidden), of(f32, out, geometry.hidden // NORM_GROUP)),
+            pre_norm=PreNormRows(of(bf16, out, geometry.hidden), of(f32, out, geometry.hidden // NORM_GROUP)),
             qkv=of(f32, rows, heads.qkv_width),
             attended=of(bf16, out, heads.width),
             partial=workspace(attention, slots, device),

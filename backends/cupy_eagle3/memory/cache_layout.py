@@ -13,7 +13,7 @@ from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CacheLayout:
     """`blocks[slot]`: cache blocks in the order of positions. `twin[slot]`: the first slot with an equal prompt, itself
     where there is none before it; `private[slot]`: how many of the last blocks are not shared with the twin.
     """
@@ -33,7 +33,7 @@ class Layout:
         )
 
 
-def lay_out(prompts: Sequence[Sequence[int]], sizes: Sizes) -> Layout:
+def assign_blocks(prompts: Sequence[Sequence[int]], sizes: Sizes) -> CacheLayout:
     """Give every prompt its blocks, lowest first; equal prompts share those that no step will ever write.
 
     A draft writes from the prompt's last position on, so the block that holds it is a slot's own.
@@ -45,7 +45,7 @@ def lay_out(prompts: Sequence[Sequence[int]], sizes: Sizes) -> Layout:
         shared = blocks[twin[slot]][: (len(prompt) - 1) // BLOCK] if twin[slot] != slot else ()
         private.append(-(-len(prompt) // BLOCK) - len(shared))
         blocks.append((*shared, *(next(unused) for _ in range(private[slot]))))
-    return Layout(tuple(blocks), tuple(twin), tuple(private), as_tensors(blocks, sizes))
+    return CacheLayout(tuple(blocks), tuple(twin), tuple(private), as_tensors(blocks, sizes))
 
 
 def as_tensors(blocks: Sequence[Sequence[int]], sizes: Sizes) -> KVBlocks:

@@ -13,7 +13,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers, DraftBuffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, norm_of
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
-from specgate.backends.cupy_eagle3.step.layer import Layer, Span
+from specgate.backends.cupy_eagle3.step.layer import Layer, RowPositions
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
 
 NAMES = ("EAGLE_DRAFT_ATTENTION_FMHA", "EAGLE_DRAFT_FFN")
@@ -36,7 +36,7 @@ class Chain:
             Layer(
                 *(g, sizes, slots, gemms, "EAGLE3"),
                 rows=n,
-                asking=1,
+                query_rows=1,
                 names=NAMES,
                 input_width=2 * g.hidden,
                 window=g.window,
@@ -73,11 +73,11 @@ class Chain:
             self.feature_rows(d.packed, d.features, self.draft.feature_norm, slots, rows, eps)
             self.fc(d.hidden, d.packed, w.fc, rows)
             self.input(d.input, d.layer.stream, d.hidden, self.draft.input, slots, rows, eps)
-        accepted = Span(self.draft.rope, b.kv, slots.length, offset=-1, counts=slots.counts)
+        accepted = RowPositions(self.draft.rope, b.kv, slots.length, offset=-1, counts=slots.counts)
         self.extension(d.layer, w.layer, w.norm, d.pages, 0, d.input, rows, newest, accepted)
         self._choose(d, b, newest, 0)
         for j in range(1, self.k):
-            at = Span(self.draft.rope, b.kv, slots.length, offset=j - 1)
+            at = RowPositions(self.draft.rope, b.kv, slots.length, offset=j - 1)
             self.step(d.layer, w.layer, w.norm, d.pages, 0, d.input, newest, newest, at)
             self._choose(d, b, newest, j)
 
@@ -85,10 +85,10 @@ class Chain:
         """Draft token `index`, and the input of the step after it."""
         w, eps = self.draft.weights, self.draft.geometry.rms_eps
         with mark("EAGLE_DRAFT_LM_HEAD"):
-            self.lm_head(d.layer.logits, d.layer.normed, w.lm_head, newest, eps=eps, choices=d.choices)
+            self.lm_head(d.layer.logits, d.layer.pre_norm, w.lm_head, newest, eps=eps, choices=d.choices)
             self.token(
                 d.input if index + 1 < self.k else None,
-                *(d.layer.stream, d.choices, self.draft.target_ids, d.layer.normed, self.draft.input, b.slots),
+                *(d.layer.stream, d.choices, self.draft.target_ids, d.layer.pre_norm, self.draft.input, b.slots),
                 newest,
                 index=index,
                 eps=eps,

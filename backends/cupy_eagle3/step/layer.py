@@ -11,7 +11,7 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.kernels.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import PreNormRows
 from specgate.backends.cupy_eagle3.kernels.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import LayerBuffers, Pages
 from specgate.backends.cupy_eagle3.memory.model import RopeTable
@@ -23,7 +23,7 @@ from specgate.backends.eagle3.weights import LayerWeights
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RowPositions:
     """Where the rows of a layer stand: row t of a slot at `length` [S] + `offset` + t.
 
     With `counts` [S], a slot has so many rows, the last at `length` + `offset`, and only that one attends.
@@ -37,7 +37,7 @@ class Span:
 
 
 class Layer:
-    """`rows` enter attention per slot, `asking` of them (the newest) attend and go on.
+    """`rows` enter attention per slot, `query_rows` of them (the newest) attend and go on.
 
     Norms are not kernels: what feeds one leaves its input undivided, and the product that follows divides.
     """
@@ -51,18 +51,18 @@ class Layer:
         whose: Literal["EAGLE3", "TARGET"],
         *,
         rows: int,
-        asking: int,
+        query_rows: int,
         names: tuple[str, str],
         input_width: int | None = None,
         window: int | None = None,
     ) -> None:
-        """`input_width`: of rows that are normed already; None: of `Normed` rows as wide as the stream."""
-        hidden, going_on, heads = geometry.hidden, slots * asking, sizes.heads(geometry)
+        """`input_width`: of rows that are normed already; None: of `PreNormRows` rows as wide as the stream."""
+        hidden, going_on, heads = geometry.hidden, slots * query_rows, sizes.heads(geometry)
         self.eps, self.names = geometry.rms_eps, names
         self.qkv = gemms(
             f"{whose}_QKV", heads.qkv_width, input_width or hidden, slots * rows, scaled=input_width is None
         )
-        self.attention = Attention(heads, asking, window, appended=rows, config=sizes.fmha)
+        self.attention = Attention(heads, query_rows, window, appended=rows, config=sizes.fmha)
         self.o = gemms(f"{whose}_O", hidden, heads.width, going_on, feeds_norm=True)
         self.gate_up = gemms(f"{whose}_FFN_GATE_UP", geometry.intermediate, hidden, going_on, scaled=True)
         self.down = gemms(f"{whose}_FFN_DOWN", hidden, geometry.intermediate, going_on, feeds_norm=True)
@@ -84,23 +84,23 @@ class Layer:
         next_norm: Tensor,
         pages: Pages,
         index: int,
-        x: Tensor | Normed,
+        x: Tensor | PreNormRows,
         rows: Rows,
-        asking: Rows,
-        at: Span,
+        query_rows: Rows,
+        at: RowPositions,
     ) -> None:
         """Run layer `index` on the attention input `x`; add what it makes to `b.stream`, and leave the input of the
-        norm with weight `next_norm` [H] in `b.normed`.
+        norm with weight `next_norm` [H] in `b.pre_norm`.
         """
         with mark(self.names[0]):
             self.qkv(b.qkv, x, w.qkv, rows, eps=self.eps)
             self.attention(
                 *(b.attended, b.partial, pages.k[index], pages.v[index], b.qkv, at.rope, at.kv.block_table, at.length),
-                asking,
+                query_rows,
                 offset=at.offset,
                 counts=at.counts,
             )
-            self.o(b.stream, b.attended, w.o, asking, norm=(b.normed, w.post_norm))
+            self.o(b.stream, b.attended, w.o, query_rows, norm=(b.pre_norm, w.post_norm))
         with mark(self.names[1]):
-            self.gate_up(b.mlp, b.normed, w.gate_up, asking, eps=self.eps)
-            self.down(b.stream, b.mlp, w.down, asking, norm=(b.normed, next_norm))
+            self.gate_up(b.mlp, b.pre_norm, w.gate_up, query_rows, eps=self.eps)
+            self.down(b.stream, b.mlp, w.down, query_rows, norm=(b.pre_norm, next_norm))

@@ -12,7 +12,7 @@ from specgate.backends.cupy_eagle3.kernels.slots import Fault, Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
-from specgate.backends.cupy_eagle3.step.layer import Layer, Span
+from specgate.backends.cupy_eagle3.step.layer import Layer, RowPositions
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
 
 NAMES = ("TARGET_ATTENTION_FMHA", "TARGET_FFN")
@@ -34,7 +34,7 @@ class Verify:
         self.target, self.boundaries = target, boundaries
         self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows)
         self.capture = FeatureCapture(g.hidden, max(1, len(boundaries)), rows_per_slot, sizes.max_rows)
-        self.layer = Layer(g, sizes, slots, gemms, "TARGET", rows=rows_per_slot, asking=rows_per_slot, names=NAMES)
+        self.layer = Layer(g, sizes, slots, gemms, "TARGET", rows=rows_per_slot, query_rows=rows_per_slot, names=NAMES)
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True, chooses=True)
         self.accept = Accept(rows_per_slot, sizes.max_rows)
 
@@ -52,19 +52,19 @@ class Verify:
         """Leave logits and greedy choices of every row, its keys and values, and its captured features."""
         t, w = b.target.layer, self.target.weights
         norms = [*(layer.input_norm for layer in w.layers), w.norm]
-        at = Span(self.target.rope, b.kv, b.slots.length)
-        self.embed(t.stream, t.normed, w.embed, norms[0], b.slots, rows)
+        at = RowPositions(self.target.rope, b.kv, b.slots.length)
+        self.embed(t.stream, t.pre_norm, w.embed, norms[0], b.slots, rows)
         for i, layer in enumerate(w.layers):
             self._capture(b, rows, i)
-            self.layer(t, layer, norms[i + 1], b.target.pages, i, t.normed, rows, rows, at)
+            self.layer(t, layer, norms[i + 1], b.target.pages, i, t.pre_norm, rows, rows, at)
         self._capture(b, rows, len(w.layers))
         self.head(b, rows)
 
     def head(self, b: Buffers, rows: Rows) -> None:
-        """Logits and greedy choices of the rows in `normed`, on their way through the last norm."""
+        """Logits and greedy choices of the rows in `pre_norm`, on their way through the last norm."""
         t, w = b.target.layer, self.target.weights
         eps = self.target.geometry.rms_eps
-        self.lm_head(t.logits, t.normed, w.lm_head, rows, eps=eps, choices=b.target.choices)
+        self.lm_head(t.logits, t.pre_norm, w.lm_head, rows, eps=eps, choices=b.target.choices)
 
     def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:
         """Read the choices of `count` rows, one each of the active slots, and clear them: never within a stretch."""

@@ -146,7 +146,7 @@ def unusable(config: Mapping[str, int], gemm: TunedGemm) -> str | None:
         return f"config of {gemm.n} x {gemm.k} is none that the kernel can have: {dict(config)}"
     if own.split != usual.split:
         return (
-            f"at_rows of {gemm.n} x {gemm.k} splits k by {own.warps} warps of {own.span} chunks, config by "
-            f"{usual.warps} of {usual.span}: bits would depend on the rows"
+            f"at_rows of {gemm.n} x {gemm.k} splits k by {own.warps} warps of {own.k_chunks} chunks, config by "
+            f"{usual.warps} of {usual.k_chunks}: bits would depend on the rows"
         )
     return None

@@ -8,8 +8,8 @@ from typing import Final
 
 from specgate.backends.cupy_eagle3.device import multiprocessors, shared_memory_limit
 from specgate.backends.cupy_eagle3.kernels.gemm_config import (
+    K_CHUNKS,
     SHALLOW,
-    SPANS,
     STAGE_BYTES,
     STAGES,
     TILES,
@@ -32,8 +32,8 @@ def candidates(n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
     most = shared_memory_limit() // (2 * STAGE_BYTES)
     possible = [
         config
-        for config in (GemmConfig(*fields) for fields in product(WARPS, SPANS, STAGES, (1, 2)))
-        if config.warps * config.span <= most_chunks(k_in) and config.warps * config.span * config.tiles <= most
+        for config in (GemmConfig(*fields) for fields in product(WARPS, K_CHUNKS, STAGES, (1, 2)))
+        if config.warps * config.k_chunks <= most_chunks(k_in) and config.warps * config.k_chunks * config.tiles <= most
     ]
     found = [config for config in possible if config.stages <= SHALLOW]
     if (gpu := multiprocessors()) is not None:

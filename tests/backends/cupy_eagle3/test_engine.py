@@ -50,7 +50,7 @@ def test_equal_prompts_share_blocks_and_emit_equal_tokens() -> None:
     made = engine()
     short, long = random_prompts([100, 3 * BLOCK])
     made.prefill([long, short, long, long], draft=True)
-    assert made.prompted is not None and made.prompted.layout.reused_positions == 2 * 2 * BLOCK
+    assert made.prefilled is not None and made.prefilled.layout.reused_positions == 2 * 2 * BLOCK
     block = made.decode(Role(3), Budget(steps=STEPS), ())
     assert block.tokens[0] == block.tokens[2] == block.tokens[3] != block.tokens[1]
     made.prefill([long], draft=True)
@@ -64,8 +64,8 @@ def test_one_damaged_cache_block_changes_the_tokens() -> None:
     made.prefill(random_prompts([700]), draft=True)
     before = {k: tokens(made, k, Budget(steps=60)) for k in (0, 3)}
     assert same_prefixes(before[0], before[3])
-    assert made.prompted is not None
-    block = made.prompted.layout.blocks[0][-1]
+    assert made.prefilled is not None
+    block = made.prefilled.layout.blocks[0][-1]
     made.b.target.pages.v[:, block] = made.b.target.pages.v[:, block].flip(-1) * 4
     after = {k: tokens(made, k, Budget(steps=60)) for k in (0, 3)}
     assert not same_prefixes(before[0], after[0])

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.device import Multiprocessors
-from specgate.backends.cupy_eagle3.engine.retile import config_of, recut
-from specgate.backends.cupy_eagle3.kernels import attention
-from specgate.backends.cupy_eagle3.kernels.attention import (
+from specgate.backends.cupy_eagle3.engine.retile import config_of, retiled_buffers
+from specgate.backends.cupy_eagle3.kernels import fmha_config
+from specgate.backends.cupy_eagle3.kernels.fmha_config import (
     LONGEST_TILE,
     REGIMES,
     SHORTEST_TILE,
@@ -36,7 +36,7 @@ def test_a_knob_or_value_that_attention_does_not_have_is_refused(knobs: dict[str
 
 
 def test_each_regime_has_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "multiprocessors", lambda: None)
+    monkeypatch.setattr(fmha_config, "multiprocessors", lambda: None)
     by_regime = {(regime.head_dim, regime.slots, regime.positions): regime.config for regime in REGIMES}
     for dim, least in ((128, 128), (64, 0)):
 
@@ -60,11 +60,11 @@ def test_each_regime_has_its_configuration(monkeypatch: pytest.MonkeyPatch) -> N
     ],
     ids=str,
 )
-def test_attention_is_cut_into_whole_waves_of_blocks(
+def test_attention_is_tiled_into_whole_waves_of_blocks(
     monkeypatch: pytest.MonkeyPatch, heads: Heads, slots: int, tile: int, blocks: int
 ) -> None:
-    monkeypatch.setattr(attention, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024))
-    monkeypatch.setattr(attention, "shared_memory_limit", lambda: 226 * 1024)
+    monkeypatch.setattr(fmha_config, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024))
+    monkeypatch.setattr(fmha_config, "shared_memory_limit", lambda: 226 * 1024)
     config = usual_config(heads, slots)
     assert config.kv_tile == tile
     assert -(-heads.positions // config.kv_tile) * heads.kv_heads * slots == blocks
@@ -73,27 +73,27 @@ def test_attention_is_cut_into_whole_waves_of_blocks(
 @given(
     tile=st.integers(1, 32).map(lambda n: 64 * n),
     positions=st.integers(1, 200_000),
-    spans=st.integers(1, 500),
+    sequences=st.integers(1, 500),
     at_once=st.integers(1, 600),
 )
 def test_beyond_one_wave_the_tile_is_the_shortest_that_makes_the_nearest_whole_number_of_them(
-    tile: int, positions: int, spans: int, at_once: int
+    tile: int, positions: int, sequences: int, at_once: int
 ) -> None:
     def blocks(tile: int) -> int:
-        return -(-positions // tile) * spans
+        return -(-positions // tile) * sequences
 
-    waves = max(1, round(positions * spans / (tile * at_once)))
+    waves = max(1, round(positions * sequences / (tile * at_once)))
     wanted = tile
-    if blocks(tile) > at_once and waves * at_once >= spans:
+    if blocks(tile) > at_once and waves * at_once >= sequences:
         tiles = range(SHORTEST_TILE, LONGEST_TILE + 1, BLOCK)
         wanted = next((tile for tile in tiles if blocks(tile) <= waves * at_once), LONGEST_TILE)
-    assert tile_of_whole_waves(tile, positions, spans, at_once) == wanted
+    assert tile_of_whole_waves(tile, positions, sequences, at_once) == wanted
 
 
 def test_only_the_workspaces_of_attention_are_made_anew() -> None:
     sizes = Sizes(2, 4096, 4, FmhaConfig(512))
     b = Buffers.allocate(TARGET, DRAFT, sizes, "cpu")
-    cut = recut(b, TARGET, DRAFT, Sizes(2, 4096, 4, FmhaConfig(128)))
+    cut = retiled_buffers(b, TARGET, DRAFT, Sizes(2, 4096, 4, FmhaConfig(128)))
     assert b.draft is not None and cut.draft is not None
     made = {id(t) for t in tensors_of(cut)} - {id(t) for t in tensors_of(b)}
     assert made == {id(t) for t in (*cut.target.layer.partial, *cut.draft.layer.partial)}
@@ -102,7 +102,7 @@ def test_only_the_workspaces_of_attention_are_made_anew() -> None:
 
 
 @pytest.mark.gpu
-def test_an_engine_decodes_the_same_greedy_tokens_however_its_attention_is_cut() -> None:
+def test_an_engine_decodes_the_same_greedy_tokens_however_its_attention_is_tiled() -> None:
     from tests.backends.cupy_eagle3.gpu_pairs import RECIPE_A, checkpoints, engine_of, random_prompts, shape
 
     engine = engine_of(*checkpoints(shape(8, 2, 64), RECIPE_A), Sizes(2, 2048, 4))
@@ -111,7 +111,7 @@ def test_an_engine_decodes_the_same_greedy_tokens_however_its_attention_is_cut()
     configs = [{"kv_tile": 128, "warps": 2, "stages": 2}, {"kv_tile": 1024, "warps": 4, "stages": 3}]
     assert engine.prepare_attention(configs, roles) == [None, None]
     for config in configs:
-        engine.cut_attention(config)
+        engine.retile_attention(config)
         assert engine.attention_config() == config
         plain, drafted = (engine.decode(role, Budget(steps=12), ()) for role in roles)
         for want, got in zip(plain.tokens, drafted.tokens, strict=True):

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.engine.prefill import prefill_draft, prefill_target, write_pages
-from specgate.backends.cupy_eagle3.engine.prompted import LastRow, fill
+from specgate.backends.cupy_eagle3.engine.prefilled import LastRow, prefill_prompts
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, Pages
-from specgate.backends.cupy_eagle3.memory.cache_layout import lay_out
+from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.eagle3.geometry import DraftGeometry
@@ -204,8 +204,8 @@ def test_written_pages_are_read_back_by_position(length: int) -> None:
 def filled(plain: Pair, prompts: list[list[int]], *, draft: bool) -> tuple[Buffers, list[LastRow], list[list[int]]]:
     """Buffers after a prefill of `prompts`, each prompt's last row, and its blocks."""
     sizes = Sizes(len(prompts), POSITIONS, 4)
-    buffers, layout = Buffers.allocate(TARGET, DRAFT, sizes, "cpu"), lay_out(prompts, sizes)
-    last = fill(plain.target, plain.draft if draft else None, buffers, prompts, layout)
+    buffers, layout = Buffers.allocate(TARGET, DRAFT, sizes, "cpu"), assign_blocks(prompts, sizes)
+    last = prefill_prompts(plain.target, plain.draft if draft else None, buffers, prompts, layout)
     return buffers, last, [list(blocks) for blocks in layout.blocks]
 
 

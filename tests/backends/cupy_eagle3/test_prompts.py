@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE, SHARED
-from specgate.backends.cupy_eagle3.memory.cache_layout import Layout, lay_out
+from specgate.backends.cupy_eagle3.memory.cache_layout import CacheLayout, assign_blocks
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 
 SIZES = Sizes(slots=6, positions=4 * BLOCK + 10, max_rows=4)
@@ -23,14 +23,14 @@ batches = st.lists(prompts, min_size=1, max_size=SIZES.slots).flatmap(
 )
 
 
-def blocks_of(layout: Layout, slot: int) -> list[int]:
+def blocks_of(layout: CacheLayout, slot: int) -> list[int]:
     """As the kernels read them."""
     return layout.kv.block_table[slot, : int(layout.kv.held[slot])].tolist()
 
 
 @given(batches)
 def test_a_slot_holds_just_the_blocks_that_its_prompt_needs(batch: list[list[int]]) -> None:
-    layout = lay_out(batch, SIZES)
+    layout = assign_blocks(batch, SIZES)
     for slot, prompt in enumerate(batch):
         held = blocks_of(layout, slot)
         assert (len(held) - 1) * BLOCK < len(prompt) <= len(held) * BLOCK
@@ -42,7 +42,7 @@ def test_a_slot_holds_just_the_blocks_that_its_prompt_needs(batch: list[list[int
 
 @given(batches)
 def test_every_block_is_one_slots_or_shared_or_free(batch: list[list[int]]) -> None:
-    layout = lay_out(batch, SIZES)
+    layout = assign_blocks(batch, SIZES)
     holders = Counter(block for slot in range(len(batch)) for block in blocks_of(layout, slot))
     for block, owner in enumerate(layout.kv.owner.tolist()):
         if holders[block] == 1:
@@ -53,7 +53,7 @@ def test_every_block_is_one_slots_or_shared_or_free(batch: list[list[int]]) -> N
 
 @given(batches)
 def test_the_free_stack_is_exactly_the_rest_lowest_on_top(batch: list[list[int]]) -> None:
-    layout = lay_out(batch, SIZES)
+    layout = assign_blocks(batch, SIZES)
     used = {block for slot in range(len(batch)) for block in blocks_of(layout, slot)}
     free = layout.kv.free_blocks[: int(layout.kv.free_count)].tolist()
     assert free == sorted(set(range(SIZES.blocks)) - used, reverse=True)
@@ -61,7 +61,7 @@ def test_the_free_stack_is_exactly_the_rest_lowest_on_top(batch: list[list[int]]
 
 @given(batches)
 def test_a_step_writes_to_blocks_of_its_own_slot_alone(batch: list[list[int]]) -> None:
-    layout = lay_out(batch, SIZES)
+    layout = assign_blocks(batch, SIZES)
     for slot, prompt in enumerate(batch):
         held = blocks_of(layout, slot)
         first_written = len(prompt) - 1  # the draft extends from there; the target writes from the next position on
@@ -71,7 +71,7 @@ def test_a_step_writes_to_blocks_of_its_own_slot_alone(batch: list[list[int]]) -
 
 @given(batches)
 def test_equal_prompts_share_all_but_their_last_block_and_others_nothing(batch: list[list[int]]) -> None:
-    layout = lay_out(batch, SIZES)
+    layout = assign_blocks(batch, SIZES)
     for slot, prompt in enumerate(batch):
         twin = layout.twin[slot]
         assert twin == batch.index(prompt)
@@ -85,6 +85,6 @@ def test_equal_prompts_share_all_but_their_last_block_and_others_nothing(batch: 
 
 
 def test_every_slot_can_still_grow_to_its_longest() -> None:
-    layout = lay_out([[5] * (SIZES.positions - 1)] * SIZES.slots, SIZES)
+    layout = assign_blocks([[5] * (SIZES.positions - 1)] * SIZES.slots, SIZES)
     missing = SIZES.slots * SIZES.max_blocks - sum(map(len, layout.blocks))
     assert int(layout.kv.free_count) >= missing

@@ -7,7 +7,7 @@ import torch
 
 from specgate import profiler
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, run
-from specgate.backends.cupy_eagle3.engine.graph import graphs_of
+from specgate.backends.cupy_eagle3.engine.graph import graph_sizes
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.reference.engine import ReferenceEngine
@@ -29,7 +29,7 @@ def test_a_block_is_graph_launches_and_our_kernels_and_nothing_else(k: int) -> N
     made.decode(Role(k), Budget(steps=STEPS), ())
     decoded, seen = profiler.trace(made, Role(k), Budget(steps=STEPS))
     assert seen.unseen is None and len(decoded.step_ns) == STEPS
-    assert set(seen.calls) <= HOST_CALLS and seen.calls["cudaGraphLaunch"] == len(graphs_of(STEPS))
+    assert set(seen.calls) <= HOST_CALLS and seen.calls["cudaGraphLaunch"] == len(graph_sizes(STEPS))
     assert seen.copies == {}
     assert set(seen.kernels) <= entry_points() and seen.kernels["commit"] == STEPS
 
@@ -49,11 +49,11 @@ def test_a_block_allocates_nothing(k: int) -> None:
 
     made = engine_of(*checkpoints(shape(8, 2, 64)), Sizes(slots=4, positions=1024, max_rows=4))
     made.prefill(PROMPTS, draft=True)
-    assert made.prompted is not None
+    assert made.prefilled is not None
     with torch.inference_mode(), made.stream.current():
-        launch = {n: made.step(k, 4, n) for n in set(graphs_of(STEPS))}
-        made.prompted.rewind(made.b, StopRule((), (), 1000))
+        launch = {n: made.step(k, 4, n) for n in set(graph_sizes(STEPS))}
+        made.prefilled.rewind(made.b, StopRule((), (), 1000))
         before = torch.cuda.memory_stats()["allocation.all.allocated"], cupy.get_default_memory_pool().total_bytes()
-        run([launch[n] for n in graphs_of(STEPS)], made.stream.torch)
+        run([launch[n] for n in graph_sizes(STEPS)], made.stream.torch)
         after = torch.cuda.memory_stats()["allocation.all.allocated"], cupy.get_default_memory_pool().total_bytes()
     assert after == before

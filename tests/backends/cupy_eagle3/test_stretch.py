@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.engine.decode_run import Start, StopRule, read, step_times
-from specgate.backends.cupy_eagle3.engine.graph import STEPS, graphs_of
+from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule, read, step_times
+from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.cupy_eagle3.kernels.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.errors import UsageError
 
@@ -34,7 +34,7 @@ def used() -> Slots:
 def test_a_rewind_leaves_nothing_of_the_stretch_before(rule: StopRule, prompts: list[tuple[int, int]]) -> None:
     slots, count = used(), len(prompts)
     lengths, first = (tuple(values) for values in zip(*prompts, strict=True))
-    Start(lengths, first).rewind(slots, rule)
+    StartState(lengths, first).rewind(slots, rule)
     assert slots.length[:count].tolist() == list(lengths)
     for held in (slots.root[:count], slots.out[:count, 0], slots.pending[:count, 0]):
         assert held.tolist() == list(first)
@@ -47,7 +47,7 @@ def test_a_rewind_leaves_nothing_of_the_stretch_before(rule: StopRule, prompts: 
 @given(rules, st.lists(tokens, min_size=1, max_size=SLOTS))
 def test_only_slots_that_their_first_token_has_not_ended_are_active(rule: StopRule, first: list[int]) -> None:
     slots = used()
-    Start((5,) * len(first), tuple(first)).rewind(slots, rule)
+    StartState((5,) * len(first), tuple(first)).rewind(slots, rule)
     going_on = [s for s, t in enumerate(first) if rule.limit > 1 and t not in rule.eos and t not in rule.stop]
     assert slots.active[: int(slots.active_count)].tolist() == going_on
     assert [s for s, code in enumerate(slots.finish[: len(first)].tolist()) if code == 0] == going_on
@@ -61,14 +61,14 @@ def test_the_limit_ends_before_eos_and_eos_before_a_stop_token() -> None:
 @given(rules)
 def test_the_rules_words_are_limit_counts_and_ids(rule: StopRule) -> None:
     slots = used()
-    Start((1,), (0,)).rewind(slots, rule)
+    StartState((1,), (0,)).rewind(slots, rule)
     limit, eos, stop, *ids = slots.rule.tolist()
     assert (limit, tuple(ids[:eos]), tuple(ids[eos : eos + stop])) == (rule.limit, rule.eos, rule.stop)
 
 
 def test_more_end_tokens_than_a_rule_holds_are_refused() -> None:
     most = tuple(range(MAX_ENDS))
-    Start((1,), (0,)).rewind(used(), StopRule(most[1:], most[:1], 9))
+    StartState((1,), (0,)).rewind(used(), StopRule(most[1:], most[:1], 9))
     with pytest.raises(UsageError, match=rf"{MAX_ENDS + 1} EOS and stop tokens\n  at most {MAX_ENDS}"):
         StopRule(most, (9,), 9)
 
@@ -108,16 +108,16 @@ def test_a_stretch_that_ends_within_a_graph_takes_no_longer_than_its_own_steps()
 
 def test_a_baseline_has_no_speculation_counters() -> None:
     slots = Slots.allocate(SLOTS, 1, CAPACITY, "cpu")
-    Start((5, 6), (1, 2)).rewind(slots, StopRule((), (), 9))
+    StartState((5, 6), (1, 2)).rewind(slots, StopRule((), (), 9))
     decoded, fault = read(slots, 2, 0, [], [])
     assert (decoded.tokens, decoded.accepted, decoded.counters, fault) == (((1,), (2,)), (), {}, Fault(0))
 
 
-@given(st.integers(0, 5 * STEPS))
+@given(st.integers(0, 5 * STEPS_PER_GRAPH))
 def test_graphs_run_as_many_steps_as_are_asked_for(steps: int) -> None:
-    graphs = graphs_of(steps)
-    assert sum(graphs) == steps and set(graphs) <= {1, STEPS}
-    assert len(graphs) <= steps // STEPS + STEPS - 1
+    graphs = graph_sizes(steps)
+    assert sum(graphs) == steps and set(graphs) <= {1, STEPS_PER_GRAPH}
+    assert len(graphs) <= steps // STEPS_PER_GRAPH + STEPS_PER_GRAPH - 1
 
 
 def stamps_of(steps: list[tuple[int, int]]) -> torch.Tensor:

@@ -17,11 +17,11 @@ from specgate.core import Budget, Role
 
 def trace(made: CupyEngine, k: int, steps: int, rule: StopRule) -> dict[tuple[int, int], Tensor]:
     """(slot, position) → logits [V] of every row whose context is the emitted text, over `steps` single steps."""
-    assert made.prompted is not None
+    assert made.prefilled is not None
     slots, found = made.b.slots, dict[tuple[int, int], Tensor]()
     with made.stream.current():
-        step = made.step(k, len(made.prompted.prompts))
-        made.prompted.rewind(made.b, rule)
+        step = made.step(k, len(made.prefilled.prompts))
+        made.prefilled.rewind(made.b, rule)
         for _ in range(steps):
             active, lengths = slots.active[: int(slots.active_count)].tolist(), slots.length.tolist()
             step()

@@ -20,8 +20,9 @@ import pytest
 
 import specgate
 from specgate.backends.cupy_eagle3.device import Multiprocessors
-from specgate.backends.cupy_eagle3.kernels import attention, loader, matmul_rows
-from specgate.backends.cupy_eagle3.kernels.attention import Attention, usual_config
+from specgate.backends.cupy_eagle3.kernels import attention, fmha_config, loader, matmul_rows
+from specgate.backends.cupy_eagle3.kernels.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.fmha_config import usual_config
 from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Kernel, Spec, entry_points, with_headers
@@ -189,12 +190,13 @@ def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted
     monkeypatch: pytest.MonkeyPatch, heads: Heads
 ) -> None:
     monkeypatch.setattr(attention, "shared_memory_limit", lambda: 226 * 1024)
-    monkeypatch.setattr(attention, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024))
-    cut = [(usual_config(heads, slots), rows) for slots in (1, 4) for rows in (1, 4, 8)]
-    outcomes = compile_all("sm_90", [Attention(heads, rows, config=config).spec for config, rows in cut])
-    for (config, _), outcome in zip(cut, outcomes, strict=True):
+    monkeypatch.setattr(fmha_config, "shared_memory_limit", lambda: 226 * 1024)
+    monkeypatch.setattr(fmha_config, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024))
+    tiled = [(usual_config(heads, slots), rows) for slots in (1, 4) for rows in (1, 4, 8)]
+    outcomes = compile_all("sm_90", [Attention(heads, rows, config=config).spec for config, rows in tiled])
+    for (config, _), outcome in zip(tiled, outcomes, strict=True):
         assert outcome.compiled and not outcome.spilled
-        blocks = config.side_by_side(heads.head_dim, 228 * 1024)
+        blocks = config.blocks_per_sm(heads.head_dim, 228 * 1024)
         assert blocks * 32 * config.warps * outcome.registers <= 65536
 
 

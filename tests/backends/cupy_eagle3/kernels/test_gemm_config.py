@@ -12,7 +12,7 @@ from specgate.backends.cupy_eagle3.device import LEAST_SHARED, RESERVED_SHARED, 
 from specgate.backends.cupy_eagle3.kernels import gemm_config, matmul_rows
 from specgate.backends.cupy_eagle3.kernels.gemm_config import (
     DECLARED,
-    SPANS,
+    K_CHUNKS,
     WARPS,
     GemmConfig,
     limit_occupancy,
@@ -25,7 +25,7 @@ from specgate.backends.cupy_eagle3.tuning.gemm_candidates import DEEP, candidate
 configs = st.builds(
     GemmConfig,
     warps=st.sampled_from(WARPS),
-    span=st.sampled_from(SPANS),
+    k_chunks=st.sampled_from(K_CHUNKS),
     stages=st.integers(1, 6),
     tiles=st.integers(1, 4),
     passes=st.integers(1, 40),
@@ -46,16 +46,16 @@ def test_a_fitted_configuration_splits_k_alike_and_fits(config: GemmConfig, k: i
     assert fitted.shared_bytes(k, row_tiles) + DECLARED <= LEAST_SHARED
 
 
-@given(st.sampled_from(WARPS), st.sampled_from(SPANS), wide, deep, st.integers(1, 200))
+@given(st.sampled_from(WARPS), st.sampled_from(K_CHUNKS), wide, deep, st.integers(1, 200))
 def test_what_moves_work_otherwise_splits_k_alike_leaves_no_block_idle_and_is_possible(
-    warps: int, span: int, n: int, k: int, processors: int
+    warps: int, k_chunks: int, n: int, k: int, processors: int
 ) -> None:
-    moved = retilings(GemmConfig(warps, span), n, k, processors)
+    moved = retilings(GemmConfig(warps, k_chunks), n, k, processors)
     assert len(set(moved)) == len(moved)
     for config in moved:
         groups = -(-n // (16 * config.tiles))
-        assert config.split == (warps, span)
-        assert config.possible(n, k) or warps * span > most_chunks(k)
+        assert config.split == (warps, k_chunks)
+        assert config.possible(n, k) or warps * k_chunks > most_chunks(k)
         assert config.passes == 1 or -(-groups // config.passes) <= 3 * processors
         assert config.passes <= groups
 
@@ -74,7 +74,7 @@ def test_passes_are_given_up_where_ring_and_sums_do_not_fit_side_by_side() -> No
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"warps": 7}, {"span": 3}, {"span": 4}, {"stages": 0}, {"stages": 5}, {"tiles": 0}, {"tiles": 5}),
+        *({"warps": 7}, {"k_chunks": 3}, {"k_chunks": 4}, {"stages": 0}, {"stages": 5}, {"tiles": 0}, {"tiles": 5}),
         *({"passes": 0}, {"passes": 257}, {"delay_dependents": 2}),
     ],
     ids=str,
@@ -149,10 +149,10 @@ def test_x_of_a_small_weight_is_asked_for_at_once_where_it_finds_room(
 def test_a_block_asks_for_the_places_that_its_weights_are_copied_to_and_no_more(
     config: GemmConfig, k: int, row_tiles: int
 ) -> None:
-    once, units = replace(config, passes=1), -(-k // (32 * config.span))
+    once, units = replace(config, passes=1), -(-k // (32 * config.k_chunks))
     # Unit u is turn u // warps of warp u % warps; the ring has a place for each warp and stage.
     places = 1 + max(u // once.warps % once.stages * once.warps + u % once.warps for u in range(units))
-    weights = places * once.span * once.tiles * 16 * 32 * 2  # rows, columns and bytes of a tile's chunk
+    weights = places * once.k_chunks * once.tiles * 16 * 32 * 2  # rows, columns and bytes of a tile's chunk
     assert once.shared_bytes(k, row_tiles) == max(weights, once.sum_bytes(once.tiles * row_tiles))
 
 

@@ -39,7 +39,7 @@ def tuned(folder: Path, configs: dict[tuple[int, int], GemmConfig]) -> Tuned:
 def other_split(n: int, k: int) -> GemmConfig:
     """A configuration that adds in another order than the default does."""
     default = GemmConfig()
-    return next(c for c in candidates(n, k) if (c.warps, c.span) != (default.warps, default.span))
+    return next(c for c in candidates(n, k) if (c.warps, c.k_chunks) != (default.warps, default.k_chunks))
 
 
 def test_a_block_counts_its_lookups_and_the_log_holds_what_was_run(tmp_path: Path) -> None:

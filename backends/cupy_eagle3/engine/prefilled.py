@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.engine.decode_run import Start, StopRule
+from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule
 from specgate.backends.cupy_eagle3.engine.prefill import prefill_draft, prefill_target
 from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, Normed
+from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.slots import Fault
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
-from specgate.backends.cupy_eagle3.memory.cache_layout import Layout
+from specgate.backends.cupy_eagle3.memory.cache_layout import CacheLayout
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.step.verify import Verify
 
@@ -36,25 +36,25 @@ class FirstTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompted:
+class Prefilled:
     """A filled cache. `features` bfloat16 [B, n·H] are the last rows'; None where the draft's cache was not filled."""
 
     prompts: tuple[tuple[int, ...], ...]
-    layout: Layout
+    layout: CacheLayout
     first: FirstTokens
     kv: KVBlocks
     features: Tensor | None
 
     def rewind(self, b: Buffers, rule: StopRule) -> None:
         """Put `b` back to where the prompts ended. Copies from the host: before a stretch begins, never within."""
-        Start(tuple(map(len, self.prompts)), self.first.tokens).rewind(b.slots, rule)
+        StartState(tuple(map(len, self.prompts)), self.first.tokens).rewind(b.slots, rule)
         b.kv.copy_(self.kv)
         if self.features is not None and b.draft is not None:
             b.draft.features[: len(self.features), 0] = self.features
 
 
-def fill(
-    target: Target, draft: Draft | None, b: Buffers, prompts: Sequence[Sequence[int]], layout: Layout
+def prefill_prompts(
+    target: Target, draft: Draft | None, b: Buffers, prompts: Sequence[Sequence[int]], layout: CacheLayout
 ) -> list[LastRow]:
     """Prefill every prompt into the blocks of its slot; equal prompts once. `draft`: whose cache to fill as well."""
     last: list[LastRow] = []
@@ -62,11 +62,13 @@ def fill(
         twin = layout.twin[slot]
         if twin != slot:
             copy_tail(b, layout, twin, slot)
-        last.append(last[twin] if twin != slot else fill_slot(target, draft, b, prompt, layout.blocks[slot]))
+        last.append(last[twin] if twin != slot else prefill_slot(target, draft, b, prompt, layout.blocks[slot]))
     return last
 
 
-def fill_slot(target: Target, draft: Draft | None, b: Buffers, prompt: Sequence[int], blocks: Sequence[int]) -> LastRow:
+def prefill_slot(
+    target: Target, draft: Draft | None, b: Buffers, prompt: Sequence[int], blocks: Sequence[int]
+) -> LastRow:
     device = b.slots.length.device
     tokens, held = (torch.tensor(ids, dtype=torch.int64, device=device) for ids in (prompt, blocks))
     boundaries = draft.boundaries if draft else ()
@@ -77,7 +79,7 @@ def fill_slot(target: Target, draft: Draft | None, b: Buffers, prompt: Sequence[
     return LastRow(stream[-1].clone(), features[-1].clone())
 
 
-def copy_tail(b: Buffers, layout: Layout, twin: int, slot: int) -> None:
+def copy_tail(b: Buffers, layout: CacheLayout, twin: int, slot: int) -> None:
     """The blocks that a slot does not share with the equal prompt before it."""
     own = layout.private[slot]
     for pages in b.pages:
@@ -86,7 +88,7 @@ def copy_tail(b: Buffers, layout: Layout, twin: int, slot: int) -> None:
                 cache[:, copy] = cache[:, source]
 
 
-def normed(out: Normed, stream: Tensor, weight: Tensor) -> None:
+def leave_pre_norm_rows(out: PreNormRows, stream: Tensor, weight: Tensor) -> None:
     """Put rows, float32 [B, H], on their way into a norm, as the kernels of a step do."""
     out.rows[: len(stream)] = (stream * weight.float()).bfloat16()
     out.squares[: len(stream)] = stream.square().view(len(stream), -1, NORM_GROUP).sum(-1)
@@ -95,8 +97,8 @@ def normed(out: Normed, stream: Tensor, weight: Tensor) -> None:
 def first_tokens(verify: Verify, b: Buffers, rows: Sequence[LastRow]) -> tuple[FirstTokens, Fault]:
     """The token after each prompt, by the kernels that choose all later ones."""
     count = len(rows)
-    normed(b.target.layer.normed, torch.stack([row.stream for row in rows]), verify.target.weights.norm)
-    Start((0,) * count, (0,) * count).rewind(b.slots, StopRule((), (), 2))
+    leave_pre_norm_rows(b.target.layer.pre_norm, torch.stack([row.stream for row in rows]), verify.target.weights.norm)
+    StartState((0,) * count, (0,) * count).rewind(b.slots, StopRule((), (), 2))
     verify.head(b, b.slots.rows(count, 1))
     tokens, fault = verify.choices(b, count)
     top2 = b.target.layer.logits[:count].topk(2).values.tolist()
