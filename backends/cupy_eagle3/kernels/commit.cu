@@ -16,7 +16,7 @@ __device__ __forceinline__ int reason_of(int token, int eos, int stop, const int
     return RUNNING;
 }
 
-extern "C" __global__ __launch_bounds__(SLOTS) void commit(int* length, int* root, int* emitted, int* truncated,
+extern "C" __global__ __launch_bounds__(SLOTS) void commit(int* length, int* last_token, int* emitted, int* truncated,
                                                            int* finish, int* out, int* pending, int* counts,
                                                            int* accepted_log, int* held, int* owner, int* free_blocks,
                                                            int* free_count, int* fault, int* active, int* active_count,
@@ -54,7 +54,7 @@ extern "C" __global__ __launch_bounds__(SLOTS) void commit(int* length, int* roo
         emitted[slot] = had + gained;
         length[slot] = was + gained;
         truncated[slot] = cut + verified - gained;
-        root[slot] = token;
+        last_token[slot] = token;
         counts[slot] = gained;
         finish[slot] = ends;
         accepted_log[now * SLOTS + slot] = taken;

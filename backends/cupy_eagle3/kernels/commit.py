@@ -25,7 +25,7 @@ class Commit(Kernel):
             "commit",
             (1,),
             (self.slots,),
-            *(s.length, s.root, s.emitted, s.truncated, s.finish, s.out, s.pending, s.counts, s.accepted_log),
+            *(s.length, s.last_token, s.emitted, s.truncated, s.finish, s.out, s.pending, s.counts, s.accepted_log),
             *(kv.held, kv.owner, kv.free_blocks, kv.free_count, s.fault, s.active, s.active_count, s.step, s.stamps),
             *(kv.block_table, kv.prompt_blocks, s.accepted, s.target_tokens, s.rule),
         )

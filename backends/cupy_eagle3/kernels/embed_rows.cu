@@ -9,18 +9,19 @@ static_assert(HIDDEN % 8 == 0, "HIDDEN must be a multiple of 8");
 
 extern "C" __global__ __launch_bounds__(THREADS) void embed_rows(float* x, bf16* normed, float* squares,
                                                                  const bf16* embedding, const bf16* norm_weight,
-                                                                 const int* root, const int* drafts, const int* active,
-                                                                 const int* active_count, long long* stamps,
-                                                                 const int* step) {
+                                                                 const int* last_token, const int* drafts,
+                                                                 const int* active, const int* active_count,
+                                                                 long long* stamps, const int* step) {
     const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS;
     prefetch<THREADS>(norm_weight, HIDDEN * sizeof(bf16));
     // No cache holds an embedding. The newest token is known since the last step's commit, and, but for a fault, the count.
-    if (t == 0 && a < *active_count) prefetch<THREADS>(embedding + (long long)root[active[a]] * HIDDEN, HIDDEN * sizeof(bf16));
+    if (t == 0 && a < *active_count)
+        prefetch<THREADS>(embedding + (long long)last_token[active[a]] * HIDDEN, HIDDEN * sizeof(bf16));
     await_previous();
     const int count = *active_count, slot = active[a];  // one trip to memory for both
     if (a >= count) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) stamps[*step * STAMPS + DRAFTED] = device_nanoseconds();
-    const long long token = t == 0 ? root[slot] : drafts[slot * MAX_ROWS + t - 1];
+    const long long token = t == 0 ? last_token[slot] : drafts[slot * MAX_ROWS + t - 1];
     const bf16* in = embedding + token * HIDDEN;
     for (int group = threadIdx.x; group < HIDDEN / 8; group += THREADS) {
         const long long at = (long long)blockIdx.x * HIDDEN + group * 8;

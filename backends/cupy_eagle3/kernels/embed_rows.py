@@ -13,7 +13,7 @@ THREADS = 512
 
 
 class EmbedRows(Kernel):
-    """x[r] = embedding of root and drafts of each slot: bfloat16 [V, H] → float32 [R, H], and the input of the norm
+    """x[r] = embedding of the last token and the drafts of each slot: bfloat16 [V, H] → float32 [R, H], and the input of the norm
     with weight bfloat16 [H]. Ends the draft phase.
     """
 
@@ -33,6 +33,6 @@ class EmbedRows(Kernel):
             "embed_rows",
             (rows.most,),
             (THREADS,),
-            *(x, pre_norm.rows, pre_norm.squares, embedding, norm_weight, slots.root, slots.drafts),
+            *(x, pre_norm.rows, pre_norm.squares, embedding, norm_weight, slots.last_token, slots.drafts),
             *(rows.active, rows.active_count, slots.stamps, slots.step),
         )

@@ -49,10 +49,10 @@ class GemmConfig:
     `warps` and `k_chunks` are part of the arithmetic: they decide the order in which a row is summed. The same two must
     therefore serve a weight at every number of rows. The other fields only move work, and may differ with the rows.
 
-    `warps` warps split k; each takes `k_chunks` 32-wide chunks of it at a time. A block multiplies with `tiles` tiles of
-    16 rows of weight, which stream through `stages` stages of shared memory. It makes `passes` passes, with other rows
-    of weight in each. With `delay_dependents` = 1 the next kernel may start only once this one has asked for its last
-    weights; with 0 it may start at once.
+    `warps` warps split k; each takes `k_chunks` 32-wide chunks of it at a time. A block multiplies with `tiles` tiles
+    of 16 rows of weight, which stream through `stages` stages of shared memory. It makes `passes` passes, with other
+    rows of weight in each. With `delay_dependents` = 1 the next kernel may start only once this one has asked for its
+    last weights; with 0 it may start at once.
     """
 
     warps: int = 16
