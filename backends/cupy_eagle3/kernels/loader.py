@@ -222,15 +222,21 @@ def module(spec: Spec, device: int) -> Any:
     return cupy.RawModule(code=spec.source, options=spec.options)
 
 
+def kernel_files() -> Mapping[str, Path]:
+    """File name → kernel file or header, in whichever folder below this one it lies. No two have the same name."""
+    return {file.name: file for file in sorted(FOLDER.rglob("*.cu*")) if file.suffix in (".cu", ".cuh")}
+
+
 @cache
 def with_headers(file: str) -> str:
     """The text of `file` with every header of ours in it once, each line under its own file and number."""
-    return "".join(unrolled(file, set()))
+    return "".join(unrolled(file, kernel_files(), set()))
 
 
-def unrolled(file: str, seen: set[str]) -> list[str]:
+def unrolled(file: str, files: Mapping[str, Path], seen: set[str]) -> list[str]:
+    """The lines of `file`, with the headers of `files` that it includes and that are not `seen` yet in their places."""
     lines = [f'#line 1 "{file}"\n']
-    for number, line in enumerate((FOLDER / file).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(files[file].read_text(encoding="utf-8").splitlines(), 1):
         header = INCLUDE.match(line)
         if header is None:
             lines.append("\n" if line == "#pragma once" else f"{line}\n")
@@ -238,11 +244,11 @@ def unrolled(file: str, seen: set[str]) -> list[str]:
             lines.append("\n")
         else:
             seen.add(header[1])
-            lines += [*unrolled(header[1], seen), f'#line {number + 1} "{file}"\n']
+            lines += [*unrolled(header[1], files, seen), f'#line {number + 1} "{file}"\n']
     return lines
 
 
 def entry_points() -> frozenset[str]:
     """Names of the kernels that a step may launch."""
-    files = (file for file in FOLDER.glob("*.cu") if file.stem not in BESIDE_A_STEP)
+    files = (file for file in kernel_files().values() if file.suffix == ".cu" and file.stem not in BESIDE_A_STEP)
     return frozenset(name for file in files for name in ENTRY.findall(file.read_text(encoding="utf-8")))

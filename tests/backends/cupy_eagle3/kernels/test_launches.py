@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, FOLDER, Kernel
+from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, kernel_files
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
@@ -100,7 +100,7 @@ def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int
 
 def kernel_of(launch: Launch) -> tuple[list[str], str]:
     """Its parameters as the kernel's file declares them, and its body without comments."""
-    text = (FOLDER / f"{launch.stem}.cu").read_text(encoding="utf-8")
+    text = kernel_files()[f"{launch.stem}.cu"].read_text(encoding="utf-8")
     found = re.search(
         rf'extern "C" __global__ [^{{]*?void {launch.name}\(([^)]*)\) \{{(.*?)^\}}', text, re.DOTALL | re.M
     )

@@ -146,7 +146,7 @@ def test_engines_have_the_same_fingerprint_where_their_configurations_are_the_sa
 @pytest.fixture
 def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the kernel and its headers, to edit."""
-    for file in loader.FOLDER.glob("*.cu*"):
+    for file in loader.kernel_files().values():
         (tmp_path / file.name).write_text(file.read_text())
     monkeypatch.setattr(loader, "FOLDER", tmp_path)
     with_headers.cache_clear()
