@@ -17,19 +17,19 @@ from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.bench.accounts import visible_cache
 from specgate.backends.cupy_eagle3.bench.oracles import relative_error
 from specgate.backends.cupy_eagle3.bench.stage import Stage
-from specgate.backends.cupy_eagle3.kernels.accept import Accept
-from specgate.backends.cupy_eagle3.kernels.attention import Attention
-from specgate.backends.cupy_eagle3.kernels.commit import Commit
-from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
-from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
-from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
-from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
-from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, FeatureRows
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
-from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE
-from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.rows.draft_input import DraftInput
+from specgate.backends.cupy_eagle3.kernels.rows.draft_token import DraftToken
+from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
+from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCapture
+from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureNorm, FeatureRows
+from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
+from specgate.backends.cupy_eagle3.kernels.state.commit import Commit
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import FREE
+from specgate.backends.cupy_eagle3.kernels.state.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.step.recording import Call
 from specgate.backends.eagle3.geometry import DraftGeometry
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from specgate.backends.cupy_eagle3.bench.accounts import Account, account
 from specgate.backends.cupy_eagle3.bench.timing import LAUNCHES, inputs_to_rotate
-from specgate.backends.cupy_eagle3.kernels.commit import Commit
 from specgate.backends.cupy_eagle3.kernels.loader import Launch
+from specgate.backends.cupy_eagle3.kernels.state.commit import Commit
 from specgate.backends.cupy_eagle3.step.recording import Call
 
 SMALL: Final = 256 << 10

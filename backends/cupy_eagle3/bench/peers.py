@@ -20,9 +20,9 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.bench.accounts import VisibleCache, visible_cache
 from specgate.backends.cupy_eagle3.bench.timing import inputs_to_rotate, time_launches
 from specgate.backends.cupy_eagle3.device import l2_bytes
-from specgate.backends.cupy_eagle3.kernels.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.step.recording import Call
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.tuning.kernel_bench import PeerTiming

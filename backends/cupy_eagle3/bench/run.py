@@ -16,7 +16,7 @@ from specgate.backends.cupy_eagle3.bench.timing import read_bandwidth, time_laun
 from specgate.backends.cupy_eagle3.device import first_gpu, l2_bytes
 from specgate.backends.cupy_eagle3.kernels.compiling import compiler
 from specgate.backends.cupy_eagle3.kernels.loader import Launch
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.eagle3.memory import refusing_overflow

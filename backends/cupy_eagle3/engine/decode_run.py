@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from specgate.api import Decoded, block_marker
-from specgate.backends.cupy_eagle3.kernels.slots import MAX_ENDS, Fault, Slots, Stamp
+from specgate.backends.cupy_eagle3.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.backends.eagle3.counters import speculation_counters
 from specgate.core import Finish
 from specgate.errors import UsageError

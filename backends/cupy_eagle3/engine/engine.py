@@ -13,10 +13,10 @@ from specgate.backends.cupy_eagle3.engine import retile
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, read, run
 from specgate.backends.cupy_eagle3.engine.graph import Graph, GraphGeometry, graph_sizes
 from specgate.backends.cupy_eagle3.engine.prefilled import Prefilled, first_tokens, prefill_prompts
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.compiling import compiler
-from specgate.backends.cupy_eagle3.kernels.fmha_config import FmhaConfig
-from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
-from specgate.backends.cupy_eagle3.kernels.slots import Fault
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.state.slots import Fault
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specgate.api import OpenRequest
-from specgate.backends.cupy_eagle3.kernels.gemm_config import MAX_ROWS
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.errors import CheckpointError, UsageError
 

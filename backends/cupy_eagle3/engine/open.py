@@ -14,7 +14,7 @@ from specgate.backends.cupy_eagle3.engine import limits, memory_plan
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.facts import engine_facts
 from specgate.backends.cupy_eagle3.engine.retile import config_of
-from specgate.backends.cupy_eagle3.kernels.fmha_config import FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule
 from specgate.backends.cupy_eagle3.engine.prefill import prefill_draft, prefill_target
-from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, PreNormRows
-from specgate.backends.cupy_eagle3.kernels.slots import Fault
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.state.slots import Fault
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.cache_layout import CacheLayout
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 
 import torch
 
-from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention
-from specgate.backends.cupy_eagle3.kernels.fmha_config import FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.attention.attention import STATISTICS, Attention
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Spec
 from specgate.backends.cupy_eagle3.memory.buffers import (
     Buffers,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields, is_dataclass
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
-from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, PreNormRows
-from specgate.backends.cupy_eagle3.kernels.slots import Slots
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
-from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE, SHARED, KVBlocks
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import FREE, SHARED, KVBlocks
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 
 

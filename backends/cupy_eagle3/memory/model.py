@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.draft_input import InputWeights
-from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm
+from specgate.backends.cupy_eagle3.kernels.rows.draft_input import InputWeights
+from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureNorm
 from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.rope import cos_sin_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from specgate.backends.cupy_eagle3.kernels.fmha_config import FmhaConfig, usual_config
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig, usual_config
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 

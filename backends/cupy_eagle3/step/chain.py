@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
-from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
-from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureRows
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.slots import Rows
+from specgate.backends.cupy_eagle3.kernels.rows.draft_input import DraftInput
+from specgate.backends.cupy_eagle3.kernels.rows.draft_token import DraftToken
+from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureRows
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, DraftBuffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, norm_of
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specgate.backends.cupy_eagle3.kernels.commit import Commit
-from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.state.commit import Commit
+from specgate.backends.cupy_eagle3.kernels.state.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes

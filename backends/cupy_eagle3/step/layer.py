@@ -8,11 +8,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.attention import Attention
-from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import PreNormRows
-from specgate.backends.cupy_eagle3.kernels.slots import Rows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import LayerBuffers, Pages
 from specgate.backends.cupy_eagle3.memory.model import RopeTable
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specgate.backends.cupy_eagle3.kernels.accept import Accept
-from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
-from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.slots import Fault, Rows
+from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
+from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCapture
+from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
+from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes

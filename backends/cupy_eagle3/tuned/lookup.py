@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import ROW_TILE, GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import OPTIONS, with_headers
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import ROW_TILE, GemmConfig
 from specgate.tuning.gemms import GemmShape, TunedGemm, TunedGemms
 
 SHIPPED: Final = Path(__file__).parent

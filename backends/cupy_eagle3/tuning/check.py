@@ -9,8 +9,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue
 from specgate.backends.cupy_eagle3.tuning.product import ROWS, Product, rows_of
 
 AT_A_TIME: Final = 8192

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Final
 
 from specgate.backends.cupy_eagle3.device import multiprocessors, shared_memory_limit
-from specgate.backends.cupy_eagle3.kernels.gemm_config import (
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import (
     K_CHUNKS,
     SHALLOW,
     STAGE_BYTES,

@@ -21,7 +21,7 @@ import torch
 
 from specgate.backends.cupy_eagle3.device import multiprocessor_count
 from specgate.backends.cupy_eagle3.kernels.compiling import Compiler, distinct
-from specgate.backends.cupy_eagle3.kernels.gemm_config import ROW_TILE, GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import ROW_TILE, GemmConfig
 from specgate.backends.cupy_eagle3.tuned.lookup import WeightConfig
 from specgate.backends.cupy_eagle3.tuning.check import Oracles, first_rows
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates, fills_an_sm, retilings

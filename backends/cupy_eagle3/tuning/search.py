@@ -21,7 +21,7 @@ from specgate import machine
 from specgate.backends.cupy_eagle3.bench.timing import inputs_to_rotate, read_bandwidth, time_launches
 from specgate.backends.cupy_eagle3.device import first_gpu, l2_bytes
 from specgate.backends.cupy_eagle3.kernels.compiling import Compiler, compiler, distinct
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned, code_sha256
 from specgate.backends.cupy_eagle3.tuning.check import Oracles

@@ -12,9 +12,9 @@ import torch
 from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
 from specgate.backends.cupy_eagle3.bench.timing import timed_event
 from specgate.backends.cupy_eagle3.engine.graph import captured
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.step.recording import recorded
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned, WeightConfig

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES, parts
 from specgate.backends.cupy_eagle3.tuning.product import MOST
 from specgate.errors import UsageError

@@ -8,7 +8,7 @@ import torch
 
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.facts import engine_facts
-from specgate.backends.cupy_eagle3.kernels.fmha_config import FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.device import Multiprocessors
 from specgate.backends.cupy_eagle3.engine.retile import config_of, retiled_buffers
-from specgate.backends.cupy_eagle3.kernels import fmha_config
-from specgate.backends.cupy_eagle3.kernels.fmha_config import (
+from specgate.backends.cupy_eagle3.kernels.attention import fmha_config
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import (
     LONGEST_TILE,
     REGIMES,
     SHORTEST_TILE,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
-from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE, SHARED
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import FREE, SHARED
 from specgate.backends.cupy_eagle3.memory.cache_layout import CacheLayout, assign_blocks
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 

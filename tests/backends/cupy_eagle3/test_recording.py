@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from specgate.backends.cupy_eagle3.kernels.loader import LISTENER, Kernel
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.step.recording import recorded
 from tests.backends.cupy_eagle3.bench.staged import no_launches, staged
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule, read, step_times
 from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH, graph_sizes
-from specgate.backends.cupy_eagle3.kernels.slots import MAX_ENDS, Fault, Slots, Stamp
+from specgate.backends.cupy_eagle3.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.errors import UsageError
 
 SLOTS, ROWS, CAPACITY = 4, 3, 16

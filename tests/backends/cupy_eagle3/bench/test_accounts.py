@@ -14,8 +14,8 @@ from specgate.backends.cupy_eagle3.bench.accounts import ACCOUNTS, VisibleCache,
 from specgate.backends.cupy_eagle3.bench.checks import CHECKS
 from specgate.backends.cupy_eagle3.bench.groups import groups_of
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
-from specgate.backends.cupy_eagle3.kernels.attention import Attention
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows, PreNormRows
 from specgate.backends.eagle3.traffic import pair_traffic
 from specgate.budget.traffic import Slot, draft_bytes, pass_bytes
 from specgate.pairs.plant.geometries import GEOMETRIES

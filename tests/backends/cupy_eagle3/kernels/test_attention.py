@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench import oracles
-from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention
-from specgate.backends.cupy_eagle3.kernels.fmha_config import FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.attention.attention import STATISTICS, Attention
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.eagle3.geometry import RopeSpec
 from specgate.backends.eagle3.rope import cos_sin_table
 from tests.backends.cupy_eagle3.kernels.device import counted, normal, paged, poisoned, relative_error, rows_of

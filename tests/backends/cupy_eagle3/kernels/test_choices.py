@@ -11,11 +11,11 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.bench.checks import index_of, packed
-from specgate.backends.cupy_eagle3.kernels.draft_input import InputWeights
-from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, PreNormRows
-from specgate.backends.cupy_eagle3.kernels.slots import Rows
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.rows.draft_input import InputWeights
+from specgate.backends.cupy_eagle3.kernels.rows.draft_token import DraftToken
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from tests.backends.cupy_eagle3.kernels.device import normal, poisoned, rows_of, state
 
 # Warps, chunks of k, stages, tiles, passes.

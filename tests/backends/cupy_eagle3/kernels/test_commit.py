@@ -10,12 +10,12 @@ import torch
 
 from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule
-from specgate.backends.cupy_eagle3.kernels.accept import Accept
-from specgate.backends.cupy_eagle3.kernels.commit import Commit
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
-from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE, KVBlocks
-from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
-from specgate.backends.cupy_eagle3.kernels.slots import Fault, Slots
+from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
+from specgate.backends.cupy_eagle3.kernels.state.commit import Commit
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import FREE, KVBlocks
+from specgate.backends.cupy_eagle3.kernels.state.kv_reserve import KVReserve
+from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Slots
 from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 

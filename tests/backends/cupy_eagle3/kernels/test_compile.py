@@ -20,13 +20,15 @@ import pytest
 
 import specgate
 from specgate.backends.cupy_eagle3.device import Multiprocessors
-from specgate.backends.cupy_eagle3.kernels import attention, fmha_config, loader, matmul_rows
-from specgate.backends.cupy_eagle3.kernels.attention import Attention
-from specgate.backends.cupy_eagle3.kernels.fmha_config import usual_config
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels import loader
+from specgate.backends.cupy_eagle3.kernels.attention import attention, fmha_config
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import usual_config
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Spec, entry_points, kernel_files, with_headers
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul import matmul_rows
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.device import LEAST_SHARED, RESERVED_SHARED, Multiprocessors
-from specgate.backends.cupy_eagle3.kernels import gemm_config, matmul_rows
-from specgate.backends.cupy_eagle3.kernels.gemm_config import (
+from specgate.backends.cupy_eagle3.kernels.matmul import gemm_config, matmul_rows
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import (
     DECLARED,
     K_CHUNKS,
     WARPS,
@@ -18,7 +18,7 @@ from specgate.backends.cupy_eagle3.kernels.gemm_config import (
     limit_occupancy,
     most_chunks,
 )
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.tuning import gemm_candidates
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import DEEP, candidates, retilings
 

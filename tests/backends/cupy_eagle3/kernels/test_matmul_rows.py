@@ -7,9 +7,9 @@ import torch
 
 from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.device import RESERVED_SHARED, multiprocessors
-from specgate.backends.cupy_eagle3.kernels.gemm_config import DECLARED, GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import function
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import DECLARED, GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from tests.backends.cupy_eagle3.kernels.device import normal, poisoned, relative_error, rows_of
 

@@ -7,13 +7,13 @@ import torch
 
 from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.bench.checks import packed
-from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput, InputWeights
-from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
-from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
-from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
-from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, FeatureRows
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import PreNormRows
-from specgate.backends.cupy_eagle3.kernels.slots import Fault
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
+from specgate.backends.cupy_eagle3.kernels.rows.draft_input import DraftInput, InputWeights
+from specgate.backends.cupy_eagle3.kernels.rows.draft_token import DraftToken
+from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
+from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCapture
+from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureNorm, FeatureRows
+from specgate.backends.cupy_eagle3.kernels.state.slots import Fault
 from tests.backends.cupy_eagle3.kernels.device import (
     counted,
     integers,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.tuned.lookup import code_sha256
 from specgate.tuning.gemm_files import write_tuned
 from specgate.tuning.gemms import TunedGemm, TunedGemms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuning.check import TOLERANCES, Oracles, relative_error

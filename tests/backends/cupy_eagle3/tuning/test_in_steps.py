@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned, WeightConfig
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import retilings
 from specgate.backends.cupy_eagle3.tuning.in_steps import same_bits

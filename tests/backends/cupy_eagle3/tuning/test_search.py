@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.kernels.compiling import distinct
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.product import ROWS

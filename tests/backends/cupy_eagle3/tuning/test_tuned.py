@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.cupy_eagle3.kernels import loader
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.loader import with_headers
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.tuned import lookup as tuned
 from specgate.backends.cupy_eagle3.tuned.lookup import KERNEL, NOTHING_TUNED, Tuned, code_sha256
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates

@@ -9,7 +9,7 @@ import torch
 
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog

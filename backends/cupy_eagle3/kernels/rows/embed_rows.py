@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import PreNormRows
-from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows, Slots
 
 THREADS = 512
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
-from specgate.backends.cupy_eagle3.kernels.slots import Rows
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 
 THREADS = 1024
 

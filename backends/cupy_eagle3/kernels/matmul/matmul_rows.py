@@ -10,9 +10,15 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.device import multiprocessors, shared_memory_limit
-from specgate.backends.cupy_eagle3.kernels.gemm_config import MAX_ROWS, ROW_TILE, GemmConfig, is_small, limit_occupancy
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
-from specgate.backends.cupy_eagle3.kernels.slots import Rows
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import (
+    MAX_ROWS,
+    ROW_TILE,
+    GemmConfig,
+    is_small,
+    limit_occupancy,
+)
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 
 NORM_GROUP: Final = 8
 """Elements that one partial sum of squares is taken over."""

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.device import shared_memory_limit
-from specgate.backends.cupy_eagle3.kernels.fmha_config import STATIC_SHARED_BYTES, FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import STATIC_SHARED_BYTES, FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
-from specgate.backends.cupy_eagle3.kernels.slots import Rows
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 
 QUERY_TILE = 16
 """Query rows of a block of threads: the query heads that share a key/value head, for as many tokens as fit."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
-from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows, Slots
 
 
 class Accept(Kernel):

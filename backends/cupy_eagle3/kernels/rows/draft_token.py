@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.draft_input import InputWeights
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import PreNormRows
-from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
+from specgate.backends.cupy_eagle3.kernels.rows.draft_input import InputWeights
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows, Slots
 
 THREADS = 512
 

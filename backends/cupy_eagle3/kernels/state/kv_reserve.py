@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
-from specgate.backends.cupy_eagle3.kernels.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced
-from specgate.backends.cupy_eagle3.kernels.slots import Slots
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
 
 
 class KVReserve(Kernel):
