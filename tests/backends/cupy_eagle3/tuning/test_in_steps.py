@@ -18,7 +18,7 @@ from specgate.errors import UsageError
 from specgate.tuning.gemm_files import write_tuned
 from specgate.tuning.gemm_tuning import refine_into, tuning_backend
 from specgate.tuning.gemms import Point, StepsRequest, TunedGemms
-from tests.backends.cupy_eagle3.tuning.files import gemm
+from tests.backends.cupy_eagle3.tuned.files import gemm
 
 pytestmark = pytest.mark.gpu
 

@@ -10,6 +10,7 @@ from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import BASELINE, Budget, Role
 from specgate.errors import BackendError
+from tests.backends.cupy_eagle3.engine.tracing import same_prefixes, tokens, trace
 from tests.backends.cupy_eagle3.gpu_pairs import (
     RAGGED,
     SIZES,
@@ -19,7 +20,6 @@ from tests.backends.cupy_eagle3.gpu_pairs import (
     random_prompts,
     shape,
 )
-from tests.backends.cupy_eagle3.tracing import same_prefixes, tokens, trace
 
 pytestmark = pytest.mark.gpu
 

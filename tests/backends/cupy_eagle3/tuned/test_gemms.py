@@ -15,7 +15,7 @@ from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
 from specgate.pairs.plant.geometries import GEOMETRIES
 from specgate.tuning.gemms import GemmShape
-from tests.backends.cupy_eagle3.tuning.files import DEVICE, gemm, written
+from tests.backends.cupy_eagle3.tuned.files import DEVICE, gemm, written
 
 
 def geometry(name: str) -> Geometry:

@@ -11,6 +11,7 @@ from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import BASELINE, Budget, Role
+from tests.backends.cupy_eagle3.engine.tracing import nearness, same_prefixes, tokens, trace
 from tests.backends.cupy_eagle3.gpu_pairs import (
     GEOMETRIES,
     RAGGED,
@@ -22,7 +23,6 @@ from tests.backends.cupy_eagle3.gpu_pairs import (
     random_prompts,
     shape,
 )
-from tests.backends.cupy_eagle3.tracing import nearness, same_prefixes, tokens, trace
 
 pytestmark = pytest.mark.gpu
 

@@ -12,8 +12,8 @@ from specgate.backends.cupy_eagle3.backend import BACKEND
 from specgate.backends.cupy_eagle3.engine import open as opening
 from specgate.backends.cupy_eagle3.tuned import lookup as tuned
 from specgate.errors import EnvironmentRefused, ExitCode, UsageError
-from tests.backends.cupy_eagle3.test_open import written as written_pair
-from tests.backends.cupy_eagle3.tuning.files import DEVICE, gemm, written
+from tests.backends.cupy_eagle3.engine.test_open import written as written_pair
+from tests.backends.cupy_eagle3.tuned.files import DEVICE, gemm, written
 
 
 @pytest.fixture

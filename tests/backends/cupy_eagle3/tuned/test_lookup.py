@@ -14,7 +14,7 @@ from specgate.backends.cupy_eagle3.tuned.lookup import KERNEL, NOTHING_TUNED, Tu
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.errors import UsageError
 from specgate.tuning.gemms import GemmShape, TunedGemm
-from tests.backends.cupy_eagle3.tuning.files import DEVICE, gemm, written
+from tests.backends.cupy_eagle3.tuned.files import DEVICE, gemm, written
 
 SHAPE = GemmShape("TARGET_O", 4096, 4096, 4)
 OTHER = next(config for config in candidates(*SHAPE.weight) if config != GemmConfig())

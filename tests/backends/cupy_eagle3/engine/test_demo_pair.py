@@ -18,7 +18,7 @@ from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import Budget, PairRef, Role
 from specgate.errors import EnvironmentRefused
 from specgate.pairs.demo import demo_pair
-from tests.backends.cupy_eagle3.tracing import nearness, same_prefixes, tokens, trace
+from tests.backends.cupy_eagle3.engine.tracing import nearness, same_prefixes, tokens, trace
 
 pytestmark = pytest.mark.gpu
 

@@ -22,7 +22,7 @@ from specgate.backends.eagle3.tiny import write_random_pair
 from specgate.core import PairRef
 from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, SpecgateError, UsageError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 POSITIONS = 512
 SUPPORTED: dict[str, Any] = {
     "layers": 4,

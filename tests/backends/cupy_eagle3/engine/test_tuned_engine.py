@@ -18,7 +18,7 @@ from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
 from specgate.core import Budget, Role
 from specgate.tuning.gemm_files import read_shapes
 from tests.backends.cupy_eagle3.gpu_pairs import checkpoints, engine_of, random_prompts, shape
-from tests.backends.cupy_eagle3.tuning.files import gemm, written
+from tests.backends.cupy_eagle3.tuned.files import gemm, written
 
 pytestmark = pytest.mark.gpu
 
