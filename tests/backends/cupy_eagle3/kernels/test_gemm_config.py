@@ -35,6 +35,16 @@ wide = st.integers(1, 9000)
 deep = st.integers(1, 600).map(lambda chunks: 32 * chunks)
 
 
+def test_files_name_the_fields_as_they_always_have() -> None:
+    stored = {"warps": 4, "span": 1, "stages": 6, "tiles": 2, "passes": 7, "held": 1}
+    assert GemmConfig(4, 1, 6, 2, 7, 1).stored() == stored
+
+
+@given(configs)
+def test_what_is_stored_is_read_back(config: GemmConfig) -> None:
+    assert GemmConfig.from_stored(config.stored()) == config
+
+
 @given(configs, deep, st.integers(1, 8))
 def test_a_fitted_configuration_splits_k_alike_and_fits(config: GemmConfig, k: int, row_tiles: int) -> None:
     least = replace(config, stages=2, tiles=1, passes=1)

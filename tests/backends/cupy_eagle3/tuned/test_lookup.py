@@ -9,8 +9,8 @@ import pytest
 from specgate.backends.cupy_eagle3.kernels import loader
 from specgate.backends.cupy_eagle3.kernels.loader import with_headers
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.tuned import lookup as tuned
-from specgate.backends.cupy_eagle3.tuned.lookup import KERNEL, NOTHING_TUNED, Tuned, code_sha256
+from specgate.backends.cupy_eagle3.tuned import lookup
+from specgate.backends.cupy_eagle3.tuned.lookup import KERNEL, NOTHING_TUNED, Tuned, WeightConfig, code_sha256
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.errors import UsageError
 from specgate.tuning.gemms import GemmShape, TunedGemm
@@ -82,7 +82,7 @@ def test_a_miss_has_a_reason(tmp_path: Path, stored: TunedGemm, device: str, sai
 def shelves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """The user's file and the shipped one of `DEVICE`, neither there yet."""
     monkeypatch.setenv("SPECGATE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tuned, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(lookup, "SHIPPED", tmp_path / "shipped")
     return tmp_path / "cache" / "tuned" / "nvidia-t4.json", tmp_path / "shipped" / "nvidia-t4.json"
 
 
@@ -141,6 +141,14 @@ def test_engines_have_the_same_fingerprint_where_their_configurations_are_the_sa
     at_rows = {4: replace(GemmConfig(), stages=2).stored()}
     moved = Tuned.on(DEVICE, written(tmp_path / "c.json", gemm(4096, 4096, at_rows=at_rows)))
     assert moved.sha256([SHAPE]) != default.sha256([SHAPE])
+
+
+def test_the_text_behind_a_fingerprint_is_that_of_all_stored_runs() -> None:
+    usual, moved = GemmConfig(), GemmConfig(k_chunks=4, delay_dependents=1)
+    words = "GemmConfig(warps=16, span={}, stages=3, tiles=1, passes=1, held={})"
+    assert WeightConfig(usual).identity() == f"Cuts(config={words.format(2, 0)}, at_rows={{}})"
+    both = WeightConfig(usual, {4: moved, 16: usual}).identity()
+    assert both == f"Cuts(config={words.format(2, 0)}, at_rows={{4: {words.format(4, 1)}, 16: {words.format(2, 0)}}})"
 
 
 @pytest.fixture
