@@ -14,7 +14,10 @@ from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest
 
 
 class CupyBackend:
-    """The default where a CUDA GPU, CuPy and torch are present."""
+    """The back end `cupy`: the default where a CUDA GPU, CuPy and torch are present.
+
+    Everything below is imported inside its methods, so that asking whether it is available stays cheap.
+    """
 
     name = "cupy"
     description = "EAGLE-3 on one NVIDIA GPU: CUDA kernels of its own, whole cycles in graphs, bit-exact speculation"

@@ -1,8 +1,9 @@
-"""What each launch must move: every operand once, whatever the kernel's way of working makes of it.
+"""The bytes that each launch must move: every operand once, however often the kernel reads it.
 
-Bytes of a kernel's own making do not count where another way of working would do without them: the partial results
-that attention leaves for `attention_combine` belong to the latter alone. State words of slots (a few bytes each) do
-count, so that no kernel moves nothing, but say little: such kernels take as long as a launch takes.
+Bytes that a kernel writes for its own way of working do not count, where another way would do without them. So the
+partial results that attention leaves for `attention_combine` are counted for the latter alone. The state words of slots
+(a few bytes each) do count, so that every kernel moves something. They say little: such kernels take as long as any
+launch takes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LONG: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """`shape` in words; `size`: bytes that a launch must move."""
+    """`shape`: sizes of the operands, in words; `size`: bytes that a launch must move."""
 
     shape: str
     size: int
@@ -40,7 +41,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class VisibleCache:
-    """The newest `rows` positions of a slot, of which the last stands at `last`, and what they see of the cache."""
+    """What the newest `rows` query rows of a slot see of the cache, of which the last stands at position `last`."""
 
     rows: int
     last: int
@@ -59,13 +60,13 @@ class VisibleCache:
 
 
 def visible_cache(kernel: Attention, named: Mapping[str, Any], context: int) -> VisibleCache:
-    """Of an attention call over slots of `context` positions."""
+    """What an attention call over slots of `context` positions sees."""
     rows = kernel.rows_per_slot
     return VisibleCache(rows, context + int(named["offset"]) + rows - 1, kernel.window)
 
 
 def account(call: Call, context: int) -> Mapping[str, Account]:
-    """Function on the device → what a launch of it moves. Raises KeyError for a launcher that has no account."""
+    """Name of a function on the GPU → what a launch of it moves. Raises KeyError for a launcher without an account."""
     return ACCOUNTS[type(call.kernel)](call.kernel, call.named, context)
 
 
@@ -83,7 +84,7 @@ def matmul(kernel: MatmulRows, named: Mapping[str, Any], context: int) -> Mappin
 
 
 def pre_norm_bytes(rows: int, hidden: int) -> int:
-    """What leaving the next norm's input takes: its weight, undivided rows, and sums of squares."""
+    """Bytes of leaving the next norm's input: its weight, the rows before the division, and sums of squares."""
     return hidden * BF16 + rows * (hidden * BF16 + hidden // NORM_GROUP * FLOAT)
 
 

@@ -1,7 +1,8 @@
-"""Each launcher's result beside an oracle's, on operands of a recorded step: outputs poisoned first, the call repeated.
+"""Each launcher's result beside an oracle's, on the operands of a recorded step.
 
-A check yields (error, tolerance) for each of its results: ‖found − oracle‖ / ‖oracle‖, NaN where something was not
-written; where results must be equal, 0 or infinity.
+Outputs are filled with NaN first, then the call is repeated. A check yields (error, tolerance) for each of its results.
+The error is ‖found − oracle‖ / ‖oracle‖, and NaN where something was not written. Where results must be equal, it is 0
+or infinity.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from specgate.backends.cupy_eagle3.step.recording import Call
 from specgate.backends.eagle3.geometry import DraftGeometry
 
 Finding = tuple[float, float]
-"""Error, and the most that is right."""
+"""The error, and its tolerance."""
 SUMS: Final = 1e-5
-"""Of float32 sums of bfloat16 products."""
+"""Tolerance of float32 sums of bfloat16 products."""
 ROUNDED: Final = 4e-3
-"""Of results that are rounded to bfloat16, which has eight bits."""
+"""Tolerance of results that are rounded to bfloat16, whose mantissa has eight bits."""
 ATTENDED: Final = 6e-3
-"""Of attention, whose queries, probabilities and results are rounded to bfloat16."""
+"""Tolerance of attention, whose queries, probabilities and results are rounded to bfloat16."""
 WRONG: Final = (math.inf, 0.0)
 
 
 def check(call: Call, stage: Stage) -> Finding:
-    """The worst of what repeating `call` finds, on the state that the step began with."""
+    """Repeat `call` on the state that the step began with; the worst of its findings."""
     stage.reset()
     return max(CHECKS[type(call.kernel)](call, call.named, stage), key=excess)
 
@@ -76,7 +77,7 @@ def poison(*outputs: Tensor) -> None:
 
 
 def divided(pre_norm: PreNormRows, rows: int, eps: float) -> Tensor:
-    """What a norm would have given, float64: the rows over their root mean square."""
+    """The normed rows, float64: `pre_norm.rows` divided by their root mean square."""
     mean = pre_norm.squares[:rows].double().sum(-1, keepdim=True) / pre_norm.rows.shape[1]
     return pre_norm.rows[:rows].double() * torch.rsqrt(mean + eps)
 
@@ -218,7 +219,7 @@ def accept(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Findi
 
 
 def commit(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
-    """No slot ends, and slot i has accepted i drafts, as far as there are so many."""
+    """No slot ends, and slot i has accepted i drafts, or as many as there are."""
     s, kv, count = named["slots"], named["kv"], stage.slots
     accepted = torch.arange(count, dtype=torch.int32, device=s.length.device) % (stage.k + 1)
     s.accepted[:count] = accepted

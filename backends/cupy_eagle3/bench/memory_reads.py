@@ -1,4 +1,4 @@
-"""How fast the GPU's memory can be read: the ceiling of every step that is bound by it."""
+"""How fast the GPU's memory can be read, which limits every step that is bound by it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from specgate.backends.eagle3.memory import free_bytes
 from specgate.errors import EnvironmentRefused
 
 SIZES: Final = (8 << 30, 4 << 30)
-"""Bytes to read, the first that fits: far above any cache, and long beside what a launch costs."""
+"""Bytes to read: the first of these that fits. Both are far larger than any cache, and take much longer to read than a
+launch costs.
+"""
 WARM_UP: Final = 3
 
 

@@ -1,7 +1,7 @@
-"""Libraries that do a kernel's work: cuBLAS for products, torch's attention and FlashInfer for attention.
+"""Libraries that do the work of a kernel: cuBLAS for products, torch's attention and FlashInfer for attention.
 
-They get operands of the same sizes, at random, that take turns like the kernel's own. A peer that fails is reported
-with its reason; it ends nothing.
+They get random operands of the same sizes, which take turns like the kernel's own. A library that fails is reported
+with its reason, and the benchmark goes on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Peer:
 
 
 def peers_of(call: Call, weights: Sequence[Tensor], context: int) -> Iterator[Peer]:
-    """Of a product over `weights`, which take turns, or of attention; of other kernels none."""
+    """The libraries for a product over `weights`, which take turns, or for attention. Other kernels have none."""
     match call.kernel:
         case MatmulRows():
             yield cublas(call, weights)

@@ -1,4 +1,7 @@
-"""A step in the middle of decoding: a random pair, full caches, and the kernel calls that the step makes on them."""
+"""A step in the middle of decoding: a random pair, full caches, and the kernel calls that the step makes on them.
+
+The step can be repeated and recorded, and its products can be given other configurations.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from specgate.backends.eagle3.geometry import TargetGeometry
 from specgate.core import PairRef, Role
 
 SLACK = 2048
-"""Positions beyond the context: as 512 cycles of spec-3 need them. How attention is cut follows from it."""
+"""Positions beyond the context, as 512 cycles of spec-3 need them. The tiling of attention depends on it."""
 
 
 def sizes_of(target: TargetGeometry, context: int, batch: int, max_k: int) -> Sizes:

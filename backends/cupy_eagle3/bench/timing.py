@@ -1,7 +1,8 @@
 """How long a launch takes when the GPU never waits for the host and never finds its input in the cache.
 
-Many launches in one CUDA graph, over inputs that take turns and together are larger than the L2 cache; microseconds per
-launch are the median over replays. One event pair spans a replay, so what an event costs is shared by its launches.
+Many launches are captured in one CUDA graph. Their inputs take turns, and together are larger than the L2 cache. The
+result is the median over replays. Events are recorded around a whole replay, so that what they cost is shared by all
+launches.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from specgate.backends.cupy_eagle3.engine.graph import captured
 from specgate.backends.cupy_eagle3.stream import Stream
 
 TIMES_L2: Final = 3
-"""How much larger than the L2 cache the inputs are: a replacement policy may keep some of what it has seen."""
+"""How many times larger than the L2 cache the inputs are. Once would not do: a replacement policy may keep some of what
+it has seen.
+"""
 LAUNCHES: Final = 24
-"""In a graph, at least."""
+"""Fewest launches of a graph."""
 WARM_UP: Final = 2
 REPLAYS: Final = 15
 READS: Final = 20
@@ -37,13 +40,15 @@ class Timing:
 
 
 def inputs_to_rotate(size: int, l2_bytes: int) -> int:
-    """How many inputs of `size` bytes are read between two reads of the same one without leaving any in the cache."""
+    """How many inputs of `size` bytes must take turns, so that none is still in the cache when it is read again."""
     return max(2, -(-TIMES_L2 * l2_bytes // size))
 
 
 def time_launches(launch: Callable[[int], object], inputs: int, stream: Stream) -> Timing:
-    """Time `launch(i)`, which must launch on the i-th of `inputs` inputs, on the current stream, and neither wait nor
-    allocate. The inputs take turns. They must not be zeros, which a GPU may move for less.
+    """Time `launch(i)`, which must launch on the i-th of `inputs` inputs on the current stream, and neither wait nor
+    allocate.
+
+    The inputs take turns. They must not be zeros, because a GPU may move zeros for less.
     """
     count = -(-LAUNCHES // inputs) * inputs
 

@@ -1,4 +1,7 @@
-"""One decode stretch: start state in, graphs of n steps enqueued, one read at the end."""
+"""One decode run: the start state goes in, graphs of several steps are enqueued, and everything is read at the end.
+
+Between start and end the host reads nothing and waits for nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from specgate.core import Finish
 from specgate.errors import UsageError
 
 REASONS = (Finish.STEPS, Finish.EOS, Finish.STOP, Finish.LENGTH)
-"""By the codes of `commit.cu`; a slot that is still running has been stopped by the number of steps."""
+"""In the order of the codes in `commit.cu`. Code 0, a slot that still runs: the number of steps has stopped it."""
 PHASES = {
     "draft": (Stamp.STEP_BEGAN, Stamp.DRAFTED),
     "verify": (Stamp.DRAFTED, Stamp.VERIFIED),
@@ -27,7 +30,9 @@ PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """Ids that end a slot (none where EOS is ignored), and tokens in all, the prefill token included."""
+    """When a slot ends: at one of the ids `eos` (none where EOS is ignored) or `stop`, or after `limit` tokens. These
+    include the token that prefill chose. Raises UsageError for more ids than a kernel holds.
+    """
 
     eos: tuple[int, ...]
     stop: tuple[int, ...]
@@ -38,7 +43,7 @@ class StopRule:
             raise UsageError(f"{len(self.eos) + len(self.stop)} EOS and stop tokens", hint=f"at most {MAX_ENDS}")
 
     def code(self, first: int) -> int:
-        """How a slot begins that has emitted `first` alone: still running (0), or ended by it."""
+        """The code of a slot that has emitted `first` alone: 0 where it still runs, else why it has ended."""
         if self.limit <= 1:
             return REASONS.index(Finish.LENGTH)
         if first in self.eos:
@@ -46,19 +51,19 @@ class StopRule:
         return REASONS.index(Finish.STOP) if first in self.stop else 0
 
     def words(self) -> list[int]:
-        """As `commit.cu` reads it."""
+        """The rule as `commit.cu` reads it."""
         return [self.limit, len(self.eos), len(self.stop), *self.eos, *self.stop]
 
 
 @dataclass(frozen=True, slots=True)
 class StartState:
-    """Where every stretch over the same prompts begins: lengths and first tokens of the slots in use."""
+    """Where every decode run over the same prompts begins: lengths and first tokens of the slots in use."""
 
     lengths: tuple[int, ...]
     first_tokens: tuple[int, ...]
 
     def rewind(self, slots: Slots, rule: StopRule) -> None:
-        """Put `slots` back to their prompts. Copies from the host: before a stretch begins, never within."""
+        """Put `slots` back to their prompts. It copies from the host, so it is done before a run and never within."""
         count = len(self.lengths)
         codes = [rule.code(token) for token in self.first_tokens]
         running = [slot for slot, code in enumerate(codes) if code == 0]
@@ -82,7 +87,7 @@ class StartState:
 
 
 def run(launches: Sequence[Callable[[], None]], stream: torch.cuda.Stream) -> tuple[int, ...]:
-    """Enqueue `launches` on `stream`, an event after each; wait for the last. Returns the nanoseconds of each."""
+    """Enqueue `launches` on `stream`, an event after each, and wait for the last. Returns the nanoseconds of each."""
     event_type: Any = torch.cuda.Event
     events = [event_type(enable_timing=True) for _ in range(len(launches) + 1)]
     with block_marker():
@@ -95,8 +100,9 @@ def run(launches: Sequence[Callable[[], None]], stream: torch.cuda.Stream) -> tu
 
 
 def read(slots: Slots, count: int, k: int, graphs: Sequence[int], elapsed_ns: Sequence[int]) -> tuple[Decoded, Fault]:
-    """Everything that a stretch of spec-`k` over `count` slots has left on the device, in one go. Graph i was of
-    `graphs[i]` steps and took `elapsed_ns[i]`.
+    """Everything that a decode run of spec-`k` over `count` slots has left on the device, and what went wrong.
+
+    Graph i had `graphs[i]` steps and took `elapsed_ns[i]` nanoseconds.
     """
     steps = int(slots.step)
     stamps = slots.stamps[:steps].cpu()
@@ -118,10 +124,11 @@ def read(slots: Slots, count: int, k: int, graphs: Sequence[int], elapsed_ns: Se
 
 
 def step_times(graphs: Sequence[int], elapsed_ns: Sequence[int], stamps: torch.Tensor) -> tuple[int, ...]:
-    """Nanoseconds of each step that has a row in `stamps` [steps, 5]; those of a graph are, together, what it took.
+    """Nanoseconds of each step that has a row in `stamps` [steps, 5]. The steps of a graph add up to what it took.
 
-    Within a graph a step ends where the next begins; the last has what is left, the launch of the graph too. The last
-    of a stretch that ended early, with steps after it in its graph that had nothing to do, ends with its commit.
+    Within a graph, a step ends where the next one begins. The last step gets the rest, including the launch of the
+    graph. Where a run ended in the middle of a graph, the steps after that had nothing to do; then the last step ends
+    with its commit.
     """
     began, committed = stamps[:, Stamp.STEP_BEGAN].tolist(), stamps[:, Stamp.COMMITTED].tolist()
     times: list[int] = []

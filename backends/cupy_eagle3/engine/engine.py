@@ -1,4 +1,4 @@
-"""The built-in engine: prefill once, then rewind and decode as often as asked, every step within a replayed graph."""
+"""`CupyEngine`: prefill once, then rewind and decode as often as asked. Every step runs within a replayed graph."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ FAULTS: Mapping[Fault, str] = {
 
 
 class CupyEngine:
-    """EAGLE-3 on one GPU. With `plain_on_draft_error`, spec roles decode plainly, and say so, once the draft has proved
-    unusable; without, the stretch ends with BackendError. `shape_log` gets every product that it is about to run.
+    """EAGLE-3 on one GPU.
+
+    Once the draft has proved unusable, a decode run of a spec role ends with BackendError. With `plain_on_draft_error`
+    such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
     """
 
     def __init__(
@@ -196,7 +198,7 @@ class CupyEngine:
                 pages.v.zero_()
         raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
 
-    # ── attention, cut otherwise ─────────────────────────────────────────────────────────────────────────────────────
+    # ── another tiling of attention ──────────────────────────────────────────────────────────────────────────────────
 
     def attention_config(self) -> AttentionConfig:
         return asdict(self.sizes.fmha)
@@ -205,7 +207,7 @@ class CupyEngine:
         return [asdict(config) for config in FmhaConfig.candidates(self.sizes.heads(self.target.geometry))]
 
     def prepare_attention(self, configs: Sequence[AttentionConfig], roles: Sequence[Role]) -> Sequence[str | None]:
-        """Compile for all slots, side by side; the first complaint of the compiler per configuration."""
+        """Compile for all slots, in parallel. For each configuration, the compiler's first complaint, or None."""
         specs = []
         for config in configs:
             sizes = replace(self.sizes, fmha=retile.config_of(config))
@@ -216,7 +218,7 @@ class CupyEngine:
         return [next((said[spec] for spec in of_config if said[spec]), None) for of_config in specs]
 
     def retile_attention(self, config: AttentionConfig) -> None:
-        """Every step is captured anew; the prompts stay in the cache."""
+        """Decode with `config` from now on. Steps will be captured anew; the prompts stay in the cache."""
         self.sizes = replace(self.sizes, fmha=retile.config_of(config))
         self.cycles.clear()
         self.graphs.clear()
@@ -236,7 +238,7 @@ class CupyEngine:
 
     @torch.inference_mode()
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
-        """The two largest logits after prompt[slot] + continuation, one plain decode step per token of it."""
+        """The two largest logits after prompt[slot] + continuation, by one plain decode step per token of it."""
         prefilled = self.prefilled
         if prefilled is None:
             raise BackendError("top2 before prefill")
@@ -263,7 +265,7 @@ class CupyEngine:
 
 
 def undrafted(decoded: Decoded) -> Decoded:
-    """A spec role that had to be decoded plainly: no step had a draft, and the counters say why."""
+    """What a spec role returns that had to be decoded without drafts. Its counters say so."""
     drafted = tuple(tuple(min(a, 0) for a in row) for row in decoded.accepted)
     steps = sum(d == 0 for row in drafted for d in row)
     return replace(decoded, drafted=drafted, counters={**decoded.counters, "disabled_draft_error": steps})

@@ -13,14 +13,14 @@ from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.errors import BackendError
 
 STEPS_PER_GRAPH: Final = 8
-"""Of a graph, where so many are to be run. Between two graphs the GPU idles, and the first kernels of each come late;
-within a graph those of the next step are there when a step ends.
+"""How many steps a graph has, where so many are left to run. Between two graphs the GPU idles, and the first kernels of
+each graph come late. Within a graph, the kernels of the next step are there when a step ends.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class GraphGeometry:
-    """What a graph has baked in: draft length, slots, sizes, the address of every buffer, and the number of steps."""
+    """What is fixed in a captured graph: draft length, slots, sizes, the address of every buffer, number of steps."""
 
     k: int
     slots: int
@@ -34,7 +34,7 @@ class GraphGeometry:
 
 
 def graph_sizes(steps: int) -> list[int]:
-    """How many steps each graph runs, one after the other, where `steps` are asked for."""
+    """The number of steps of each graph, one graph after the other, that together run `steps` steps."""
     return [STEPS_PER_GRAPH] * (steps // STEPS_PER_GRAPH) + [1] * (steps % STEPS_PER_GRAPH)
 
 
@@ -49,7 +49,7 @@ def captured(launches: Callable[[], None], stream: Stream) -> Any:
 
 
 class Graph:
-    """Captured launches. Replays for the exact geometry that it was captured with, and for no other."""
+    """Captured launches, which can be replayed for the geometry that they were captured for, and for no other."""
 
     def __init__(self, name: str, geometry: GraphGeometry, launches: Callable[[], None], stream: Stream) -> None:
         """Run `launches` once, which must change nothing (no slot may be active), then record them."""

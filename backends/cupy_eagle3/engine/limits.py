@@ -53,7 +53,7 @@ def check_geometry(geometry: TargetGeometry | DraftGeometry, where: Path) -> Non
 
 
 def check_window(draft: DraftGeometry, where: Path) -> None:
-    """Raise CheckpointError for a window that reaches beyond the positions that the draft knows."""
+    """Raise CheckpointError for an attention window that is longer than the positions that the draft knows."""
     if draft.window is not None and draft.window > draft.max_positions:
         raise CheckpointError(
             f"{where}: sliding_window = {draft.window} is larger than the draft's cache: max_position_embeddings = "

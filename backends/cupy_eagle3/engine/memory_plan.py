@@ -1,4 +1,4 @@
-"""What will be allocated, in bytes, before it is; printed, and refused where it does not fit."""
+"""What will be allocated, in bytes: computed before it is, printed, and refused where it does not fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specgate.errors import EnvironmentRefused
 
 
 def plan(target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes) -> Mapping[str, int]:
-    """Bytes by what they are for, beside the weights."""
+    """Purpose → bytes, of everything beside the weights."""
     buffers = Buffers.allocate(target, draft, sizes, "meta")
     pages = sum(bytes_of(pages) for pages in buffers.pages)
     return {

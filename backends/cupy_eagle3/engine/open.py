@@ -1,4 +1,4 @@
-"""Load a pair into the built-in engine, after checking that it can hold what the plan asks."""
+"""Load a pair into the engine, after checking that the engine can hold what the plan asks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "on_draft_error": ("fail", "baseline"),
     "tuned": None,
 }
-"""Option → its values, the first of which is the default; None: boundaries, knobs, or a file."""
+"""Option → its values, of which the first is the default. None: its value is a list, knobs, or a file."""
 DTYPE = torch.bfloat16
 
 
@@ -114,7 +114,7 @@ def chosen_fmha(options: Mapping[str, str]) -> FmhaConfig | None:
 
 
 def check_target(request: OpenRequest) -> None:
-    """What the target's config alone tells, before its weights are read."""
+    """Check what the target's config alone tells, before its weights are read."""
     config = read_config(request.pair.target)
     geometry = target_geometry(config, request.pair.rope)
     limits.check_geometry(geometry, config.file)
@@ -133,7 +133,7 @@ def plain_on_draft_error(request: OpenRequest) -> bool:
 def usable_draft(
     request: OpenRequest, target: TargetCheckpoint, device: torch.device
 ) -> tuple[DraftCheckpoint | None, str | None]:
-    """The draft, or why it cannot be used where the request would go on without it."""
+    """The draft; or, where the request would go on without one, None and why it cannot be used."""
     capture = parse_boundaries(text) if (text := request.options.get("capture")) else None
     try:
         return own_draft(request, target, device, capture), None

@@ -1,7 +1,7 @@
-"""Prompts into the cache, with cuBLAS and torch's attention: a prompt at a time, layer by layer, in chunks of rows.
+"""One prompt at a time into the cache, with cuBLAS and torch's attention: layer by layer, in chunks of rows.
 
-The stream is float32, operands are bfloat16, and so is what cuBLAS gives back. Attention is over the whole prompt;
-everything else goes chunk by chunk: only the stream, one layer's q, k, v and the features are as long as the prompt.
+The residual stream is float32. Operands and results of cuBLAS are bfloat16. Attention is over the whole prompt, and all
+else is done chunk by chunk. So only the stream, one layer's q, k, v and the features are as long as the prompt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.backends.eagle3.weights import LayerWeights
 
 CHUNK = 4096
-"""Rows per product. A constant, so that a prompt's bits do not depend on what it is prefilled with."""
+"""Rows per product. It is a constant, so that the bits of a prompt do not depend on what else is prefilled."""
 
 
 def prefill_target(
@@ -54,9 +54,9 @@ def prefill_target(
 def prefill_draft(
     draft: Draft, pages: Pages, tokens: Tensor, blocks: Tensor, features: Tensor, chunk: int = CHUNK
 ) -> None:
-    """Fill the draft's cache for all positions whose next token is known: all but the prompt's last.
+    """Fill the draft's cache for all positions whose next token is known, which are all but the prompt's last.
 
-    Keys and values of a one-layer draft depend on features and tokens alone; nothing else is computed.
+    Keys and values of a draft of one layer depend on features and tokens alone, so nothing else is computed.
     """
     g, w, count = draft.geometry, draft.weights, len(tokens) - 1
     if count == 0:
@@ -73,7 +73,7 @@ def prefill_draft(
 
 
 def workspace_bytes(target: TargetGeometry, draft: DraftGeometry | None, positions: int, chunk: int = CHUNK) -> int:
-    """What a prompt of `positions` tokens takes beside weights and cache, at most."""
+    """Most bytes that the prefill of a prompt of `positions` tokens takes beside weights and cache."""
     g, rows = target, min(chunk, positions)
     whole = 4 * g.hidden + 2 * (2 * g.heads + 4 * g.kv_heads) * g.head_dim
     if draft:
@@ -87,7 +87,7 @@ def chunks(count: int, chunk: int) -> Iterator[slice]:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Float32 [R, H] → bfloat16, rounded once."""
+    """RMSNorm of float32 [R, H] in float32; the result is rounded to bfloat16 once."""
     return F.rms_norm(x, (x.shape[-1],), weight.float(), eps).bfloat16()
 
 

@@ -1,4 +1,4 @@
-"""From prompts to the state that every decode stretch begins with."""
+"""All prompts of a batch into the cache, and the state that every decode run over them begins with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from specgate.backends.cupy_eagle3.step.verify import Verify
 
 @dataclass(frozen=True, slots=True)
 class LastRow:
-    """Of a prompt: its stream before the final norm, float32 [H], and its captured features, bfloat16 [n·H] or None."""
+    """The last row of a prompt: its residual stream before the final norm, float32 [H], and its captured features,
+    bfloat16 [n·H], or None.
+    """
 
     stream: Tensor
     features: Tensor | None
@@ -29,7 +31,7 @@ class LastRow:
 
 @dataclass(frozen=True, slots=True)
 class FirstTokens:
-    """Per slot: the token after the prompt, and the two largest logits that it was chosen from."""
+    """Per slot, the token after the prompt, and the two largest of the logits that it was chosen from."""
 
     tokens: tuple[int, ...]
     top2: tuple[tuple[float, float], ...]
@@ -37,7 +39,9 @@ class FirstTokens:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """A filled cache. `features` bfloat16 [B, n·H] are the last rows'; None where the draft's cache was not filled."""
+    """A cache that holds `prompts`. `features` bfloat16 [B, n·H] are those of their last rows; None where the draft's
+    cache was not filled.
+    """
 
     prompts: tuple[tuple[int, ...], ...]
     layout: CacheLayout
@@ -46,7 +50,9 @@ class Prefilled:
     features: Tensor | None
 
     def rewind(self, b: Buffers, rule: StopRule) -> None:
-        """Put `b` back to where the prompts ended. Copies from the host: before a stretch begins, never within."""
+        """Put `b` back to where the prompts ended. It copies from the host, so it is done before a decode run and never
+        within.
+        """
         StartState(tuple(map(len, self.prompts)), self.first.tokens).rewind(b.slots, rule)
         b.kv.copy_(self.kv)
         if self.features is not None and b.draft is not None:
@@ -56,7 +62,7 @@ class Prefilled:
 def prefill_prompts(
     target: Target, draft: Draft | None, b: Buffers, prompts: Sequence[Sequence[int]], layout: CacheLayout
 ) -> list[LastRow]:
-    """Prefill every prompt into the blocks of its slot; equal prompts once. `draft`: whose cache to fill as well."""
+    """Prefill every prompt into the blocks of its slot, and equal prompts once. The cache of `draft` is filled, too."""
     last: list[LastRow] = []
     for slot, prompt in enumerate(prompts):
         twin = layout.twin[slot]
@@ -80,7 +86,7 @@ def prefill_slot(
 
 
 def copy_tail(b: Buffers, layout: CacheLayout, twin: int, slot: int) -> None:
-    """The blocks that a slot does not share with the equal prompt before it."""
+    """Copy those blocks that `slot` does not share with its `twin`, a slot with an equal prompt before it."""
     own = layout.private[slot]
     for pages in b.pages:
         for cache in (pages.k, pages.v):
@@ -89,13 +95,13 @@ def copy_tail(b: Buffers, layout: CacheLayout, twin: int, slot: int) -> None:
 
 
 def leave_pre_norm_rows(out: PreNormRows, stream: Tensor, weight: Tensor) -> None:
-    """Put rows, float32 [B, H], on their way into a norm, as the kernels of a step do."""
+    """Leave in `out` what the norm with `weight` needs of the rows `stream`, float32 [B, H], as a step's kernels do."""
     out.rows[: len(stream)] = (stream * weight.float()).bfloat16()
     out.squares[: len(stream)] = stream.square().view(len(stream), -1, NORM_GROUP).sum(-1)
 
 
 def first_tokens(verify: Verify, b: Buffers, rows: Sequence[LastRow]) -> tuple[FirstTokens, Fault]:
-    """The token after each prompt, by the kernels that choose all later ones."""
+    """The token after each prompt, chosen by the same kernels that choose all later tokens."""
     count = len(rows)
     leave_pre_norm_rows(b.target.layer.pre_norm, torch.stack([row.stream for row in rows]), verify.target.weights.norm)
     StartState((0,) * count, (0,) * count).rewind(b.slots, StopRule((), (), 2))

@@ -1,4 +1,4 @@
-"""Attention cut otherwise while an engine is loaded: configurations by name, workspaces, what tiles are worked on."""
+"""Another tiling of attention for a loaded engine: its configuration by name, its workspaces, the use of its tiles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from specgate.tuning.fmha import AttentionConfig, TileStatistics
 
 
 def config_of(knobs: AttentionConfig) -> FmhaConfig:
-    """The default, but for `knobs`. Raises UsageError for names and values that attention does not have."""
+    """The default configuration, but with `knobs`. Raises UsageError for names and values that do not exist."""
     known = [field.name for field in fields(FmhaConfig)]
     if unknown := [name for name in knobs if name not in known]:
         raise UsageError(f"attention has no knob {unknown[0]!r}", hint=f"known: {', '.join(known)}")
@@ -37,19 +37,19 @@ def config_of(knobs: AttentionConfig) -> FmhaConfig:
 
 
 def retiled_buffers(b: Buffers, target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes) -> Buffers:
-    """`b` with the workspaces that attention needs under `sizes`; everything else stays where it is."""
+    """`b` with other workspaces, which attention needs under `sizes`. Everything else stays where it is."""
 
     def layer_of(part: LayerBuffers, attention: Attention) -> LayerBuffers:
         return replace(part, partial=workspace(attention, sizes.slots, part.stream.device))
 
-    cut = replace(b, target=replace(b.target, layer=layer_of(b.target.layer, target_attention(target, sizes))))
+    retiled = replace(b, target=replace(b.target, layer=layer_of(b.target.layer, target_attention(target, sizes))))
     if b.draft is None or draft is None:
-        return cut
-    return replace(cut, draft=replace(b.draft, layer=layer_of(b.draft.layer, draft_attention(draft, sizes))))
+        return retiled
+    return replace(retiled, draft=replace(b.draft, layer=layer_of(b.draft.layer, draft_attention(draft, sizes))))
 
 
 def attention_specs(cycle: Cycle) -> Iterator[Spec]:
-    """What is compiled for the attention of `cycle`, counting tiles or not."""
+    """What is compiled for the attention of `cycle`: each launcher as it is, and made to count its tiles."""
     for kernel in cycle.kernels().values():
         if isinstance(kernel, Attention):
             yield kernel.spec
@@ -69,10 +69,11 @@ def counting(kernel: Attention) -> Attention:
 
 
 def counted_tiles(cycle: Cycle, b: Buffers, rewind: Callable[[], None]) -> TileStatistics:
-    """Of all attention of a step of `cycle`. `rewind` puts `b` to where it begins.
+    """How the tiles of all attention of one step of `cycle` are used. `rewind` puts `b` to where the step begins.
 
-    Attention runs again, after the step, on what the step has left in its buffers: how it is cut depends on lengths
-    alone, and the positions that it writes are those that every step writes first.
+    A step runs first. Then its attention runs again, counting, on what the step has left in its buffers. That is
+    allowed, because the use of tiles depends on lengths alone, and because every step first writes the positions that
+    attention writes here.
     """
     counted = torch.zeros(len(STATISTICS), dtype=torch.int32, device=b.slots.length.device)
     rewind()

@@ -1,5 +1,6 @@
-"""Kernels compiled side by side, in processes: the compiler takes longer than the GPU. CuPy's disk cache is how they
-come back.
+"""Kernels compiled in parallel, in processes of their own, because compiling takes longer than running them.
+
+The compiled kernels come back through CuPy's disk cache.
 """
 
 from __future__ import annotations
@@ -21,18 +22,23 @@ from specgate.errors import BackendError
 Config = TypeVar("Config")
 
 MOST: Final = 16
-"""Processes."""
+"""Most processes at a time."""
 CONTEXT: Final = 1 << 30
-"""Bytes of the GPU's memory that a process may take: each has a CUDA context of its own."""
+"""Bytes of the GPU's memory that a process may take for its own CUDA context."""
 
 
 class Compiler:
+    """Compiles in the processes of `pool`, and remembers what it has compiled."""
+
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self.pool = pool
         self.done: dict[Spec, str | None] = {}
 
     def compile(self, specs: Iterable[Spec]) -> Mapping[Spec, str | None]:
-        """Spec → the compiler's complaint; None where it has been compiled. Nothing is compiled twice."""
+        """Kernel → the compiler's complaint; None where it compiled. Nothing is compiled twice.
+
+        Raises BackendError where a process has ended.
+        """
         wanted = list(dict.fromkeys(specs))
         new = [spec for spec in wanted if spec not in self.done]
         try:
@@ -52,7 +58,7 @@ def distinct(kernels: Iterable[tuple[Config, tuple[Spec, ...]]]) -> dict[Config,
 
 @contextmanager
 def compiler() -> Iterator[Compiler]:
-    """Processes start with the first kernel and end with the context."""
+    """A compiler whose processes start with the first kernel and end with the context."""
     room = free_bytes(torch.device("cuda", torch.cuda.current_device())) // CONTEXT
     count = max(1, min(MOST, os.cpu_count() or 1, room))
     with ProcessPoolExecutor(count, mp_context=mp.get_context("spawn")) as pool:

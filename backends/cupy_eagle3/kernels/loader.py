@@ -1,7 +1,8 @@
-"""From a `.cu` file and its constants to a function on the GPU.
+"""From a `.cu` file and its constants to launches of its functions, and a listener who is told of them.
 
-Our headers are written into the text, because CuPy's disk cache does not look at files that are reached by `-I`: after
-an edit to a header alone it would serve the old binary. `#line` keeps the compiler's messages true to the files.
+Our headers are written into the text of a kernel. CuPy's disk cache does not look at files that are found by `-I`, so
+that after an edit to a header alone it would serve the old binary. `#line` keeps the compiler's messages true to the
+files.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ class Spec:
 
 
 class Kernel:
-    """What all launchers share: a compiled file, loaded at its first launch, and launches on the current stream.
+    """What all launchers share: a file that is compiled and loaded at its first launch, and how it is launched.
 
-    `shared_bytes`: dynamic shared memory of a block, unless a launch says otherwise; one size per function.
+    `shared_bytes`: bytes of dynamic shared memory of a block, unless a launch says otherwise. Every function has one
+    such size.
     """
 
     def __init__(self, stem: str, *, shared_bytes: int = 0, **constants: int | float) -> None:
@@ -177,7 +179,7 @@ def early_start() -> list[Any]:
 
 
 def passed(argument: ARGUMENT) -> tuple[int | float, Any]:
-    """Value and C type."""
+    """The value of a kernel's argument, and its C type."""
     match argument:
         case Tensor():
             return argument.data_ptr(), ctypes.c_void_p
@@ -203,14 +205,14 @@ def expect(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) 
 
 @cache
 def function(spec: Spec, name: str, device: int, shared_bytes: int) -> int:
-    """Handle of the compiled function on CUDA device `device`, which must be the current one. Compiles what is not
-    cached.
+    """Handle of function `name` of a kernel on CUDA device `device`, which must be the current one. Compiles the kernel
+    where it is not cached.
     """
     kernel = module(spec, device).get_function(name)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     if spec.stem not in BESIDE_A_STEP:
-        # An SM that is cut for little shared memory has to drain before a block that needs much can start. What
-        # measures the device takes the rest, L1 cache, instead.
+        # An SM whose memory is divided for little shared memory has to drain before a block that needs much can start.
+        # What measures the device takes the rest, L1 cache, instead.
         kernel.preferred_shared_memory_carveout = 100
     return int(kernel.kernel.ptr)
 

@@ -11,7 +11,7 @@ from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expe
 
 THREADS: Final = 256
 LOADS: Final = 8
-"""Of 16 bytes, in flight per thread."""
+"""Loads of 16 bytes that a thread has in flight."""
 WARP_WORDS: Final = 32 * LOADS * 4
 """32-bit words that a warp reads."""
 BLOCK_WORDS: Final = THREADS // 32 * WARP_WORDS

@@ -1,6 +1,6 @@
-"""Everything that a captured graph reads and writes beside weights, allocated once.
+"""Everything that a captured graph reads and writes beside the weights. It is allocated once.
 
-On the `meta` device the same allocation takes no memory, and tells how much the real one will take.
+On the `meta` device the same allocation takes no memory. It tells how many bytes the real one will take.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class LayerBuffers:
-    """Between the kernels of a decoder. R rows enter attention, of which R' go on; R' = R in the target.
+    """What the kernels of a decoder hand on. R rows enter attention, of which R' go on; in the target R' = R.
 
-    `stream` float32 [R', H], and `pre_norm`, its way into the next norm; `qkv` float32 [R, (N + 2G)·D]; `attended`
-    bfloat16 [R', N·D]; `partial` float32, see `Attention.partial_shapes`; `mlp` bfloat16 [R', F]; `logits` float32
-    [R', V].
+    `stream` float32 [R', H]: the residual stream; `pre_norm`: the input of its next norm; `qkv` float32
+    [R, (N + 2G)·D]; `attended` bfloat16 [R', N·D]; `partial` float32, see `Attention.partial_shapes`; `mlp` bfloat16
+    [R', F]; `logits` float32 [R', V].
     """
 
     stream: Tensor
@@ -92,9 +92,10 @@ class TargetBuffers:
 
 @dataclass(frozen=True, slots=True)
 class DraftBuffers:
-    """`features` bfloat16 [S, T, n·H]: the target's streams of the rows that the draft has yet to extend over; `packed`
-    [R, n·H] the same of active slots; `hidden` float32 [R, Hd]: their projection; `input` bfloat16 [R, 2·Hd];
-    `choices` int64 [S]: packed greedy choices, zero between draft steps.
+    """`features` bfloat16 [S, T, n·H]: the target's streams for the rows that the draft has yet to extend over.
+
+    `packed` [R, n·H]: the same, of active slots alone; `hidden` float32 [R, Hd]: their projection; `input` bfloat16
+    [R, 2·Hd]: the draft's input; `choices` int64 [S]: packed greedy choices, zero between draft steps.
     """
 
     pages: Pages
@@ -130,7 +131,7 @@ class Buffers:
 
 
 def target_attention(geometry: TargetGeometry, sizes: Sizes) -> Attention:
-    """The widest that a step launches."""
+    """The attention of the widest step of the target: what its workspace has to hold."""
     return Attention(sizes.heads(geometry), sizes.max_rows, config=sizes.fmha)
 
 

@@ -1,4 +1,4 @@
-"""Where prompts lie in the paged cache: the blocks of each slot, shared between equal prompts, and the free ones."""
+"""Where prompts lie in the paged cache: which blocks each slot has, which of them are shared, and which are free."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """`blocks[slot]`: cache blocks in the order of positions. `twin[slot]`: the first slot with an equal prompt, itself
-    where there is none before it; `private[slot]`: how many of the last blocks are not shared with the twin.
+    """`blocks[slot]`: cache blocks, in the order of positions. `twin[slot]`: the first slot that has an equal prompt;
+    where no slot before has one, the slot itself. `private[slot]`: how many of the last blocks are not shared with the
+    twin. `kv`: the same as the kernels know it.
     """
 
     blocks: tuple[tuple[int, ...], ...]
@@ -34,9 +35,9 @@ class CacheLayout:
 
 
 def assign_blocks(prompts: Sequence[Sequence[int]], sizes: Sizes) -> CacheLayout:
-    """Give every prompt its blocks, lowest first; equal prompts share those that no step will ever write.
+    """Give every prompt its blocks, the lowest first. Equal prompts share those blocks that no step will ever write.
 
-    A draft writes from the prompt's last position on, so the block that holds it is a slot's own.
+    A draft writes from the prompt's last position on, so the block with that position is never shared.
     """
     first: dict[tuple[int, ...], int] = {}
     blocks, twin, private, unused = list[tuple[int, ...]](), list[int](), list[int](), iter(range(sizes.blocks))
@@ -49,7 +50,7 @@ def assign_blocks(prompts: Sequence[Sequence[int]], sizes: Sizes) -> CacheLayout
 
 
 def as_tensors(blocks: Sequence[Sequence[int]], sizes: Sizes) -> KVBlocks:
-    """The layout as the kernels know it, on the CPU. The lowest free block is taken first."""
+    """The layout as the kernels know it, on the CPU. The lowest free block lies on top of the stack of free ones."""
     kv = KVBlocks.allocate(sizes.slots, sizes.max_blocks, sizes.blocks, "cpu")
     kv.owner.fill_(FREE)
     for slot, held in enumerate(blocks):

@@ -1,4 +1,4 @@
-"""Weights and tables of a pair, the way the kernels want them."""
+"""Weights and tables of a pair, in the form that the kernels want."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """`boundaries`: the target's streams that it reads; `target_ids` int32 [W]; `feature_norm`
-    bfloat16 [n·H] or None.
+    """`boundaries`: where the draft reads the target's residual stream; boundary i lies before layer i. `target_ids`
+    int32 [W]: the target's id of each draft id. `feature_norm`: bfloat16 [n·H] or None.
     """
 
     geometry: DraftGeometry

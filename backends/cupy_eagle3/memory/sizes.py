@@ -1,4 +1,4 @@
-"""What an engine is built to hold. Everything that is allocated, and every launch, follows from these numbers."""
+"""What an engine is built to hold. Everything that is allocated or launched follows from these numbers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`slots` requests at once, each with up to `positions` cached positions and `max_rows` rows per step (K + 1);
-    `fmha`: how all attention is cut.
+    """`slots` requests at once, each with up to `positions` cached positions and `max_rows` rows per step (K + 1).
+
+    `fmha`: how all attention is tiled.
     """
 
     slots: int
@@ -21,7 +22,7 @@ class Sizes:
     fmha: FmhaConfig = field(default_factory=FmhaConfig)
 
     def usual(self, target: TargetGeometry) -> Sizes:
-        """The same, with attention cut as is best for a target of that geometry."""
+        """The same, with the tiling of attention that an engine for such a target uses by itself."""
         return replace(self, fmha=usual_config(self.heads(target), self.slots))
 
     @property

@@ -20,10 +20,10 @@ NAMES = ("EAGLE_DRAFT_ATTENTION_FMHA", "EAGLE_DRAFT_FFN")
 
 
 class Chain:
-    """The draft's forward pass as a page of kernel calls.
+    """The draft's forward passes as a page of kernel calls.
 
-    The extension runs over a fixed K + 1 rows per slot, of which only the accepted ones fill the cache and only the
-    newest attends and goes on: the host need not know how many were accepted.
+    The extension always runs over K + 1 rows per slot. Only the accepted ones fill the cache, and only the newest one
+    is a query row and goes on. So the host need not know how many were accepted.
     """
 
     def __init__(self, draft: Draft, sizes: Sizes, slots: int, k: int, gemms: Gemms) -> None:

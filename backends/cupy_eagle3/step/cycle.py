@@ -1,4 +1,4 @@
-"""One engine step: reserve, draft, verify, accept, commit. The baseline's is the same with K = 0, nothing drafted."""
+"""One step of the engine: reserve, draft, verify, accept, commit. A baseline step has K = 0 and does not draft."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
 
 
 class Cycle:
-    """The launches of a step of spec-`k` over `slots` slots, in stream order; no allocation, no read, no wait."""
+    """A step of spec-`k` over `slots` slots. Calling it makes the launches; it allocates, reads and awaits nothing."""
 
     def __init__(
         self,

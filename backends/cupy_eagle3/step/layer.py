@@ -24,9 +24,10 @@ from specgate.backends.eagle3.weights import LayerWeights
 
 @dataclass(frozen=True, slots=True)
 class RowPositions:
-    """Where the rows of a layer stand: row t of a slot at `length` [S] + `offset` + t.
+    """At which positions the rows of a layer stand: row t of a slot at `length` [S] + `offset` + t.
 
-    With `counts` [S], a slot has so many rows, the last at `length` + `offset`, and only that one attends.
+    With `counts` [S], a slot has only so many rows. The last of them stands at `length` + `offset`, and is the only
+    query row.
     """
 
     rope: RopeTable
@@ -37,9 +38,10 @@ class RowPositions:
 
 
 class Layer:
-    """`rows` enter attention per slot, `query_rows` of them (the newest) attend and go on.
+    """The kernels of a decoder layer. `rows` rows per slot enter attention; the newest `query_rows` of them go on.
 
-    Norms are not kernels: what feeds one leaves its input undivided, and the product that follows divides.
+    A norm has no kernel of its own. What comes before a norm leaves its input as `PreNormRows`, and the product that
+    follows divides by the root mean square.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class Layer:
         input_width: int | None = None,
         window: int | None = None,
     ) -> None:
-        """`input_width`: of rows that are normed already; None: of `PreNormRows` rows as wide as the stream."""
+        """`input_width`: width of the input rows, which then are normed already. None: they are `PreNormRows`, as wide
+        as the stream.
+        """
         hidden, going_on, heads = geometry.hidden, slots * query_rows, sizes.heads(geometry)
         self.eps, self.names = geometry.rms_eps, names
         self.qkv = gemms(
@@ -89,8 +93,8 @@ class Layer:
         query_rows: Rows,
         at: RowPositions,
     ) -> None:
-        """Run layer `index` on the attention input `x`; add what it makes to `b.stream`, and leave the input of the
-        norm with weight `next_norm` [H] in `b.pre_norm`.
+        """Run layer `index` on the attention input `x`. Adds its result to `b.stream`, and leaves the input of the norm
+        with weight `next_norm` [H] in `b.pre_norm`.
         """
         with mark(self.names[0]):
             self.qkv(b.qkv, x, w.qkv, rows, eps=self.eps)

@@ -1,4 +1,4 @@
-"""One target pass over the newest token of each slot and the drafts that may follow it; the baseline has none."""
+"""One pass of the target over the last token of each slot and the drafts after it, of which the baseline has none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ NAMES = ("TARGET_ATTENTION_FMHA", "TARGET_FFN")
 
 
 class Verify:
-    """The target's forward pass as a page of kernel calls. `boundaries` are captured for the draft."""
+    """The target's forward pass as a page of kernel calls. Its residual streams at `boundaries` are captured for the
+    draft; boundary i lies before layer i.
+    """
 
     def __init__(
         self,
@@ -61,13 +63,13 @@ class Verify:
         self.head(b, rows)
 
     def head(self, b: Buffers, rows: Rows) -> None:
-        """Logits and greedy choices of the rows in `pre_norm`, on their way through the last norm."""
+        """Logits and greedy choices of the rows in `b.target.layer.pre_norm`, which the LM head norms."""
         t, w = b.target.layer, self.target.weights
         eps = self.target.geometry.rms_eps
         self.lm_head(t.logits, t.pre_norm, w.lm_head, rows, eps=eps, choices=b.target.choices)
 
     def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:
-        """Read the choices of `count` rows, one each of the active slots, and clear them: never within a stretch."""
+        """Read and clear the choices of `count` rows, one for each active slot. Never used within a decode run."""
         slots = b.slots
         self.accept(b.target.choices, slots, slots.rows(count, 1))
         listed = slots.active[: int(slots.active_count)].long()

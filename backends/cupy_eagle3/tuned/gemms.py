@@ -1,4 +1,4 @@
-"""The launchers of a step's products: each with the configuration that was tuned for its weight, if one was."""
+"""The launchers of a step's products, each with the configuration that was found for its weight, if one was."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EPILOGUES: Final[Mapping[str, Epilogue]] = {
 
 
 def parts(epilogue: Epilogue) -> int:
-    """Rows of the weight per output feature: SWIGLU takes a gate and an up row."""
+    """Rows of the weight per output feature: SWIGLU takes two, a gate row and an up row."""
     return 2 if epilogue is Epilogue.SWIGLU else 1
 
 
@@ -55,9 +55,9 @@ class Gemms:
         self.lookups: list[Lookup] = []
 
     def __call__(self, tag: str, n_out: int, k_in: int, rows: int, **switches: bool) -> MatmulRows:
-        """The launcher of product `tag`, `switches` as `MatmulRows` takes them.
+        """The launcher of product `tag`. `switches` are those of `MatmulRows`.
 
-        A weight's sums are split in one way, whatever the rows: another would round in another order.
+        k is split in one way for a weight, whatever the rows: another split would round in another order.
         """
         epilogue = EPILOGUES[tag]
         shape = GemmShape(tag, n_out * parts(epilogue), k_in, rows)
@@ -71,5 +71,5 @@ class Gemms:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Of a block that runs this step."""
+        """Counters that a block of this step reports."""
         return {"tuned_total": len(self.lookups), "tuned_hits": sum(lookup.hit for lookup in self.lookups)}

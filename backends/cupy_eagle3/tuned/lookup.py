@@ -1,4 +1,4 @@
-"""The configurations that are known on this device, from the files that hold them; why one is not known."""
+"""The configurations that are known for this GPU, from the files that hold them; and why one is not known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ NOT_CODE: Final = re.compile(r"//[^\n]*|/\*.*?\*/|^#line[^\n]*", re.DOTALL | re.
 
 @cache
 def code_sha256() -> str:
-    """Of the kernel, its headers and the compiler's options; comments and white space change no machine code."""
+    """Hash of the kernel's code, its headers and the compiler's options. Comments and white space do not count, because
+    they change no machine code.
+    """
     words = NOT_CODE.sub(" ", with_headers(KERNEL)).split()
     return hashlib.sha256(" ".join((*OPTIONS, *words)).encode()).hexdigest()
 
@@ -41,7 +43,7 @@ class WeightConfig:
         return cls(GemmConfig.from_stored(gemm.config), at_rows)
 
     def at(self, rows: int) -> GemmConfig:
-        """At a number of rows that was not measured, as at the nearest that takes as many tiles of eight rows."""
+        """For `rows` rows; where these were not measured, as for the nearest number with as many tiles of rows."""
         near = [known for known in self.at_rows if -(-known // ROW_TILE) == -(-rows // ROW_TILE)]
         return self.at_rows[min(near, key=lambda known: (abs(known - rows), known))] if near else self.config.at(rows)
 
@@ -65,8 +67,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What is known of `device`: of each weight, by the first of `sources` that has a configuration which is still of
-    use. `looked_for`: every file that was, whether it is there or not.
+    """The configurations that are known for `device`. For each weight, the first of `sources` counts that has one which
+    is still of use. `looked_for`: every file that was looked for, whether it is there or not.
     """
 
     device: str
@@ -91,12 +93,12 @@ class Tuned:
         return WeightConfig.of(found).at(shape.m) if found else None
 
     def entry(self, shape: GemmShape) -> TunedGemm | None:
-        """Of the weight of `shape`, what the first source with a configuration of use holds."""
+        """For the weight of `shape`: what the first source holds that has a configuration of use; None without one."""
         useful = (source for source in self.sources if why_not(source, shape, self.device) is None)
         return next((entry(source, shape) for source in useful), None)
 
     def misses(self, shapes: Sequence[GemmShape]) -> Iterator[str]:
-        """Why they were not found, a sentence per reason and file."""
+        """Why `shapes` were not found: a sentence per reason and file."""
         if not self.sources:
             yield f"no file for {self.device}: {' and '.join(map(str, self.looked_for))} are not there"
         for source in self.sources:
@@ -104,7 +106,7 @@ class Tuned:
             yield from (f"{source.file}: {reason}" for reason in reasons if reason is not None)
 
     def sha256(self, shapes: Sequence[GemmShape]) -> str:
-        """Of the configurations of these shapes' weights: two engines with the same one compute in the same order."""
+        """Hash of the configurations of these shapes' weights. Engines with the same hash sum in the same order."""
         entries = {shape.weight: self.entry(shape) for shape in shapes}
         chosen = sorted(
             (weight, (WeightConfig.of(found) if found else WeightConfig(GemmConfig())).identity())

@@ -1,4 +1,4 @@
-"""PERF_MODE asks for a tuned configuration of every product; elsewhere the default one does, and is counted."""
+"""PERF_MODE requires a tuned configuration for every product. Elsewhere the default serves, and the counters say so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 3
 
 
 def describe(tuned: Tuned, lookups: Sequence[Lookup]) -> str:
-    """`11 of 11 from nvidia-h200.json`: names only, as runs are shared."""
+    """Such as `11 of 11 from nvidia-h200.json`. Without folders, because runs are shared with others."""
     hits = sum(lookup.hit for lookup in lookups)
     files = " and ".join(source.file.name for source in tuned.sources)
     return f"{hits} of {len(lookups)}" + (f" from {files}" if files else "")
@@ -44,6 +44,6 @@ def named(shapes: Sequence[GemmShape]) -> str:
 
 
 def command(pair: PairRef) -> str:
-    """What tunes the products of `pair` that are not yet."""
+    """The command that tunes those products of `pair` that are not tuned yet."""
     draft = ["--draft", str(pair.draft)] if pair.draft else []
     return shlex.join(["specgate", "tune", "gemm", "--missing", "--target", str(pair.target), *draft])

@@ -9,7 +9,9 @@ from specgate.tuning.gemms import GemmShape
 
 
 class ShapeLog:
-    """Grows as steps are made, never while one runs. What the file held before stays: a run has several engines."""
+    """A file of products that grows when steps are made, never while one runs. What it held before stays in it, because
+    one run may have several engines.
+    """
 
     def __init__(self, file: Path) -> None:
         """Raises UsageError where `file` holds something else."""

@@ -1,10 +1,11 @@
 """Configurations compared in whole steps.
 
-Alone, a product has the memory to itself from the first byte to the last; in a step its first weights arrive while the
+Alone, a product has the memory to itself from the first byte to the last. In a step, its first weights arrive while the
 kernel before it drains, and its own end hides the beginning of the next. What is fastest alone need not be so there.
 
-Weight by weight: first the configurations at a few rows, where a way to split k is seen at its best; then, for the way
-that was known and the best others, how the work is moved at each number of rows, which changes no bit.
+The weights are searched one by one. First, configurations are compared at a few rows, where a way to split k shows what
+it can do. Then, for the way that was known and the best others, the work is moved in other ways at each number of rows,
+which changes no bit.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ WORTHWHILE: Final = 0.02
 
 
 def refined(steps: Steps, compiler: Compiler, seconds: float) -> Iterator[TunedGemm]:
-    """Weight by weight, the one that takes most of a step first: of all configurations that compute what they should,
-    those under which the steps are the fastest, with those chosen before in place.
+    """Weight by weight, the one that takes most of a step first: the configurations under which steps are the fastest.
 
-    Raises UsageError for a weight that has not been tuned alone.
+    Only configurations count that compute what they should. Weights that were searched before have what was chosen for
+    them. Raises UsageError for a weight that has not been tuned alone.
     """
     began = time.monotonic()
     compiler.compile(kernel.spec for kernel in steps.kernels)

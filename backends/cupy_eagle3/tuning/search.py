@@ -1,8 +1,8 @@
-"""The search: compile what is worth trying, leave out what is wrong, time the rest, keep the fastest over all rows.
+"""The search: compile what is worth trying, leave out what is wrong, time the rest, and keep the fastest over all rows.
 
-The choice is by the sum over `ROWS`. One configuration has to serve a weight at every number of rows; a cycle runs the
-target at several and the draft at one, so none of them counts more than another, and the worst alone would let a number
-of rows decide at which all are nearly alike.
+The fastest is the one with the least sum of times over `ROWS`. One configuration has to serve a weight at every number
+of rows. A cycle runs the target at several numbers of rows and the draft at one, so none of them counts more than
+another. The worst time alone would not do: it could let a number of rows decide at which all are nearly alike.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from specgate.errors import BackendError
 from specgate.tuning.gemms import GemmShape, StepsRequest, TunedGemm
 
 SCREEN: Final = 4
-"""Rows at which all are timed; the fastest there are timed at all of `ROWS`."""
+"""The number of rows at which all candidates are timed. The fastest there are timed at all of `ROWS`."""
 SHORTLIST: Final = 6
 TOGETHER: Final = 6
-"""Weights that are compiled for before they are timed: nothing compiles while the clock runs."""
+"""How many weights are compiled for before they are timed, so that nothing compiles while the clock runs."""
 
 Times = Mapping[int, float]
 """Rows → microseconds per launch."""
@@ -83,7 +83,7 @@ class Tuner:
 
 
 def compiled(weight: Weight, compiler: Compiler) -> tuple[list[GemmConfig], dict[str, str]]:
-    """What may be tried for `weight`, the default first, and why the rest may not.
+    """The configurations that may be tried for `weight`, the default first; and why others may not.
 
     Raises BackendError where the default does not compile.
     """
@@ -98,7 +98,7 @@ def compiled(weight: Weight, compiler: Compiler) -> tuple[list[GemmConfig], dict
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Works on `stream`, which must be current. `bandwidth`: bytes per second of a plain read, measured beforehand."""
+    """Times products on `stream`, which must be current. `bandwidth`: of a plain read, bytes per second."""
 
     stream: Stream
     bandwidth: float

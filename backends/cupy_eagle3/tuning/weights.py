@@ -1,4 +1,4 @@
-"""From the shapes that were asked for to the weights that one configuration each belongs to."""
+"""From the products that were asked for to the weights behind them: one configuration belongs to each weight."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Weight:
 
 
 def weights_of(shapes: Sequence[GemmShape]) -> tuple[Weight, ...]:
-    """The largest first. Raises UsageError for a tag or size that the engine does not have."""
+    """The weights of `shapes`, the largest first. Raises UsageError for a tag or size that the engine does not have."""
     tags: dict[tuple[int, int], set[str]] = {}
     for shape in shapes:
         check(shape)

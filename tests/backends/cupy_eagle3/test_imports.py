@@ -6,6 +6,7 @@ Imports inside functions count like all others.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -91,7 +92,10 @@ def test_no_folder_holds_more_files_than_can_be_taken_in() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(ROOT.rglob("__init__.py")), ids=lambda file: file.parent.name)
-def test_every_package_opens_with_a_map_that_names_each_of_its_files(file: Path) -> None:
+def test_every_package_opens_with_a_map_of_its_files_and_folders(file: Path) -> None:
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    beside = [entry for entry in file.parent.iterdir() if entry.name not in ("__init__.py", "__pycache__")]
-    assert [entry.name for entry in beside if entry.stem not in text] == []
+    entries = [entry for entry in file.parent.iterdir() if entry.name not in ("__init__.py", "__pycache__")]
+    names = {f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries}
+    named = set(re.findall(r"^ +([\w-]+(?:\.\w+|/)) ", text, re.MULTILINE))
+    # A kernel's file goes without saying beside the launcher of the same name.
+    assert named == {name for name in names if not name.endswith(".cu") or f"{name[:-3]}.py" not in names}

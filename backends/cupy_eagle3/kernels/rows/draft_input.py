@@ -23,9 +23,10 @@ class InputWeights:
 
 
 class DraftInput(Kernel):
-    """Attention input [norm(embed(token)), norm(hidden)] of the rows to extend over, and the stream of the last one.
+    """The draft's input [norm(embed(token)), norm(hidden)] for the rows to extend over, and the last row's stream.
 
-    hidden float32 [R, H] → input bfloat16 [R, 2H], stream float32 [S, H] (compact: row a of the active slots).
+    hidden float32 [R, H] → input bfloat16 [R, 2H] and stream float32 [S, H], whose row a is that of the a-th active
+    slot.
     """
 
     def __init__(self, hidden: int, norm_before_residual: bool, rows_per_slot: int, max_rows: int) -> None:

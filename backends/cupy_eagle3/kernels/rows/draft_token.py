@@ -14,11 +14,11 @@ THREADS = 512
 
 
 class DraftToken(Kernel):
-    """Draft token `index` of every active slot, as a target id; then the next step's input.
+    """Draft token `index` of every active slot, as an id of the target; then the input of the draft's next step.
 
-    `choices` int64 [S], as the LM head leaves them, cleared again; `target_ids` int32 [W]. With `out` (bfloat16
-    [S, 2H]) the row of the next draft step is written too, its hidden state being `stream` (float32 [S, H]) or, for
-    heads that feed their normed output back, `pre_norm`.
+    `choices` int64 [S] are as the LM head leaves them, and cleared again; `target_ids` int32 [W]. With `out` (bfloat16
+    [S, 2H]) the input of the next draft step is written, too. Its hidden state is `stream` (float32 [S, H]), or, in
+    heads that feed their normed output back, what `pre_norm` becomes.
     """
 
     def __init__(

@@ -13,8 +13,9 @@ THREADS = 512
 
 
 class EmbedRows(Kernel):
-    """x[r] = embedding of the last token and the drafts of each slot: bfloat16 [V, H] → float32 [R, H], and the input of the norm
-    with weight bfloat16 [H]. Ends the draft phase.
+    """x[r] = the embedding (bfloat16 [V, H]) of the last token or a draft of a slot: float32 [R, H].
+
+    Also leaves the input of the norm with weight bfloat16 [H]. Ends the draft phase.
     """
 
     def __init__(self, hidden: int, rows_per_slot: int, max_rows: int) -> None:

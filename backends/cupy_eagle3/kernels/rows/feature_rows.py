@@ -14,7 +14,7 @@ THREADS = 1024
 
 
 class FeatureNorm(IntEnum):
-    """How a draft norms its features before `fc`."""
+    """How a draft norms its features before it projects them (`fc`)."""
 
     NONE = 0
     EACH_STREAM = 1
@@ -22,7 +22,7 @@ class FeatureNorm(IntEnum):
 
 
 class FeatureRows(Kernel):
-    """Pack the features that the draft extends over: bfloat16 [S, T, n·H] → [R, n·H], normed with `weight` [n·H]."""
+    """Packs the features that the draft extends over: bfloat16 [S, T, n·H] → [R, n·H], normed with `weight` [n·H]."""
 
     def __init__(self, hidden: int, features: int, norm: FeatureNorm, rows_per_slot: int, max_rows: int) -> None:
         super().__init__(

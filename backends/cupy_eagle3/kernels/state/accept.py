@@ -10,7 +10,10 @@ from specgate.backends.cupy_eagle3.kernels.state.slots import Rows, Slots
 
 
 class Accept(Kernel):
-    """Longest prefix of each slot's drafts that equals the target's choices (int64 [R], cleared again)."""
+    """How many drafts of each slot the target agrees with: the longest prefix that equals its choices (int64 [R]).
+
+    The choices are cleared again.
+    """
 
     def __init__(self, rows_per_slot: int, max_rows: int) -> None:
         super().__init__("accept", rows=rows_per_slot, max_rows=max_rows)

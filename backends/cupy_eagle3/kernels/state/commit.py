@@ -9,7 +9,9 @@ from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
 
 
 class Commit(Kernel):
-    """Emit what was accepted up to an end, rewind the rest, give blocks back, list who goes on. Ends a step."""
+    """Ends a step: emits the accepted tokens up to an end, rewinds the others, gives their blocks back, and lists the
+    slots that go on.
+    """
 
     def __init__(self, slots: int, max_rows: int, capacity: int, max_blocks: int) -> None:
         self.slots = slots

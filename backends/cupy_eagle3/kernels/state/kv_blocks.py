@@ -10,14 +10,18 @@ from torch import Tensor
 
 FREE: Final = -1
 SHARED: Final = -2
-"""Owners of blocks that are not one slot's: on the free stack, or read by several slots and written by none."""
+"""Owners of blocks that no single slot owns: FREE ones lie on the free stack, SHARED ones are read by several slots and
+written by none.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class KVBlocks:
-    """int32. `block_table` [S, blocks per slot] maps positions to blocks, the first `held` [S] of a row being valid, of
-    which `prompt_blocks` [S] hold the prompt; `owner` [blocks] is a slot, FREE or SHARED; `free_blocks` [blocks] is a
-    stack of `free_count` [1].
+    """Who holds which block; all int32.
+
+    `block_table` [S, blocks per slot] maps the positions of a slot to blocks. The first `held` [S] entries of a row are
+    valid, and the first `prompt_blocks` [S] of these hold the prompt. `owner` [blocks] is a slot, FREE or SHARED.
+    `free_blocks` [blocks] is a stack of `free_count` [1] blocks.
     """
 
     block_table: Tensor

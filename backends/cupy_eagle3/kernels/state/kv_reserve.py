@@ -9,9 +9,10 @@ from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
 
 
 class KVReserve(Kernel):
-    """Give every active slot blocks for `rows_per_slot` more positions, and check that what it may write is its own.
+    """Begins a step: gives every active slot blocks for `rows_per_slot` more positions, and checks that the slot owns
+    all blocks that it may write.
 
-    Sets Fault.KV_EXHAUSTED (and stops all slots) or Fault.KV_INTEGRITY. Begins a step.
+    Sets Fault.KV_EXHAUSTED, which stops all slots, or Fault.KV_INTEGRITY.
     """
 
     def __init__(self, slots: int, rows_per_slot: int, positions: int, max_blocks: int, blocks: int) -> None:

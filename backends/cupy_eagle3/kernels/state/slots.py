@@ -1,6 +1,6 @@
-"""The device state of a decode stretch, as `slots.cuh` and the kernels of a cycle know it.
+"""The state of a decode run on the GPU, as `slots.cuh` and the kernels of a cycle know it.
 
-S slots, T rows per slot at most, C tokens of output per slot at most.
+S slots, at most T rows per slot, at most C tokens of output per slot.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.kernels.loader import expect
 
 MAX_ENDS: Final = 64
-"""EOS and stop ids that a rule can hold."""
+"""Most EOS and stop ids that a rule can hold."""
 
 
 class Fault(IntFlag):
-    """What a kernel has found wrong; once set, the results of the stretch mean nothing."""
+    """What a kernel has found wrong. Once a bit is set, the results of the decode run mean nothing."""
 
     TARGET_NOT_FINITE = 1
     DRAFT_NOT_FINITE = 2
@@ -39,9 +39,9 @@ class Stamp(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a step: `per_slot` tokens for each of the `active_count` (int32 [1]) slots in `active` (int32 [S]).
+    """The rows of a step: `per_slot` tokens for each slot in `active` (int32 [S]), `active_count` (int32 [1]) slots.
 
-    Launches are made for `slots` slots, however many are active when the kernel runs.
+    Launches are made for `slots` slots, however many of them are active when the kernel runs.
     """
 
     active: Tensor
@@ -56,13 +56,17 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """int32, but for `stamps`. Per slot [S]: `length` committed positions, `last_token` the newest token, not yet forwarded,
-    `emitted` tokens, `truncated` ones, `finish` (0 running, 1 EOS, 2 stop, 3 length), `accepted` drafts of the last
-    step, and `counts` tokens in `pending` [S, T] that the draft has yet to extend over.
+    """The arrays of a decode run. All are int32, but for `stamps`.
 
-    `active` [S] lists the `active_count` [1] slots that still decode. `drafts` and `target_tokens` [S, T] are of this
-    step; `out` [S, C] is what was emitted. `rule` is {limit, EOS ids, stop ids, ids …}. `accepted_log` [steps, S] and
-    `stamps` (int64 nanoseconds, [steps, 5]) have a row per step, `step` [1] counts them; `fault` [1] holds Fault bits.
+    Of each slot, [S]: `length`, its committed positions; `last_token`, its newest token, which the target has not read
+    yet; `emitted`, how many tokens it has emitted; `truncated`, how many tokens beyond its end were dropped; `finish`,
+    0 running, 1 EOS, 2 stop, 3 length; `accepted`, the accepted drafts of the last step; and `counts`, how many tokens
+    in `pending` [S, T] the draft has yet to extend over.
+
+    `active` [S] lists the slots that still decode, `active_count` [1] of them. `drafts` and `target_tokens` [S, T]
+    belong to the current step. `out` [S, C] is what was emitted. `rule` is {limit, number of EOS ids, number of stop
+    ids, ids …}. `accepted_log` [steps, S] and `stamps` (int64 nanoseconds, [steps, 5]) have a row per step, and `step`
+    [1] counts the steps. `fault` [1] holds the bits of Fault.
     """
 
     active: Tensor
@@ -86,7 +90,7 @@ class Slots:
 
     @classmethod
     def allocate(cls, slots: int, max_rows: int, capacity: int, device: torch.device | str) -> Slots:
-        """For stretches of up to `capacity` steps and tokens."""
+        """For decode runs of up to `capacity` steps and tokens."""
 
         def of(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
