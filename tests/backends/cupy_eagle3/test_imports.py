@@ -96,6 +96,6 @@ def test_every_package_opens_with_a_map_of_its_files_and_folders(file: Path) -> 
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     entries = [entry for entry in file.parent.iterdir() if entry.name not in ("__init__.py", "__pycache__")]
     names = {f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries}
-    named = set(re.findall(r"^ +([\w-]+(?:\.\w+|/)) ", text, re.MULTILINE))
+    named = set(re.findall(r"^ *([\w-]+(?:\.\w+|/)) {2,}", text, re.MULTILINE))
     # A kernel's file goes without saying beside the launcher of the same name.
     assert named == {name for name in names if not name.endswith(".cu") or f"{name[:-3]}.py" not in names}
