@@ -165,7 +165,7 @@ class ScriptedTrace(Protocol):
 
 @runtime_checkable
 class TunableEngine(Engine, Protocol):
-    """An engine whose attention can be cut otherwise while it is loaded; its prompts stay."""
+    """An engine whose attention can be tiled in another way while it is loaded; its prompts stay."""
 
     def attention_config(self) -> AttentionConfig:
         """What it decodes with."""
