@@ -1,6 +1,6 @@
 """The CUDA kernels: one `.cu` and one Python launcher of the same name each, and headers in `include/`.
 
-Nothing here imports anything from above this folder, but for the GPU's limits in `device.py`.
+Of this package, nothing here imports anything from outside this folder but `device.py`.
 
     loader.py       from a `.cu` file and its constants to launches; tells a listener of them
     compiling.py    kernels compiled side by side, in processes

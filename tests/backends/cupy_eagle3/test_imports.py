@@ -57,6 +57,18 @@ def upward(imports: Mapping[str, set[str]]) -> list[str]:
     return [f"{module} imports {other}" for module, other, own, its in parts if its < own]
 
 
+def between(imports: Mapping[str, set[str]], folder: str) -> Mapping[str, set[str]]:
+    """Entry of `folder` → other entries of it that it imports: files, and sub-folders with all that is in them."""
+    start = f"{folder}." if folder else ""
+    found = dict[str, set[str]]()
+    for module, others in imports.items():
+        if module.startswith(start):
+            entry = module.removeprefix(start).partition(".")[0]
+            inside = {other.removeprefix(start).partition(".")[0] for other in others if other.startswith(start)}
+            found.setdefault(entry, set()).update(inside - {entry})
+    return found
+
+
 @pytest.fixture(scope="module")
 def imports() -> Mapping[str, set[str]]:
     return graph(ROOT, PACKAGE)
@@ -70,7 +82,15 @@ def test_no_file_imports_itself_by_way_of_others(imports: Mapping[str, set[str]]
     assert len(list(TopologicalSorter(imports).static_order())) == len(imports)
 
 
-def test_folders_import_in_one_direction(imports: Mapping[str, set[str]]) -> None:
+def test_what_lies_in_a_folder_imports_in_one_direction(imports: Mapping[str, set[str]]) -> None:
+    """Sub-folders count as one, so that they do not import each other in a circle either."""
+    folders = {module.rpartition(".")[0] for module in imports}
+    assert {"", "kernels", "kernels.state"} <= folders
+    for folder in folders:
+        list(TopologicalSorter(between(imports, folder)).static_order())
+
+
+def test_the_parts_import_in_the_order_that_they_are_said_to_have(imports: Mapping[str, set[str]]) -> None:
     assert imports["engine.open"] and not upward(imports)
 
 
@@ -81,8 +101,9 @@ def test_a_circle_and_an_upward_import_are_seen_even_inside_functions(tmp_path: 
     (tmp_path / "engine" / "open.py").write_text("def first():\n    from own.bench import run\n")
     found = graph(tmp_path, "own")
     assert upward(found) == ["engine.open imports bench.run"]
-    with pytest.raises(CycleError):
-        list(TopologicalSorter(found).static_order())
+    for circle in (found, between(found, "")):
+        with pytest.raises(CycleError):
+            list(TopologicalSorter(circle).static_order())
 
 
 def test_no_folder_holds_more_files_than_can_be_taken_in() -> None:

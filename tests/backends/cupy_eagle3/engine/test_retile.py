@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 import torch
 
-from specgate.backends.cupy_eagle3.engine.retile import config_of, retiled_buffers
+from specgate.backends.cupy_eagle3.engine.retile import attention_specs, config_of, counted_tiles, retiled_buffers
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import (
     FmhaConfig,
 )
@@ -11,6 +13,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers, tensors_of
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import Budget, Role
 from specgate.errors import UsageError
+from tests.backends.cupy_eagle3.bench.staged import no_launches, staged
 from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET
 
 
@@ -34,6 +37,17 @@ def test_only_the_workspaces_of_attention_are_made_anew() -> None:
     assert made == {id(t) for t in (*cut.target.layer.partial, *cut.draft.layer.partial)}
     for before, after in ((b.target.layer, cut.target.layer), (b.draft.layer, cut.draft.layer)):
         assert [4 * len(t) for t in before.partial] == [len(t) for t in after.partial]
+
+
+def test_all_attention_of_a_step_runs_again_to_count_its_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = no_launches(monkeypatch)
+    stage = staged(2, device="cpu", context=64)
+    launched.clear()
+    assert set(asdict(counted_tiles(stage.cycle, stage.b, stage.reset)).values()) == {0}
+    of_a_step = stage.geometry.target.layers + 2
+    assert launched.count("attention") == 2 * of_a_step and launched.count("commit") == 1
+    constants = [dict(spec.constants)["STATISTICS"] for spec in attention_specs(stage.cycle)]
+    assert constants == ["0", "1"] * 3
 
 
 @pytest.mark.gpu
