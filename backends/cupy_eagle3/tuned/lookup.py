@@ -77,7 +77,7 @@ class Tuned:
 
     @classmethod
     def on(cls, device: str, file: Path | None = None) -> Tuned:
-        """From `file` alone; without one, from the user's file, then from the one that comes with specgate.
+        """What `file` holds; without one, what the user's file holds, then what the file that comes with specgate does.
 
         Raises UsageError, with file, line and key, where a file cannot be read.
         """

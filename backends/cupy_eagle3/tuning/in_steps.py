@@ -163,11 +163,11 @@ class Search:
         return sorted(able, key=slowness)
 
     def ratio(self, times: StepTimes) -> float:
-        """To the steps with what was known: the mean over steps."""
+        """The ratio to the steps with the known configurations: the mean over steps."""
         return fmean(value / self.reference[step] for step, value in times.items())
 
     def times(self, config: WeightConfig, rounds: int) -> StepTimes:
-        """Of all steps, with `config` for the weight."""
+        """The times of all steps, with `config` for the weight."""
         self.steps.retile(self.places, config)
         return self.steps.times(rounds)
 
@@ -177,7 +177,7 @@ def only_at(rows: int, config: GemmConfig) -> WeightConfig:
 
 
 def one_per_split(configs: Iterable[GemmConfig]) -> Iterator[GemmConfig]:
-    """Of those that split k alike, the first."""
+    """The first configuration of each way to split k."""
     seen = set[tuple[int, int]]()
     for config in configs:
         if config.split not in seen:
@@ -192,7 +192,7 @@ def right(weight: Weight, config: GemmConfig) -> bool:
 
 
 def same_bits(weight: Weight, config: GemmConfig, moved: GemmConfig, rows: int) -> bool:
-    """Whether `moved` makes of `rows` rows what `config` makes of them a few at a time, and what it should."""
+    """Whether `moved` makes of `rows` rows what it should, and, bit for bit, what `config` makes of a few at a time."""
     for epilogue in weight.epilogues:
         many = Product.random(weight.n, weight.k, epilogue, 1, rows=rows)
         if Oracles.of(many).fault(moved) is not None:

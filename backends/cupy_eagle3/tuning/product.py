@@ -70,7 +70,7 @@ class Product:
         return replace(self, x=self.x.roll(1, dims=0), before=self.before.roll(1, dims=0))
 
     def part(self, first: int, end: int) -> Product:
-        """Of rows `first` to before `end`."""
+        """The same product of the rows from `first` up to, but without, `end`."""
         return replace(self, x=self.x[first:end], before=self.before[first:end])
 
     def output(self) -> Tensor:

@@ -154,7 +154,7 @@ class Bench:
 def fastest(
     configs: Sequence[GemmConfig], latency_us: Callable[[GemmConfig, int], float]
 ) -> tuple[GemmConfig, Times, Times]:
-    """The one with the least sum over `ROWS`, its times, and those of the default, which is the first of `configs`."""
+    """The configuration with the least sum of times over `ROWS`, its times, and those of the default, `configs[0]`."""
     default = configs[0]
     screened = sorted(configs, key=lambda config: latency_us(config, SCREEN))[:SHORTLIST]
     times = {
@@ -165,7 +165,7 @@ def fastest(
 
 
 def text(config: GemmConfig) -> str:
-    """As tuned files name it."""
+    """The configuration as tuned files write it."""
     return " ".join(f"{name}={value}" for name, value in config.stored().items())
 
 

@@ -66,7 +66,7 @@ class Steps:
 
     @property
     def shapes(self) -> tuple[GemmShape, ...]:
-        """Of all products, the steps' together."""
+        """The shapes of all products of all steps."""
         return tuple(sorted({shape for stage in self.stages.values() for shape in stage.cycle.gemms.shapes}))
 
     @property
@@ -93,11 +93,11 @@ class Steps:
             self.stages[step].retile(self.trials[step])
 
     def launches(self, weight: Weight) -> int:
-        """Of products with `weight`, in the step that has the most of them."""
+        """How many products with `weight` a step has: the step that has most of them."""
         return max(launches_of(stage, weight) for stage in self.stages.values())
 
     def times(self, rounds: int, of: Collection[str] | None = None) -> StepTimes:
-        """Of every step, or only those named."""
+        """The times of every step, or only of the steps named in `of`."""
         return {
             step: step_latency_us(stage, self.stream, rounds)
             for step, stage in self.stages.items()

@@ -27,7 +27,7 @@ class Weight:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size of the weight in bytes."""
         return 2 * self.n * self.k
 
     @property
