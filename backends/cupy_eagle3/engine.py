@@ -215,7 +215,7 @@ class CupyEngine:
             said = compiling.compile(spec for of_config in specs for spec in of_config)
         return [next((said[spec] for spec in of_config if said[spec]), None) for of_config in specs]
 
-    def cut_attention(self, config: AttentionConfig) -> None:
+    def use_attention_config(self, config: AttentionConfig) -> None:
         """Every step is captured anew; the prompts stay in the cache."""
         self.sizes = replace(self.sizes, fmha=fmha.config_of(config))
         self.cycles.clear()

@@ -110,7 +110,7 @@ def test_an_engine_decodes_the_same_greedy_tokens_however_its_attention_is_cut()
     configs = [{"kv_tile": 128, "warps": 2, "stages": 2}, {"kv_tile": 1024, "warps": 4, "stages": 3}]
     assert engine.prepare_attention(configs, roles) == [None, None]
     for config in configs:
-        engine.cut_attention(config)
+        engine.use_attention_config(config)
         assert engine.attention_config() == config
         plain, drafted = (engine.decode(role, Budget(steps=12), ()) for role in roles)
         for want, got in zip(plain.tokens, drafted.tokens, strict=True):
