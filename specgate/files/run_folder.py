@@ -109,6 +109,7 @@ class RunFolder:
     # ── before the loop ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def write_config(self, config: Config) -> None:
+        """Write config.resolved.yaml."""
         text = yaml.safe_dump({"schema": "specgate.config/v1", **to_plain(Config, config)}, sort_keys=False, width=120)
         self.write_text("config.resolved.yaml", text)
 
@@ -127,6 +128,7 @@ class RunFolder:
         return replace(config, pair=replace(pair, target=pair.target.expanduser(), draft=draft))
 
     def write_json(self, name: str, data: object) -> None:
+        """Write `data` to the file called `name` in the run folder."""
         write_json(self.path / name, data)
 
     # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,9 +158,11 @@ class RunFolder:
         return found
 
     def blocks(self) -> list[Block]:
+        """The blocks of the journal, in the order in which they were measured."""
         return [from_plain(Block, line, self.path) for line in self._lines("blocks.jsonl")]
 
     def margins(self) -> list[Margin]:
+        """The recorded top-2 logits of divergences."""
         return [from_plain(Margin, line, self.path) for line in self._lines("margins.jsonl")]
 
     def traces(self) -> dict[str, BlockTrace]:
@@ -244,6 +248,7 @@ class RunFolder:
         self.write_text("MANIFEST.sha256", "".join(lines))
 
     def write_text(self, name: str, text: str) -> None:
+        """Write `text` to the file called `name` in the run folder."""
         write_text(self.path / name, text)
 
 

@@ -52,4 +52,5 @@ def disk(path: Path) -> Iterator[None]:
 
 
 def sha256_of(file: Path) -> str:
+    """SHA-256 of the file's content, in hexadecimal."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
