@@ -1,7 +1,7 @@
 """Every error that specgate raises on purpose, and the exit code each one ends with.
 
-    SpecgateError               70  (never raised itself)
-    ├── UsageError               2  a command line, scenario or policy that cannot be meant
+    SpecgateError               70  (base class: only its subclasses are raised)
+    ├── UsageError               2  a command line, scenario, policy or plug-in name that is wrong or contradicts itself
     ├── EnvironmentRefused       4  this machine cannot carry out the plan (no GPU, disk full, …)
     ├── OrderRefused             5  `full` before the micro gates are green
     ├── InvalidResult            6  a stored result contradicts itself: nothing in it may be quoted
@@ -9,8 +9,8 @@
         ├── CheckpointError         a checkpoint that is missing, misshapen or not what it claims
         └── WorkerLost              the engine's process ended or stopped answering
 
-Verdicts use further codes (1 FAIL, 3 INCONCLUSIVE); see `ExitCode`. A message names the file, the key and the
-value, and says what would be right.
+Verdicts use further codes (1 FAIL, 3 INCONCLUSIVE); see `ExitCode`. A message names the file, the key and the value,
+and says what would be right.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process ends with. Python's and click's own generic code 1 is never used for an error."""
+    """Exit codes of the process. Errors never end with 1, the generic code of Python and click: 1 always means FAIL."""
 
     PASS = 0
     FAIL = 1
@@ -35,7 +35,10 @@ class ExitCode(IntEnum):
 
 
 class SpecgateError(Exception):
-    """Base of all errors below. `hint` is one sentence on what would be right."""
+    """Base of all errors below.
+
+    `message` says what is wrong. `hint`, where there is one, says in one sentence what would be right.
+    """
 
     exit_code: ExitCode = ExitCode.INTERNAL
 
@@ -57,7 +60,7 @@ def _rebuild(cls: type[SpecgateError], message: str, hint: str | None) -> Specga
 
 
 class UsageError(SpecgateError):
-    """A command line, scenario, policy or plug-in name that cannot be meant."""
+    """A command line, scenario, policy or plug-in name that is wrong or contradicts itself."""
 
     exit_code = ExitCode.USAGE
 

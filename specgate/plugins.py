@@ -1,8 +1,10 @@
-"""The plug-in door: entry points for back ends, gates and reports. The built-ins come in through it too.
+"""Loads plug-ins: back ends, gates, reports, contrast gates, views and exports. The built-in ones are loaded the same
+way.
 
-A third party declares entry points in the groups below; nothing is imported before it is asked for. A built-in is an
-`EntryPoint` object listed here rather than in package metadata, so that a checkout runs without being installed.
-`SPECGATE_LOAD_PLUGINS` (comma list of distribution names, may be empty) narrows the third parties that are seen.
+A third party declares entry points in the groups below. A plug-in is imported only when it is asked for. A built-in
+plug-in is an `EntryPoint` object listed in this file instead of in package metadata, so that a checkout runs without
+being installed. The environment variable `SPECGATE_LOAD_PLUGINS` limits which third-party plug-ins are seen. It holds
+the names of their distributions, separated by commas; an empty value hides them all.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ def _allowed(entry: EntryPoint) -> bool:
 
 @cache
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """Name → entry point, built-ins first. Raises UsageError where two plug-ins claim one name."""
+    """Name → entry point of every plug-in in `group`, built-in ones first. Raises UsageError where two plug-ins have
+    one name.
+    """
     found = {name: EntryPoint(name, value, g) for g, name, value in _BUILT_IN if g == group}
     for entry in filter(_allowed, entry_points(group=group)):
         if entry.name in found:
@@ -103,15 +107,20 @@ def _load(group: str, name: str, kind: type[T]) -> T:
 
 
 def backend(name: str) -> Backend:
+    """The back end called `name`. Raises UsageError where it is unknown, cannot be loaded or is not a Backend."""
     return _load("specgate.backends", name, Backend)  # type: ignore[type-abstract]  # a runtime-checkable Protocol
 
 
 ENGINE_LIBRARIES = ("torch", "cupy", "vllm", "sglang", "tensorrt_llm", "lmdeploy", "aiohttp")
-"""What a back end may import in `open` at the earliest."""
+"""Libraries that a back end may import in `open`, but not when it is loaded or asked whether it is available."""
 
 
 def problems_of_backend(name: str) -> list[str]:
-    """What keeps a back end from being one: it cannot be loaded, is named otherwise, or is not cheap to ask."""
+    """How the back end called `name` breaks its contract, one sentence per problem; empty where it keeps it.
+
+    It must load, have the name of its entry point, and have a description. Its `available()` must give a reason and
+    must not import an engine library.
+    """
     before = set(sys.modules)
     try:
         found = backend(name)
@@ -131,42 +140,53 @@ def problems_of_backend(name: str) -> list[str]:
 
 
 def gate(name: str) -> Gate:
+    """The gate called `name`. Raises UsageError as `backend` does."""
     return _load("specgate.gates", name, Gate)  # type: ignore[type-abstract]
 
 
 def report(name: str) -> Report:
+    """The report called `name`. Raises UsageError as `backend` does."""
     return _load("specgate.reports", name, Report)  # type: ignore[type-abstract]
 
 
 def contrast_gate(name: str) -> ContrastGate:
+    """The contrast gate called `name`. Raises UsageError as `backend` does."""
     return _load("specgate.contrast_gates", name, ContrastGate)  # type: ignore[type-abstract]
 
 
 def view(name: str) -> View[Any]:
+    """The view called `name`. Raises UsageError as `backend` does."""
     return _load("specgate.views", name, View)  # type: ignore[type-abstract]
 
 
 def export(name: str) -> Export:
+    """The export called `name`. Raises UsageError as `backend` does."""
     return _load("specgate.exports", name, Export)  # type: ignore[type-abstract]
 
 
 def contrast_gates() -> Mapping[str, ContrastGate]:
+    """Name → contrast gate, for all that are registered. Raises UsageError where one of them cannot be loaded."""
     return {name: contrast_gate(name) for name in registered("specgate.contrast_gates")}
 
 
 def gates() -> Mapping[str, Gate]:
+    """Name → gate, for all that are registered. Raises UsageError where one of them cannot be loaded."""
     return {name: gate(name) for name in registered("specgate.gates")}
 
 
 def backends_available() -> Mapping[str, tuple[Backend, Availability]]:
+    """Name → (back end, whether it can run here), for all that are registered.
+
+    Raises UsageError where one of them cannot be loaded.
+    """
     loaded = {name: backend(name) for name in registered("specgate.backends")}
     return {name: (b, b.available()) for name, b in loaded.items()}
 
 
 def default_backend() -> Backend:
-    """The usable back end with the highest rank; a negative rank is never a default.
+    """The usable back end with the highest rank. A back end with a negative rank is never the default.
 
-    Raises EnvironmentRefused, with every reason, where there is none.
+    Raises EnvironmentRefused, with the reason of every back end, where none can run.
     """
     candidates = backends_available()
     usable = [(a.rank, name) for name, (_, a) in candidates.items() if a.usable and a.rank >= 0]

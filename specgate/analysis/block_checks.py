@@ -1,4 +1,4 @@
-"""Identities that the records of a block must satisfy before any figure of it may be quoted."""
+"""Identities that the raw samples of a block must satisfy before any figure of it may be quoted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specgate.errors import InvalidResult
 
 
 def contradiction(blocks: Sequence[Block]) -> str | None:
-    """The first sentence in which the blocks of a cell contradict themselves."""
+    """The first contradiction within the blocks of one cell, as a sentence; None where there is none."""
     try:
         for block in blocks:
             check_block(block)
@@ -23,10 +23,11 @@ def contradiction(blocks: Sequence[Block]) -> str | None:
 
 
 def check_block(block: Block) -> None:
-    """Raise InvalidResult where a block contradicts itself, with the place and the equation that fails.
+    """Check a block. Raises InvalidResult with the place and the equation that fails.
 
-    Per step and slot: 0 ≤ accepted ≤ drafted ≤ k, or both −1 (slot finished). Per slot: emitted = Σ over its steps of
-    (accepted + 1) − truncated, the prefill token apart. Steps that are counted as `disabled_draft_error` had no draft.
+    Per step and slot: 0 ≤ accepted ≤ drafted ≤ k, or both are −1 (the slot had finished). Per slot: emitted tokens = Σ
+    over its steps of (accepted + 1) − truncated, not counting the prefill token. Steps counted as
+    `disabled_draft_error` had no draft.
     """
     where = f"{block.cell.key} set {block.prompt_set} round {block.round}"
     if block.served is not None:
@@ -56,9 +57,10 @@ def check_block(block: Block) -> None:
 
 
 def undrafted(block: Block) -> int:
-    """Request-steps that decoded without a draft: all of a baseline block's."""
+    """Request-steps that decoded without a draft; in a baseline block, all of them."""
     return sum(d == 0 for row in block.drafted for d in row)
 
 
 def draft_errors(block: Block) -> int:
+    """Request-steps that had no draft because it could not be used."""
     return block.counters.get("disabled_draft_error", 0)

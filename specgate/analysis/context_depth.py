@@ -1,4 +1,4 @@
-"""Blocks of a cell → acceptance length and step time by depth in the cache."""
+"""Acceptance length and step time of a cell by depth: how many tokens the KV cache holds beyond the prompt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specgate.analysis.stats import cluster_interval
 from specgate.core import Block, DepthBin
 
 BINS: Final = 8
-"""Ranges of depth of equal width; those that no step began in are left out."""
+"""The depths of a cell are divided into this many ranges of equal width. Ranges in which no step began are left out."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,10 @@ class _Bin:
 
 
 def by_depth(blocks: Sequence[Block], *, withhold: bool) -> tuple[DepthBin, ...]:
-    """The depth of a step is the mean over its active slots; `withhold` leaves the times out."""
+    """One bin per range of depth. The depth of a step is the mean over its active slots, in tokens.
+
+    With `withhold` the bins have no times.
+    """
     deepest = max((depth for block in blocks for _, depth in step_depths(block)), default=0.0)
     bins: dict[int, _Bin] = defaultdict(_Bin)
     for block in blocks:
@@ -40,7 +43,10 @@ def by_depth(blocks: Sequence[Block], *, withhold: bool) -> tuple[DepthBin, ...]
 
 
 def step_depths(block: Block) -> Iterator[tuple[int, float]]:
-    """(step, mean over active slots of the tokens beyond the prompt when it began) of every step that had one."""
+    """(step, its depth) of every step that had an active slot.
+
+    Depth is the mean, over the active slots, of the tokens beyond the prompt when the step began.
+    """
     depths = [1] * len(block.tokens)  # the prefill token
     for step, row in enumerate(block.accepted):
         active = [slot for slot, a in enumerate(row) if a >= 0]

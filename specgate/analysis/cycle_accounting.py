@@ -1,4 +1,7 @@
-"""Blocks → cycle budgets. Pure: the same journal gives the same budgets."""
+"""Blocks → cycle budgets. Pure: the same journal gives the same budgets.
+
+`docs/cycle-budget.md` has the formulas.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def cycle_budgets(
     engines: Mapping[str, EngineFacts],
     bandwidth: Bandwidth | None,
 ) -> dict[str, CycleBudget]:
-    """Cell key → budget, of every cell whose times may be quoted: it was measured, and has the baseline's tokens."""
+    """Cell key → budget, for every cell whose times may be quoted: it was measured, and its tokens are the baseline's.
+
+    `bandwidth`: of this machine's memory; None where it was not measured, which leaves the floors out.
+    """
     unquotable = {r.cell for r in cells if r.status == "failed"} | {c.cell for c in comparisons if c.tokens.mismatches}
     mine = {cell: [b for b in blocks if b.cell == cell and not b.warmup and b.step_ns] for cell in plan.cells}
     budgets = {
@@ -40,8 +46,8 @@ def cycle_budgets(
     for comparison in comparisons:
         cell, base, speedup = comparison.cell, Cell(comparison.cell.point, BASELINE), comparison.speedup.value
         if cell in budgets and base in budgets and speedup is not None:
-            whole = plan.scenarios[cell.point.scenario].kind == "full"
-            sums = sums_of(mine[base], whole), sums_of(mine[cell], whole)
+            whole_requests = plan.scenarios[cell.point.scenario].kind == "full"
+            sums = sums_of(mine[base], whole_requests), sums_of(mine[cell], whole_requests)
             found = waterfall(speedup, lengths.get(cell) or 1.0, budgets[base], budgets[cell], *sums)
             limit = limit_of(found, budgets[base], budgets[cell], sums[0].prefill_share)
             budgets[cell] = replace(budgets[cell], waterfall=found, limit=limit)
@@ -49,9 +55,9 @@ def cycle_budgets(
 
 
 def budget_of(blocks: Sequence[Block], engine: EngineFacts | None, bandwidth: Bandwidth | None) -> CycleBudget:
-    """Of the blocks of one cell, each of a step at least: means over all their steps."""
+    """The budget of one cell, as means over all steps of its blocks. Each block must have at least one step."""
     cycles = sum(len(b.step_ns) for b in blocks)
-    times = split(blocks)
+    times = phase_times(blocks)
     moved = {name: total * (1 / cycles) for name, total in moved_by(blocks, engine.traffic if engine else None).items()}
     why = why_no_floor(times, moved, engine, bandwidth)
     speed = bandwidth.bytes_per_s if bandwidth and why is None else None
@@ -66,11 +72,15 @@ def budget_of(blocks: Sequence[Block], engine: EngineFacts | None, bandwidth: Ba
 
 
 def part(name: PartName, ms: float, moved: Bytes | None, bytes_per_s: float | None) -> Part:
+    """A part that takes `ms` per cycle. It has a floor where both `moved` and the bandwidth are known."""
     return Part(name, ms, moved, moved.total / bytes_per_s * 1e3 if moved and bytes_per_s else None)
 
 
-def split(blocks: Sequence[Block]) -> dict[PartName, int]:
-    """Part → nanoseconds over all blocks; the gap is what is left. Nothing where a block has no phases."""
+def phase_times(blocks: Sequence[Block]) -> dict[PartName, int]:
+    """Part → nanoseconds summed over all blocks; `gap` is the time that no phase accounts for.
+
+    Empty where a block has no phases.
+    """
     if not all(b.phase_ns for b in blocks):
         return {}
     times = {name: sum(b.phase_ns[name] for b in blocks) for name in PHASES if all(name in b.phase_ns for b in blocks)}
@@ -83,6 +93,7 @@ def why_no_floor(
     engine: EngineFacts | None,
     bandwidth: Bandwidth | None,
 ) -> str | None:
+    """Why the parts of a cell have no floors; None where they have."""
     if not times:
         return NOT_SPLIT
     if engine is None or engine.traffic is None:
@@ -101,8 +112,11 @@ def why_no_floor(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The slots of one step: as the target's pass finds them, and, of those with drafts, as the draft's extension finds
-    them, with the length of their chains.
+    """The slots that one step works on.
+
+    `verify`: every active slot, as the target's pass finds it.
+    `draft`: the slots that draft, as the extension pass of the draft finds them.
+    `drafts`: how many tokens each of the latter drafts.
     """
 
     verify: Sequence[Slot]
@@ -111,8 +125,11 @@ class Step:
 
 
 def steps_of(block: Block) -> Iterator[Step]:
-    """A slot begins with its prompt in the cache and the prefill token as newest: the target's pass adds that and the
-    drafts; the draft has yet to see the tokens that the step before emitted.
+    """The steps of a block, with the cached positions that each slot had by then.
+
+    A slot begins with its prompt in the cache and the prefill token as its last token. The target's pass adds that
+    token and the drafts. The draft's extension pass adds the tokens that the step before emitted, which it has not seen
+    yet.
     """
     cached, unseen = [block.point.context] * len(block.tokens), [1] * len(block.tokens)
     for accepts, drafts in zip(block.accepted, block.drafted, strict=True):
@@ -129,11 +146,13 @@ def steps_of(block: Block) -> Iterator[Step]:
 
 
 def moved_by(blocks: Sequence[Block], traffic: Traffic | None) -> dict[PartName, Bytes]:
-    """Part → what its passes move at least, over all blocks; without `draft` where the engine does not say."""
+    """Part → the least that its passes move, summed over all blocks. There is no `draft` where the engine does not
+    state it.
+    """
     if traffic is None:
         return {}
     drafted = any(d > 0 for b in blocks for row in b.drafted for d in row)
-    # Rounds over the same prompts repeat themselves.
+    # Rounds over the same prompts repeat the same steps, so each distinct block is counted once, times its occurrences.
     alike = {(b.point, b.accepted, b.drafted): b for b in blocks}
     times = Counter((b.point, b.accepted, b.drafted) for b in blocks)
     verify, draft = Bytes(), Bytes()

@@ -11,7 +11,7 @@ from specgate.core import Block, CellResult
 
 
 def eagle_speculation(result: CellResult, blocks: Sequence[Block]) -> dict[str, object] | None:
-    """The `eagle_speculation` block of a result file; None for a baseline cell or one without blocks."""
+    """The `eagle_speculation` block of run.json; None for a baseline cell or a cell without blocks."""
     record = result.acceptance
     if record is None:
         return None

@@ -1,4 +1,4 @@
-"""Records of an environment: flat, and what differs between two of them. Pure."""
+"""Records of an environment: flattened, and the differences between two of them. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-PASSING: Final = (
+MOMENTARY: Final = (
     "env_before",
     "env_after",
     "selftest",
@@ -16,7 +16,7 @@ PASSING: Final = (
     "gpus[].temperature_c",
     "gpus[].clock_event_reasons",
 )
-"""What is of one moment: never the same twice, and no difference between two environments."""
+"""Facts of one moment. They are never the same twice and do not count as a difference between two environments."""
 
 
 def flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -33,7 +33,7 @@ def flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def differences(then: Mapping[str, object], now: Mapping[str, object]) -> Iterator[tuple[str, str | None, str | None]]:
-    """(key, what it was, what it is), in the order of `now`; None where one side does not have the key."""
+    """(key, what it was, what it is), in the order of `now`. A value is None where that side does not have the key."""
     was, is_ = dict(flat(then)), dict(flat(now))
     for key in [*is_, *(k for k in was if k not in is_)]:
         if was.get(key) != is_.get(key) and not _passing(key):
@@ -42,7 +42,7 @@ def differences(then: Mapping[str, object], now: Mapping[str, object]) -> Iterat
 
 def _passing(key: str) -> bool:
     generic = re.sub(r"\[\d+\]", "[]", key)
-    return any(generic == name or generic.startswith(f"{name}.") for name in PASSING)
+    return any(generic == name or generic.startswith(f"{name}.") for name in MOMENTARY)
 
 
 def _plain(value: object) -> str:

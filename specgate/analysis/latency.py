@@ -1,4 +1,4 @@
-"""Blocks of a cell → how the times of single requests are spread."""
+"""The distributions of the times of single requests in a cell."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Final
 from specgate.core import Block, Distribution
 
 RANKS: Final = 64
-"""Order statistics that are kept of a distribution: enough to draw it, small enough for run.json."""
+"""Order statistics kept per distribution: enough to draw it, and small enough for run.json."""
 
 
-def distributions(blocks: Sequence[Block], *, whole: bool) -> dict[str, Distribution]:
-    """`tpot_ms` of every request, and `ttft_ms` where `whole` requests were measured; without samples, no entry.
+def distributions(blocks: Sequence[Block], *, whole_requests: bool) -> dict[str, Distribution]:
+    """`tpot_ms` of every request, and `ttft_ms` where whole requests were measured. A metric without samples has no
+    entry.
 
-    The requests of a block are prefilled together, so that their first tokens come at the same time; those of a server
-    have clocks of their own.
+    The requests of a block are prefilled together, so their first tokens come at the same time. The requests of a
+    server each have their own clock.
     """
     samples = {"tpot_ms": [ms for block in blocks for ms in request_tpot_ms(block)]}
     served = [request for block in blocks if block.served is not None for request in block.served.requests]
     if served:
         samples["ttft_ms"] = [request.ttft_ns / 1e6 for request in served]
-    elif whole:
+    elif whole_requests:
         samples["ttft_ms"] = [block.prefill_ns / 1e6 for block in blocks for _ in block.tokens]
     return {name: distribution(found) for name, found in samples.items() if found}
 
 
 def request_tpot_ms(block: Block) -> Iterator[float]:
-    """Per request that emitted: decode time up to its last step, per token beyond the prefill token.
+    """Per request that emitted: the decode time up to its last step, in ms per token after the prefill token.
 
-    Of the stretch's time a step has the share that it has of the steps' times.
+    The decode run's time is split over its steps in proportion to the step times.
     """
     if block.served is not None:
         for request, tokens in zip(block.served.requests, block.tokens, strict=True):
@@ -44,7 +45,7 @@ def request_tpot_ms(block: Block) -> Iterator[float]:
 
 
 def distribution(samples: Sequence[float]) -> Distribution:
-    """At most `RANKS` order statistics of `samples`, to a tenth of a microsecond."""
+    """At most `RANKS` order statistics of `samples` (ms), rounded to a tenth of a microsecond."""
     ordered = sorted(samples)
     n = len(ordered)
     kept = min(n, RANKS)

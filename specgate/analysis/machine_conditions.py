@@ -1,8 +1,8 @@
 """Samples of the machine → what it did while each point was measured. Pure: the same journal gives the same answer.
 
-A block belongs to the monitor process that ran beside its engine process. Per monitor, the time span of a point reaches
-from the last sample before its first measured block to the first sample after its last one, so that counters which only
-grow (violations, memory errors) are compared across all of its blocks.
+A block belongs to the monitor process that ran beside its engine process. The time span of a point reaches from the
+monitor's last sample before the first measured block to its first sample after the last one. Counters that only grow
+(violations, memory errors) are therefore compared across all of the point's blocks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """One watch's part of a point: its blocks, the samples around and among them, and who was there before us."""
+    """The part of a point that one monitor process observed.
+
+    `spans`: (begin, end) of its blocks, in nanoseconds on the monotonic clock.
+    `samples`: the samples around and between these blocks.
+    `before_us`: numbers of unrecognised processes that used the GPU before our engine did.
+    """
 
     spans: tuple[tuple[int, int], ...]
     samples: tuple[Sample, ...]
@@ -32,13 +37,14 @@ class TimeSpan:
 
     @property
     def gaps_s(self) -> Iterator[float]:
-        """Seconds without a sample, from the first block's start to the last one's end."""
+        """Seconds between neighbouring samples, from the start of the first block to the end of the last."""
         start, end = self.spans[0][0], self.spans[-1][1]
         inside = (s.monotonic_ns for s in self.samples if start < s.monotonic_ns < end)
         return ((b - a) / 1e9 for a, b in pairwise((start, *inside, end)))
 
     @property
     def bracketed(self) -> bool:
+        """Whether there is a sample before the first block and one after the last."""
         return bool(self.samples) and (
             self.samples[0].monotonic_ns <= self.spans[0][0] and self.spans[-1][1] <= self.samples[-1].monotonic_ns
         )
@@ -135,15 +141,15 @@ def _why_missing(sample: Sample) -> str | None:
 
 
 def _at_work(gpu: GpuReading) -> bool:
-    """The positive control: a driver that never shows us at work cannot be trusted to show anybody else."""
+    """Positive control: a driver that never shows our own work cannot be trusted to show that of others."""
     return bool(gpu.utilization_pct) or any(p.owner == "ours" for p in gpu.processes or ())
 
 
 def _foreign(span: TimeSpan) -> Iterator[str]:
     """Processes on the GPU that are not ours.
 
-    Where process numbers are those of another namespace, ours is not recognised: then one number that was not there
-    before the engine is taken for it, and every further one is foreign.
+    With another PID namespace our own process is not recognised. One process number that was not there before the
+    engine then counts as ours, and every further one as foreign.
     """
     listed = [s.gpu.processes for s in span.samples if s.gpu is not None and s.gpu.processes]
     recognised = any(p.owner == "ours" for processes in listed for p in processes)
@@ -156,7 +162,9 @@ def _foreign(span: TimeSpan) -> Iterator[str]:
 
 
 def _growth(time_spans: Sequence[TimeSpan], name: str) -> int | None:
-    """By how much a counter grew over all time spans; None where it could not be read. A reset counts from zero."""
+    """By how much a counter grew, summed over all time spans; None where it could not be read. After a reset it counts
+    from 0.
+    """
     total, known = 0, False
     for span in time_spans:
         values = _known(getattr(s.gpu, name) for s in span.samples if s.gpu is not None)

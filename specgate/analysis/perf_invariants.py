@@ -1,15 +1,15 @@
-"""PERF_MODE: seven invariants of a decode loop, each judged by evidence that the engine does not make itself.
+"""PERF_MODE: seven invariants of a decode loop. Each is judged by evidence that the engine does not make itself.
 
     I1  no GEMM fall-back: every kernel of a traced block is one of the engine's own
     I2  no untuned kernel: every product of a block found the configuration that was tuned for its weight
-    I3  multi-token mode is left at true ends only
-    I4  no cache-span or mask integrity failure
-    I5  the output is laid out per slot: every slot's tokens account for its steps
-    I6  no copy to the host, no wait, no allocation inside the loop
+    I3  multi-token mode: a request stops drafting only when it ends (EOS, stop token, limit)
+    I4  no integrity failure of cache spans or attention masks
+    I5  per-slot output: every slot's tokens account for its steps
+    I6  no copy to the host, no wait and no allocation inside the loop
     I7  greedy decoding is deterministic, and speculation emits the baseline's tokens
 
-Pure: the same blocks and traces give the same certificate, so it can be recomputed offline. What cannot be seen is said
-to be unseen, never held.
+Pure: the same blocks and traces give the same certificate, so it can be recomputed offline. What cannot be observed is
+reported as not observable, never as held.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from typing import Final
 from specgate.core import Block, BlockTrace, CellResult, Comparison, EngineFacts, Held, Invariant, Plan
 
 IDS: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
+"""The invariants, in the order of a certificate."""
 TO_HOST: Final = ("*DtoH*", "*Device -> Pageable*", "*Device -> Pinned*", "*Device -> Host*")
+"""Names of copies from the device to the host, as patterns."""
 WAITS: Final = ("*Synchronize*",)
+"""CUDA functions in which the host waits for the device, as patterns."""
 WAITING_COPIES: Final = ("cudaMemcpy", "cuMemcpyDtoH*", "cudaMemcpyToSymbol", "cudaMemcpyFromSymbol")
+"""Copies in which the host waits for the device, as patterns."""
 ALLOCATIONS: Final = (
     "cudaMalloc*",
     "cudaFree*",
@@ -33,6 +37,7 @@ ALLOCATIONS: Final = (
     "cuMemCreate*",
     "cuMemMap*",
 )
+"""CUDA functions that allocate or free memory, as patterns."""
 
 Evidence = Mapping[str, float | int | str | None]
 
@@ -44,8 +49,11 @@ def certify(
     facts: EngineFacts | None,
     trace: BlockTrace | None,
 ) -> tuple[Invariant, ...]:
-    """The seven invariants of one cell, from its timed `blocks` (warm-up left out), its traced block, and its
-    tokens.
+    """The seven invariants of one cell.
+
+    `blocks`: its timed blocks, without warm-up.
+    `comparison`: None for a baseline cell.
+    `trace`: its traced block; None where none was traced.
     """
     return (
         own_kernels(facts, trace),
@@ -82,6 +90,7 @@ def certificates(
 
 
 def own_kernels(facts: EngineFacts | None, trace: BlockTrace | None) -> Invariant:
+    """I1: every kernel of the traced block is on the engine's list of its own kernels."""
     if trace is None or trace.unseen is not None:
         return unseen("I1", trace)
     if facts is None or facts.kernels is None:
@@ -99,6 +108,7 @@ def own_kernels(facts: EngineFacts | None, trace: BlockTrace | None) -> Invarian
 
 
 def tuned_kernels(blocks: Sequence[Block]) -> Invariant:
+    """I2: every look-up of a tuned configuration in the timed blocks found one."""
     total, hits = (total_of(name, blocks) for name in ("tuned_total", "tuned_hits"))
     if not total or hits is None:
         return Invariant("I2", Held.UNSEEN, "no_tuning_table", "the engine counts no look-ups of tuned configurations")
@@ -110,7 +120,10 @@ def tuned_kernels(blocks: Sequence[Block]) -> Invariant:
 
 
 def counted_zero(id_: str, counter: str, blocks: Sequence[Block], applies: bool, broken: str) -> Invariant:
-    """Counters of the timed blocks that must be zero in every one of them."""
+    """I3 or I4: a counter that must be 0 in every timed block.
+
+    `applies` is false where the cell cannot break the invariant. `broken` is the reason code of a broken one.
+    """
     if not applies:
         return Invariant(id_, Held.HELD, "nothing_to_leave", "a baseline block drafts nothing")
     found = total_of(counter, blocks)
@@ -122,7 +135,9 @@ def counted_zero(id_: str, counter: str, blocks: Sequence[Block], applies: bool,
 
 
 def laid_out(result: CellResult, blocks: Sequence[Block]) -> Invariant:
-    """The accounts of every slot are an identity of the measurement: a cell that breaks it has failed."""
+    """I5: the tokens of every slot account for its steps. The measurement checks this identity; a cell that breaks it
+    has failed.
+    """
     if not blocks or result.status == "failed":
         return Invariant("I5", Held.BROKEN, "counter_identity", result.reason or "no block was measured")
     if any(b.served is not None for b in blocks):
@@ -133,6 +148,7 @@ def laid_out(result: CellResult, blocks: Sequence[Block]) -> Invariant:
 
 
 def quiet_loop(trace: BlockTrace | None) -> Invariant:
+    """I6: the traced block has no copy to the host, no wait and no allocation."""
     if trace is None or trace.unseen is not None:
         return unseen("I6", trace)
     found = {
@@ -152,6 +168,7 @@ def quiet_loop(trace: BlockTrace | None) -> Invariant:
 def deterministic(
     result: CellResult, blocks: Sequence[Block], comparison: Comparison | None, trace: BlockTrace | None
 ) -> Invariant:
+    """I7: rounds over the same prompts, the baseline and the traced block all have the same tokens."""
     mismatches = result.values.get("repeat_mismatches")
     if mismatches is None or mismatches.value is None or mismatches.n < 2:
         return Invariant("I7", Held.UNSEEN, "no_repeats", "no prompt set was decoded twice")
@@ -174,26 +191,31 @@ def deterministic(
 
 
 def same_text(trace: BlockTrace, blocks: Sequence[Block]) -> bool:
-    """Whether the traced block's tokens begin those of the timed blocks of its prompts."""
+    """Whether the traced block has the same tokens as the timed blocks of its prompt set, over the length that both
+    have.
+    """
     timed = [b for b in blocks if b.prompt_set == trace.prompt_set]
-    return all(shared(mine, theirs) for b in timed for mine, theirs in zip(trace.tokens, b.tokens, strict=True))
+    return all(same_prefix(mine, theirs) for b in timed for mine, theirs in zip(trace.tokens, b.tokens, strict=True))
 
 
-def shared(one: Sequence[int], other: Sequence[int]) -> bool:
+def same_prefix(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two sequences agree over the length that both have."""
     n = min(len(one), len(other))
     return tuple(one[:n]) == tuple(other[:n])
 
 
 def unseen(id_: str, trace: BlockTrace | None) -> Invariant:
+    """An invariant that is not observable, because no block was traced or nothing could be observed of it."""
     why = "no block was traced" if trace is None else trace.unseen or ""
     return Invariant(id_, Held.UNSEEN, "not_traced", why)
 
 
 def total_of(counter: str, blocks: Sequence[Block]) -> int | None:
-    """Sum over blocks; None where one of them lacks the counter."""
+    """The counter's sum over the blocks; None where one of them lacks it."""
     values = [b.counters.get(counter) for b in blocks]
     return None if not values or None in values else sum(v for v in values if v is not None)
 
 
 def count(found: Mapping[str, int], patterns: Sequence[str]) -> int:
+    """How many entries of `found` have a name that one of `patterns` matches."""
     return sum(n for name, n in found.items() if any(fnmatchcase(name, pattern) for pattern in patterns))

@@ -1,6 +1,6 @@
-"""Blocks of a spec cell → its acceptance record and the figures of it, with intervals over prompts.
+"""Blocks of a spec cell → its acceptance record and the figures that follow, with intervals over prompts.
 
-One cluster per prompt, not per block: rounds repeat the same greedy text and are no new evidence.
+Each prompt is one cluster, however many blocks it has: rounds repeat the same greedy text and are no new evidence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Count = Callable[[AcceptanceRecord], int]
 
 
 def pooled(blocks: Sequence[Block]) -> AcceptanceRecord:
-    """The record of all blocks of a spec cell, its identities checked where a step had a draft."""
+    """The record of all blocks of a spec cell. Raises InvalidResult where a step had a draft and an identity fails."""
     total = reduce(add, by_prompt(blocks).values())
     if total.steps:
         total.check()
@@ -26,7 +26,9 @@ def pooled(blocks: Sequence[Block]) -> AcceptanceRecord:
 
 
 def by_prompt(blocks: Sequence[Block]) -> dict[tuple[int, int], AcceptanceRecord]:
-    """(prompt set, slot) → its record over all rounds. A server counts over all slots of a block: they are slot 0."""
+    """(prompt set, slot) → its record over all rounds. A server counts all slots of a block together: they are slot
+    0.
+    """
     of: dict[tuple[int, int], list[AcceptanceRecord]] = defaultdict(list)
     for block in blocks:
         if block.served is not None and block.served.acceptance is not None:
@@ -38,7 +40,10 @@ def by_prompt(blocks: Sequence[Block]) -> dict[tuple[int, int], AcceptanceRecord
 
 
 def record_of(block: Block, slot: int) -> AcceptanceRecord:
-    """The slot's steps with drafts; one without emits a single token, which nothing can truncate."""
+    """The record of one slot, over its steps with drafts.
+
+    A step without a draft emits a single token, which can never be truncated.
+    """
     accepted = [(row[slot],) for row in block.accepted]
     drafted = [(row[slot],) for row in block.drafted]
     emitted = len(block.tokens[slot]) - 1 - sum(d == 0 for (d,) in drafted)
@@ -46,7 +51,10 @@ def record_of(block: Block, slot: int) -> AcceptanceRecord:
 
 
 def length_values(blocks: Sequence[Block], record: AcceptanceRecord) -> Iterator[Value]:
-    """`record` is the pooled one of `blocks` and has steps."""
+    """Acceptance length, draft acceptance rate and wasted verification.
+
+    `record` is the pooled one of `blocks` and must have steps.
+    """
     prompts = [r for r in by_prompt(blocks).values() if r.steps]
     low, high = interval_over(prompts, lambda r: r.steps + r.accepted, lambda r: r.steps)
     yield Value("acceptance_length", record.acceptance_length, "tok_weighted", len(prompts), low, high)
@@ -56,7 +64,10 @@ def length_values(blocks: Sequence[Block], record: AcceptanceRecord) -> Iterator
 
 
 def position_values(blocks: Sequence[Block], record: AcceptanceRecord) -> Iterator[Value]:
-    """Shares by draft position, and the histogram; `record` as above."""
+    """Acceptance by draft position, and the histogram of accepted draft tokens.
+
+    `record` is the pooled one of `blocks` and must have steps.
+    """
     prompts = [r for r in by_prompt(blocks).values() if r.steps]
 
     def share(name: str, value: float | None, n: int, numerator: Count, denominator: Count) -> Value:
@@ -75,19 +86,21 @@ def position_values(blocks: Sequence[Block], record: AcceptanceRecord) -> Iterat
 def interval_over(
     prompts: Sequence[AcceptanceRecord], numerator: Count, denominator: Count
 ) -> tuple[float | None, float | None]:
+    """(low, high) of the ratio of two counts, clustered by prompt; (None, None) where there are too few prompts."""
     interval = cluster_interval([numerator(r) for r in prompts], [denominator(r) for r in prompts])
     return (interval.low, interval.high) if interval else (None, None)
 
 
 def accepted(i: int) -> Count:
-    """Steps that accepted the draft at index i."""
+    """Counts the steps that accepted the draft token at index i."""
     return lambda r: r.accepted_at_pos[i]
 
 
 def drafted(i: int) -> Count:
+    """Counts the steps that proposed a draft token at index i."""
     return lambda r: r.drafted_at_pos[i]
 
 
 def reached(i: int) -> Count:
-    """Steps that drafted at index i and accepted everything before it."""
+    """Counts the steps that proposed a draft token at index i and accepted everything before it."""
     return lambda r: min(r.accepted_at_pos[i - 1] if i else r.steps, r.drafted_at_pos[i])

@@ -18,18 +18,20 @@ from specgate.core import Block, Cell, CellResult, Comparison, Margin, Plan, Val
 from specgate.core.acceptance import AcceptanceRecord
 
 SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms", "icl_ms")
-"""What may not be quoted of a spec cell whose tokens are not the baseline's."""
+"""Metrics that may not be quoted for a spec cell whose tokens are not the baseline's."""
 PHASES = ("draft", "verify", "accept", "commit")
 
 
 def measure(
     plan: Plan, blocks: Sequence[Block], margins: Sequence[Margin], near_tie_margin: float, *, forced: bool = False
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
-    """Every cell of `plan`, and every spec cell against its baseline; warm-up blocks are left out.
+    """Every cell of `plan`, and every spec cell compared with its baseline. Warm-up blocks are left out.
 
-    `blocks` must come from whole rounds. A divergence whose recorded top-2 margin is below `near_tie_margin` (logits)
-    is a near tie; where acceptance was `forced`, tokens are not compared. A cell with a block that contradicts
-    itself has failed: none of its figures may be quoted.
+    `blocks` must come from whole rounds.
+    `near_tie_margin`: a divergence whose recorded top-2 margin (logits) is below it is a near tie.
+    `forced`: acceptance was forced, so tokens are not compared.
+
+    A cell has failed where one of its blocks contradicts itself: none of its figures may then be quoted.
     """
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in blocks:
@@ -53,17 +55,19 @@ def measure(
 
 
 def failed(cell: Cell, why: str | None) -> CellResult:
+    """The result of a cell without figures."""
     return CellResult(cell, "failed", why or "no block was measured", 0, None, {}, ())
 
 
 def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bool) -> CellResult:
+    """The result of one cell with blocks. With `withhold`, its speeds are left out because its tokens are wrong."""
     planned = sum(not r.warmup for r in plan.rounds_of(cell.point))
     acceptance = pooled(blocks) if cell.role.speculative else None
-    whole = plan.scenarios[cell.point.scenario].kind == "full"
+    whole_requests = plan.scenarios[cell.point.scenario].kind == "full"
     values = {
         v.metric: v
         for v in (
-            *speed_values(blocks, whole),
+            *speed_values(blocks, whole_requests),
             *active_values(blocks),
             *draft_values(blocks, acceptance),
             *texts(blocks),
@@ -84,22 +88,24 @@ def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bo
         values=values,
         series_ms=series(plan, blocks),
         by_depth=by_depth(blocks, withhold=withhold),
-        distributions={} if withhold else distributions(blocks, whole=whole),
+        distributions={} if withhold else distributions(blocks, whole_requests=whole_requests),
     )
 
 
 # ── figures of a cell ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def speed_values(blocks: Sequence[Block], whole: bool) -> Iterator[Value]:
-    """Medians over blocks. Blocks that emitted nothing (every request ended at its prefill token) have no speed."""
+def speed_values(blocks: Sequence[Block], whole_requests: bool) -> Iterator[Value]:
+    """Medians over the blocks. A block that emitted nothing (every request ended at its prefill token) has no speed."""
     live = [b for b in blocks if b.emitted]
-    for name, of in block_figures(live, whole).items():
+    for name, of in block_figures(live, whole_requests).items():
         yield Value(name, statistics.median(map(of, live)), "p50", len(live))
 
 
-def block_figures(blocks: Sequence[Block], whole: bool) -> dict[str, Callable[[Block], float]]:
-    """Metric → how to take it of one block, for what is a median over `blocks`; empty where there is no block."""
+def block_figures(blocks: Sequence[Block], whole_requests: bool) -> dict[str, Callable[[Block], float]]:
+    """Metric → how to compute it for one block, for metrics that are medians over `blocks`; empty where there is no
+    block.
+    """
     if not blocks:
         return {}
     requests: dict[str, Callable[[Block], float]] = {
@@ -107,8 +113,8 @@ def block_figures(blocks: Sequence[Block], whole: bool) -> dict[str, Callable[[B
         "e2e_ms": lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6,
     }
     speeds: dict[str, Callable[[Block], float]] = {
-        "output_tok_s": lambda b: speed(b, whole),
-        "output_tok_s_per_user": lambda b: speed(b, whole) / len(b.tokens),
+        "output_tok_s": lambda b: speed(b, whole_requests),
+        "output_tok_s_per_user": lambda b: speed(b, whole_requests) / len(b.tokens),
         "tpot_ms": ms_per_token,
     }
     if any(b.served for b in blocks):
@@ -117,12 +123,13 @@ def block_figures(blocks: Sequence[Block], whole: bool) -> dict[str, Callable[[B
         **speeds,
         "step_ms": lambda b: statistics.median(b.step_ns) / 1e6,
         **{f"{p}_ms": partial(ms_per_step, p) for p in PHASES if all(p in b.phase_ns for b in blocks)},
-        **(requests if whole else {}),
+        **(requests if whole_requests else {}),
         "prefill_tok_s": lambda b: b.point.context * len(b.tokens) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0,
     }
 
 
 def ms_per_step(phase: str, block: Block) -> float:
+    """Milliseconds of a phase per step."""
     return block.phase_ns[phase] / len(block.step_ns) / 1e6
 
 
@@ -132,7 +139,7 @@ def ms_per_token(block: Block) -> float:
 
 
 def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
-    """How many slots were at work, and what one of them gained by a step."""
+    """How many slots were active, and how many tokens an active slot emitted per step."""
     counts = active_counts(blocks)
     if not counts:
         yield from served_steps(blocks)
@@ -145,6 +152,7 @@ def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
 
 
 def draft_values(blocks: Sequence[Block], record: AcceptanceRecord | None) -> Iterator[Value]:
+    """Acceptance figures; nothing for a baseline cell."""
     if record is None:
         return
     yield Value("disabled_draft_error", float(sum(map(draft_errors, blocks))), "count", sum(active_counts(blocks)))
@@ -158,23 +166,28 @@ def draft_values(blocks: Sequence[Block], record: AcceptanceRecord | None) -> It
 
 
 def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:
+    """For every step with an active slot: the accepted draft tokens of its active slots."""
     return ([a for a in row if a >= 0] for b in blocks for row in b.accepted if max(row, default=-1) >= 0)
 
 
 def active_counts(blocks: Sequence[Block]) -> list[int]:
-    """Slots that a step worked on, for every step that worked on one."""
+    """The number of active slots, for every step that had one."""
     return [len(row) for row in active_rows(blocks)]
 
 
 def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
-    """Prompt tokens that were not prefilled: what a cache has saved says nothing of the engine's prefill."""
+    """Prompt tokens that a cache saved from prefill. Where there are any, the prefill time says nothing about the
+    engine.
+    """
     counted = [b.counters["cache_hit_tokens"] for b in blocks if "cache_hit_tokens" in b.counters]
     if counted:
         yield Value("cache_hit_tokens", float(sum(counted)), "count", len(counted))
 
 
 def texts(blocks: Sequence[Block]) -> Iterator[Value]:
-    """Loops in what was generated (once per prompt), and whether rounds over the same prompts gave the same tokens."""
+    """How much of the generated text is loops (once per prompt), and whether rounds over the same prompts gave the same
+    tokens.
+    """
     first: dict[int, Block] = {}
     mismatches = 0
     for block in blocks:
@@ -186,7 +199,7 @@ def texts(blocks: Sequence[Block]) -> Iterator[Value]:
 
 
 def series(plan: Plan, blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:
-    """(round of the point in running order, slot in the round, decode ms per token) of every block that emitted."""
+    """(round of the point in running order, position in round, decode ms per token) of every block that emitted."""
     rounds = [(r.prompt_set, r.index) for r in plan.rounds_of(blocks[0].point) if not r.warmup]
     return tuple(
         (rounds.index((b.prompt_set, b.round)), b.position_in_round, ms_per_token(b)) for b in blocks if b.emitted

@@ -1,4 +1,4 @@
-"""Loops in generated text: they inflate acceptance, so they are measured beside it."""
+"""Loops in generated text. They inflate acceptance, so they are measured beside it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def repeated_ngram_share(tokens: Sequence[int], n: int = 8) -> float:
-    """Share of the n-grams of `tokens` that have occurred before in it; 0 where it is shorter than n.
+    """Share of the n-grams of `tokens` that occurred earlier in it; 0 where there are fewer than n tokens.
 
-    Loops in generated text are easy to draft and inflate acceptance: this says how much of it is loops.
+    Loops are easy to draft and inflate acceptance. This figure says how much of the text consists of them.
     """
     total = len(tokens) - n + 1
     if total < 1:

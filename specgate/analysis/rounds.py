@@ -1,4 +1,4 @@
-"""Which blocks may be judged: those of rounds that one engine process ran whole."""
+"""Which blocks may be judged: those of rounds in which one engine process ran every role."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def whole_generation(blocks: Sequence[Block], round_: Round) -> int | None:
 
 
 def whole_rounds(plan: Plan, blocks: Sequence[Block]) -> list[Block]:
-    """The blocks that may be judged: of every round that one process ran whole, in plan order."""
+    """The blocks that may be judged, in plan order: those of every round that one process ran completely."""
     of: dict[tuple[Point, int, int, bool], list[Block]] = defaultdict(list)
     for b in blocks:
         of[b.point, b.prompt_set, b.round, b.warmup].append(b)
@@ -33,6 +33,7 @@ def whole_rounds(plan: Plan, blocks: Sequence[Block]) -> list[Block]:
 
 
 def in_round(block: Block, round_: Round) -> bool:
+    """Whether `block` is one of `round_`."""
     return (block.point, block.prompt_set, block.round, block.warmup) == (
         round_.point,
         round_.prompt_set,

@@ -1,4 +1,4 @@
-"""Blocks of an engine behind a server, which shows requests and totals but no steps: their checks and their figures."""
+"""Checks and figures for blocks of an engine behind a server, which shows requests and totals but no steps."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from specgate.errors import InvalidResult
 
 
 def check_served(block: Block, served: Served, where: str) -> None:
-    """What a block of a server must fulfil: a request per slot, its chunks in order, an acceptance that accounts for
-    every token that steps with drafts emitted.
+    """Check a server's block. Raises InvalidResult.
+
+    It needs one request per slot with its chunks in order of time, and an acceptance record that accounts for every
+    token that steps with drafts emitted.
     """
     if {len(served.requests), len(block.truncated), len(block.finish)} != {len(block.tokens)}:
         raise InvalidResult(f"{where}: {len(block.tokens)} slots, but {len(served.requests)} requests")
@@ -33,26 +35,32 @@ def check_served(block: Block, served: Served, where: str) -> None:
 
 
 def ttft_ms(block: Block) -> float:
+    """Median time to first token, in ms."""
     return statistics.median(r.ttft_ns for r in requests_of(block)) / 1e6
 
 
 def e2e_ms(block: Block) -> float:
+    """Median time from sending a request to its last token, in ms."""
     return statistics.median(r.e2e_ns for r in requests_of(block)) / 1e6
 
 
 def icl_ms(block: Block) -> float:
-    """0 where no answer had a second chunk."""
+    """Median time between two chunks of an answer, in ms; 0 where no answer had a second chunk."""
     gaps = [later - earlier for r in requests_of(block) for earlier, later in pairwise(r.chunk_ns)]
     return statistics.median(gaps) / 1e6 if gaps else 0.0
 
 
 def prefill_tok_s(block: Block) -> float:
-    """Until every prompt of the block was prefilled: a server answers the first while the last may still wait."""
+    """Prompt tokens per second until every prompt of the block was prefilled.
+
+    A server may answer the first request while the last one still waits.
+    """
     filled_ns = max(r.chunk_ns[0] for r in requests_of(block))
     return block.point.context * len(block.tokens) / (filled_ns / 1e9) if filled_ns else 0.0
 
 
 def requests_of(block: Block) -> Sequence[ServedRequest]:
+    """The requests of a block that must be a server's."""
     assert block.served is not None
     return block.served.requests
 
@@ -63,11 +71,11 @@ REQUEST_FIGURES: Final[Mapping[str, Callable[[Block], float]]] = {
     "icl_ms": icl_ms,
     "prefill_tok_s": prefill_tok_s,
 }
-"""Metric → how to take it of one block: medians over its requests, and over the gaps between their chunks."""
+"""Metric → how to compute it for one block: medians over its requests, or over the gaps between their chunks."""
 
 
 def served_steps(blocks: Sequence[Block]) -> Iterator[Value]:
-    """What a step of one slot emitted, where a server has counted the steps that had drafts."""
+    """Tokens emitted per step of one slot, where a server counted the steps that had drafts."""
     records = [(b.served.acceptance, b) for b in blocks if b.served and b.served.acceptance]
     steps = sum(r.steps + b.counters.get("undrafted_steps", 0) for r, b in records)
     if steps:

@@ -1,4 +1,4 @@
-"""How fast a pair could be here, and what acceptance length a gate would take."""
+"""How fast a pair could be on this device, and which acceptance length a speed gate would need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from specgate.core.cycle_budget import Ceiling, CycleBudget, Limit, Waterfall
 
 
 def limit_of(found: Waterfall, base: CycleBudget, spec: CycleBudget, base_prefill: float) -> Limit | None:
-    """None where a floor is not known. Prefill, `base_prefill` of the baseline's time, stays as it was measured."""
+    """The highest speed-ups; None where a floor is not known.
+
+    `base_prefill`: the share of prefill in the baseline's time. Prefill is taken as it was measured.
+    """
     of_base, of_spec = base.share_at_floor, spec.share_at_floor
     if of_base is None or of_spec is None:
         return None
@@ -18,7 +21,7 @@ def limit_of(found: Waterfall, base: CycleBudget, spec: CycleBudget, base_prefil
 
 
 def with_ceilings(run: Run, policy: Policy) -> Run:
-    """`run` with what the speed rules of `policy` ask of its cells."""
+    """`run` with what the speed rules of `policy` ask of each of its cells."""
     budgets = dict(run.budgets)
     for result in run.cells:
         if (budget := budgets.get(result.cell.key)) and budget.waterfall:
@@ -30,8 +33,11 @@ def with_ceilings(run: Run, policy: Policy) -> Run:
 
 
 def ceiling(rule: str, floor: float, budget: CycleBudget, found: Waterfall) -> Ceiling:
-    """Cycles per token are inverse to the acceptance length, and so is decode time, while prefill stays: a speed-up of
-    `floor` leaves decode the share x of its time, which takes 1/x times the length.
+    """What the speed rule called `rule` with the floor `floor` asks for.
+
+    The number of cycles per token, and with it the decode time, is inversely proportional to the acceptance length;
+    prefill stays as it is. A speed-up of `floor` leaves decoding the share x of its time, which takes 1/x times the
+    acceptance length.
     """
     fixed, of_spec = found.prefill_share, budget.share_at_floor
     left = (found.speedup / floor - fixed) / (1 - fixed)

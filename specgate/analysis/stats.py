@@ -1,4 +1,4 @@
-"""Pure functions of lists: intervals for mean log-ratios of paired blocks, and when such an interval decides."""
+"""Intervals for the mean log-ratio of paired blocks, and when such an interval decides. Pure functions of lists."""
 
 from __future__ import annotations
 
@@ -16,19 +16,27 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.float64]
 
 MIN_PAIRS = 3
-"""Below this, a t-interval has one degree of freedom or none: no interval is given."""
+"""Fewer pairs than this leave a t-interval one degree of freedom or none: no interval is given."""
 MIN_FREEDOM = 3
-"""Prompt sets are told apart only where so many degrees of freedom remain: a t-quantile of fewer costs more."""
+"""Degrees of freedom that must remain for prompt sets to be told apart: with fewer, the larger t-quantile costs more
+than it gains.
+"""
 ALPHA = 0.025
-"""The chance of a wrong decision on either side, over all looks of a run together."""
+"""The chance of a wrong decision on each side, over all interim looks of a run together."""
 LOOKS = (6, 10, 16, 24)
-"""Pairs after which a run may first ask whether it is decided."""
+"""Numbers of pairs after which a run may take an interim look."""
 POWER = 0.8
+"""The chance with which a minimum detectable effect is detected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Mean with its two-sided interval; `order_effect` is half the difference between the two orders of a pair."""
+    """A mean with its two-sided interval.
+
+    `order_effect`: half the difference between the two orders of a pair.
+    `sd`: standard deviation of the residuals.
+    `freedom`: degrees of freedom.
+    """
 
     mean: float
     low: float
@@ -40,9 +48,13 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """One entry per pair: ln(candidate / base), its order (+1 base first, −1), its prompt set, and its turn.
+    """Paired blocks, one entry per pair in every list.
 
-    The turn counts the rounds of a point in running order; a pair whose blocks emitted nothing leaves its turn out.
+    `log_ratios`: ln(candidate / base).
+    `orders`: +1 where the base ran first, −1 where the candidate did.
+    `prompt_sets`: the prompt set of the pair.
+    `turns`: the round of the pair, counted over the whole point in running order. A pair whose blocks emitted nothing
+        is missing.
     """
 
     log_ratios: Sequence[float]
@@ -52,6 +64,7 @@ class Pairs:
 
     @classmethod
     def of(cls, comparison: Comparison) -> Pairs:
+        """The pairs of a comparison."""
         return cls(comparison.log_ratios, comparison.orders, comparison.prompt_sets, comparison.turns)
 
     def until(self, turn: int) -> Pairs:
@@ -59,7 +72,7 @@ class Pairs:
         return self._at([i for i, t in enumerate(self.turns) if t < turn])
 
     def over(self, base: Pairs) -> Pairs:
-        """ln(a / b) from ln(a / c) and ln(b / c), where both have a pair in the same round."""
+        """ln(a / b), computed from these ln(a / c) and from ln(b / c) in `base`, for the rounds that both have."""
         theirs = dict(zip(base.turns, base.log_ratios, strict=True))
         both = self._at([i for i, t in enumerate(self.turns) if t in theirs])
         ratios = [d - theirs[t] for d, t in zip(both.log_ratios, both.turns, strict=True)]
@@ -71,19 +84,22 @@ class Pairs:
         return Pairs(d, [int(x) for x in o], [int(x) for x in p], [int(x) for x in t])
 
     def interval(self, alpha: float = ALPHA) -> Interval | None:
+        """The interval of the mean log-ratio, as `order_interval` gives it."""
         return order_interval(self.log_ratios, self.orders, alpha, self.prompt_sets)
 
 
 def order_interval(
     log_ratios: Sequence[float], orders: Sequence[int], alpha: float = ALPHA, prompt_sets: Sequence[int] = ()
 ) -> Interval | None:
-    """t-interval of the mean of `log_ratios`; None below MIN_PAIRS. `alpha` is the error on each side.
+    """t-interval of the mean of `log_ratios`; None for fewer than MIN_PAIRS. `alpha` is the error on each side.
 
-    Least squares of dᵢ = m[prompt set of i] + b·oᵢ, of which the mean of m over the pairs is given: neither the order
-    of a pair (+1 or −1) nor what differs between prompts is then noise. Prompts are fixed and greedy decoding of them
-    is deterministic, so a gate speaks of these prompts. Where prompt sets were not repeated often enough to tell them
-    apart, one m serves all and their differences count as noise, which can only widen the interval; where all pairs
-    ran in one order, b is left out.
+    The model is dᵢ = m[prompt set of i] + b·oᵢ, fitted by least squares, with the order oᵢ of the pair (+1 or −1). The
+    result is the mean of m over the pairs. Neither the order effect b nor differences between prompts then count as
+    noise. This is justified because prompts are fixed and greedy decoding of them is deterministic: a gate speaks about
+    these prompts.
+
+    Where prompt sets were not repeated often enough to be told apart, one m serves for all. Their differences then
+    count as noise, which can only widen the interval. Where all pairs ran in one order, b is left out.
     """
     import numpy as np
     from scipy.stats import t
@@ -105,9 +121,10 @@ def order_interval(
 
 
 def designs(orders: Sequence[int], prompt_sets: Sequence[int]) -> Iterator[tuple[Matrix, int]]:
-    """Designs that the pairs identify, the finest first, each with how many of its columns stand for prompt sets.
+    """(design matrix, how many of its columns stand for prompt sets), for designs that the pairs identify, the finest
+    first.
 
-    Which one serves depends on what was run, never on what was measured.
+    The choice depends only on what was run, never on what was measured.
     """
     import numpy as np
 
@@ -125,10 +142,10 @@ def designs(orders: Sequence[int], prompt_sets: Sequence[int]) -> Iterator[tuple
 def cluster_interval(
     numerators: Sequence[float], denominators: Sequence[float], alpha: float = ALPHA
 ) -> Interval | None:
-    """t-interval of the ratio Σ numerators / Σ denominators over clusters (one pair of sums per prompt).
+    """t-interval of the ratio Σ numerators / Σ denominators over clusters. A cluster is one pair of sums per prompt.
 
-    Linearised (Cochran's ratio estimator): residuals nᵢ − r·dᵢ, one per cluster, so that steps of one prompt are not
-    taken for independent. None below MIN_PAIRS clusters.
+    Cochran's ratio estimator, linearised: the residuals nᵢ − r·dᵢ are taken per cluster, so that the steps of one
+    prompt do not count as independent. None for fewer than MIN_PAIRS clusters.
     """
     import numpy as np
     from scipy.stats import t
@@ -145,14 +162,15 @@ def cluster_interval(
     return Interval(ratio, ratio - half, ratio + half, 0.0, se * math.sqrt(count), count - 1)
 
 
-# ── looks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── interim looks ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def planned_looks(scenario: Scenario) -> tuple[int, ...]:
-    """After how many rounds a point's pairs may be looked at; the last look is the end of the plan.
+    """The numbers of rounds after which a point takes an interim look. The last look is the end of the plan.
 
-    A look comes at the end of a pass, when every prompt set has run equally often and in both orders: the first end
-    of a pass at or beyond each of LOOKS. A plan of fewer pairs than the first of them has one look, at its end.
+    A look comes at the end of a pass, when every prompt set has run equally often and in both orders. It is the first
+    end of a pass at or beyond each number of LOOKS. A plan with fewer pairs than the first of these has one look, at
+    its end.
     """
     total = scenario.workload.prompt_sets * scenario.schedule.rounds
     a_pass = scenario.workload.prompt_sets * PASS_ROUNDS
@@ -163,8 +181,13 @@ def planned_looks(scenario: Scenario) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the looks of a run came to: `side` of the floor, at which of the planned looks (from 1; the last one
-    taken where the floor still lies inside), and the interval of that look (None: no look, or too few pairs).
+    """What the interim looks of a run came to.
+
+    `side`: where the interval lies relative to the floor; `open` where it contains the floor.
+    `look`: the look that decided, else the last one taken, counted from 1; 0 where none was taken.
+    `looks`: how many looks are planned.
+    `alpha`: the error on each side per look.
+    `interval`: the interval at that look; None where no look was taken or there were too few pairs.
     """
 
     side: Literal["above", "below", "open"]
@@ -183,8 +206,9 @@ class Decision:
 def decide(pairs: Pairs, rounds: int, looks: Sequence[int], floor: float) -> Decision:
     """Is the mean of `pairs` at least `floor` (log scale)? Asked at every look that `rounds` rounds have reached.
 
-    The first look whose interval lies on one side of `floor` settles it, and later pairs change nothing. Each look
-    spends an equal share of ALPHA (Bonferroni): whatever the looks depend on, either error stays below ALPHA.
+    The first look whose interval lies on one side of `floor` decides; later pairs change nothing. Each look spends an
+    equal share of ALPHA (Bonferroni). The error on either side therefore stays below ALPHA, whatever the looks depend
+    on.
     """
     alpha = ALPHA / len(looks)
     decision = Decision("open", 0, len(looks), alpha, 0, None)
@@ -209,9 +233,11 @@ def _side(interval: Interval | None, floor: float) -> Literal["above", "below", 
 
 
 def pairs_needed(sd: float, gap: float, have: int, alpha: float = ALPHA, fitted: int = 2) -> int:
-    """Further pairs until the interval's half-width is below `gap` (both on the log scale), if `sd` stays as it is.
+    """Further pairs until the half-width of the interval is below `gap` (both on the log scale), if `sd` stays as it
+    is.
 
-    `fitted`: parameters that the interval fits (pairs less degrees of freedom).
+    `have`: pairs so far.
+    `fitted`: parameters that the interval fits, which is pairs minus degrees of freedom.
     """
     from scipy.stats import t
 
@@ -224,7 +250,7 @@ def pairs_needed(sd: float, gap: float, have: int, alpha: float = ALPHA, fitted:
 
 
 def minimum_detectable_effect(sd: float, pairs: int, freedom: int, alpha: float = ALPHA) -> float:
-    """The true mean (log scale) that an interval over `pairs` pairs excludes from zero with chance POWER."""
+    """The true mean (log scale) that an interval over `pairs` pairs excludes from zero with probability POWER."""
     from scipy.stats import t
 
     return float(t.ppf(1 - alpha, freedom) + t.ppf(POWER, freedom)) * sd / math.sqrt(pairs)

@@ -1,4 +1,4 @@
-"""Blocks and the samples around them → a point in time, small enough for run.json."""
+"""Blocks and the samples around them → what the machine did over the time of a point, small enough for run.json."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ from specgate.core import Block
 from specgate.core.conditions import Sample, Timeline
 
 ENTRIES: Final = 60
-"""Of each column, at most."""
+"""The largest number of entries in each column."""
 
 N = TypeVar("N", int, float)
-Watch = tuple[Sequence[Block], Sequence[Sample]]
-"""The blocks of a point that one watch saw, and its samples around and among them, in order of time."""
+Monitored = tuple[Sequence[Block], Sequence[Sample]]
+"""The blocks of a point that one monitor process observed, and its samples around and between them, in order of
+time.
+"""
 
 
-def timeline_of(watches: Iterable[Watch], turns: Mapping[tuple[int, int], int]) -> Timeline:
-    """`turns`: (prompt set, round) → round of the whole point in running order."""
+def timeline_of(monitored: Iterable[Monitored], turns: Mapping[tuple[int, int], int]) -> Timeline:
+    """The timeline of one point. The times of several monitor processes are put end to end.
+
+    `turns`: (prompt set, round) → round of the whole point in running order.
+    """
     rounds: dict[int, list[float]] = {}
     samples: list[tuple[float, Sample]] = []
     shift = 0.0
-    for blocks, seen in watches:
+    for blocks, seen in monitored:
         origin = min(span[0] for span in spans(blocks))
         for block in blocks:
             if block.span_ns is not None:
@@ -42,15 +47,18 @@ def timeline_of(watches: Iterable[Watch], turns: Mapping[tuple[int, int], int]) 
 
 
 def spans(blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
+    """(begin, end) of the blocks, in nanoseconds on the monotonic clock."""
     return (b.span_ns for b in blocks if b.span_ns is not None)
 
 
 def watts(sample: Sample) -> float | None:
+    """The GPU's power in W; None where it was not read."""
     power = sample.gpu.power_mw if sample.gpu else None
     return None if power is None else power / 1000
 
 
 def chunked(samples: Sequence[tuple[float, Sample]]) -> Iterator[Sequence[tuple[float, Sample]]]:
+    """`samples` in at most ENTRIES chunks of equal size."""
     size = math.ceil(len(samples) / ENTRIES)
     return (samples[i : i + size] for i in range(0, len(samples), size or 1))
 
@@ -60,5 +68,6 @@ def column(
     worst: Callable[[Iterable[N]], N],
     read: Callable[[Sample], N | None],
 ) -> tuple[N | None, ...]:
+    """One entry per chunk: the `worst` of the values that `read` finds in its samples; None where it finds none."""
     known = ([value for _, sample in chunk if (value := read(sample)) is not None] for chunk in chunks)
     return tuple(worst(values) if values else None for values in known)

@@ -18,23 +18,24 @@ _WORST_FIRST = (
 
 
 def overall(run: Run) -> tuple[State, ExitCode]:
-    """The worst state among required verdicts, and what the process ends with.
+    """The worst state among the required verdicts, and the exit code of the process.
 
-    Wrong tokens are wrong on any machine; a speed that was measured on a disturbed one proves nothing, not even FAIL.
-    A back end that failed comes first: it ends with BACKEND_ERROR whatever the cells that were measured say. A run in
-    which nothing required was judged is inconclusive, never green.
+    INVALID comes before ENV_REJECTED, because wrong tokens are wrong on any machine. ENV_REJECTED comes before FAIL,
+    because a speed measured on a disturbed machine proves nothing. A back end that failed comes first of all: the run
+    ends with BACKEND_ERROR whatever the measured cells say. A run in which nothing required was judged is inconclusive,
+    never green.
     """
     return (State.INVALID, ExitCode.BACKEND_ERROR) if run.failures else worst(run.verdicts)
 
 
 def overall_of_contrast(contrast: Contrast) -> tuple[State, ExitCode]:
-    """As `overall`: a comparison with a run that was cut short is never green."""
+    """As `overall`, for two runs. A comparison with an incomplete run is never green."""
     cut_short = contrast.a.failures or contrast.b.failures
     return (State.INVALID, ExitCode.BACKEND_ERROR) if cut_short else worst(contrast.verdicts)
 
 
 def overall_of_agreement(agreement: Agreement) -> tuple[State, ExitCode]:
-    """The worst state of all texts and shares; never green with a run that was cut short."""
+    """The worst state of all texts and acceptance figures. An agreement with an incomplete run is never green."""
     cut_short = any(side.cut_short for side in agreement.sides)
     return (State.INVALID, ExitCode.BACKEND_ERROR) if cut_short else worst_of(agreement.states)
 
@@ -45,6 +46,7 @@ def worst(verdicts: Iterable[Verdict]) -> tuple[State, ExitCode]:
 
 
 def worst_of(states: Sequence[State]) -> tuple[State, ExitCode]:
+    """The worst of `states` with its exit code; inconclusive where there are none."""
     if not states:
         return State.INCONCLUSIVE, ExitCode.INCONCLUSIVE
     return next(((s, c) for s, c in _WORST_FIRST if s in states), (State.PASS, ExitCode.PASS))

@@ -1,4 +1,4 @@
-"""A measured speed-up as a product of what it is made of."""
+"""A measured speed-up as a product of factors. `docs/cycle-budget.md` explains them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from specgate.core import Block
 from specgate.core.cycle_budget import CycleBudget, Factor, PartName, Waterfall
 
 IN_ORDER: tuple[PartName, ...] = ("verify", "draft", "accept", "commit", "gap")
+"""The order in which the parts of the baseline's step are replaced by the cycle's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Over blocks of one cell: tokens that decode steps emitted, tokens that its speed counts, steps, and time.
-    `prefill_ns` is 0 in a micro run, whose speed leaves it out.
+    """Sums over the blocks of one cell.
+
+    `emitted`: tokens that decode steps emitted.
+    `tokens`: tokens that the cell's speed counts.
+    `prefill_ns`: 0 in a micro run, whose speed leaves prefill out.
     """
 
     emitted: int
@@ -27,25 +31,31 @@ class Sums:
 
     @property
     def prefill_share(self) -> float:
+        """The share of prefill in the time that the cell's speed counts."""
         return self.prefill_ns / (self.prefill_ns + self.decode_ns)
 
 
-def sums_of(blocks: Sequence[Block], whole: bool) -> Sums:
-    """`whole`: speed is that of whole requests, with their prefill and its token."""
+def sums_of(blocks: Sequence[Block], whole_requests: bool) -> Sums:
+    """The sums over `blocks`.
+
+    `whole_requests`: speed is that of whole requests, which includes prefill and its token.
+    """
     emitted = sum(b.emitted for b in blocks)
     return Sums(
         emitted=emitted,
-        tokens=sum(len(t) for b in blocks for t in b.tokens) if whole else emitted,
+        tokens=sum(len(t) for b in blocks for t in b.tokens) if whole_requests else emitted,
         steps=sum(len(b.step_ns) for b in blocks),
         decode_ns=sum(b.elapsed_ns for b in blocks),
-        prefill_ns=sum(b.prefill_ns for b in blocks) if whole else 0,
+        prefill_ns=sum(b.prefill_ns for b in blocks) if whole_requests else 0,
     )
 
 
 def waterfall(
     speedup: float, length: float, base: CycleBudget, spec: CycleBudget, base_sums: Sums, spec_sums: Sums
 ) -> Waterfall:
-    """`speedup` as measured over the pairs, with `length` the acceptance length: factors as `Waterfall` names them."""
+    """The factors of `speedup`, as measured over the pairs. `length` is the acceptance length, 1 where there is
+    none.
+    """
     b, s = base_sums, spec_sums
     emitted = (s.emitted / s.steps) / (b.emitted / b.steps)
     factors = [Factor("acceptance", length), Factor("slots", emitted / length), *cost_factors(base, spec)]
@@ -58,7 +68,11 @@ def waterfall(
 
 
 def cost_factors(base: CycleBudget, spec: CycleBudget) -> Iterator[Factor]:
-    """The baseline's step over the spec cycle, by parts: one after the other gives way to the cycle's."""
+    """The time of the baseline's step over that of the spec cycle, part by part.
+
+    The baseline's parts are replaced by the cycle's one after the other. Each factor is the total before over the total
+    after.
+    """
     old, new = ({p.name: p.ms for p in budget.parts} for budget in (base, spec))
     names = [name for name in IN_ORDER if name in old or name in new]
     replaced = [old | {name: new.get(name, 0.0) for name in names[:n]} for n in range(len(names) + 1)]

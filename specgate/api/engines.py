@@ -1,4 +1,4 @@
-"""What a back end implements: being asked whether it runs here, loading a pair, prefill and decode."""
+"""What a back end implements: it says whether it can run here, loads a pair, prefills prompts and decodes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from typing import Protocol, runtime_checkable
 from specgate.core import Budget, EngineFacts, PairRef, Role, Served
 
 BLOCK_MARK = "specgate.block"
+"""The name of the profiler range that `block_marker` opens."""
 
 
 @contextmanager
 def block_marker() -> Iterator[None]:
-    """An engine wraps the steps of a block in this, so that a profiler can tell them from what comes before and after.
+    """Mark the steps of a block, so that a profiler can tell them from what comes before and after.
 
-    Costs a microsecond where nobody profiles, and nothing where torch has not been imported.
+    An engine runs the steps within this context. The mark costs a microsecond where nobody profiles, and nothing where
+    torch has not been imported.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -30,7 +32,12 @@ def block_marker() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether a back end can run on this machine. Of several, the highest `rank` is the default."""
+    """Whether a back end can run on this machine.
+
+    `reason`: why it can or cannot, in one sentence.
+    `rank`: of several usable back ends, the one with the highest rank is the default. A negative rank is never the
+        default.
+    """
 
     usable: bool
     reason: str
@@ -39,8 +46,15 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """What an engine must be able to hold before anything is measured: checked, and refused with numbers, at load
-    time.
+    """What a loaded engine must be able to do. The engine checks it when it loads, and refuses with numbers what it
+    cannot.
+
+    `dtype`: `float32`, `bfloat16` or `float16`.
+    `max_batch`: slots at a time.
+    `max_positions`: cached positions per slot.
+    `max_k`: the longest draft, in tokens.
+    `perf_mode`: whether the PERF_MODE invariants will be checked.
+    `options`: the `-o NAME=VALUE` options of the command line.
     """
 
     pair: PairRef
@@ -51,15 +65,15 @@ class OpenRequest:
     perf_mode: bool
     options: Mapping[str, str] = field(default_factory=dict)
     logs: Path | None = None
-    """A folder for what programs that the engine starts print; None: a temporary one."""
+    """A folder for the output of programs that the engine starts; None for a temporary one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What one decode stretch returns; fields as in `core.Block`, which the runner makes of it.
+    """What one decode run returns. The runner makes a `core.Block` of it, whose docstring explains the fields.
 
-    An engine that prefills and decodes in one go, as a server does, sets `prefill_ns`; what its `prefill` returned is
-    then disregarded.
+    An engine that prefills and decodes in one go, as a server does, sets `prefill_ns`. What its `prefill` returned is
+    then ignored.
     """
 
     elapsed_ns: int
@@ -77,8 +91,9 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What was seen of a block: kernels, copies and CUDA calls of the host, counted by name; `unseen` says why nothing
-    was.
+    """What was observed of a block: kernels, memory copies and CUDA functions called by the host, counted by name.
+
+    `unseen`: why nothing could be observed; None where something was.
     """
 
     kernels: Mapping[str, int] = field(default_factory=dict)
@@ -88,47 +103,59 @@ class Activity:
 
 
 class Engine(Protocol):
-    """A loaded pair. Lives in a worker process; all calls come from one thread, in the order prefill, decode*,
-    top2*.
+    """A loaded pair. It lives in a worker process.
+
+    All calls come from one thread: `prefill`, then any number of `decode`, then any number of `top2`.
     """
 
-    def facts(self) -> EngineFacts: ...
+    def facts(self) -> EngineFacts:
+        """What was loaded, on which device."""
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
-        """Fill the caches from ragged `prompts` (one per slot), forget what was there; return nanoseconds.
+        """Fill the KV caches from `prompts`, token ids of one prompt per slot. Their lengths may differ. Returns
+        nanoseconds.
 
-        The draft's cache is filled too where `draft` is set; without it only baseline blocks may follow.
+        Whatever was cached before is forgotten. With `draft` the draft's cache is filled too; without it, only baseline
+        blocks may follow.
         """
 
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
-        """Rewind every slot to its prompt, then decode greedily under `role` until `budget` is spent."""
+        """Rewind every slot to the end of its prompt, then decode greedily under `role` until `budget` is spent.
+
+        A request ends at a token of `stop_token_ids`, unless the budget ignores them.
+        """
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         """The two largest target logits (float32) for the token that follows prompt[slot] + continuation.
 
-        Log-probabilities will do, since only their difference is used. None where the engine cannot say.
+        Log-probabilities will do, since only their difference is used. None where the engine cannot tell.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what the engine holds; no call follows."""
 
 
 @runtime_checkable
 class ScriptedTrace(Protocol):
-    """An engine that answers for the look at its loop itself: one that only pretends to decode (its acceptance is
-    `scripted`), or one whose loop runs in a process that cannot be looked into, and which says so (`Activity.unseen`).
+    """An engine that reports on its own decode loop, because no profiler can.
+
+    Either it only pretends to decode (its acceptance is `scripted`), or its loop runs in a process that cannot be
+    observed and it says so in `Activity.unseen`.
     """
 
-    def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]: ...
+    def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
+        """Decode one untimed block under `role`, and say what its loop did."""
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """A way to measure. Constructing and asking `available` must be cheap and import no engine library."""
+    """A way to measure. Loading one and calling `available` must be cheap and must not import an engine library."""
 
     name: str
     description: str
 
-    def available(self) -> Availability: ...
+    def available(self) -> Availability:
+        """Whether it can run on this machine, and why or why not."""
 
     def open(self, request: OpenRequest) -> Engine:
         """Load the pair. Raises BackendError (CheckpointError) with file, tensor or key, and what would be right."""
@@ -136,7 +163,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class ChecksOptions(Protocol):
-    """What a back end has besides where it can refuse options before a run folder, which stores them, is made."""
+    """Optional for a back end: refuse options before the run folder, which stores them, is made."""
 
     def check_options(self, options: Mapping[str, str]) -> None:
-        """Raises UsageError for what cannot be meant, or must not be written down."""
+        """Raises UsageError for an option that is wrong, or that must not be written to disk."""

@@ -11,11 +11,15 @@ from specgate.core.contrast import Contrast
 
 @runtime_checkable
 class Gate(Protocol):
-    """A judge. Pure: the same run and rule give the same verdicts, so that a verdict can be recomputed offline."""
+    """A judge of cells. It must be pure: the same run and rule give the same verdicts, so that a stored run can be
+    judged again offline.
+    """
 
     name: str
     params: Mapping[str, type]
-    """Parameters a rule may set, with their types; unknown ones are refused when the policy is read."""
+    """Parameters that a rule may set, with their types. A policy with any other parameter is refused when it is
+    read.
+    """
 
     def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
         """One verdict per cell that the rule's `scenario` and `role` patterns select."""
@@ -23,9 +27,10 @@ class Gate(Protocol):
 
 @runtime_checkable
 class Sequential(Protocol):
-    """What a gate has besides where its verdict rests on samples, and is INCONCLUSIVE while these are too few.
+    """Marks a gate whose verdict rests on samples and is INCONCLUSIVE as long as there are too few.
 
-    It is asked at the looks of a scenario (`stats.planned_looks`); a point ends early once no such gate is open.
+    Such a gate is asked at the interim looks of a scenario (`stats.planned_looks`). A point ends early at the first
+    look where every such gate has decided.
     """
 
     sequential: Literal[True]
@@ -33,9 +38,10 @@ class Sequential(Protocol):
 
 @runtime_checkable
 class ContrastGate(Protocol):
-    """A judge of one run beside another; otherwise as `Gate`."""
+    """A judge of one run compared with another; otherwise like `Gate`."""
 
     name: str
     params: Mapping[str, type]
 
-    def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]: ...
+    def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]:
+        """The verdicts of one rule on the two runs of `contrast`."""

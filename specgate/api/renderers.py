@@ -11,25 +11,29 @@ from specgate.core.trends import Trends
 
 @runtime_checkable
 class Report(Protocol):
-    """A renderer. Pure: the same run gives the same text, which the harness writes to `filename` of the run folder.
+    """A renderer of one run. It must be pure: the same run gives the same text.
 
-    Without a file name, a report is for the terminal.
+    The harness writes the text to `filename` in the run folder. A report without a file name is printed to the
+    terminal.
     """
 
     name: str
     filename: str | None
 
-    def render(self, run: Run, policy: Policy) -> str: ...
+    def render(self, run: Run, policy: Policy) -> str:
+        """The text of `run`, which was judged by `policy`."""
 
 
 @runtime_checkable
 class Combined(Protocol):
-    """What a report has besides where several runs make one file, such as a table with a column that names the run."""
+    """Optional for a report: several runs in one file, such as a table with a column that names the run."""
 
-    def render_all(self, runs: Sequence[Run]) -> str: ...
+    def render_all(self, runs: Sequence[Run]) -> str:
+        """The text of all `runs` together."""
 
 
 Format = Literal["console", "plain", "html", "md", "csv"]
+"""The formats that a view may be asked for."""
 
 
 Subject = TypeVar("Subject", contravariant=True)
@@ -37,17 +41,21 @@ Subject = TypeVar("Subject", contravariant=True)
 
 @runtime_checkable
 class View(Protocol[Subject]):
-    """A renderer of a contrast, a bench matrix or trends. Pure: the same subject gives the same text."""
+    """A renderer of a contrast, a bench matrix, an agreement or trends. It must be pure: the same subject gives the
+    same text.
+    """
 
     name: str
 
-    def render(self, subject: Subject, format: Format) -> str: ...
+    def render(self, subject: Subject, format: Format) -> str:
+        """The text of `subject` in `format`."""
 
 
 @runtime_checkable
 class Export(Protocol):
-    """Trends as the input files of another tool: file name → text."""
+    """Trends as input files of another tool."""
 
     name: str
 
-    def files(self, trends: Trends) -> Mapping[str, str]: ...
+    def files(self, trends: Trends) -> Mapping[str, str]:
+        """File name → content."""

@@ -1,4 +1,4 @@
-"""Optional abilities of a back end: timed memory reads, tuning of products and attention, kernel benches."""
+"""Optional abilities of a back end: timed memory reads, tuning of matrix products and attention, and kernel benches."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ from specgate.core.kernel_bench import KernelBench, KernelBenchRequest
 
 @runtime_checkable
 class TunableEngine(Engine, Protocol):
-    """An engine whose attention can be tiled in another way while it is loaded; its prompts stay."""
+    """An engine whose attention configuration can be changed while it is loaded. Its prompts stay in the cache."""
 
     def attention_config(self) -> AttentionConfig:
-        """What it decodes with."""
+        """The configuration that it decodes with now."""
 
     def attention_configs(self) -> Sequence[AttentionConfig]:
-        """What is worth trying for its pair and sizes here."""
+        """The configurations that are worth trying for its pair and sizes on this device."""
 
     def prepare_attention(self, configs: Sequence[AttentionConfig], roles: Sequence[Role]) -> Sequence[str | None]:
-        """Compile what `roles` need under each of `configs`; why it cannot be, for those where it cannot.
+        """Compile the kernels that `roles` need under each of `configs`.
 
-        Raises UsageError for knobs and values that it does not have.
+        Returns one entry per configuration: None, or why it cannot be compiled. Raises UsageError for a setting or
+        value that the engine does not have.
         """
 
     def retile_attention(self, config: AttentionConfig) -> None:
-        """Decode with `config` from now on. Raises UsageError for knobs and values that it does not have."""
+        """Decode with `config` from now on. Raises UsageError for a setting or value that the engine does not have."""
 
     def attention_tiles(self, role: Role) -> TileStatistics:
-        """Of all attention of one step after the prompts."""
+        """The tiles of all attention kernels of one step that follows the prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReads:
-    """Timed reads of the memory that an engine decodes from: `size` bytes, once through, every time.
+    """Timed reads of the memory that an engine decodes from. Each one reads `size` bytes once.
 
-    `device` as the engine's facts name it; `gpu_uuid` as NVML does, None on a CPU.
+    `device`: as in `EngineFacts.device`.
+    `gpu_uuid`: as NVML gives it; None on a CPU.
     """
 
     device: str
@@ -52,58 +54,65 @@ class MemoryReads:
 
 @runtime_checkable
 class ReadsMemory(Protocol):
-    """What a back end has besides where it can time its device's memory, in this process."""
+    """Optional for a back end: time reads of its device's memory, in this process."""
 
     def read_memory(self, repeats: int) -> MemoryReads:
-        """Raises EnvironmentRefused where too little memory is free."""
+        """Read `repeats` times. Raises EnvironmentRefused where too little memory is free."""
 
 
 class GemmTuner(Protocol):
-    """Searches configurations of matrix products on the device that this process would decode on."""
+    """Searches configurations of matrix products for the device that this process would decode on."""
 
     device: str
-    """As the engine's facts name it."""
+    """As in `EngineFacts.device`."""
     compute_capability: str
 
     def untuned(self, shapes: Sequence[GemmShape], file: Path | None) -> Sequence[GemmShape]:
-        """Those for which an engine would find no configuration: in `file` alone, else where it looks by itself."""
+        """The shapes for which an engine would find no configuration.
+
+        It looks in `file` alone; where that is None, wherever it looks by itself.
+        """
 
     def tune(self, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:
-        """One by one, largest weights first; none is begun once `seconds` have passed.
+        """Tune one weight after the other, the largest first. No weight is begun once `seconds` have passed.
 
-        Raises UsageError for a tag or size that the engine does not have, BackendError where the default
-        configuration computes something wrong.
+        Raises UsageError for a tag or size that the engine does not have, and BackendError where the default
+        configuration computes a wrong result.
         """
 
     def refine(self, request: StepsRequest, file: Path | None, seconds: float) -> Iterator[TunedGemm]:
-        """What an engine finds, in `file` alone or where it looks by itself, chosen anew in whole steps: those weights
-        that take enough of a step for a difference to be seen, the greatest first; none is begun once `seconds` have
-        passed.
+        """Choose the configurations of a pair's weights again, by timing whole steps instead of single products.
 
-        Raises UsageError for a weight that is not tuned and for sizes that cannot be decoded, CheckpointError for a
-        bad pair, EnvironmentRefused where the device is too small.
+        The configurations so far come from `file` alone; where that is None, from wherever the engine looks by itself.
+        Only weights that take enough of a step for a difference to show are tried, the one that takes most first. No
+        weight is begun once `seconds` have passed.
+
+        Raises UsageError for a weight that is not tuned and for sizes that cannot be decoded, CheckpointError for a bad
+        pair, and EnvironmentRefused where the device is too small.
         """
 
 
 @runtime_checkable
 class TunesGemms(Protocol):
-    """What a back end has besides where its matrix products are tuned."""
+    """Optional for a back end: its matrix products can be tuned."""
 
     def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
-        """Every product of a baseline step, and of the cycles of these draft lengths, at these batches.
+        """Every matrix product of a baseline step and of the cycles with these draft lengths, at these batch sizes.
 
-        Reads configs, no weights, and needs no GPU.
+        It reads configuration files but no weights, and needs no GPU.
         """
 
     def gemm_tuner(self) -> GemmTuner:
-        """Raises EnvironmentRefused where the device is missing."""
+        """A tuner for this process's device. Raises EnvironmentRefused where the device is missing."""
 
 
 @runtime_checkable
 class BenchesKernels(Protocol):
-    """What a back end has besides where it can time the kernels of its steps one by one, in this process."""
+    """Optional for a back end: time the kernels of its steps one by one, in this process."""
 
     def bench_kernels(self, request: KernelBenchRequest) -> KernelBench:
-        """Raises UsageError for sizes that it cannot decode, EnvironmentRefused where the device is missing or too
-        small, BackendError (CheckpointError) for a bad pair.
+        """Time the kernels of `request`.
+
+        Raises UsageError for sizes that cannot be decoded, EnvironmentRefused where the device is missing or too small,
+        and BackendError (CheckpointError) for a bad pair.
         """

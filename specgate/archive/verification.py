@@ -148,7 +148,7 @@ def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
     stored = replace(folder.read_run(), scenarios=config.scenarios, pair=config.pair, kind=config.kind)
     run = judge(with_figures(stored, plan, config.policy, folder.journal()), config.policy)
     if stored.files:  # a run that was never written to its end, or by an older version, has none
-        run = replace(run, files=folder.ground_hashes())
+        run = replace(run, files=folder.evidence_hashes())
     return run, early_stop.without(plan, run.ended_early), config
 
 

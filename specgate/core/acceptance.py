@@ -1,8 +1,10 @@
-"""The acceptance record: counts over the measured window, and every acceptance figure derived from them.
+"""The acceptance record: draft-token counts over the measured window, and every acceptance figure derived from them.
 
-One statistic is kept, the histogram of accepted drafts per step; the rest follows. Definitions: `acceptance_length` is
-1 + accepted / steps-with-drafts, bonus token included, token-weighted, prefill token excluded. Engines that count
-less than that give `Totals`, and what does not follow from these is not observable.
+The counts are per request-step: one step of one request. The central statistic is the histogram of accepted draft
+tokens per request-step; the other figures follow from it. `acceptance_length` is 1 + accepted / request-steps that had
+a draft. It includes the bonus token and excludes the prefill token, and it is token-weighted (a ratio of sums). An
+engine that does not count a histogram gives `Totals` instead; a figure that does not follow from these is not
+observable.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from specgate.errors import InvalidResult
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the request-steps that had a draft: the steps, their drafted and their accepted tokens."""
+    """Sums over the request-steps that had a draft.
+
+    `steps`: how many such request-steps there were.
+    `drafted`, `accepted`: draft tokens proposed and accepted in them.
+    """
 
     steps: int
     drafted: int
@@ -27,12 +33,15 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceRecord:
-    """Counts of request-steps that had at least one drafted token.
+    """Draft-token counts over the request-steps that had at least one draft token.
 
-    `hist[i]`: steps with exactly i accepted drafts, i = 0…k. `drafted_at_pos[i]`: steps in which draft i + 1 was
-    made at all. `emitted`: tokens that those steps emitted; `truncated`: accepted or bonus tokens cut at EOS, stop
-    or limit. `totals` is what an engine counts that does not count all of this: `hist` or `drafted_at_pos` may then be
-    (), not observable.
+    `k`: the draft length of the role spec-k.
+    `hist[i]`: request-steps with exactly i accepted draft tokens, i = 0…k.
+    `drafted_at_pos[i]`: request-steps in which draft token i + 1 was proposed.
+    `emitted`: tokens that these request-steps emitted.
+    `truncated`: accepted or bonus tokens that were cut off at EOS, at a stop token or at the length limit.
+    `totals`: the sums of an engine that does not count all of the above, else None. With it, `hist` and
+        `drafted_at_pos` may be (): not observable.
     """
 
     k: int
@@ -44,38 +53,45 @@ class AcceptanceRecord:
 
     @property
     def steps(self) -> int:
+        """Request-steps that had a draft."""
         return self.totals.steps if self.totals else sum(self.hist)
 
     @property
     def accepted(self) -> int:
+        """Accepted draft tokens, bonus tokens not included."""
         return self.totals.accepted if self.totals else sum(i * n for i, n in enumerate(self.hist))
 
     @property
     def drafted(self) -> int:
+        """Proposed draft tokens."""
         return self.totals.drafted if self.totals else sum(self.drafted_at_pos)
 
     @property
     def acceptance_length(self) -> float | None:
+        """1 + accepted / steps, in tokens; None where no step had a draft."""
         return 1 + self.accepted / self.steps if self.steps else None
 
     @property
     def draft_acceptance_rate(self) -> float | None:
+        """Accepted / proposed draft tokens; None where nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def accepted_at_pos(self) -> tuple[int, ...]:
-        """Steps whose draft i + 1 was accepted (survival counts); () where they were not counted."""
+        """Entry i: request-steps that accepted draft token i + 1 (survival counts). () where not observable."""
         return tuple(sum(self.hist[i + 1 :]) for i in range(self.k)) if self.hist else ()
 
     @property
     def per_position(self) -> bool:
-        """Whether both what was drafted and what was accepted is known position by position."""
+        """Whether both the proposed and the accepted draft tokens are known position by position."""
         return bool(self.hist and self.drafted_at_pos)
 
     @property
     def acceptance_at_pos(self) -> tuple[float | None, ...]:
-        """Share of steps that accepted draft i + 1, of those that drafted it; never conditional on earlier
-        positions. () where not observable.
+        """Entry i: the share of steps that accepted draft token i + 1, among those that proposed it.
+
+        It is never conditional on earlier positions. An entry is None where no step proposed that token. () where not
+        observable.
         """
         if not self.per_position:
             return ()
@@ -83,8 +99,11 @@ class AcceptanceRecord:
 
     @property
     def cond_acceptance_at_pos(self) -> tuple[float | None, ...]:
-        """Share of steps that accepted draft i + 1, of those that accepted draft i and drafted i + 1; () where not
-        observable.
+        """Entry i: the share of steps that accepted draft token i + 1, among those that accepted draft token i and
+        proposed i + 1.
+
+        The number of the latter is taken as the smaller of the two counts, which is exact where every draft has k
+        tokens. An entry is None where that number is 0. () where not observable.
         """
         if not self.per_position:
             return ()
@@ -96,11 +115,11 @@ class AcceptanceRecord:
 
     @property
     def multi_token_share(self) -> float | None:
-        """Share of steps with at least two accepted drafts."""
+        """Share of request-steps with at least two accepted draft tokens; None where not observable."""
         return sum(self.hist[2:]) / self.steps if self.steps and self.hist else None
 
     def check(self) -> None:
-        """Raise InvalidResult with the equation that fails."""
+        """Check the identities between the counts. Raises InvalidResult with the equation that fails."""
         unknown = {0} if self.totals is not None else set()
         if (
             self.k < 1
@@ -133,7 +152,7 @@ class AcceptanceRecord:
             )
 
     def _check_totals(self, totals: Totals) -> None:
-        """The sums against each other, and against what was counted in more detail."""
+        """Check the sums against each other, and against whatever was counted in more detail."""
         if not 0 <= totals.accepted <= totals.drafted or not totals.steps <= totals.drafted <= self.k * totals.steps:
             raise InvalidResult(
                 f"acceptance record: accepted = {totals.accepted} ≤ drafted = {totals.drafted}, and steps = "
@@ -151,7 +170,10 @@ class AcceptanceRecord:
             )
 
     def __add__(self, other: AcceptanceRecord) -> AcceptanceRecord:
-        """Pooled; what one of the two does not know is not known of both."""
+        """Pool two records of the same k. What one of them does not know is not observable in the sum.
+
+        Raises ValueError where the two have different k.
+        """
         if self.k != other.k:
             raise ValueError(f"records of spec-{self.k} and spec-{other.k} cannot be pooled")
         sums = [Totals(r.steps, r.drafted, r.accepted) for r in (self, other)]
@@ -168,10 +190,10 @@ class AcceptanceRecord:
     def from_steps(
         cls, k: int, accepted: Iterable[Sequence[int]], drafted: Iterable[Sequence[int]], emitted: int, truncated: int
     ) -> AcceptanceRecord:
-        """Count `accepted[step][slot]` and `drafted[step][slot]`; entries with `drafted < 1` had no draft and are
-        left out.
+        """The record of `accepted[step][slot]` and `drafted[step][slot]`, both in draft tokens.
 
-        `emitted` and `truncated` must cover the same request-steps.
+        Entries with `drafted < 1` had no draft and are left out. `emitted` and `truncated` (tokens) must cover the same
+        request-steps.
         """
         hist, at_pos = [0] * (k + 1), [0] * k
         for a_row, d_row in zip(accepted, drafted, strict=True):
@@ -185,5 +207,5 @@ class AcceptanceRecord:
 
 
 def added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Sums by position; () where one of the two is ()."""
+    """Element-wise sums; () where one of the two is ()."""
     return tuple(x + y for x, y in zip(a, b, strict=True)) if a and b else ()

@@ -1,4 +1,4 @@
-"""The nouns of `specgate agree`: does another engine write the reference's texts, and accept as many drafts of them?"""
+"""Data classes of `specgate agree`: does another engine write the reference's texts and accept as many draft tokens?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from specgate.core import AcceptanceSource, Cell, Divergence, State
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One run, in what a reader must know of it. `label`: its back end, with the run's name where there are two."""
+    """One run in an agreement check, with what a reader must know about it.
+
+    `label`: the name of its back end, with the run's name added where two runs have the same back end.
+    """
 
     label: str
     run_id: str
@@ -21,16 +24,18 @@ class Side:
     capture_rule: str | None
     acceptance: AcceptanceSource
     warnings: tuple[str, ...]
-    """What the engine itself says of how it decodes this pair."""
+    """What the engine itself says about how it decodes this pair."""
     cut_short: str | None
-    """Why the run is not whole."""
+    """Why the run is incomplete; None where it is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A figure over the steps that had a draft: `acceptance_length`, or `accepted[i]`, the share that accepted draft i.
+    """One acceptance figure of a cell in both engines, over the steps that had a draft.
 
-    `ratio` is the engine's over the reference's, with a 95 % interval over prompts; None where there are too few.
+    `name`: `acceptance_length`, or `accepted[i]` for the share of these steps that accepted draft token i.
+    `ratio`: the engine's figure over the reference's; None where the reference's is 0.
+    `ci_low`, `ci_high`: the 95 % interval of the ratio over prompts; None where there are too few prompts.
     """
 
     name: str
@@ -44,10 +49,14 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A cell of an engine beside the reference's. `shares` rest on the `alike` of `prompt_sets` whose texts are the
-    same in both, since another text has other drafts; `why_not` says why there are none.
+    """A cell of an engine beside the same cell of the reference.
 
-    `cut`: the engine drafts no more than a request has tokens left, and the reference is counted likewise.
+    `shares`: acceptance figures. They rest on the prompt sets whose texts are the same in both runs, because a
+        different text has different drafts.
+    `alike`: how many of the `prompt_sets` these are.
+    `cut`: the engine never drafts more tokens than a request has left, so the reference's drafts are counted the same
+        way.
+    `why_not`: why the two cells cannot be compared; None where they can.
     """
 
     label: str
@@ -62,7 +71,9 @@ class Match:
 
     @property
     def tokens(self) -> State:
-        """FAIL for a difference where the reference had no near tie, INCONCLUSIVE where nobody has asked it."""
+        """FAIL for a difference where the reference had no near tie; INCONCLUSIVE where that is unknown or nothing was
+        compared.
+        """
         if not self.compared_tokens:
             return State.INCONCLUSIVE
         if any(d.margin is not None and not d.near_tie for d in self.divergences):
@@ -72,7 +83,10 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The first side is the reference. `margin_pct`: how far a ratio may be from 1 either way."""
+    """The whole check. The first side is the reference.
+
+    `margin_pct`: how far a ratio may be from 1 in either direction, in percent.
+    """
 
     sides: tuple[Side, ...]
     matches: tuple[Match, ...]
@@ -80,5 +94,5 @@ class Agreement:
 
     @property
     def states(self) -> list[State]:
-        """Of all that was compared: tokens, then shares."""
+        """The state of everything that was compared: first the tokens of each match, then its acceptance figures."""
         return [m.tokens for m in self.matches] + [s.state for m in self.matches for s in m.shares]

@@ -1,4 +1,4 @@
-"""What is asked of an engine: roles, scenarios, points, cells and the plan of a run."""
+"""What an engine is asked to do: roles, scenarios, points, cells and the plan of a run."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, order=True)
 class Role:
-    """How a block decodes: `k = 0` is `baseline` (no draft), `k > 0` is `spec-k` (a chain of k drafted tokens)."""
+    """How a block decodes: `k = 0` is `baseline` (no draft), `k > 0` is `spec-k` (a chain of k draft tokens)."""
 
     k: int
 
     @property
     def name(self) -> str:
+        """`"baseline"` or `"spec-k"`."""
         return f"spec-{self.k}" if self.k else "baseline"
 
     @property
     def speculative(self) -> bool:
+        """Whether blocks of this role draft."""
         return self.k > 0
 
     @classmethod
     def parse(cls, text: str) -> Role:
-        """`"baseline"` or `"spec-N"`. Raises ValueError."""
+        """The role called `"baseline"` or `"spec-N"`. Raises ValueError for any other text."""
         if text == "baseline":
             return cls(0)
         prefix, _, digits = text.partition("-")
@@ -40,9 +42,13 @@ BASELINE = Role(0)
 
 
 AcceptanceSource = Literal["real", "planted", "stand-in", "forced", "scripted"]
-"""Where acceptance comes from, printed beside every figure: a trained pair, analytic weights, a drafter in the
-place of the pair's (its drafts are verified, so its tokens are right), an engine's simulation knob (they are
-wrong), or an engine that decodes nothing at all.
+"""Where acceptance comes from. It is printed beside every figure.
+
+`real`: a trained pair.
+`planted`: a pair whose weights are analytic, not trained.
+`stand-in`: another drafter in the place of the pair's. Its drafts are verified, so the tokens are right.
+`forced`: a simulation option of the engine that sets how many drafts are accepted. The tokens are wrong.
+`scripted`: an engine that decodes nothing at all.
 """
 
 
@@ -50,9 +56,10 @@ wrong), or an engine that decodes nothing at all.
 class PairRef:
     """A target checkpoint and a draft checkpoint.
 
-    `acceptance` holds for an engine that decodes with the pair as it is; one that does not says so itself. `rope`
-    overrides the target's RoPE scaling (Hugging Face keys, e.g. ``{"rope_type": "yarn", "factor": 4.0}``); `None` obeys
-    the checkpoint.
+    `acceptance`: holds for an engine that decodes with the pair as it is. Any other engine states its own in
+        `EngineFacts`.
+    `rope`: overrides the target's RoPE scaling (Hugging Face keys, e.g. ``{"rope_type": "yarn", "factor": 4.0}``). None
+        keeps the checkpoint's.
     """
 
     name: str
@@ -64,7 +71,12 @@ class PairRef:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The axes of a scenario. `context` is the exact prompt length in tokens; `spec` lists draft lengths K ≥ 1."""
+    """The axes of a scenario.
+
+    `context`: exact prompt lengths in tokens.
+    `batch`: prompts that are decoded together.
+    `spec`: draft lengths K ≥ 1.
+    """
 
     context: tuple[int, ...]
     batch: tuple[int, ...]
@@ -73,8 +85,11 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Which prompts. `prompt_sets` sets of `batch` prompts each are measured; warm-up prompts come from another
-    pool.
+    """Which prompts a scenario decodes.
+
+    `source`: the kind of text, or `random`.
+    `prompt_sets`: how many sets of `batch` prompts each are measured.
+    `warmup_sets`: how many sets are used for warm-up. Their prompts come from another pool.
     """
 
     source: str
@@ -85,9 +100,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long one block decodes: `steps` engine steps (micro) or `new_tokens` per request (full); exactly one is set.
+    """How long one block decodes. Exactly one of `steps` and `new_tokens` is set.
 
-    `ignore_eos` keeps a request going past EOS and stop tokens, so that every block does the same amount of work.
+    `steps`: engine steps per block (micro scenarios).
+    `new_tokens`: tokens per request (full scenarios).
+    `ignore_eos`: whether a request goes on past EOS and stop tokens, so that every block does the same amount of work.
     """
 
     steps: int | None = None
@@ -95,7 +112,9 @@ class Budget:
     ignore_eos: bool = True
 
     def longest(self, k: int) -> int:
-        """Upper bound of tokens a slot can gain in one block at draft length `k` (for KV room and context checks)."""
+        """Upper bound of the tokens that a slot can gain in one block at draft length `k`, for KV cache sizes and
+        context checks.
+        """
         if self.new_tokens is not None:
             return self.new_tokens
         assert self.steps is not None
@@ -103,14 +122,17 @@ class Budget:
 
 
 PASS_ROUNDS = 2
-"""Rounds that a pass gives every prompt set before the next pass begins: one in each order, A B · B A."""
+"""Rounds that every prompt set gets in one pass over the prompt sets: one in each order of the roles, A B · B A."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """At most `rounds` rounds per prompt set, each one block of every role; the order of roles is reversed every round.
+    """How often a point is measured.
 
-    A point ends before its last pass where a look finds every rule that rests on samples decided.
+    `rounds`: at most so many rounds per prompt set. A round is one block of every role; the order of the roles is
+        reversed from round to round. A point ends earlier where an interim look finds every rule that rests on samples
+        decided.
+    `warmup_rounds`: rounds per warm-up prompt set.
     """
 
     rounds: int
@@ -119,7 +141,12 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One question, fully resolved. `kind` is the command that runs it; `needs` the least machine it makes sense on."""
+    """One question to an engine, with all its settings resolved.
+
+    `question`: the question in words, from the first line of the file.
+    `kind`: the command that runs it.
+    `needs`: the smallest machine on which it makes sense.
+    """
 
     name: str
     question: str
@@ -141,12 +168,16 @@ class Scenario:
 
     @property
     def roles(self) -> tuple[Role, ...]:
+        """The baseline, then one role per draft length of the grid."""
         return (BASELINE, *(Role(k) for k in self.grid.spec))
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Scenario × backend × batch × context: the blocks of one point share prompts, prefill and engine."""
+    """Scenario × backend × batch × context. The blocks of one point share prompts, prefill and engine.
+
+    `context` is the prompt length in tokens, `batch` the number of prompts decoded together.
+    """
 
     scenario: str
     backend: str
@@ -155,6 +186,7 @@ class Point:
 
     @property
     def key(self) -> str:
+        """The name of the point in stored files: `scenario/backend/cCONTEXT/bBATCH`."""
         return f"{self.scenario}/{self.backend}/c{self.context}/b{self.batch}"
 
 
@@ -167,12 +199,17 @@ class Cell:
 
     @property
     def key(self) -> str:
+        """The name of the cell in stored files: the point's key, then the role."""
         return f"{self.point.key}/{self.role}"
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One block of every role on one prompt set, in running order. `warmup` rounds are journaled but never judged."""
+    """One block of every role on one prompt set.
+
+    `order`: the roles in running order.
+    `warmup`: warm-up rounds are journaled but never judged.
+    """
 
     point: Point
     prompt_set: int
@@ -182,6 +219,7 @@ class Round:
 
     @property
     def key(self) -> str:
+        """A name that is unique within a plan."""
         kind = "w" if self.warmup else "r"
         return f"{self.point.key}/s{self.prompt_set}/{kind}{self.index}"
 
@@ -195,11 +233,14 @@ class Plan:
 
     @property
     def points(self) -> tuple[Point, ...]:
+        """Every point, in running order."""
         return tuple(dict.fromkeys(r.point for r in self.rounds))
 
     @property
     def cells(self) -> tuple[Cell, ...]:
+        """Every cell, in running order of the points."""
         return tuple(Cell(p, role) for p in self.points for role in self.scenarios[p.scenario].roles)
 
     def rounds_of(self, point: Point) -> Iterator[Round]:
+        """The rounds of one point, warm-up included, in running order."""
         return (r for r in self.rounds if r.point == point)

@@ -1,6 +1,6 @@
-"""What the machine did while blocks were timed: readings, samples of them, and what they come to per point.
+"""What the machine did while blocks were timed: single readings, samples of them, and a summary per point.
 
-Nouns only. A figure that could not be read is None; for a GPU, `unread` says why.
+Data classes only. A figure that could not be read is None; for a GPU, `unread` says why.
 """
 
 from __future__ import annotations
@@ -22,20 +22,25 @@ CLOCK_EVENTS: Mapping[int, str] = {
     0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
-"""The bits of NVML's clock event reasons."""
+"""The bits of NVML's clock event reasons, by name."""
 THROTTLES = 0x8 | 0x20 | 0x40 | 0x80
-"""Of these, the ones under which a time says nothing about the engine. A power cap is the GPU's normal limit."""
+"""The reasons under which a measured time says nothing about the engine. A power cap is not among them: it is the GPU's
+normal limit.
+"""
 
 
 def clock_events(bits: int) -> list[str]:
-    """The names of the reasons that are set; a bit without a name as a number."""
+    """The names of the reasons whose bits are set; unnamed bits come last, as one hexadecimal number."""
     unnamed = bits & ~sum(CLOCK_EVENTS)
     return [name for bit, name in CLOCK_EVENTS.items() if bits & bit] + ([hex(unnamed)] if unnamed else [])
 
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds a GPU. `unseen`: this host's process table does not have its number (other namespaces)."""
+    """A process that uses a GPU.
+
+    `owner`: `unseen` means that this host's process table does not have this number, as with another PID namespace.
+    """
 
     pid: int
     owner: Literal["ours", "foreign", "unseen"]
@@ -44,7 +49,10 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One GPU through NVML at one moment. Violation times count since the driver was loaded."""
+    """One GPU at one moment, read through NVML. Violation times count from the moment the driver was loaded.
+
+    `unread`: field → the driver's reason for not giving it.
+    """
 
     uuid: str
     processes: tuple[GpuProcess, ...] | None = None
@@ -62,17 +70,17 @@ class GpuReading:
     ecc_uncorrected: int | None = None
     """Uncorrected memory errors since the driver was loaded."""
     rows_in_trouble: bool | None = None
-    """Memory rows wait to be remapped, or could not be."""
+    """Whether memory rows wait to be remapped or could not be remapped."""
     unread: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def silent(self) -> bool:
-        """Nothing could be read: the driver has gone."""
+        """Whether nothing could be read: the driver is gone."""
         return self.processes is None and self.clock_event_reasons is None and self.memory_total_bytes is None
 
     @property
     def zeros(self) -> tuple[str, ...]:
-        """Figures that say 0 and cannot be 0 on a GPU that runs: NVML is not telling the truth."""
+        """Fields that read 0, which a running GPU never has there: NVML's figures cannot be trusted."""
         return tuple(name for name in NEVER_ZERO if getattr(self, name) == 0)
 
 
@@ -81,8 +89,10 @@ NEVER_ZERO = ("sm_clock_mhz", "power_mw", "default_power_limit_mw", "temperature
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
-    """`other_cpu_share`: of the usable CPUs' time since the previous reading, what went to processes that are not
-    ours, or was taken by a hypervisor.
+    """The host at one moment.
+
+    `other_cpu_share`: the share of the usable CPUs' time since the previous reading that went to other processes than
+        ours or was taken by a hypervisor, 0 to 1.
     """
 
     load_average: float | None
@@ -93,8 +103,11 @@ class HostReading:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The machine at one moment. `worker_generation` is that of the first engine process that the monitor which took
-    the sample could see; `monotonic_ns` is on the clock of `Block.span_ns`.
+    """The machine at one moment.
+
+    `worker_generation`: the first worker generation that ran beside the monitor process which took the sample.
+    `monotonic_ns`: on the same clock as `Block.span_ns`.
+    `wall_ns`: on the wall clock.
     """
 
     __pydantic_config__: ClassVar = stored_keys(worker_generation="session")
@@ -110,11 +123,15 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class GpuConditions:
-    """What the samples of a point say of its GPU.
+    """What the samples of a point say about its GPU.
 
-    `missing` counts samples without a reading, `unread` and `zeros` hold what single calls refused or gave as 0 where
-    0 is impossible. `seen_at_work`: at least once the engine's process was listed, or the GPU was busy. `sm_clock_mhz`
-    is the mean within the blocks of each role.
+    `missing`: samples without a reading.
+    `unread`: field → the reason why it could not be read in some sample.
+    `zeros`: fields that read 0 where 0 is impossible.
+    `seen_at_work`: whether at least one sample lists the engine's process or shows a busy GPU.
+    `foreign`: processes on the GPU that are not ours.
+    `sm_clock_mhz`: role name → the mean SM clock within the blocks of that role.
+    `temperature_c`: (lowest, highest).
     """
 
     uuid: str | None
@@ -137,11 +154,15 @@ class GpuConditions:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A point in time: its rounds, and thinned columns of what the watch saw meanwhile.
+    """What the machine did over the time of a point: its rounds, and columns of thinned-out samples.
 
-    Seconds count from the first measured block; the watches of a resumed run are put end to end. `rounds` are
-    (round of the point in running order, begin, end). Of the samples that an entry of `at_s` stands for, the columns
-    hold the lowest clock and the highest of everything else; None where nothing was read. `power_w` is in watts.
+    Seconds count from the first measured block. A resumed run has several monitor processes, whose times are put end to
+    end.
+
+    `rounds`: (round of the point in running order, begin in s, end in s).
+    `at_s`: when each entry of the columns begins. An entry stands for several samples.
+    `sm_clock_mhz`: the lowest clock among them.
+    `temperature_c`, `power_w`, `other_cpu_share`: the highest value among them. None where nothing was read.
     """
 
     rounds: tuple[tuple[int, float, float], ...] = ()
@@ -156,8 +177,11 @@ class Timeline:
 class Conditions:
     """What the machine did from the first measured block of a point to its last.
 
-    `watched` of its `blocks` lie among samples; `longest_gap_s` is the longest time without one. `clock_jump_s` is the
-    most that the wall clock and the monotonic clock came apart between two samples. `other_cpu_share` is a mean.
+    `watched`: how many of its `blocks` lie between samples.
+    `longest_gap_s`: the longest time without a sample.
+    `clock_jump_s`: the largest difference between the progress of the wall clock and that of the monotonic clock from
+        one sample to the next.
+    `other_cpu_share`: the mean over the samples.
     """
 
     blocks: int

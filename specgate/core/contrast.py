@@ -1,4 +1,4 @@
-"""The nouns of `specgate compare`: what differs between two runs, figure by figure, and how each was compared."""
+"""Data classes of `specgate compare`: what differs between two runs, figure by figure, and how each was compared."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from specgate.core import Cell, Run, Verdict
 
 
 class How(StrEnum):
-    """What a ratio of two runs rests on."""
+    """What the ratio of a figure between two runs rests on."""
 
     BY_PROMPT = "paired by prompt"
-    """The same prompts in both: what prompts differ in cancels. No time is involved."""
+    """Both runs have the same prompts, so differences between prompts cancel. No time is involved."""
     OTHER_PROMPTS = "on other prompts"
-    """No time is involved, but the prompts are."""
+    """The runs have different prompts, which the ratio includes. No time is involved."""
     OVER_BASELINES = "each over its own baseline"
-    """Blocks paired in time within each run; the two mean ratios are then compared."""
+    """Blocks are paired in time within each run. The two mean ratios are then compared."""
     UNPAIRED = "unpaired in time"
-    """Measured one after the other: whatever else changed in between is in the ratio, and in no interval."""
+    """The runs were measured one after the other. Whatever else changed in between is in the ratio, but in no interval.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of a cell of A and of its `partner` in B. `ratio` is B / A; where there is an interval it is the
-    geometric mean over pairs, which is not quite `b / a`. `reason_code` says why a ratio or an interval is missing.
+    """One figure of a cell of A and of its `partner` cell in B.
+
+    `how`: what the ratio rests on.
+    `ratio`: B / A. Where there is an interval it is the geometric mean over pairs, which is not quite `b / a`.
+    `reason_code`: why a ratio or an interval is missing.
     """
 
     cell: Cell
@@ -38,14 +42,18 @@ class Change:
     ci_low: float | None
     ci_high: float | None
     n: int
-    """Pairs, prompts or blocks (of the run that has fewer) behind the interval."""
+    """Pairs, prompts or blocks behind the interval: those of the run that has fewer."""
     same_prompts: bool
     reason_code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenContrast:
-    """The tokens of one cell in both runs. `first` is the earliest place at which a sequence of B leaves A's."""
+    """The tokens of one cell in both runs.
+
+    `sequences`, `differing`: how many sequences were compared, and how many of them differ.
+    `first`: the earliest index at which a sequence of B differs from A's.
+    """
 
     cell: Cell
     compared_tokens: int
@@ -53,12 +61,15 @@ class TokenContrast:
     differing: int
     first: int | None
     reason_code: str | None = None
-    """Why nothing was compared."""
+    """Why nothing was compared; None where something was."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """B against A. Cells are named as A names them. `only_a` and `only_b` are cells without a partner."""
+    """Run B against run A. Cells are named as A names them.
+
+    `only_a`, `only_b`: cells without a partner in the other run.
+    """
 
     a: Run
     b: Run
@@ -70,4 +81,5 @@ class Contrast:
 
     @property
     def cells(self) -> Sequence[Cell]:
+        """The cells that both runs have."""
         return [t.cell for t in self.tokens]

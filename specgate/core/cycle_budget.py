@@ -1,6 +1,7 @@
-"""Where the time of a cycle goes, what of it is physics, and what follows for the speed-up. Nouns only.
+"""Where the time of a cycle goes, how much of it memory bandwidth dictates, and what follows for the speed-up.
 
-`cycle_accounting.py` makes them of blocks; a run carries one `CycleBudget` per cell. Formulas: `docs/cycle-budget.md`.
+Data classes only. `specgate.analysis.cycle_accounting` computes them from blocks; a run carries one `CycleBudget` per
+cell. `docs/cycle-budget.md` has the formulas.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ from specgate.core.traffic import Bytes
 
 PartName = Literal["draft", "verify", "accept", "commit", "gap"]
 TOLERANCE = 0.01
-"""By which the parts of a cycle may miss its time."""
+"""How far the sum of a cycle's parts may differ from the cycle's time, as a share of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Of reading the memory that an engine decodes from: `bytes_per_s` is the median over `repeats` reads of `size`
-    bytes, `spread` the range between their quartiles, relative to it. `gpu_uuid` is None on a CPU.
+    """The measured read bandwidth of the memory that an engine decodes from.
+
+    `measured`: when, in ISO 8601.
+    `gpu_uuid`: None on a CPU.
+    `size`: bytes per read.
+    `bytes_per_s`: the median over `repeats` reads.
+    `spread`: interquartile range of the read times as a share of their median.
     """
 
     measured: str
@@ -33,8 +39,11 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the mean cycle. `moved`: what it must move at least, `floor_ms`: how long that takes at the measured
-    bandwidth; None where it is not known. `gap` is what no phase accounts for: the host, and waiting for it.
+    """One part of the mean cycle. `gap` is the time that no phase accounts for: the host, and waiting for it.
+
+    `ms`: milliseconds per cycle.
+    `moved`: what it must move through memory at least, per cycle; None where that is not known.
+    `floor_ms`: how long that takes at the measured bandwidth; None where that is not known.
     """
 
     name: PartName
@@ -44,13 +53,16 @@ class Part:
 
     @property
     def above_floor_ms(self) -> float | None:
-        """What could be won. A part that is faster than its floor has what it reads in a cache: nothing."""
+        """Milliseconds that could be saved; None without a floor.
+
+        A part that is faster than its floor reads from a cache: nothing can be saved.
+        """
         return None if self.floor_ms is None else max(0.0, self.ms - self.floor_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One factor of a speed-up: above 1 it helps. Names as in `Waterfall`."""
+    """One factor of a speed-up. A ratio above 1 helps. `Waterfall` explains the names."""
 
     name: str
     ratio: float
@@ -60,39 +72,44 @@ class Factor:
 class Waterfall:
     """A measured speed-up as a product: speed-up = acceptance length × … × (baseline step / spec cycle) × ….
 
-    `acceptance`: the acceptance length; `slots`: what of it is emitted (slots that have ended, tokens cut at an end,
-    steps without a draft); then the baseline's step over the spec cycle, part by part: `verify`, `draft`, `accept`,
-    `commit`, `gap`, each what the ratio becomes when that part of the baseline's step gives way to the cycle's, or
-    `cost` as one where the engine does not split; `prefill`: what whole requests lose (1 in a micro run); `pairing`:
-    mean of the pairs over the ratio of the sums.
+    `acceptance`: the acceptance length.
+    `slots`: emitted tokens per step over the baseline's, as a share of the acceptance length. It is below 1 where slots
+        have ended, tokens were cut off at the end of a request, or steps had no draft.
+    `verify`, `draft`, `accept`, `commit`, `gap`: the baseline's step over the spec cycle, part by part. Each factor is
+        the change of that ratio when this part of the baseline's step is replaced by the cycle's, one part after the
+        other.
+    `cost`: the whole of that ratio, in the place of its parts, where the engine does not split its steps.
+    `prefill`: what whole requests lose by their prefill. A micro run has no such factor.
+    `pairing`: the mean over pairs of blocks, divided by the ratio of the sums.
     """
 
     speedup: float
     factors: tuple[Factor, ...]
     prefill_share: float = 0.0
-    """Of the time that the spec cell's speed counts: 0 in a micro run."""
+    """The share of prefill in the time that the spec cell's speed counts: 0 in a micro run."""
 
     @property
     def acceptance(self) -> float:
+        """The acceptance length, which is the first factor."""
         return self.factors[0].ratio
 
     def with_decode(self, share: float) -> float:
-        """The speed-up if decoding took `share` of its time, prefill staying as it is."""
+        """The speed-up if decoding took `share` of its measured time and prefill took as long as it did."""
         return self.speedup / (self.prefill_share + (1 - self.prefill_share) * share)
 
     @property
     def cost(self) -> float:
-        """The baseline's mean step over the mean spec cycle."""
+        """The baseline's mean step time over the mean time of a spec cycle."""
         return prod(f.ratio for f in self.factors if f.name in ("verify", "draft", "accept", "commit", "gap", "cost"))
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The highest speed-ups of this pair on this device, at the acceptance length that was measured.
+    """The highest speed-ups that this pair can have on this device at the measured acceptance length.
 
-    `highest`: the spec cycle at its floor, against the baseline as it was measured. `at_floors`: the baseline's step at
-    its floor as well, so what a perfect engine would show; below the measured speed-up where the baseline is further
-    from its floor than the cycle is.
+    `highest`: the spec cycle at its floor, against the baseline as it was measured.
+    `at_floors`: the baseline's step at its floor as well, which is what a perfect engine would show. It is below the
+        measured speed-up where the baseline is further from its floor than the cycle is.
     """
 
     highest: float
@@ -101,9 +118,12 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What a speed gate asks, in acceptance lengths: `needed` at the measured cost; `needed_at_floor` with the cycle at
-    its floor, against the baseline as measured. None: no acceptance length would do (prefill alone takes too long), or
-    the floor is not known.
+    """What a speed gate with the floor `min` asks for, expressed as acceptance lengths.
+
+    `needed`: the acceptance length at the measured cost; None where none would do, because prefill alone takes too
+        long.
+    `needed_at_floor`: with the cycle at its floor, against the baseline as it was measured; None where that floor is
+        not known either.
     """
 
     rule: str
@@ -116,12 +136,15 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class CycleBudget:
-    """The mean cycle of a cell: baseline step or speculative cycle, over all measured blocks.
+    """The mean cycle of a cell over all its measured blocks: a baseline step or a speculative cycle.
 
-    `cycle_ms` is the mean of what the engine says of its steps, `depth` the mean of cached positions per slot and
-    step. `parts` is empty where the engine does not split its steps; `no_floor` says why a floor is missing. A spec
-    cell whose speed-up was measured has a `waterfall`, and a `limit` where both cells have floors; `ceilings` are those
-    of the policy's speed rules.
+    `cycle_ms`: the mean of the step times that the engine gives.
+    `depth`: the mean number of cached positions per slot and step.
+    `parts`: empty where the engine does not split its steps.
+    `no_floor`: why a floor is missing; None where there is one.
+    `waterfall`: of a spec cell whose speed-up was measured.
+    `limit`: of such a cell where both it and its baseline have floors.
+    `ceilings`: one per speed rule of the policy.
     """
 
     cycles: int
@@ -135,22 +158,25 @@ class CycleBudget:
 
     @property
     def imbalance(self) -> float:
-        """By how much the parts exceed the cycle, relative to it; 0 where there are none."""
+        """By how much the parts exceed the cycle, as a share of it; 0 where there are no parts."""
         return sum(p.ms for p in self.parts) / self.cycle_ms - 1 if self.parts and self.cycle_ms else 0.0
 
     @property
     def balanced(self) -> bool:
+        """Whether the parts add up to the cycle within TOLERANCE."""
         return abs(self.imbalance) <= TOLERANCE
 
     @property
     def floor_ms(self) -> float | None:
-        """Of the whole cycle: its parts one after the other, as the engine runs them."""
+        """The floor of the whole cycle: the sum over its parts, which the engine runs one after the other. None without
+        floors.
+        """
         floors = [p.floor_ms for p in self.parts if p.floor_ms is not None]
         return sum(floors) if floors and len(floors) == len(self.parts) else None
 
     @property
     def share_at_floor(self) -> float | None:
-        """The cycle's time with every part at its floor, as a share of what was measured."""
+        """The cycle's time with every part at its floor, as a share of the measured time. None without floors."""
         above = [p.above_floor_ms for p in self.parts if p.above_floor_ms is not None]
         if not above or len(above) < len(self.parts):
             return None

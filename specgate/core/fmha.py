@@ -1,4 +1,4 @@
-"""What a sweep over the configurations of an engine's attention finds: the nouns, and nothing that runs."""
+"""What a sweep over the configurations of an engine's attention finds. Data classes only."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ SCHEMA: Final = "specgate.fmha-sweep/v1"
 GRID_SCHEMA: Final = "specgate.fmha-grid/v1"
 
 AttentionConfig = Mapping[str, int]
-"""Knob → value, as the engine names them."""
+"""Setting → value, with the engine's own names for the settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class TileStatistics:
-    """Tiles of the cache that the attention of one step was launched for: `span_empty` lay beyond a slot's length, all
-    positions of `mask_empty` were hidden by length or window, `executed` were worked on.
+    """How many tiles of the KV cache the attention kernels of one step were launched for.
+
+    `span_empty`: tiles beyond a slot's length.
+    `mask_empty`: tiles whose positions were all hidden by the length or the window.
+    `executed`: tiles that were worked on.
     """
 
     total: int
@@ -30,8 +33,11 @@ class TileStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RoleTrial:
-    """One role under one configuration: tokens per second of all slots, milliseconds per step (median); the acceptance
-    length of a role that drafts.
+    """One role under one configuration.
+
+    `tok_s`: tokens per second of all slots together.
+    `step_ms`: median milliseconds per step.
+    `acceptance_length`: of a role that drafts, in tokens; None for the baseline.
     """
 
     tok_s: float
@@ -42,7 +48,7 @@ class RoleTrial:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One configuration. `failed`: why there are no figures; else `roles` has one per role, by name."""
+    """One configuration. `failed` says why there are no figures; else `roles` has one entry per role name."""
 
     config: AttentionConfig
     roles: Mapping[str, RoleTrial]
@@ -50,10 +56,11 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """Geometric mean of the roles' steps per second: one configuration serves them all. 0 where it failed.
+        """Geometric mean of the roles' steps per second, since one configuration serves all roles. 0 where the trial
+        failed.
 
-        Not of tokens per second: sums in another order may choose another token, and the acceptance length of a stretch
-        that goes another way says nothing of the configuration.
+        Tokens per second would mislead: another order of summation may choose another token, and the acceptance length
+        of a decode run that takes another course says nothing about the configuration.
         """
         if self.failed is not None or not self.roles:
             return 0.0
@@ -62,7 +69,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class PointSweep:
-    """All configurations at one point of a scenario. `default`: what the engine takes there by itself."""
+    """All configurations at one point of a scenario. `default` is what the engine uses there by itself."""
 
     scenario: str
     pair: str
@@ -74,18 +81,27 @@ class PointSweep:
 
     @property
     def best(self) -> Trial | None:
+        """The trial with the highest score; None where every trial failed."""
         working = [t for t in self.trials if t.score > 0]
         return max(working, key=lambda t: t.score) if working else None
 
     @property
     def default_loss(self) -> float | None:
-        """By which share the default's score lies below the best; None where either was not measured."""
+        """How far the default's score lies below the best one, as a share of the best; None where either was not
+        measured.
+        """
         own = [t.score for t in self.trials if dict(t.config) == dict(self.default) and t.score > 0]
         return 1 - own[0] / self.best.score if own and self.best else None
 
 
 @dataclass(frozen=True, slots=True)
 class FmhaSweep:
+    """The sweeps of one run, as stored.
+
+    `measured`: when, in ISO 8601.
+    `passes`: how often each configuration was decoded.
+    """
+
     measured: str
     backend: str
     device: str
@@ -94,7 +110,7 @@ class FmhaSweep:
 
 
 def parse_config(text: str) -> AttentionConfig:
-    """`kv_tile:512,warps:4` → knobs. Raises UsageError."""
+    """`kv_tile:512,warps:4` → settings. Raises UsageError for text of another form and for a repeated setting."""
     config = dict[str, int]()
     for part in text.split(","):
         name, _, value = part.partition(":")

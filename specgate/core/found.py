@@ -12,7 +12,14 @@ from specgate.core.asked import Cell
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One figure. `reason_code` says why there is no value, or no interval around it. Units: `metrics.METRICS`."""
+    """One figure.
+
+    `stat`: which statistic it is, such as `p50`, `mean` or `tok_weighted`.
+    `n`: how many samples it rests on.
+    `reason_code`: why there is no value, or no interval around it.
+
+    `specgate.core.metrics.METRICS` has the unit of each metric.
+    """
 
     metric: str
     value: float | None
@@ -25,10 +32,12 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first token at which a speculative block leaves the baseline.
+    """The first token at which a speculative block differs from its baseline block in one slot.
 
-    `margin` is the target's top-1 − top-2 logit (float32) at that position, teacher-forced along the baseline;
-    `near_tie` is true where the margin is too small for the two batch shapes to be expected to agree.
+    `position`: index into the slot's tokens.
+    `margin`: the target's top-1 − top-2 logit (float32) at that position, teacher-forced along the baseline; None where
+        not recorded.
+    `near_tie`: whether the margin is so small that the two batch shapes cannot be expected to agree.
     """
 
     prompt_set: int
@@ -43,7 +52,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """Top-2 logits of the target where a spec block left the baseline: evidence for or against a near tie."""
+    """Top-2 logits of the target where a spec block differs from the baseline: evidence for or against a near tie."""
 
     cell: str
     prompt_set: int
@@ -56,23 +65,25 @@ class Margin:
 
 @dataclass(frozen=True, slots=True)
 class TokenCheck:
-    """Spec tokens against baseline tokens of the timed blocks, over the length both have."""
+    """Spec tokens compared with the baseline tokens of the timed blocks, over the length that both have."""
 
     compared_tokens: int
     divergences: tuple[Divergence, ...]
 
     @property
     def identical(self) -> bool:
+        """Whether no sequence differs."""
         return not self.divergences
 
     @property
     def mismatches(self) -> tuple[Divergence, ...]:
+        """The divergences that no near tie explains."""
         return tuple(d for d in self.divergences if not d.near_tie)
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """`values`: order statistics of `n` samples at evenly spaced ranks, the least and the greatest among them."""
+    """Order statistics of `n` samples: `values` are at evenly spaced ranks, from the smallest sample to the largest."""
 
     n: int
     values: tuple[float, ...]
@@ -80,10 +91,13 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class DepthBin:
-    """The steps of a cell that began within one range of depth: tokens in the cache beyond the prompt.
+    """The steps of a cell that began within one range of depth. Depth is the number of tokens in the cache beyond the
+    prompt.
 
-    `depth` is their mean, `step_ms` the median step. `acceptance_length` is over the `drafted_steps` request-steps
-    that had a draft, with an interval over prompts; None where none had.
+    `depth`: the mean over these steps.
+    `step_ms`: the median step time; None where times are withheld.
+    `drafted_steps`: request-steps that had a draft.
+    `acceptance_length`: over `drafted_steps`, with an interval over prompts; None where there were none.
     """
 
     depth: float
@@ -97,7 +111,10 @@ class DepthBin:
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """What the blocks of one cell amount to. `reason` is set where `status` is not `ok`."""
+    """What the blocks of one cell amount to.
+
+    `reason`: why `status` is not `ok`; None where it is.
+    """
 
     cell: Cell
     status: Literal["ok", "partial", "failed"]
@@ -106,17 +123,18 @@ class CellResult:
     acceptance: AcceptanceRecord | None
     values: Mapping[str, Value]
     series_ms: tuple[tuple[int, int, float], ...]
-    """(round of the whole point in running order, slot in the round, milliseconds per emitted token) per block."""
+    """Per block: (round of the point in running order, position in round, decode milliseconds per emitted token)."""
     by_depth: tuple[DepthBin, ...] = ()
     """From the shallowest steps to the deepest."""
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
-    """Metric → the times of single requests: `tpot_ms`, in full runs `ttft_ms` too."""
+    """Metric → times of single requests: `tpot_ms`, and `ttft_ms` in full runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A spec cell against the baseline cell of its point, over pairs of blocks. `log_ratios` are ln(spec/base)
-    tok/s.
+    """A spec cell compared with the baseline cell of its point, over pairs of blocks.
+
+    `log_ratios`: ln(spec / baseline) of the tokens per second, one entry per pair.
     """
 
     cell: Cell

@@ -1,5 +1,6 @@
-"""The matrix products of a decode step: which ones an engine runs, and what tuning has found for their weights. Nouns
-only; `gemm_files.py` stores them.
+"""The matrix products of a decode step: which ones an engine runs, and which configurations tuning has found for them.
+
+Data classes only; `specgate.machine.tuned_gemms` stores them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from specgate.core import PairRef
 
 @dataclass(frozen=True, slots=True, order=True)
 class GemmShape:
-    """out[m][n] = Σ_k x[m][k] · weight[n][k]: a weight of `n` rows and `k` columns, and at most `m` tokens in a step.
+    """out[m][n] = Σ_k x[m][k] · weight[n][k]: a weight of `n` rows and `k` columns, and at most `m` tokens per step.
 
-    `tag` says which product of a step it is: EAGLE3_FC, TARGET_QKV, … A gate and an up projection are one weight.
+    `tag`: which product of a step it is: EAGLE3_FC, TARGET_QKV, … A gate and an up projection count as one weight.
     """
 
     tag: str
@@ -25,6 +26,7 @@ class GemmShape:
 
     @property
     def weight(self) -> tuple[int, int]:
+        """(n, k): the shape of the weight."""
         return self.n, self.k
 
 
@@ -41,7 +43,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class StepsRequest:
-    """Whose steps: a baseline's and spec-`k`'s at every one of `points`."""
+    """Whose steps are timed: those of the baseline and of spec-`k`, at every one of `points`."""
 
     pair: PairRef
     points: tuple[Point, ...]
@@ -50,11 +52,14 @@ class StepsRequest:
 
 @dataclass(frozen=True, slots=True)
 class InSteps:
-    """How configurations were chosen in whole steps: those of a baseline and of spec-`k` at `points`, of a model of
-    `pair`'s sizes.
+    """How a configuration was chosen by timing whole steps: those of the baseline and of spec-`k` at `points`, of a
+    model with the sizes of `pair`.
 
-    `us`: step (role and point) → microseconds with them; `before_us` with those that they have replaced or that they
-    are themselves, of which `before` was the one that serves all numbers of rows.
+    `before`: the configuration that was in use before. It may have been kept.
+    `before_us`: step (role and point) → microseconds per step with what was in use before.
+    `us`: step → microseconds per step with the chosen configuration.
+    `tried`: how many configurations were tried.
+    `measured`: when, in ISO 8601.
     """
 
     pair: str
@@ -68,20 +73,27 @@ class InSteps:
 
     @property
     def gain(self) -> float:
-        """By how much steps are shorter, the mean of their shares."""
+        """By which share the steps became shorter, as a mean over the steps."""
         return 1 - fmean(us / self.before_us[step] for step, us in self.us.items())
 
 
 @dataclass(frozen=True, slots=True)
 class TunedGemm:
-    """The fastest configuration of `tried` for the weight [n, k] on one device, at every number of rows, and those of
-    `at_rows`, which differ in what changes no bit, for steps of so many rows. `left_out`: configuration → why it was
-    none of those tried.
+    """The fastest configuration found for the weight [n, k] on one device.
 
-    `us` and `default_us`: rows → microseconds per launch, of this configuration and of the default one. `share` of
-    `bandwidth` (bytes per second, a plain read in the same run): what reading the weight alone would take, of the
-    slowest of `us`. `source_sha256`: of the kernel's code; `versions` of driver, CUDA and libraries. `in_steps`: where
-    the configuration was chosen in whole steps; `us` is then of what was the fastest alone.
+    `tags`: the products that have this weight's shape.
+    `config`: the configuration for every number of rows, except those in `at_rows`.
+    `tried`: how many configurations were timed.
+    `left_out`: configuration → why it was not timed.
+    `us`, `default_us`: rows → microseconds per launch, with this configuration and with the default one.
+    `share`: the time to read the weight alone at `bandwidth`, as a share of the slowest of `us`.
+    `bandwidth`: bytes per second of a plain read in the same run.
+    `source_sha256`: SHA-256 of the kernel's code.
+    `versions`: of driver, CUDA and libraries.
+    `in_steps`: how the configuration was chosen in whole steps; None where its products were only timed alone. With it,
+        `us` still describes the configuration that was fastest alone.
+    `at_rows`: rows → the configuration for steps of that many rows. It differs from `config` only in settings that
+        change no bit of the result.
     """
 
     n: int
@@ -102,19 +114,20 @@ class TunedGemm:
 
     @property
     def weight(self) -> tuple[int, int]:
+        """(n, k): the shape of the weight."""
         return self.n, self.k
 
 
 @dataclass(frozen=True, slots=True)
 class TunedGemms:
-    """What is known of one kind of device. A weight is there once."""
+    """Everything that was tuned for one kind of device. Each weight is listed once."""
 
     device: str
     compute_capability: str
     gemms: tuple[TunedGemm, ...] = ()
 
     def with_(self, found: TunedGemm) -> TunedGemms:
-        """`found` in place of what was known of its weight."""
+        """A copy with `found` in the place of what was known about its weight."""
         others = [gemm for gemm in self.gemms if gemm.weight != found.weight]
         gemms = tuple(sorted((*others, found), key=lambda gemm: gemm.weight))
         return TunedGemms(self.device, self.compute_capability, gemms)

@@ -32,7 +32,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of a policy: which gate, on which cells, with which numbers; `required` decides the exit code."""
+    """One rule of a policy: which gate judges which cells with which parameters.
+
+    `required`: whether the rule's verdicts count for the exit code.
+    `scenario`, `role`: glob patterns that select the cells.
+    """
 
     id: str
     gate: str
@@ -42,24 +46,26 @@ class Rule:
     params: Mapping[str, float | str | bool] = field(default_factory=dict)
 
     def matches(self, cell: Cell) -> bool:
-        """Whether its `scenario` and `role` patterns select `cell`."""
+        """Whether the rule's `scenario` and `role` patterns select `cell`."""
         return fnmatchcase(cell.point.scenario, self.scenario) and fnmatchcase(cell.role.name, self.role)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """The rules that a run is judged by, in the order of the file."""
+
     name: str
     rules: tuple[Rule, ...]
     source_file: Path | None = None
     micro: tuple[str, ...] = ()
-    """Micro scenarios (names, or files seen from `source_file`) that must be green before a full run; none: all micro
-    scenarios that the machine runs by default.
+    """Micro scenarios that must be green before a full run, by name or by file relative to `source_file`. An empty
+    tuple means all micro scenarios that the machine runs by default.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a gate says of one cell, with the reason as code and sentence, the numbers, and what to do next."""
+    """What a gate says about one cell: a state, the reason as code and sentence, the numbers, and what to do next."""
 
     rule: str
     gate: str
@@ -74,10 +80,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """Where a run stands between micro and full, when it begins.
+    """How far a subject had come from micro to full when a run of it began.
 
-    `gates`: name → SHA-256 of the micro scenarios that must be green `needed` times in a row; `streak`: how often they
-    have been; `command`: what advances the streak; `override`: why a full run was allowed to begin without it.
+    `gates`: name → SHA-256 of the micro scenarios that must be green.
+    `needed`: how many times in a row they must be green.
+    `streak`: how many times in a row they have been.
+    `command`: the command that advances the streak.
+    `override`: why a full run was allowed to begin without it; None where it was not.
     """
 
     gates: Mapping[str, str]
@@ -89,10 +98,10 @@ class Promotion:
 
 @dataclass(frozen=True, slots=True)
 class LastGreen:
-    """The last green run of the same kind and subject before a run, as the ledger beside them knows it.
+    """The last green run of the same kind and subject before a run, according to the ledger beside them.
 
-    `differences`: (key, then, now) over fingerprint and environment, None for a key that one of them does not have; all
-    of it None where that run can no longer be read.
+    `differences`: (key, then, now) over fingerprint and environment; a value is None where that run does not have the
+        key. `differences` itself is None where the earlier run can no longer be read.
     """
 
     run: str
@@ -102,7 +111,7 @@ class LastGreen:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A whole run as gates and reports see it: what was asked, on what, what was found, what was decided."""
+    """A whole run as gates and reports see it: what was asked, on which machine, what was found, what was decided."""
 
     __pydantic_config__: ClassVar = stored_keys(promotion="order")
 
@@ -119,37 +128,39 @@ class Run:
     pair: PairRef
     engines: Mapping[str, EngineFacts]
     prompts: Mapping[str, Mapping[str, object]]
-    """point key → {"sha256": …, "sources": […], "pool": …} of the measured prompts."""
+    """Point key → {"sha256": …, "sources": […], "pool": …} of the measured prompts."""
     cells: tuple[CellResult, ...]
     comparisons: tuple[Comparison, ...]
     failures: Mapping[str, str]
-    """point key → the sentence that says why its blocks are missing or incomplete."""
+    """Point key → the sentence that says why its blocks are missing or incomplete."""
     verdicts: tuple[Verdict, ...] = ()
     warnings: tuple[str, ...] = ()
     certificates: Mapping[str, tuple[Invariant, ...]] = field(default_factory=dict)
-    """cell key → its PERF_MODE invariants, for the cells of scenarios that ask for them."""
+    """Cell key → its PERF_MODE invariants, for the cells of scenarios that ask for them."""
     conditions: Mapping[str, Conditions] = field(default_factory=dict)
-    """point key → what the machine did while its blocks were measured."""
+    """Point key → what the machine did while its blocks were measured."""
     mde: Mapping[str, float] = field(default_factory=dict)
-    """cell key → minimum detectable effect (ratio less 1), from this machine's noise passport; empty without one."""
+    """Cell key → minimum detectable effect (ratio less 1), from this machine's noise passport; empty without one."""
     ended_early: Mapping[str, int] = field(default_factory=dict)
-    """point key → the planned rounds after which a look found it decided, where further ones were planned."""
+    """Point key → measured rounds after which an interim look found the point decided, where further rounds were
+    planned.
+    """
     promotion: Promotion | None = None
     last_green: LastGreen | None = None
     files: Mapping[str, str] = field(default_factory=dict)
-    """File of the run folder → SHA-256, of those that were finished before the reports."""
+    """File of the run folder → SHA-256, for the files that were finished before the reports were written."""
     bandwidth: Bandwidth | None = None
-    """Of this machine's memory, where it had been measured when the run began."""
+    """The read bandwidth of this machine's memory; None where it had not been measured when the run began."""
     budgets: Mapping[str, CycleBudget] = field(default_factory=dict)
-    """cell key → where the time of its cycles goes; of cells whose times may be quoted."""
+    """Cell key → where the time of its cycles goes, for the cells whose times may be quoted."""
 
     @property
     def acceptance(self) -> AcceptanceSource:
-        """The engines' where one of them says so, else the pair's. The engines of a run are of one back end."""
+        """Where acceptance comes from: what an engine says, else what the pair says. A run has one back end."""
         return next((f.acceptance for f in self.engines.values() if f.acceptance), self.pair.acceptance)
 
     def draft_trouble(self, result: CellResult) -> str | None:
-        """In one line, why steps of a spec cell had no draft, where it could not be used; None where it could."""
+        """One line on why steps of a spec cell had no draft, where the draft could not be used; None where it could."""
         if not result.cell.role.speculative:
             return None
         engine = self.engines.get(result.cell.point.key)
@@ -161,7 +172,9 @@ class Run:
         return f"{plain.value:.0f} of {plain.n} request-steps decoded plainly"
 
     def result(self, cell_key: str) -> CellResult | None:
+        """The result of the cell with this key; None where the run has none."""
         return next((c for c in self.cells if c.cell.key == cell_key), None)
 
     def comparison(self, cell_key: str) -> Comparison | None:
+        """The comparison of the spec cell with this key; None where the run has none."""
         return next((c for c in self.comparisons if c.cell.key == cell_key), None)

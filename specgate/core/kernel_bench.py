@@ -1,4 +1,4 @@
-"""What a benchmark of single kernels asks and finds: the nouns, and nothing that runs."""
+"""What a benchmark of single kernels asks and finds. Data classes only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ SCHEMA: Final = "specgate.kernel-bench/v1"
 
 @dataclass(frozen=True, slots=True)
 class KernelBenchRequest:
-    """Whose kernels are timed: the steps of `roles` of `pair`, over `batch` slots of `context` cached positions."""
+    """Whose kernels are timed: those of the steps of `roles` of `pair`, with `batch` slots of `context` cached
+    positions.
+    """
 
     pair: PairRef
     context: int
@@ -23,7 +25,10 @@ class KernelBenchRequest:
 
 @dataclass(frozen=True, slots=True)
 class PeerTiming:
-    """A library's kernel for the same product or attention: microseconds per launch, or why there are none."""
+    """A library's kernel for the same product or attention.
+
+    `us`: microseconds per launch; None where there is no timing, for the reason given.
+    """
 
     name: str
     us: float | None
@@ -32,12 +37,17 @@ class PeerTiming:
 
 @dataclass(frozen=True, slots=True)
 class KernelTiming:
-    """One kernel of a step of `role`, timed alone in a CUDA graph, after its result was compared with an oracle's.
+    """One kernel of a step of `role`, timed alone in a CUDA graph after its result was compared with a reference
+    result.
 
-    `tag`: whose it is; `function`: its name on the device; `per_step`: launches of this shape in a step. `us`:
-    microseconds per launch, the median over replays; `spread`: between their quartiles, as a share of it. `size`: bytes
-    that a launch must move. `error`: ‖found − oracle‖ / ‖oracle‖, which `tolerance` bounds; infinite where results that
-    must be equal are not.
+    `tag`: the operation of the step that it serves.
+    `function`: its name on the device.
+    `per_step`: launches of this shape in one step.
+    `us`: microseconds per launch, the median over replays.
+    `spread`: interquartile range as a share of the median.
+    `size`: bytes that a launch must move.
+    `error`: ‖found − reference‖ / ‖reference‖, or infinity where results that must be equal are not.
+    `tolerance`: the largest `error` that counts as right.
     """
 
     role: str
@@ -54,16 +64,24 @@ class KernelTiming:
 
     @property
     def right(self) -> bool:
-        return self.error <= self.tolerance  # NaN is not
+        """Whether the result was within the tolerance."""
+        return self.error <= self.tolerance  # false for NaN
 
     @property
     def bytes_per_s(self) -> float:
+        """The bandwidth that a launch achieved."""
         return self.size / self.us * 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class KernelBench:
-    """`bytes_per_s`: the read bandwidth that was measured in the same run; `l2_bytes`: what inputs had to outgrow."""
+    """The timed kernels of a pair on one device.
+
+    `measured`: when, in ISO 8601.
+    `bytes_per_s`: the read bandwidth measured in the same run.
+    `l2_bytes`: the size of the L2 cache, which the inputs had to exceed.
+    `seconds`: how long the whole bench took.
+    """
 
     measured: str
     device: str
@@ -77,15 +95,15 @@ class KernelBench:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def share(self, kernel: KernelTiming) -> float:
-        """Of the bandwidth that reading alone has."""
+        """The kernel's bandwidth as a share of the plain read bandwidth."""
         return kernel.bytes_per_s / self.bytes_per_s
 
     def roles(self) -> Iterator[tuple[str, tuple[KernelTiming, ...]]]:
-        """The kernels of each role's step."""
+        """(role, kernels of its step), for each role."""
         for role in dict.fromkeys(k.role for k in self.kernels):
             yield role, tuple(k for k in self.kernels if k.role == role)
 
 
 def step_us(kernels: tuple[KernelTiming, ...]) -> float:
-    """What the launches of a step take together, each as fast as it is alone."""
+    """Microseconds that the launches of a step take together, each as fast as it is alone."""
     return sum(k.us * k.per_step for k in kernels)

@@ -1,8 +1,8 @@
-"""The bench matrix: the same cells on several back ends, side by side, and why some are not to be compared.
+"""The bench matrix: the same cells on several back ends side by side, and why some of them must not be compared.
 
-Acceptance is the harness's own: counted from the accept counts of every step, bonus token included, prefill token
-apart, whichever engine they come from; and so are emitted tokens. What a column's entry is held to is the first
-column that has the cell.
+Acceptance and emitted tokens are the harness's own figures for every engine. Acceptance is counted from the accepted
+draft tokens of every step; it includes the bonus token and excludes the prefill token. Every entry of a row is checked
+against the first column that has the cell.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from specgate.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A back end as one run has measured it. `label` is its name, with the run's where that is not enough."""
+    """One back end as measured by one run. `label` is its name, with the run's added where several columns have that
+    name.
+    """
 
     backend: str
     run: Run
@@ -25,7 +27,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A cell on one back end; `why_not` says why it may not be held beside the others of its row."""
+    """A cell on one back end. `why_not` says why it may not be compared with the others of its row."""
 
     acceptance: AcceptanceSource
     result: CellResult | None
@@ -35,7 +37,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Scenario × context × batch × role, with an entry per column."""
+    """Scenario × context × batch × role, with one entry per column."""
 
     scenario: str
     context: int
@@ -45,39 +47,44 @@ class Row:
 
     @property
     def sources(self) -> list[AcceptanceSource]:
-        """Where the acceptance of the entries that may be compared comes from, each source once."""
+        """Where the acceptance of the comparable entries comes from, each source once."""
         return list(dict.fromkeys(e.acceptance for e in self.entries if e.why_not is None))
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
+    """A table: every row has one entry per column."""
+
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
 
 
 def matrix_of(runs: Sequence[Run]) -> Matrix:
-    """Raises UsageError where no run has a cell."""
+    """Put the cells of `runs` side by side. Raises UsageError where no run has a cell."""
     columns = tuple(columns_of(runs))
     if not columns:
         raise UsageError("no run has a cell: nothing to put side by side")
-    rows = dict.fromkeys(asked(c.cell) for column in columns for c in column.run.cells)
+    rows = dict.fromkeys(row_key(c.cell) for column in columns for c in column.run.cells)
     return Matrix(columns, tuple(row_of(columns, *row) for row in rows))
 
 
 def columns_of(runs: Sequence[Run]) -> Iterator[Column]:
+    """One column per run and back end."""
     measured = [(backend, run) for run in runs for backend in dict.fromkeys(c.cell.point.backend for c in run.cells)]
     names = [backend for backend, _ in measured]
     for backend, run in measured:
         yield Column(backend, run, backend if names.count(backend) == 1 else f"{backend} {run.id.rpartition('-')[2]}")
 
 
-def asked(cell: Cell) -> tuple[str, int, int, Role]:
+def row_key(cell: Cell) -> tuple[str, int, int, Role]:
+    """What identifies a row: the cell without its back end."""
     return cell.point.scenario, cell.point.context, cell.point.batch, cell.role
 
 
 def row_of(columns: Sequence[Column], scenario: str, context: int, batch: int, role: Role) -> Row:
+    """The row that these values identify; it must be in at least one column."""
     row = (scenario, context, batch, role)
-    cells = [next((c for c in column.run.cells if of_row(c.cell, column, row)), None) for column in columns]
+    cells = [next((c for c in column.run.cells if belongs_to(c.cell, column, row)), None) for column in columns]
     first = next((column.run, c.cell) for column, c in zip(columns, cells, strict=True) if c is not None)
     entries = [
         Entry(
@@ -91,17 +98,19 @@ def row_of(columns: Sequence[Column], scenario: str, context: int, batch: int, r
     return Row(scenario, context, batch, role, tuple(entries))
 
 
-def of_row(cell: Cell, column: Column, row: tuple[str, int, int, Role]) -> bool:
-    return cell.point.backend == column.backend and asked(cell) == row
+def belongs_to(cell: Cell, column: Column, row: tuple[str, int, int, Role]) -> bool:
+    """Whether `cell` is the one of `row` in `column`."""
+    return cell.point.backend == column.backend and row_key(cell) == row
 
 
 def why_not(run: Run, result: CellResult | None, reference: Run, reference_cell: Cell) -> str | None:
+    """Why `result` may not be compared with the reference cell of the reference run; None where it may."""
     if result is None:
         return "not in its plan"
     if result.status == "failed":
         return "no figures: " + (result.reason or "nothing was measured").splitlines()[0]
     name = result.cell.point.scenario
-    if otherwise := asked_otherwise(run.scenarios[name], reference.scenarios[name]):
+    if otherwise := differing_settings(run.scenarios[name], reference.scenarios[name]):
         return f"asked otherwise: {', '.join(otherwise)}"
     mine, theirs = (
         of.prompts.get(cell.point.key, {}).get("sha256")
@@ -112,6 +121,6 @@ def why_not(run: Run, result: CellResult | None, reference: Run, reference_cell:
     return None
 
 
-def asked_otherwise(a: Scenario, b: Scenario) -> list[str]:
-    """In what two scenarios of one name differ, of what a figure depends on."""
+def differing_settings(a: Scenario, b: Scenario) -> list[str]:
+    """The settings that a figure depends on and in which two scenarios of one name differ."""
     return [f for f in ("kind", "pair", "dtype", "budget", "rope", "perf_mode") if getattr(a, f) != getattr(b, f)]

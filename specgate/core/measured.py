@@ -1,4 +1,4 @@
-"""What an engine says of itself, and the raw samples of a block."""
+"""What an engine says about itself, and the raw samples of a block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from specgate.core.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What a loaded engine is, for the fingerprint and the report. `details` holds printable extras in print order."""
+    """What a loaded engine is, for the fingerprint and the report.
+
+    `details`: further printable facts, in the order in which they are printed.
+    """
 
     backend: str
     device: str
@@ -29,25 +32,29 @@ class EngineFacts:
     has_draft: bool
     details: Mapping[str, str | int | float] = field(default_factory=dict)
     acceptance: AcceptanceSource | None = None
-    """Set where it is not the pair's."""
+    """Where acceptance comes from, where that differs from the pair's `acceptance`."""
     warnings: tuple[str, ...] = ()
-    """What a reader of the result must know of this engine or checkpoint."""
+    """What a reader of the result must know about this engine or checkpoint."""
     tape_sha256: str | None = None
-    """Of the accept counts that are replayed, where acceptance is forced by a tape."""
+    """SHA-256 of the tape whose accept counts are replayed, where acceptance is forced by one."""
     kernels: tuple[str, ...] | None = None
     """Names of the kernels that a decode step may launch, where the engine has kernels of its own."""
     tuned_sha256: str | None = None
-    """Of the configurations that its matrix products run with, where these are tuned."""
+    """SHA-256 of the configurations that its matrix products run with, where these are tuned."""
     draft_error: str | None = None
-    """Why the draft could not be used, where the engine decodes spec roles plainly instead. It then has no draft."""
+    """Why the draft could not be used, where the engine decodes spec roles without drafting instead. `has_draft` is
+    then false.
+    """
     traffic: Traffic | None = None
-    """What its passes must move through memory, where it says so."""
+    """What its passes must move through memory, where the engine states it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedRequest:
-    """One request to a server as its client saw it, in nanoseconds since the block began: when it was sent, and when
-    each chunk that carried tokens arrived. A chunk may hold several tokens.
+    """One request to a server as its client saw it. Times are nanoseconds since the block began.
+
+    `sent_ns`: when the request was sent.
+    `chunk_ns`: when each chunk that carried tokens arrived. A chunk may hold several tokens.
     """
 
     sent_ns: int
@@ -55,17 +62,21 @@ class ServedRequest:
 
     @property
     def ttft_ns(self) -> int:
+        """Time to first token: from sending the request to its first chunk."""
         return self.chunk_ns[0] - self.sent_ns
 
     @property
     def e2e_ns(self) -> int:
+        """From sending the request to its last chunk."""
         return self.chunk_ns[-1] - self.sent_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a block has in place of steps where an engine runs behind a server: its requests, slot by slot, and the
-    acceptance that the server counted over them (None in a baseline block).
+    """What a block has in the place of steps where the engine runs behind a server.
+
+    `requests`: one per slot.
+    `acceptance`: what the server counted over these requests; None in a baseline block.
     """
 
     requests: tuple[ServedRequest, ...]
@@ -83,23 +94,30 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One timed stretch of one role: raw samples, never summaries.
+    """One timed decode run of one role: raw samples, never summaries. A slot is the place of one request in the batch.
 
-    `tokens[slot]` starts with the prefill token; `accepted[step][slot]` and `drafted[step][slot]` count draft tokens
-    (-1 where the slot was already finished; `drafted` 0 in a baseline block). `step_ns[step]` is host time of a
-    step, `elapsed_ns` the whole decode stretch, `prefill_ns` the prefill that belongs to this block (full runs:
-    always its own; micro runs: the prefill that the prompt set shares). `position_in_round` is the block's place in the
-    running order of its round. `worker_generation` counts engine processes, so that a resumed run never pairs blocks of
-    two processes. `truncated[slot]` counts accepted-and-verified tokens cut at EOS, a stop token or the limit.
-    `counters` holds the `disabled_*` reasons, `rewound_tokens` and `rewind_steps`; `disabled_draft_error` counts
-    request-steps that had no draft because it could not be used. `phase_ns` splits `elapsed_ns`. `span_ns` is when the
-    harness asked for the block and when it had it, on the host's monotonic clock; None in runs stored before it was
-    kept.
+    `position_in_round`: the block's place in the running order of its round.
+    `worker_generation`: counts engine processes, so that a resumed run never pairs blocks of two processes.
+    `prefill_ns`: the prefill that belongs to this block. In a full run it is the block's own, in a micro run the one
+        that all blocks of the prompt set share.
+    `elapsed_ns`: the whole decode run.
+    `step_ns[step]`: one step, by the engine's clock: the host's, or the GPU's where events time the steps there.
+    `tokens[slot]`: token ids, beginning with the prefill token.
+    `accepted[step][slot]`, `drafted[step][slot]`: counts of draft tokens; -1 where the slot had already finished.
+        `drafted` is 0 in a baseline block.
+    `truncated[slot]`: accepted and verified tokens that were cut off at EOS, a stop token or the limit.
+    `counters`: the `disabled_*` reasons, `rewound_tokens` and `rewind_steps`. `disabled_draft_error` counts
+        request-steps that had no draft because it could not be used.
+    `phase_ns`: phase → its part of `elapsed_ns`.
+    `span_ns`: when the harness asked for the block and when it had the result, on the host's monotonic clock; None in
+        runs stored before this was recorded.
 
-    Where `served` is set, the engine is a server: `accepted`, `drafted` and `step_ns` are (), not observable;
-    `prefill_ns` lasts from the first request sent to the first token of any, `elapsed_ns` from there to the last token
-    of all, and the counter `undrafted_steps` holds the request-steps that `served.acceptance` leaves out for want of a
-    draft.
+    Where `served` is set, the engine is a server:
+
+    - `accepted`, `drafted` and `step_ns` are (): not observable.
+    - `prefill_ns` lasts from the first request sent to the first token of any request.
+    - `elapsed_ns` lasts from there to the last token of all requests.
+    - The counter `undrafted_steps` has the request-steps without a draft, which `served.acceptance` leaves out.
     """
 
     __pydantic_config__: ClassVar = stored_keys(position_in_round="slot", worker_generation="session")
@@ -126,16 +144,20 @@ class Block:
 
     @property
     def cell(self) -> Cell:
+        """The cell that the block belongs to."""
         return Cell(self.point, self.role)
 
     @property
     def emitted(self) -> int:
-        """Tokens emitted by decode steps: the prefill token of each slot is not among them."""
+        """Tokens emitted by decode steps, so without the prefill token of each slot."""
         return sum(len(t) - 1 for t in self.tokens)
 
     @property
     def decoding_ns(self) -> int:
-        """Time spent decoding, summed over the requests: of a server's each by its own clock, else all in step."""
+        """Time spent decoding, summed over the requests.
+
+        A server's requests each have their own clock. All other requests decode for the whole of `elapsed_ns`.
+        """
         if self.served is not None:
             return sum(r.e2e_ns - r.ttft_ns for r in self.served.requests)
         return self.elapsed_ns * len(self.tokens)

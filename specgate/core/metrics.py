@@ -1,4 +1,6 @@
-"""The metrics that specgate reports: name, unit, direction and definition. Renderers format by unit, never by name."""
+"""The metrics that specgate reports: name, unit, direction and definition. Reports format a figure by its unit, never
+by its name.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ Direction = Literal["higher", "lower", "equal", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`direction` says what is better; `equal` metrics are exact and must not change; `none` ones only describe."""
+    """One metric.
+
+    `direction`: what is better. `equal` metrics are exact and must not change; `none` metrics only describe.
+    """
 
     name: str
     unit: str
@@ -67,6 +72,8 @@ _PER_POSITION = {
 
 
 def metric(name: str) -> Metric:
-    """The definition behind `name`, which may carry an index: `acceptance_at_pos[2]`. Raises KeyError."""
+    """The definition of `name`, which may have an index as in `acceptance_at_pos[2]`. Raises KeyError where it is
+    unknown.
+    """
     base, bracket, _ = name.partition("[")
     return _PER_POSITION[base] if bracket else METRICS[name]

@@ -1,4 +1,7 @@
-"""What was seen of a decode loop, and what it proves of it. Nouns only; `certificate.py` judges."""
+"""What a profiler saw of a decode loop, and the PERF_MODE invariants that follow.
+
+Data classes only; `specgate.analysis.perf_invariants` judges.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ from specgate.core.stored_keys import stored_keys
 
 @dataclass(frozen=True, slots=True)
 class BlockTrace:
-    """What a profiler saw of one untimed block of a cell, decoded by the same engine from the same prompts as the timed
-    ones.
+    """What a profiler saw of one untimed block of a cell. The same engine decoded it from the same prompts as the timed
+    blocks.
 
-    Counted between the marks that the engine sets around a block's steps (`api.block_marker`): `kernels` by name,
-    `copies` and `calls` (CUDA functions called by the host) by name. `source` says who looked; `unseen` why nothing
-    could be. `tokens[slot]` links it to the timed blocks.
+    Everything is counted between the marks that the engine sets around a block's steps (`api.block_marker`).
+
+    `source`: who looked, a profiler or the engine itself.
+    `tokens[slot]`: token ids, which link the trace to the timed blocks.
+    `kernels`, `copies`, `calls`: launches, memory copies and CUDA functions called by the host, counted by name.
+    `unseen`: why nothing could be observed; None where something was.
     """
 
     __pydantic_config__: ClassVar = stored_keys(worker_generation="session")
@@ -44,7 +50,7 @@ class Held(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One PERF_MODE invariant of one cell: `id` I1 … I7, what was found, and by what evidence."""
+    """One PERF_MODE invariant of one cell: its `id`, I1 … I7, what was found, and the evidence for it."""
 
     id: str
     held: Held

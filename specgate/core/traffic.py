@@ -1,7 +1,8 @@
-"""What the passes of an engine must move through memory, at least: stated by the engine, counted here.
+"""The least that the passes of an engine must move through memory. The engine states it per pass; it is counted here.
 
-A floor, not a forecast: every byte of weights and of the cache that a pass needs is read once, what it adds to the
-cache is written once. Activations do not count: those of a step are a few megabytes, and stay on the chip.
+This is a floor, not a forecast. Every byte of weights and of the KV cache that a pass needs is read once, and every
+position that it adds to the cache is written once. Activations are not counted: those of a step are a few megabytes and
+stay on the chip.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AttentionTraffic:
-    """`layers` that cache `position_bytes` (keys and values) per position each, and look at the last `window`
-    positions, the row's own included; None: at all of them.
+    """`layers` that each cache `position_bytes` (keys and values) per position.
+
+    `window`: how many of the last positions a row attends to, its own included; None for all of them.
     """
 
     layers: int
@@ -23,7 +25,7 @@ class AttentionTraffic:
 
 @dataclass(frozen=True, slots=True)
 class ExpertTraffic:
-    """`layers` of `count` experts of `expert_bytes` each, of which a token goes to `active`."""
+    """`layers` of `count` experts with `expert_bytes` each. The router sends every token to `active` of them."""
 
     layers: int
     count: int
@@ -31,18 +33,23 @@ class ExpertTraffic:
     expert_bytes: int
 
     def distinct(self, tokens: int) -> float:
-        """Expected distinct experts of a layer that `tokens` tokens reach: E·(1 − (1 − k/E)^n).
+        """Expected number of distinct experts of a layer that `tokens` tokens reach: E·(1 − (1 − k/E)^n).
 
-        An expert is missed by a token with probability 1 − k/E where the router spreads tokens evenly and chooses for
-        each one on its own. One that prefers some experts, or sends neighbours to the same ones, reaches fewer.
+        This holds where the router spreads tokens evenly and chooses independently for each one: a token then misses a
+        given expert with probability 1 − k/E. A router that prefers some experts, or sends neighbours to the same ones,
+        reaches fewer.
         """
         return self.count * (1 - (1 - self.active / self.count) ** tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class PassTraffic:
-    """One pass of a decoder: `weight_bytes` that it reads whatever the tokens, `token_bytes` per token (its row of the
-    embedding), its cache, and its experts where it has any.
+    """One pass of a decoder.
+
+    `weight_bytes`: weights that are read once per pass, however many tokens it has.
+    `token_bytes`: bytes per token, which is its row of the embedding.
+    `attention`: the layers with a KV cache.
+    `experts`: None for a model without experts.
     """
 
     weight_bytes: int
@@ -53,8 +60,10 @@ class PassTraffic:
 
 @dataclass(frozen=True, slots=True)
 class DraftTraffic:
-    """A chain of K drafts: an `extension` over the tokens that were accepted, of which only the newest attends, then
-    K − 1 `step`s of one token each.
+    """The passes that draft a chain of K tokens.
+
+    `extension`: the first pass, over the tokens that the last cycle emitted. Only the last of them attends.
+    `step`: each of the K − 1 passes over one token that follow.
     """
 
     extension: PassTraffic
@@ -63,8 +72,10 @@ class DraftTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Of an engine: the target's pass, which verifies or decodes plainly, and the draft's; None where there is none, or
-    where it does not read what a draft would.
+    """What the passes of an engine must move.
+
+    `target`: the target's pass, which verifies or decodes without a draft.
+    `draft`: the draft's passes; None where there is no draft, or where the engine does not read what a draft would.
     """
 
     target: PassTraffic
@@ -73,7 +84,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot that a pass works on: `cached` positions before it, `rows` tokens that it adds."""
+    """A slot that a pass works on: it has `cached` positions before the pass, which adds `rows` tokens."""
 
     cached: int
     rows: int
@@ -81,8 +92,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """What a phase moves at least, in bytes: weights (experts among them) and embedding rows, cache read, cache
-    written.
+    """The least that a phase moves, in bytes.
+
+    `weights`: weights, experts among them, and embedding rows.
+    `kv_read`, `kv_written`: positions of the KV cache.
     """
 
     weights: float = 0.0
@@ -91,6 +104,7 @@ class Bytes:
 
     @property
     def total(self) -> float:
+        """The sum of all three."""
         return self.weights + self.kv_read + self.kv_written
 
     def __add__(self, other: Bytes) -> Bytes:
@@ -101,8 +115,9 @@ class Bytes:
 
 
 def pass_bytes(traffic: PassTraffic, slots: Sequence[Slot], *, newest_only: bool = False) -> Bytes:
-    """What one pass over `slots` moves; nothing where there are none. `newest_only`: the last row of a slot attends
-    alone.
+    """What one pass over `slots` moves; nothing where there are no slots.
+
+    `newest_only`: only the last row of each slot attends.
     """
     if not slots:
         return Bytes()
@@ -112,7 +127,7 @@ def pass_bytes(traffic: PassTraffic, slots: Sequence[Slot], *, newest_only: bool
     return Bytes(
         weights=traffic.weight_bytes + traffic.token_bytes * tokens + routed,
         kv_read=sum(
-            a.layers * a.position_bytes * seen(slot, 1 if newest_only else slot.rows, a.window)
+            a.layers * a.position_bytes * attended_positions(slot, 1 if newest_only else slot.rows, a.window)
             for a in traffic.attention
             for slot in slots
         ),
@@ -120,15 +135,15 @@ def pass_bytes(traffic: PassTraffic, slots: Sequence[Slot], *, newest_only: bool
     )
 
 
-def seen(slot: Slot, asking: int, window: int | None) -> int:
-    """Cached positions that the newest `asking` rows of a slot look at, all together."""
+def attended_positions(slot: Slot, query_rows: int, window: int | None) -> int:
+    """Cached positions that the last `query_rows` rows of a slot attend to, each counted once."""
     if window is None:
         return slot.cached
-    return min(slot.cached, max(0, window - 1 - (slot.rows - asking)))
+    return min(slot.cached, max(0, window - 1 - (slot.rows - query_rows)))
 
 
 def draft_bytes(traffic: DraftTraffic, slots: Sequence[Slot], drafts: Sequence[int]) -> Bytes:
-    """Chains of `drafts[i]` ≥ 1 drafts for `slots[i]`, as the extension finds it."""
+    """What it takes to draft `drafts[i]` ≥ 1 tokens in `slots[i]`, each slot as its extension pass finds it."""
     total = pass_bytes(traffic.extension, slots, newest_only=True)
     for done in range(max(drafts, default=1) - 1):
         going_on = (slot for slot, k in zip(slots, drafts, strict=True) if k > done + 1)

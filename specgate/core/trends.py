@@ -1,4 +1,4 @@
-"""The nouns of `specgate history`: the same figure of the same cell over many runs."""
+"""Data classes of `specgate history`: the same figure of the same cell over many runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specgate.core import Cell, Run
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A figure of one run; `run` is its place in `Trends.runs`."""
+    """A figure of one run. `run` is an index into `Trends.runs`."""
 
     run: int
     value: float
@@ -20,7 +20,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One metric of one cell on one ground, oldest reading first. `ground` is a key of `Trends.grounds`."""
+    """One metric of one cell over the runs with the same `ground`, a key of `Trends.grounds`. The oldest reading comes
+    first.
+    """
 
     cell: Cell
     metric: str
@@ -30,10 +32,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Trends:
-    """Runs in the order in which they were started, what they say over time, and why folders could not be read.
+    """Runs in the order in which they were started, and how their figures develop.
 
-    A ground is what must stay the same for figures to be of one kind: machine, weights, prompts, and what was asked.
-    The source tree is not in it: its effect is what a trend shows.
+    `grounds`: name → facts. A ground is everything that must be the same for figures to be comparable: machine,
+        weights, prompts, and what was asked. The source tree is not part of it, because its effect is what a trend
+        shows.
+    `unread`: why folders could not be read.
     """
 
     runs: tuple[Run, ...]

@@ -1,4 +1,6 @@
-"""The folder for what can be made or fetched anew: wheels, converted checkpoints, tuned configurations."""
+"""The cache folder, for files that can be made or fetched again: wheels, converted checkpoints, tuned
+configurations.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ CACHE_VARIABLE: Final = "SPECGATE_CACHE"
 
 
 def cache_path() -> Path:
-    """`$SPECGATE_CACHE`, else the user's cache folder, whether it is there or not."""
+    """`$SPECGATE_CACHE`, else the user's cache folder. The folder need not exist."""
     from platformdirs import user_cache_path
 
     chosen = os.environ.get(CACHE_VARIABLE)
@@ -20,7 +22,7 @@ def cache_path() -> Path:
 
 
 def cache_dir() -> Path:
-    """The same, created where missing. Raises EnvironmentRefused where it cannot be."""
+    """The cache folder, created where it is missing. Raises EnvironmentRefused where it cannot be."""
     folder = cache_path()
     try:
         folder.mkdir(parents=True, exist_ok=True)

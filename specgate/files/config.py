@@ -1,4 +1,4 @@
-"""What decides a run, as `config.resolved.yaml` holds it."""
+"""The configuration of a run, as `config.resolved.yaml` stores it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specgate.files.writing import without_home
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that decides what a run does; `config.resolved.yaml` holds it, `--resume` reads it."""
+    """Everything that decides what a run does. `config.resolved.yaml` stores it, and `--resume` reads it back."""
 
     kind: Literal["micro", "full"]
     backend: str
@@ -26,6 +26,8 @@ class Config:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of canonical JSON: sorted keys, defaults resolved, the home folder as it is written."""
+        """SHA-256 of the configuration as canonical JSON: keys sorted, defaults filled in, the home folder written as
+        `~`.
+        """
         plain = json.dumps(to_plain(Config, self), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(without_home(plain).encode()).hexdigest()

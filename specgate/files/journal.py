@@ -1,4 +1,4 @@
-"""What a run has written down so far: everything that its figures and verdicts follow from."""
+"""The samples that a run has stored so far. All its figures and verdicts follow from them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from specgate.core.conditions import Sample
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The samples of a run folder, read. `engines`: point key → the engine that measured it first; `traces`: cell key →
-    its traced block; `samples`: what the machine did, in the order in which it was seen.
+    """The samples of a run folder.
+
+    `engines`: point key → the engine that measured it first.
+    `traces`: cell key → its traced block.
+    `samples`: what the machine did, in the order in which it was observed.
     """
 
     blocks: Sequence[Block]
@@ -23,5 +26,5 @@ class Journal:
 
     @property
     def forced(self) -> bool:
-        """Whether an engine accepted what it was told to, so that its tokens are wrong by design."""
+        """Whether an engine was told how many drafts to accept, so that its tokens are wrong by design."""
         return any(facts.acceptance == "forced" for facts in self.engines.values())

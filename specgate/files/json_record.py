@@ -1,4 +1,4 @@
-"""One noun in a JSON file of its own, with its schema: what is known of a machine, beside the folder of runs."""
+"""One data class in a JSON file of its own, with a schema. Used for what is known about a machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def read_record(kind: type[T], file: Path, schema: str) -> T | None:
-    """None where there is no such file. Raises InvalidResult where it holds something else."""
+    """The record in `file`; None where there is no such file. Raises InvalidResult where it holds anything else."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -28,5 +28,5 @@ def read_record(kind: type[T], file: Path, schema: str) -> T | None:
 
 
 def write_record(kind: type[T], value: T, file: Path, schema: str) -> None:
-    """In place of an earlier one. Raises EnvironmentRefused where it cannot be written."""
+    """Write the record, in the place of an earlier one. Raises EnvironmentRefused where `file` cannot be written."""
     write_json(file, {"schema": schema, **to_plain(kind, value)})

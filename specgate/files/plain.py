@@ -1,4 +1,4 @@
-"""Nouns as JSON-ready dicts and lists, and back."""
+"""Data classes as JSON-ready dicts and lists, and back."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    # Building one takes milliseconds, and the journal writes between timed blocks.
+    # Cached, because building one takes milliseconds and the journal writes between timed blocks.
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]
 
 
 def to_plain(kind: type[T], value: T) -> Any:
-    """A dataclass of `core` as JSON-ready dicts and lists."""
+    """A data class of `specgate.core` as JSON-ready dicts and lists."""
     return _adapter(kind).dump_python(value, mode="json", by_alias=True)
 
 
 def from_plain(kind: type[T], data: object, source: Path) -> T:
-    """The inverse of `to_plain`. Raises InvalidResult naming file and field."""
+    """The inverse of `to_plain`. Raises InvalidResult, which names file and field."""
     try:
         return _adapter(kind).validate_python(data)
     except ValidationError as error:

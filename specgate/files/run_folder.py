@@ -1,8 +1,9 @@
-"""The run folder: written as the run goes, finished atomically, readable again.
+"""The run folder. Journals grow while the run goes on; every other file is written whole or not at all.
 
 config.resolved.yaml  env.json       before the first block
-samples/blocks.jsonl                 one line per block, flushed as it ends; margins.jsonl, engines.jsonl beside it
-samples/environment.jsonl            one line per half second, by the watch's process
+samples/blocks.jsonl                 one line per block, on disk as soon as it ends; margins.jsonl, traces.jsonl and
+                                     engines.jsonl beside it
+samples/environment.jsonl            one line per half second, written by the monitor process
 run.json                             `status: running` from the start, replaced at the end
 gates.json  metrics.csv  summary.csv  report.html  MANIFEST.sha256      at the end
 logs/                                what the engine processes printed
@@ -48,15 +49,17 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     ),
     "1.2.0": ("cells*.acceptance.totals",),
 }
-"""Version → places in run.json that it added (`fnmatch` patterns): an older file has nothing there, or null."""
-GROUNDS = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")
+"""Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
+null.
+"""
+EVIDENCE_FILES = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")
 
 
 class RunFolder:
-    """One run's files. All writes raise EnvironmentRefused where the disk is full or the folder not writable.
+    """The files of one run. Every write raises EnvironmentRefused where the disk is full or the folder is not writable.
 
-    A torn last line of a journal is cut off when it is read, so that writing can go on; where the folder was opened
-    `read_only`, it raises InvalidResult instead.
+    A process that died may have left an unfinished last line in a journal. Reading cuts that line off, so that writing
+    can go on. In a folder that was opened `read_only`, reading raises InvalidResult instead.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -64,6 +67,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, parent: Path, kind: str, label: str, source_sha256: str) -> RunFolder:
+        """A new folder below `parent`, named by time, kind, label, source tree and a random part."""
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         folder = cls(parent / f"{stamp}-{kind}-{label}-{source_sha256[:8]}-{secrets.token_hex(3)}")
         with disk(folder.path):
@@ -73,7 +77,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> RunFolder:
-        """An existing run. Raises UsageError where `path` is not one."""
+        """An existing run folder. Raises UsageError where `path` is not one."""
         if not (path / "config.resolved.yaml").is_file():
             raise UsageError(
                 f"{path} is not a run folder: it has no config.resolved.yaml", hint="give the folder a run printed"
@@ -82,11 +86,12 @@ class RunFolder:
 
     @property
     def id(self) -> str:
+        """The name of the folder."""
         return self.path.name
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Only one process may write into a run. Raises EnvironmentRefused while another one does."""
+        """Only one process at a time may write into a run. Raises EnvironmentRefused while another one does."""
         lock = FileLock(self.path / ".lock")
         try:
             lock.acquire(timeout=0)
@@ -98,15 +103,18 @@ class RunFolder:
             lock.release()
 
     def log(self, name: str) -> Path:
+        """The path of the log file called `name`."""
         return self.path / "logs" / name
 
     # ── before the loop ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def write_config(self, config: Config) -> None:
+        """Write config.resolved.yaml."""
         text = yaml.safe_dump({"schema": "specgate.config/v1", **to_plain(Config, config)}, sort_keys=False, width=120)
         self.write_text("config.resolved.yaml", text)
 
     def read_config(self) -> Config:
+        """The configuration, with `~` in paths expanded. Raises InvalidResult where the file holds anything else."""
         file = self.path / "config.resolved.yaml"
         try:
             data = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
@@ -120,20 +128,25 @@ class RunFolder:
         return replace(config, pair=replace(pair, target=pair.target.expanduser(), draft=draft))
 
     def write_json(self, name: str, data: object) -> None:
+        """Write `data` to the file called `name` in the run folder."""
         write_json(self.path / name, data)
 
     # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, block: Block) -> None:
+        """Append a block to the journal."""
         self._append("blocks.jsonl", to_plain(Block, block))
 
     def append_margin(self, margin: Margin) -> None:
+        """Append the top-2 logits of a divergence to the journal."""
         self._append("margins.jsonl", to_plain(Margin, margin))
 
     def append_trace(self, trace: BlockTrace) -> None:
+        """Append a traced block to the journal."""
         self._append("traces.jsonl", to_plain(BlockTrace, trace))
 
     def append_engine(self, point: str, facts: EngineFacts) -> None:
+        """Append the engine that measures the point with key `point`."""
         self._append("engines.jsonl", {"point": point, "facts": to_plain(EngineFacts, facts)})
 
     def engines(self) -> dict[str, EngineFacts]:
@@ -145,22 +158,25 @@ class RunFolder:
         return found
 
     def blocks(self) -> list[Block]:
+        """The blocks of the journal, in the order in which they were measured."""
         return [from_plain(Block, line, self.path) for line in self._lines("blocks.jsonl")]
 
     def margins(self) -> list[Margin]:
+        """The recorded top-2 logits of divergences."""
         return [from_plain(Margin, line, self.path) for line in self._lines("margins.jsonl")]
 
     def traces(self) -> dict[str, BlockTrace]:
-        """Cell key → its traced block, the newest where a resumed run has traced it again."""
+        """Cell key → its traced block; the newest one where a resumed run has traced it again."""
         read = [from_plain(BlockTrace, line, self.path) for line in self._lines("traces.jsonl")]
         return {trace.cell: trace for trace in read}
 
     @property
     def watch_file(self) -> Path:
+        """The file that the monitor process appends its samples to."""
         return self.path / "samples" / "environment.jsonl"
 
     def samples(self) -> list[Sample]:
-        """What the watch saw, in the order in which it was written."""
+        """What the monitor process observed, in the order in which it was written."""
         return [from_plain(Sample, line, self.path) for line in self._lines("environment.jsonl")]
 
     def journal(self) -> Journal:
@@ -168,7 +184,9 @@ class RunFolder:
         return Journal(self.blocks(), self.margins(), self.engines(), self.traces(), self.samples())
 
     def _append(self, name: str, data: object) -> None:
-        """One line, on disk before the next block starts: a kill -9 costs at most the block in flight."""
+        """Append one line and flush it to disk before the next block starts: a kill -9 loses at most the block in
+        flight.
+        """
         file = self.path / "samples" / name
         with disk(file), file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n")
@@ -189,18 +207,23 @@ class RunFolder:
         if torn and self.read_only:
             raise InvalidResult(f"{file}:{len(lines) + 1}: an unfinished line", hint="continue the run with --resume")
         if torn:
-            # The last line has no newline: it was being written when the process died. Cut it, so appending can go on.
+            # The last line has no newline: it was being written when the process died. Cut it off, so that the next
+            # line starts on its own.
             with disk(file), file.open("r+b") as out:
                 out.truncate(file.stat().st_size - len(torn.encode()))
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def write_run(self, run: Run, extra: Mapping[str, object] | None = None) -> None:
-        """run.json: header, the whole `core.Run`, and `extra` (per-cell blocks for outside readers)."""
+        """Write run.json: a header, the whole `core.Run`, and `extra` (per-cell data for outside readers)."""
         header = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION}
         self.write_json("run.json", {**header, **to_plain(Run, run), **(extra or {})})
 
     def read_run(self) -> Run:
+        """The run in run.json.
+
+        Raises UsageError where there is no such file, and InvalidResult where it is not JSON or has another schema.
+        """
         file = self.path / "run.json"
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
@@ -213,17 +236,19 @@ class RunFolder:
             raise InvalidResult(f"{file}: schema: {schema!r}; this specgate reads {SCHEMA!r}")
         return from_plain(Run, data, file)
 
-    def ground_hashes(self) -> dict[str, str]:
-        """File → SHA-256 of what a report may rest on: finished before any report is written."""
-        found = (p for pattern in GROUNDS for p in sorted(self.path.glob(pattern)))
+    def evidence_hashes(self) -> dict[str, str]:
+        """File → SHA-256, for the files that reports may rest on. They are finished before any report is written."""
+        found = (p for pattern in EVIDENCE_FILES for p in sorted(self.path.glob(pattern)))
         return {p.relative_to(self.path).as_posix(): sha256_of(p) for p in found}
 
     def write_manifest(self) -> None:
+        """Write MANIFEST.sha256, with the hash of every file of the run."""
         files = sorted(p for p in self.path.rglob("*") if p.is_file() and p.name not in ("MANIFEST.sha256", ".lock"))
         lines = [f"{sha256_of(p)}  {p.relative_to(self.path).as_posix()}\n" for p in files]
         self.write_text("MANIFEST.sha256", "".join(lines))
 
     def write_text(self, name: str, text: str) -> None:
+        """Write `text` to the file called `name` in the run folder."""
         write_text(self.path / name, text)
 
 

@@ -1,4 +1,4 @@
-"""Writing whole files: never half of one, errors of the disk by name, the home folder as `~`."""
+"""Write files whole or not at all, turn disk errors into refusals, and write the home folder as `~`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.
 
 
 def without_home(text: str) -> str:
-    """`text` with the home folder written `~`: runs are shared."""
+    """`text` with the home folder written as `~`, because runs are shared with others."""
     return _HOME.sub("~", text) if _HOME else text
 
 
 def write_text(file: Path, text: str) -> None:
-    """Atomically: a reader sees the old file or the new one, never half of it. The folder is made where there is none.
+    """Write `text` atomically: a reader sees the old file or the new one, never half of it. Missing folders are made.
 
-    Raises EnvironmentRefused where the disk is full or the folder not writable.
+    Raises EnvironmentRefused where the disk is full or the folder is not writable.
     """
     temporary = file.with_name(file.name + ".tmp")
     with disk(file.parent):
@@ -34,13 +34,13 @@ def write_text(file: Path, text: str) -> None:
 
 
 def write_json(file: Path, data: object) -> None:
-    """As `write_text`. NaN and infinity, which JSON does not have, raise ValueError."""
+    """Write `data` as `write_text` does. Raises ValueError for NaN and infinity, which JSON does not have."""
     write_text(file, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 @contextmanager
 def disk(path: Path) -> Iterator[None]:
-    """Errors of writing `path` become EnvironmentRefused."""
+    """Turn errors from writing `path` into EnvironmentRefused."""
     try:
         yield
     except OSError as error:
@@ -52,4 +52,5 @@ def disk(path: Path) -> Iterator[None]:
 
 
 def sha256_of(file: Path) -> str:
+    """SHA-256 of the file's content, in hexadecimal."""
     return hashlib.sha256(file.read_bytes()).hexdigest()

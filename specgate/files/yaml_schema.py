@@ -1,6 +1,6 @@
-"""From a YAML document to a checked form: every problem of the file at once, each with `file:line: key: value: …`.
+"""Check a YAML document against a form, and report every problem of the file at once as `file:line: key: value: …`.
 
-Imports pydantic, so only modules that are themselves imported late may import this one.
+This module imports pydantic, which is slow to import, so only modules that are themselves imported late may import it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from specgate.files.yamlfile import Document, KeyPath, dotted
 
 
 class Form(BaseModel):
-    """The base of every form: no unknown keys, and no conversion ("3" is not 3, `yes` is not 1)."""
+    """Base of every form: unknown keys are refused and nothing is converted ("3" is not 3, `yes` is not 1)."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -25,14 +25,14 @@ F = TypeVar("F", bound=Form)
 
 
 class Problem(NamedTuple):
-    """`key` is wrong because of `why`; `value` is shown where the document has one there."""
+    """`key` is wrong for the reason `why`. The document's value is shown where there is one."""
 
     key: KeyPath
     why: str
 
 
 def parse(form: type[F], document: Document, known: Sequence[Problem] = ()) -> F:
-    """The document as `form`. Raises UsageError that lists every problem, those already `known` among them."""
+    """The document as `form`. Raises UsageError that lists every problem, including those already `known`."""
     try:
         parsed = form.model_validate(document.data)
     except ValidationError as error:
@@ -44,7 +44,7 @@ def parse(form: type[F], document: Document, known: Sequence[Problem] = ()) -> F
 
 
 def refusal(document: Document, problems: Sequence[Problem]) -> UsageError:
-    """One UsageError for all `problems`, in the order in which they stand in the file."""
+    """One UsageError for all `problems`, in the order of the file."""
     lines = [line for _, line in sorted((document.where(p.key), _line(document, p)) for p in problems)]
     if len(lines) == 1:
         return UsageError(lines[0])
@@ -52,7 +52,7 @@ def refusal(document: Document, problems: Sequence[Problem]) -> UsageError:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'? ` where something known is close to `word`, then what is known."""
+    """`did you mean 'x'? ` where a known name is close to `word`, followed by all known names."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1)
     return (f"did you mean {close[0]!r}? " if close else "") + f"known: {', '.join(names)}"
@@ -76,14 +76,14 @@ _ABSENT = object()
 def _value(data: object, key: KeyPath) -> object:
     for part in key:
         try:
-            data = data[part]  # type: ignore[index]  # walks whatever the YAML held; a miss is an answer
+            data = data[part]  # type: ignore[index]  # the YAML may hold anything here; a failed lookup means absent
         except (KeyError, IndexError, TypeError):
             return _ABSENT
     return data if key else _ABSENT
 
 
 def _why(form: type[BaseModel], error: Any) -> str:
-    """pydantic's finding in our words; `error` is one of its ErrorDetails."""
+    """pydantic's message in our words. `error` is one of its ErrorDetails."""
     context = error.get("ctx", {})
     match error["type"]:
         case "extra_forbidden":
@@ -102,7 +102,7 @@ def _why(form: type[BaseModel], error: Any) -> str:
 
 
 def _keys_at(form: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
-    """The keys that the form at `loc` below `form` knows."""
+    """The keys that are known at the place `loc` inside `form`."""
     for part in loc:
         if isinstance(part, str):
             form = _form_in(form.model_fields[_field_of(form, part)].annotation) or form

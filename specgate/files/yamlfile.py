@@ -1,6 +1,6 @@
-"""YAML that remembers where every key stood, so that an error found much later can still say `file:line`.
+"""YAML that remembers where every key stood, so that an error found much later can still name `file:line`.
 
-Plain data only: mappings with text keys, no key twice, no anchors, aliases or tags of Python objects.
+Plain data only: keys are text, no key is there twice, and there are no anchors, aliases or tags of Python objects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KeyPath = tuple[str | int, ...]
 
 
 class Mark(NamedTuple):
-    """Where a key stands; `line` counts from 1."""
+    """The place of a key; `line` counts from 1."""
 
     file: Path
     line: int
@@ -26,9 +26,10 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML file, or several laid over each other: `marks` has the place of every key and list item.
+    """One YAML file, or several merged into one.
 
-    `head` is the text of the file's first line where that is a comment, else None.
+    `head`: the text of the file's first line where that is a comment, else None.
+    `marks`: the place of every key and list item.
     """
 
     path: Path
@@ -37,18 +38,20 @@ class Document:
     marks: Mapping[KeyPath, Mark]
 
     def where(self, key: KeyPath) -> Mark:
-        """The place of `key`, or of the nearest key around it that is there."""
+        """The place of `key`, or of the nearest enclosing key that exists."""
         while key and key not in self.marks:
             key = key[:-1]
         return self.marks[key]
 
     def over(self, base: Document) -> Document:
-        """This document laid over `base`: mappings are merged key by key, everything else, lists too, is replaced."""
+        """This document merged over `base`: mappings are merged key by key, everything else, lists included, is
+        replaced.
+        """
         return Document(self.path, self.head, _merge(base.data, self.data), {**base.marks, **self.marks})
 
 
 def load(path: Path) -> Document:
-    """Read one YAML mapping. Raises UsageError with file and line."""
+    """Read a YAML file that holds one mapping. Raises UsageError with file and line."""
     text = _read(path)
     try:
         marks, data = _parse(path, text)
@@ -76,7 +79,9 @@ def _parse(path: Path, text: str) -> tuple[dict[KeyPath, Mark], dict[str, object
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader without anchors and aliases: `extends` is how scenarios share, and cyclic data cannot arise."""
+    """SafeLoader without anchors and aliases. Scenarios share through `extends` instead, and cyclic data cannot
+    arise.
+    """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's stubs leave it untyped
@@ -99,7 +104,7 @@ def _read(path: Path) -> str:
 
 
 def _marks(node: yaml.Node, path: Path, key: KeyPath) -> Iterator[tuple[KeyPath, Mark]]:
-    """Every key below `node` with its place. Raises UsageError for keys that are not text or stand twice."""
+    """Every key below `node` with its place. Raises UsageError for keys that are not text or are there twice."""
     if isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             yield (*key, i), Mark(path, item.start_mark.line + 1)

@@ -1,5 +1,5 @@
-"""The read bandwidth of this machine's memory: measured once, stored beside the noise passport, picked up by every run
-that begins later.
+"""The read bandwidth of this machine's memory. It is measured once and stored beside the noise passport; every run that
+begins later uses it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ REPEATS: Final = 30
 
 
 def measure() -> Bandwidth:
-    """Of the device that the default engine decodes on.
+    """Measure the memory of the device that the default engine decodes on.
 
-    Raises EnvironmentRefused where no back end can read it, or what was read is not the GPU that would be measured.
+    Raises EnvironmentRefused where no back end can read it, or where the memory read is not that of the GPU to be
+    measured.
     """
     found = [(a.rank, name, b) for name, (b, a) in plugins.backends_available().items() if a.usable]
     readers = [b for _, _, b in sorted(found, key=lambda entry: entry[:2]) if isinstance(b, ReadsMemory)]
@@ -50,17 +51,19 @@ def measure() -> Bandwidth:
 
 
 def file_of(out: Path) -> Path:
-    """Of this machine's GPU, or of its CPU where it has none, beside the folder of runs `out`."""
+    """The file for this machine's GPU, or for its CPU where it has no GPU, beside the folder of runs `out`."""
     passport = noise_passport.file_of(out)
     return passport.with_name(f"{passport.stem}-bandwidth.json")
 
 
 def bandwidth_of(out: Path) -> Bandwidth | None:
-    """None where it has not been measured. Raises InvalidResult where the file holds something else."""
+    """The stored bandwidth; None where it has not been measured. Raises InvalidResult where the file holds anything
+    else.
+    """
     return read_record(Bandwidth, file_of(out), SCHEMA)
 
 
 def store(found: Bandwidth, out: Path) -> Path:
-    """The file that `found` was written to. Raises EnvironmentRefused where it cannot be."""
+    """Store `found`, and return the file. Raises EnvironmentRefused where it cannot be written."""
     write_record(Bandwidth, found, file_of(out), SCHEMA)
     return file_of(out)

@@ -1,6 +1,6 @@
-"""Is this machine fit to measure on? One check per line: what was found, what would be right. Nothing is changed.
+"""Is this machine fit to measure on? Each check says what was found and what would be right. Nothing is changed.
 
-What the policy's `environment` rule rejects in a run is rejected here; the rest warns.
+A check rejects what the policy's `environment` rule would reject in a run. All other checks only warn.
 """
 
 from __future__ import annotations
@@ -20,19 +20,25 @@ from specgate.machine.host import HostProbe, cpu_quota, frequency_governors, usa
 from specgate.machine.nvml import GpuProbe, NvmlMissing
 
 LOOK_S = 0.5
-"""How long the host is looked at, to see what others use of it."""
+"""Seconds for which the host is observed to see how much of its CPUs others use."""
 NEAR_SLOWDOWN_C = 10
+"""A GPU within this many °C of its slow-down temperature is warned about."""
 LITTLE_MEMORY = 2 << 30
+"""Bytes of free host memory below which a check warns."""
 STEADY_READS = 0.02
-"""Spread of the memory's read bandwidth."""
+"""The largest spread (interquartile range over median) of memory reads on a machine at rest."""
 MUST_BE_READ = ("processes", "clock_event_reasons")
+"""GPU readings without which a disturbance cannot be detected."""
 
 Level = Literal["ok", "warn", "reject"]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`right` says what would be right, and how to get there where that is not in the words."""
+    """One line of the doctor's report.
+
+    `right`: what would be right, and how to get there where that does not go without saying.
+    """
 
     name: str
     found: str
@@ -42,7 +48,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the policy asks of the machine. Without an `environment` rule nothing rejects."""
+    """What the policy asks of the machine. Without an `environment` rule, no check rejects.
+
+    `gpu`: whether the rule asks for a GPU that NVML can read.
+    `max_other_cpu_share`: the largest share of the CPUs that others may use, 0 to 1.
+    `required`: whether the rule is required.
+    """
 
     gpu: bool
     max_other_cpu_share: float
@@ -50,6 +61,7 @@ class Limits:
 
     @classmethod
     def of(cls, policy: Policy) -> Limits:
+        """The limits that the policy's `environment` rule sets."""
         for rule in policy.rules:
             if rule.gate == "environment":
                 return cls(bool(rule.params["gpu"]), float(rule.params["max_other_cpu_share"]), rule.required)
@@ -57,15 +69,17 @@ class Limits:
 
     @property
     def gpu_level(self) -> Level:
+        """The level of a failed GPU check."""
         return "reject" if self.gpu and self.required else "warn"
 
     @property
     def host_level(self) -> Level:
+        """The level of a failed host check."""
         return "reject" if self.required else "warn"
 
 
 def examine(limits: Limits) -> list[Check]:
-    """Look at the host and at the GPU that would be measured; takes half a second."""
+    """Check the host, and the GPU that would be measured. Takes half a second."""
     probe = HostProbe(os.getpid())
     checks = list(examine_gpu(probe, limits))
     time.sleep(LOOK_S)
@@ -73,6 +87,7 @@ def examine(limits: Limits) -> list[Check]:
 
 
 def examine_gpu(probe: HostProbe, limits: Limits) -> Iterator[Check]:
+    """The checks of the GPU that would be measured. Without NVML there is one check, which says so."""
     right = "an NVIDIA GPU whose driver NVML can ask"
     try:
         with GpuProbe(inventory.visible_gpu_uuid(), probe.owner) as gpu:
@@ -81,7 +96,7 @@ def examine_gpu(probe: HostProbe, limits: Limits) -> Iterator[Check]:
         yield Check("NVML", str(missing), right, limits.gpu_level if limits.gpu else "ok")
         return
     yield Check("NVML", f"{settings['name']}, driver {settings['driver']}, {reading.uuid}", right, "ok")
-    yield from truth_checks(reading, limits)
+    yield from plausibility_checks(reading, limits)
     yield from state_checks(reading, settings, limits)
     yield from setting_checks(reading, settings, limits)
 
@@ -89,17 +104,17 @@ def examine_gpu(probe: HostProbe, limits: Limits) -> Iterator[Check]:
 # ── the GPU ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def truth_checks(gpu: GpuReading, limits: Limits) -> Iterator[Check]:
-    """May the rest be believed?"""
+def plausibility_checks(gpu: GpuReading, limits: Limits) -> Iterator[Check]:
+    """Can the other readings be believed?"""
     zeros = ", ".join(gpu.zeros)
     level = limits.gpu_level if zeros else "ok"
     yield Check("NVML's figures", f"0 for {zeros}" if zeros else "plausible", "no 0 where 0 is impossible", level)
     if refused := [f"{name}: {gpu.unread[name]}" for name in MUST_BE_READ if name in gpu.unread]:
-        yield Check("NVML's answers", "; ".join(refused), "processes and clock events are told", limits.gpu_level)
+        yield Check("NVML's answers", "; ".join(refused), "NVML gives processes and clock events", limits.gpu_level)
 
 
 def state_checks(gpu: GpuReading, settings: Mapping[str, Any], limits: Limits) -> Iterator[Check]:
-    """What comes and goes: processes, slow-downs, heat, memory errors."""
+    """What comes and goes: processes, slow-downs, heat and memory errors."""
     if gpu.processes is not None:
         who = ", ".join(f"pid {p.pid} ({p.name or p.owner})" for p in gpu.processes if p.owner != "ours")
         yield Check("GPU processes", who or "none", "none: end them, or wait", limits.gpu_level if who else "ok")
@@ -124,14 +139,14 @@ def state_checks(gpu: GpuReading, settings: Mapping[str, Any], limits: Limits) -
 
 
 def setting_checks(gpu: GpuReading, settings: Mapping[str, Any], limits: Limits) -> Iterator[Check]:
-    """What an administrator has set. Never changed here; the command is printed instead."""
+    """What an administrator has set. It is never changed here; the command that would change it is printed."""
     limit, default = gpu.power_limit_mw, gpu.default_power_limit_mw
     if limit and default:
         right = f"{default / 1000:.0f} W: nvidia-smi -i {gpu.uuid} -pl {default / 1000:.0f}"
         yield Check("power limit", f"{limit / 1000:.0f} W", right, limits.gpu_level if limit < default else "ok")
     for name, right, wanted in (
-        ("ecc", "on: times of a GPU without it are another GPU's", True),
-        ("mig", "off: a slice is not the GPU", False),
+        ("ecc", "on: times without ECC cannot be compared with times with it", True),
+        ("mig", "off: a MIG slice is not the whole GPU", False),
         ("persistence", f"on: nvidia-smi -i {gpu.uuid} -pm 1", True),
     ):
         if settings[name] is not None:
@@ -146,7 +161,7 @@ _LABELS = {"ecc": "ECC", "mig": "MIG", "persistence": "persistence mode"}
 
 
 def bandwidth_check(found: Bandwidth) -> Check:
-    """What was measured; a wide spread means that others read the memory too."""
+    """The measured bandwidth. A wide spread means that others read the memory at the same time."""
     said = f"{found.bytes_per_s / 1e9:,.0f} GB/s (median of {found.repeats} reads of {found.size / 1e9:.1f} GB)"
     right = f"quartiles at most {STEADY_READS:.0%} apart: let the machine come to rest"
     level: Level = "ok" if found.spread <= STEADY_READS else "warn"
@@ -157,6 +172,7 @@ def bandwidth_check(found: Bandwidth) -> Check:
 
 
 def host_checks(host: HostReading, limits: Limits) -> Iterator[Check]:
+    """The checks of the host's CPUs and memory."""
     cpus = len(usable_cpus())
     share, ceiling = host.other_cpu_share, limits.max_other_cpu_share
     if share is None:

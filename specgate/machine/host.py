@@ -1,4 +1,4 @@
-"""The host: how much of its CPUs others use, and whose a process is. Nothing is changed."""
+"""The host: how much of its CPUs others use, and who owns a process. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from specgate.core.conditions import GpuProcess, HostReading
 
 
 class HostProbe:
-    """Readings of the host around one process (the harness) and everything that it has started."""
+    """Reads the host. "Ours" are one process (the harness, by its number) and everything that it has started."""
 
     def __init__(self, harness: int) -> None:
         self._harness = harness
         self._spent: dict[int, float] = {}
-        """Process number → CPU seconds, of every process that is or was ours."""
+        """Process number → CPU seconds, for every process that is or was one of ours."""
         self._refresh()
         self._before = self._totals()
 
     def read(self) -> HostReading:
-        """`other_cpu_share` is over the time since the previous reading, or since the probe was made."""
+        """One reading. Its `other_cpu_share` covers the time since the previous reading, or since the probe was
+        made.
+        """
         self._refresh()
         before, now = self._before, self._totals()
         self._before = now
@@ -37,7 +39,10 @@ class HostProbe:
         )
 
     def owner(self, pid: int) -> GpuProcess:
-        """Whose process `pid` is. One of ours stays ours when it has ended: the driver lists it a little longer."""
+        """Who owns the process with number `pid`.
+
+        One of ours stays ours after it has ended, because the driver lists it a little longer.
+        """
         if pid in self._spent:
             return GpuProcess(pid, "ours")
         try:
@@ -61,12 +66,12 @@ class HostProbe:
             self._spent[process.pid] = times.user + times.system
 
     def _totals(self) -> tuple[float, float, float]:
-        """Seconds: now, busy time of the usable CPUs, CPU time of ours."""
+        """Seconds: the time now, busy time of the usable CPUs, and CPU time of our processes."""
         usable = usable_cpus()
         busy = 0.0
         for cpu, times in enumerate(psutil.cpu_times(percpu=True)):
             if cpu in usable:
-                # Guest time is part of user time already; time waited for a disk is idle time.
+                # Guest time is already part of user time. Time spent waiting for a disk counts as idle.
                 idle = times.idle + getattr(times, "iowait", 0.0)
                 guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
                 busy += sum(times) - idle - guest
@@ -74,13 +79,16 @@ class HostProbe:
 
 
 def usable_cpus() -> set[int]:
+    """Indices of the CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
     return set(range(os.cpu_count() or 1))
 
 
 def frequency_governors() -> set[str]:
-    """The frequency policies of the usable CPUs; empty where the host does not show them, as in most guests."""
+    """The frequency governors of the usable CPUs; empty where the host does not show them, as in most virtual
+    machines.
+    """
     found = set()
     for cpu in usable_cpus():
         try:
@@ -91,7 +99,7 @@ def frequency_governors() -> set[str]:
 
 
 def cpu_quota() -> float | None:
-    """CPUs' worth of time that the control group allows; None where it is not limited."""
+    """How many CPUs' worth of time the control group allows; None where there is no limit."""
     try:
         limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if limit == "max" else int(limit) / int(period)

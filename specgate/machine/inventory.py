@@ -1,4 +1,4 @@
-"""What this run happens on: host, packages, source tree, GPUs. Every probe is guarded; nothing is changed.
+"""What this run happens on: host, packages, source tree and GPUs. Every probe is guarded, and nothing is changed.
 
 Imports neither torch nor cupy: versions come from package metadata, GPU facts from NVML (by UUID, never by index).
 """
@@ -29,7 +29,7 @@ _SOURCE_SUFFIXES = {".py", ".cu", ".cuh", ".yaml", ".html", ".js", ".sh", ".toml
 
 
 def environment() -> dict[str, object]:
-    """JSON-ready facts; a fact that cannot be read is None."""
+    """JSON-ready facts for env.json. A fact that cannot be read is None."""
     return {
         "host": _host(),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
@@ -43,7 +43,7 @@ def environment() -> dict[str, object]:
 
 
 def source_tree_sha256() -> str:
-    """SHA-256 over path and content of every source file of the package, in path order."""
+    """SHA-256 over path and content of every source file of the package, in the order of the paths."""
     root = Path(specgate.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(_source_files(root)):
@@ -52,7 +52,7 @@ def source_tree_sha256() -> str:
 
 
 def _source_files(root: Path) -> list[Path]:
-    # os.walk with followlinks, since four sub-packages are links.
+    # os.walk with followlinks, because four sub-packages are links to folders.
     found = []
     for folder, _, names in os.walk(root, followlinks=True):
         found += [Path(folder, n) for n in names if Path(n).suffix in _SOURCE_SUFFIXES]
@@ -60,7 +60,7 @@ def _source_files(root: Path) -> list[Path]:
 
 
 def has_cuda_gpu() -> bool:
-    """Whether a GPU is there and CUDA programs are allowed to see it."""
+    """Whether there is a GPU and CUDA programs are allowed to see it."""
     return os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and bool(gpus())
 
 
@@ -83,16 +83,16 @@ def gpus() -> list[dict[str, object]]:
 
 
 def compute_capability() -> tuple[int, int] | None:
-    """(major, minor) of the GPU that CUDA programs see first; None where there is none or it cannot be told."""
+    """(major, minor) of the GPU that CUDA programs see first; None where there is none or it cannot be read."""
     gpu = visible_gpu()
     major, _, minor = str((gpu and gpu["compute_capability"]) or "").partition(".")
     return (int(major), int(minor)) if minor else None
 
 
 def visible_gpu() -> dict[str, object] | None:
-    """The entry of `gpus` that CUDA programs see first, so the one that is measured; None where there is none.
+    """The entry of `gpus` that CUDA programs see first, which is the one measured; None where there is none.
 
-    NVML counts GPUs in PCI order, as CUDA does among equal ones or under CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    NVML counts GPUs in PCI order. CUDA does so among equal GPUs, and always under CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
     first, *_ = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
     for index, gpu in enumerate(gpus()):
@@ -102,7 +102,7 @@ def visible_gpu() -> dict[str, object] | None:
 
 
 def visible_gpu_uuid() -> str | None:
-    """Of the GPU that is measured; None where there is none or its driver does not say."""
+    """The UUID of the GPU that is measured; None where there is none or its driver does not give it."""
     uuid = (visible_gpu() or {}).get("uuid")
     return uuid if isinstance(uuid, str) else None
 
@@ -143,6 +143,7 @@ def _host() -> dict[str, object]:
 
 
 def cpu_model() -> str | None:
+    """The name of the CPU; None where the host does not show it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -170,6 +171,6 @@ def _git() -> dict[str, object]:
         return done.stdout.strip() if done.returncode == 0 else None
 
     if git("ls-files", "--error-unmatch", "specgate/__init__.py") is None:
-        return {"commit": None, "dirty": None}  # installed: the repository around it, if any, is somebody else's
+        return {"commit": None, "dirty": None}  # an installed package: a repository around it would be another project
     status = git("status", "--porcelain", "--untracked-files=no")
     return {"commit": git("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}

@@ -1,8 +1,8 @@
-"""Samples of host and GPU while a run goes on, taken by a process of its own.
+"""Samples host and GPU while a run goes on, in a process of its own.
 
-The harness's thread that waits for a block never samples, and the engine's process knows nothing of it. The watch
-appends to `samples/environment.jsonl`, one line per sample, at the lowest priority. It cannot harm a run: where it
-fails, samples are missing, and the gate `environment` says so.
+The harness's thread that waits for a block takes no samples, and the engine's process does not know about it. The
+monitor process appends to `samples/environment.jsonl`, one line per sample, at the lowest priority. It cannot harm a
+run: where it fails, samples are missing, and the gate `environment` says so.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from specgate.machine.host import HostProbe
 from specgate.machine.nvml import GpuProbe, NvmlMissing
 
 INTERVAL_S = 0.5
+"""Seconds between two samples."""
 _START_S, _STOP_S = 20.0, 5.0
 
 
@@ -39,6 +40,7 @@ class Sampler:
             self._nvml = str(missing)
 
     def sample(self) -> Sample:
+        """The machine at this moment."""
         monotonic, wall = time.monotonic_ns(), time.time_ns()
         host = self._host.read()
         return Sample(
@@ -46,12 +48,13 @@ class Sampler:
         )
 
     def close(self) -> None:
+        """Close the connection to the driver."""
         if self._gpu is not None:
             self._gpu.close()
 
 
 def snapshot(uuid: str | None) -> dict[str, object]:
-    """One sample of this moment, JSON-ready, for the environment record."""
+    """One sample of this moment, JSON-ready, for env.json."""
     sampler = Sampler(0, os.getpid(), uuid)
     try:
         sample = asdict(sampler.sample())
@@ -62,7 +65,9 @@ def snapshot(uuid: str | None) -> dict[str, object]:
 
 @contextmanager
 def watching(file: Path, worker_generation: int, uuid: str | None, interval_s: float = INTERVAL_S) -> Iterator[None]:
-    """Sample into `file` while the body runs; the first sample is taken before it begins, the last after it."""
+    """Sample into `file` while the body runs. The first sample is taken before the body begins, the last one after it
+    ends.
+    """
     context = mp.get_context("spawn")
     conn, child = context.Pipe()
     process = context.Process(
@@ -91,9 +96,9 @@ def watching(file: Path, worker_generation: int, uuid: str | None, interval_s: f
 def _serve(
     conn: Connection, file: Path, worker_generation: int, harness: int, uuid: str | None, interval_s: float
 ) -> None:
-    """The child's life: one sample at once, then one per interval, a last one when told to stop."""
+    """The monitor process: one sample at once, one per interval, and a last one when it is told to stop."""
     for name in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+        signal.signal(name, signal.SIG_IGN)  # the parent handles Ctrl-C and stops this process
     with suppress(OSError):
         os.nice(19)
     sampler = Sampler(worker_generation, harness, uuid)
@@ -105,7 +110,7 @@ def _serve(
 
         take()
         conn.send(None)
-        with suppress(EOFError, OSError):  # the parent has gone
+        with suppress(EOFError, OSError):  # raised once the parent has ended
             while not conn.poll(interval_s):
                 take()
         take()
@@ -114,6 +119,8 @@ def _serve(
 
 
 def line_of(sample: Sample) -> str:
-    # The key that run folders have had from the beginning; pydantic, which knows it, would make this process heavy.
+    """The sample as one line of JSON."""
+    # `session` is the key in stored JSON (see `Sample`). It is written by hand, because importing pydantic, which knows
+    # about it, would make this process heavy.
     record = {"session" if key == "worker_generation" else key: value for key, value in asdict(sample).items()}
     return json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"

@@ -1,7 +1,8 @@
-"""The noise passport: what a machine can tell apart, measured with the same role in both places of every pair.
+"""The noise passport: which differences a machine can detect. It is measured with the same role at both positions of
+every pair (A/A).
 
-One JSON file per device, `noise/<first eight digits of the GPU's UUID, or cpu>.json`, in the folder that holds the
-folder of runs.
+There is one JSON file per device, `noise/<first eight digits of the GPU's UUID, or cpu>.json`, beside the folder of
+runs.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ SCHEMA = "specgate.noise/v1"
 
 @dataclass(frozen=True, slots=True)
 class CellNoise:
-    """Log-ratios of a role to itself.
+    """What the log-ratios of a role to itself show.
 
-    `sd`: of a pair, order and prompts apart. `order_effect`: half of what running second in a pair changes.
-    `drift_per_block`: trend of ln(time per step) from block to block. `mde`: see `effect`, at the schedule that was
-    calibrated with. `mean`, `low`, `high`: the A/A difference with its 95 % interval.
+    `sd`: standard deviation of a pair, without the effects of order and prompts.
+    `order_effect`: half of what running second in a pair changes.
+    `drift_per_block`: trend of ln(time per step) from block to block; per emitted token where a server shows no steps.
+    `mde`: minimum detectable effect (see `effect`) with the schedule of the calibration.
+    `mean`, `low`, `high`: the A/A difference with its 95 % interval.
     """
 
     __pydantic_config__: ClassVar = stored_keys(order_effect="slot_effect")
@@ -46,7 +49,13 @@ class CellNoise:
 
 @dataclass(frozen=True, slots=True)
 class Passport:
-    """`cells`: cell key → its noise. Accepted where every A/A difference above `margin_pct` is excluded."""
+    """What one machine was found to detect.
+
+    `created`: when.
+    `run`: the calibration run.
+    `margin_pct`: the difference that the calibration had to exclude, in percent.
+    `cells`: cell key → its noise.
+    """
 
     created: str
     run: str
@@ -57,23 +66,28 @@ class Passport:
 
     @property
     def accepted(self) -> bool:
+        """Whether every A/A difference above `margin_pct` was excluded."""
         return all(cell.state is State.PASS for cell in self.cells.values())
 
 
 def file_of(out: Path) -> Path:
-    """The passport of this machine, beside the folder of runs `out`."""
+    """The passport file of this machine, beside the folder of runs `out`."""
     gpu = inventory.visible_gpu() if inventory.has_cuda_gpu() else None
     name = str(gpu["uuid"]).removeprefix("GPU-")[:8] if gpu else "cpu"
     return out.resolve().parent / "noise" / f"{name}.json"
 
 
 def passport_of(out: Path) -> Passport | None:
-    """Raises InvalidResult where the file is not a passport."""
+    """This machine's passport; None where there is none. Raises InvalidResult where the file is not a passport."""
     return read_record(Passport, file_of(out), SCHEMA)
 
 
 def effect(sd: float, scenario: Scenario) -> float | None:
-    """Minimum detectable effect of a cell at the last look of `scenario`, as a ratio less 1; None: too few pairs."""
+    """Minimum detectable effect of a cell at the last look of `scenario`, as a ratio less 1; None where pairs are too
+    few.
+
+    `sd`: standard deviation of a pair, on the log scale.
+    """
     looks, sets = planned_looks(scenario), scenario.workload.prompt_sets
     pairs = looks[-1]
     if pairs < MIN_PAIRS:
@@ -94,7 +108,11 @@ def _effect(plan: Plan, cell: Cell, passport: Passport) -> float | None:
 
 
 def check_margins(policy: Policy, plan: Plan, passport: Passport | None) -> None:
-    """Raise UsageError, naming every one, where a rule's `margin_pct` is below what this machine can tell."""
+    """Check that this machine can detect every margin of the policy.
+
+    Raises UsageError that lists every rule whose `margin_pct` is below the minimum detectable effect of one of its
+    cells.
+    """
     if problems := list(_too_narrow(policy, plan, passport)):
         lines = [f"rule {rule.id}: margin_pct: {rule.params['margin_pct']}: {why}" for rule, why in problems]
         hint = "widen the margin to twice that effect, measure more pairs, or calibrate a quieter machine"
@@ -113,6 +131,7 @@ def _too_narrow(policy: Policy, plan: Plan, passport: Passport | None) -> Iterat
 
 
 def warnings(passport: Passport | None) -> tuple[str, ...]:
+    """What a reader of a run must know about the machine; empty without a passport and for an accepted machine."""
     if passport is None or passport.accepted:
         return ()
     worst = max(passport.cells.values(), key=lambda cell: cell.sd)

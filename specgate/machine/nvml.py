@@ -1,6 +1,7 @@
-"""One GPU through NVML: by UUID, every call guarded, nothing changed.
+"""One GPU through NVML: chosen by UUID, every call guarded, nothing changed.
 
-What a call refuses becomes None, with the driver's reason beside it, so that a judge can tell "fine" from "not told".
+A reading that the driver refuses is None, with the driver's reason beside it, so that "fine" and "not known" can be
+told apart.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ _SLOWDOWN_THRESHOLD = 1
 
 
 class NvmlMissing(Exception):
-    """There is no NVML here, or it does not know the GPU; the text says why."""
+    """NVML is missing or does not know the GPU; the text says why."""
 
 
 class GpuProbe:
-    """A connection to the driver and one GPU of it. Raises NvmlMissing where it cannot be made.
+    """A connection to the driver for one GPU. Raises NvmlMissing where there is none.
 
-    `uuid` is the GPU's that is measured, None where CUDA programs see none. `owner` tells whose a process number is.
+    `uuid`: the GPU that is measured; None where CUDA programs see none.
+    `owner`: says who owns a process number.
     """
 
     def __init__(self, uuid: str | None, owner: Callable[[int], GpuProcess]) -> None:
@@ -55,13 +57,14 @@ class GpuProbe:
         self.close()
 
     def close(self) -> None:
+        """Close the connection."""
         try:
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError:
-            return  # the driver has gone already
+            return  # the driver is already gone
 
     def read(self) -> GpuReading:
-        """Everything that a watch samples."""
+        """Everything that the monitor samples."""
         asked = _Asked(self._nvml, self._handle)
         processes = asked("processes", "ComputeRunningProcesses")
         drawing = asked("graphics_processes", "GraphicsRunningProcesses")
@@ -93,7 +96,7 @@ class GpuProbe:
         )
 
     def settings(self) -> dict[str, Any]:
-        """What stays as it is during a run; None where it is not told."""
+        """What does not change during a run; None where the driver does not say."""
         asked = _Asked(self._nvml, self._handle)
         ecc, mig = asked("ecc", "EccMode"), asked("mig", "MigMode")
         return {
@@ -109,7 +112,7 @@ class GpuProbe:
 
 
 class _Asked:
-    """Questions to one GPU; `refused` keeps the driver's reason for each that it did not answer."""
+    """Calls to NVML about one GPU. `refused` keeps the driver's reason for each call that failed."""
 
     def __init__(self, nvml: Any, handle: object) -> None:
         self._nvml, self._handle = nvml, handle

@@ -1,4 +1,4 @@
-"""When the self-test was last green, in a file beside the run folders; runs say so on their page."""
+"""When the self-test was last green, in a file beside the run folders. Every run records it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME: Final = "selftest.json"
 
 
 def write(runs: Path, checks: int) -> None:
-    """All `checks` came out as they must, with this source tree, now."""
+    """Record that all `checks` came out right, with this source tree, now."""
     runs.mkdir(parents=True, exist_ok=True)
     said = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -23,7 +23,7 @@ def write(runs: Path, checks: int) -> None:
 
 
 def last_green(runs: Path) -> str:
-    """One sentence for a run's page."""
+    """One sentence for a run's page: when the self-test was last green, and on which source tree."""
     try:
         said = json.loads((runs / NAME).read_text(encoding="utf-8"))
         time, tree, checks = said["time"], said["source_tree_sha256"], said["checks"]

@@ -1,4 +1,6 @@
-"""Files of shapes (which products an engine runs) and of tuned configurations (what was found for their weights)."""
+"""Files of shapes (which matrix products an engine runs) and of tuned configurations (what was found for their
+weights).
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class ShapeForm(Form):
+    """A `core.gemms.GemmShape` in a file."""
+
     tag: Text
     n: Count
     k: Count
@@ -36,16 +40,22 @@ class ShapeForm(Form):
 
 
 class ShapesForm(Form):
+    """A file of shapes."""
+
     schema_: Literal["specgate.gemm-shapes/v1"] = Field(alias="schema")
     shapes: Annotated[list[ShapeForm], Field(min_length=1)]
 
 
 class PointForm(Form):
+    """A `core.gemms.Point` in a file."""
+
     context: Count
     batch: Count
 
 
 class InStepsForm(Form):
+    """A `core.gemms.InSteps` in a file."""
+
     pair: Text
     points: Annotated[list[PointForm], Field(min_length=1)]
     k: Count
@@ -57,6 +67,8 @@ class InStepsForm(Form):
 
 
 class TunedGemmForm(Form):
+    """A `core.gemms.TunedGemm` in a file."""
+
     n: Count
     k: Count
     tags: Annotated[list[Text], Field(min_length=1)]
@@ -75,6 +87,8 @@ class TunedGemmForm(Form):
 
 
 class TunedForm(Form):
+    """A file of tuned configurations, for one kind of device."""
+
     schema_: Literal["specgate.tuned-gemms/v1"] = Field(alias="schema")
     device: Text
     compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")]
@@ -82,6 +96,7 @@ class TunedForm(Form):
 
     @model_validator(mode="after")
     def weights_once(self) -> TunedForm:
+        """Refuses a file with two entries for one weight."""
         seen = set[tuple[int, int]]()
         for gemm in self.gemms:
             if (gemm.n, gemm.k) in seen:
@@ -91,23 +106,24 @@ class TunedForm(Form):
 
 
 def read_shapes(file: Path) -> tuple[GemmShape, ...]:
-    """Raises UsageError with file, line, key, value and what would be right."""
+    """The shapes in `file`. Raises UsageError with file, line, key, value and what would be right."""
     form = parse(ShapesForm, load(file))
     return tuple(GemmShape(s.tag, s.n, s.k, s.m) for s in form.shapes)
 
 
 def write_shapes(file: Path, shapes: Iterable[GemmShape]) -> None:
-    """In place of what was there. Raises EnvironmentRefused where it cannot be written."""
+    """Write `shapes`, replacing the file. Raises EnvironmentRefused where it cannot be written."""
     write(file, {"schema": SHAPES, "shapes": [to_plain(GemmShape, shape) for shape in sorted(set(shapes))]})
 
 
 def read_tuned(file: Path) -> TunedGemms:
-    """Raises UsageError with file, line, key, value and what would be right."""
+    """The tuned configurations in `file`. Raises UsageError with file, line, key, value and what would be right."""
     form = parse(TunedForm, load(file))
     return TunedGemms(form.device, form.compute_capability, tuple(tuned_gemm(gemm) for gemm in form.gemms))
 
 
 def tuned_gemm(form: TunedGemmForm) -> TunedGemm:
+    """The checked form as a data class."""
     us, default_us = ({int(m): t for m, t in times.items()} for times in (form.us, form.default_us))
     at_rows = {int(m): config for m, config in form.at_rows.items()}
     steps = in_steps(form.in_steps) if form.in_steps else None
@@ -116,16 +132,18 @@ def tuned_gemm(form: TunedGemmForm) -> TunedGemm:
 
 
 def in_steps(form: InStepsForm) -> InSteps:
+    """The checked form as a data class."""
     points = tuple(Point(point.context, point.batch) for point in form.points)
     return InSteps(**{**dict(form), "points": points})
 
 
 def write_tuned(file: Path, tuned: TunedGemms) -> None:
-    """In place of what was there. Raises EnvironmentRefused where it cannot be written."""
+    """Write `tuned`, replacing the file. Raises EnvironmentRefused where it cannot be written."""
     write(file, {"schema": TUNED, **to_plain(TunedGemms, tuned)})
 
 
 def write(file: Path, data: object) -> None:
+    """Write `data` as JSON and make missing folders. Raises EnvironmentRefused where that cannot be done."""
     with disk(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
     RunFolder(file.parent).write_json(file.name, data)
@@ -137,5 +155,5 @@ def file_name(device: str) -> str:
 
 
 def user_file(device: str) -> Path:
-    """Where this user keeps what was tuned on `device`."""
+    """The file in which this user keeps what was tuned on `device`."""
     return cache_path() / "tuned" / file_name(device)

@@ -1,13 +1,13 @@
-"""Scenarios → `core.Plan`: every block of a run in running order; whether it fits, and how long it will take.
+"""Scenarios → `core.Plan`: every block of a run in running order, whether it fits, and how long it will take.
 
-Per point: warm-up rounds on the warm-up prompt sets (`Round.prompt_set` counts within that pool), then passes over the
-measured prompt sets, two rounds on each in a pass, until every set has had its `rounds`. A round runs every role once,
-`baseline` first or last. The direction flips from round to round and, so that it balances with a single round as well,
-from prompt set to prompt set:
+Per point, warm-up rounds run first, on the warm-up prompt sets (`Round.prompt_set` counts within that pool). Passes
+over the measured prompt sets follow. A pass gives every prompt set two rounds, and there are passes until every set has
+had its `rounds`. A round runs every role once, with `baseline` first or last. The direction flips from round to round.
+It also flips from prompt set to prompt set, so that it balances with a single round per set as well:
 
-    set 0: A B · B A    set 1: B A · A B    set 2: A B · B A    …    and again, in the next pass
+    set 0: A B · B A    set 1: B A · A B    set 2: A B · B A    …    and again in the next pass
 
-At the end of a pass every prompt has been measured equally often: a point can end there, if its gates are decided.
+At the end of a pass every prompt has been measured equally often. A point can end there if its gates have decided.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from specgate.errors import UsageError
 
 
 def build_plan(scenarios: Sequence[Scenario], backend: str) -> Plan:
+    """The plan of a run: the scenarios one after the other, and for each its points."""
     rounds = (r for s in scenarios for point in points_of(s, backend) for r in rounds_of(s, point))
     return Plan({s.name: s for s in scenarios}, tuple(rounds))
 
 
 def points_of(scenario: Scenario, backend: str) -> Iterator[Point]:
+    """The points of a scenario's grid."""
     for context in scenario.grid.context:
         for batch in scenario.grid.batch:
             yield Point(scenario.name, backend, context, batch)
 
 
 def rounds_of(scenario: Scenario, point: Point) -> Iterator[Round]:
+    """The rounds of a point, warm-up first, in running order."""
     workload, schedule = scenario.workload, scenario.schedule
     for prompt_set in range(workload.warmup_sets):
         for i in range(schedule.warmup_rounds):
@@ -43,6 +46,7 @@ def rounds_of(scenario: Scenario, point: Point) -> Iterator[Round]:
 
 
 def running_order(roles: tuple[Role, ...], turn: int) -> tuple[Role, ...]:
+    """The roles forward at an even `turn`, backward at an odd one."""
     return roles[::-1] if turn % 2 else roles
 
 
@@ -50,7 +54,7 @@ def running_order(roles: tuple[Role, ...], turn: int) -> tuple[Role, ...]:
 
 
 def positions_needed(scenario: Scenario, point: Point) -> int:
-    """Cached positions a slot may come to need: the prompt, what a block adds, and one verify pass beyond."""
+    """The most positions that a slot may have to cache: the prompt, what a block adds, and one verify pass beyond."""
     return point.context + room_needed(scenario)
 
 
@@ -60,10 +64,11 @@ def room_needed(scenario: Scenario) -> int:
 
 
 def check_limits(plan: Plan, limits: Mapping[str, int], pair: str) -> None:
-    """Refuse points that need more positions than the measured `pair` (its name) allows.
+    """Check that the pair called `pair` has enough positions for every point.
 
-    `limits`: scenario name → positions of the pair under that scenario's RoPE scaling. Raises UsageError that lists
-    every such point with the numbers and what would be right.
+    `limits`: scenario name → positions of the pair under that scenario's RoPE scaling.
+
+    Raises UsageError that lists every point that needs more, with the numbers and what would be right.
     """
     too_long = [p for p in plan.points if positions_needed(plan.scenarios[p.scenario], p) > limits[p.scenario]]
     if too_long:
@@ -92,10 +97,14 @@ def _too_long(scenario: Scenario, point: Point, limit: int, pair: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Seconds on one class of machine: right within a factor of two, good enough to choose what to run.
+    """Estimated seconds on one class of machine, right within a factor of two: good enough to choose what to run.
 
-    A target pass over `rows` tokens beside `cached` positions costs `step + row·rows + kilo_cached·cached/1024`; a
-    cycle adds `draft` per drafted token. `accept` is the chance that a draft is accepted, given the ones before it.
+    `open`: seconds to start an engine.
+    `prefill_kilo_token`: seconds per 1024 prompt tokens.
+    `step`, `row`, `kilo_cached`: a target pass over `rows` tokens with `cached` positions takes `step + row·rows +
+        kilo_cached·cached/1024` seconds.
+    `draft`: seconds per drafted token of a cycle.
+    `accept`: the probability that a draft token is accepted, given that all before it were.
     """
 
     open: float
@@ -107,27 +116,32 @@ class CostModel:
     accept: float = 0.75
 
     def step_s(self, role: Role, point: Point) -> float:
+        """Seconds of one step of `role`."""
         rows, cached = point.batch * (role.k + 1), point.batch * point.context
         return self.step + self.row * rows + self.kilo_cached * cached / 1024 + self.draft * role.k
 
     def acceptance_length(self, role: Role) -> float:
-        """1 + a + a² + … + aᵏ: the mean of a chain whose every link holds with chance a."""
+        """1 + a + a² + … + aᵏ: the mean acceptance length where each draft token is accepted with probability a."""
         return sum(self.accept**i for i in range(role.k + 1))
 
     def prefill_s(self, point: Point) -> float:
+        """Seconds to prefill all slots of `point`."""
         return self.prefill_kilo_token * point.batch * point.context / 1024
 
 
-# The demo pair under the torch reference engine: float32 on two CPU cores (fitted to measured steps of 1 to 16 rows),
-# bfloat16 on one data-centre GPU (eager kernels, so a step costs its launches whatever the number of rows; a guess).
 COST = {
     "cpu": CostModel(open=6, prefill_kilo_token=2.0, step=0.022, row=0.0042, kilo_cached=0.001, draft=0.002),
     "gpu": CostModel(open=20, prefill_kilo_token=0.05, step=0.015, row=0.0, kilo_cached=0.00005, draft=0.001),
 }
+"""Machine size → estimated costs, for the demo pair under the torch reference engine.
+
+`cpu`: float32 on two CPU cores, fitted to measured steps of 1 to 16 rows.
+`gpu`: bfloat16 on one data-centre GPU. This is a guess: eager kernels, so a step costs its launches whatever its rows.
+"""
 
 
 def round_seconds(scenario: Scenario, round_: Round, cost: CostModel) -> float:
-    """All blocks of a round, with their own prefills where the scenario is `full`."""
+    """Seconds of all blocks of a round, with their own prefills where the scenario is `full`."""
     prefill = cost.prefill_s(round_.point) if scenario.kind == "full" else 0.0
     return sum(prefill + _steps(scenario, role, cost) * cost.step_s(role, round_.point) for role in round_.order)
 
@@ -141,7 +155,9 @@ def _steps(scenario: Scenario, role: Role, cost: CostModel) -> float:
 
 
 def estimate_seconds(plan: Plan, cost: CostModel) -> dict[Point, float]:
-    """Per point, if no look ends it early: one engine start, prefills, and every block, warm-up included."""
+    """Seconds per point if no interim look ends it early: one engine start, prefills, and every block, warm-up
+    included.
+    """
     seconds = {}
     for point in plan.points:
         scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))

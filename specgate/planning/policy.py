@@ -1,9 +1,9 @@
 """Policy YAML → `core.Policy`: which gate judges which cells, with which numbers.
 
-`micro` names the micro scenarios that must be green before a full run, by name or by file; a policy without it means
-all that the machine runs by default. A rule has `id`, `gate` and `required`, the globs `scenario` and `role` (default:
-all), and beside them the gate's own parameters. What a gate takes is asked of the gate and passed in, so that a
-plug-in's parameters are checked like ours.
+`micro` names the micro scenarios that must be green before a full run, by name or by file. A policy without it means
+all micro scenarios that the machine runs by default. A rule has `id`, `gate` and `required`, the globs `scenario` and
+`role` (default: all), and the gate's own parameters beside them. Each gate says which parameters it takes, so that
+those of a plug-in are checked like the built-in ones.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from specgate.planning.scenario import find
 
 SHIPPED = Path(__file__).parents[1] / "gates" / "policies"
 FOR_CONTRASTS = SHIPPED / "contrast"
-"""Policies that judge one run against another (`specgate compare`), with gates of their own."""
+"""Policies that judge one run against another (`specgate compare`). They use contrast gates."""
 GateParams = Mapping[str, Mapping[str, type]]
-"""Gate name → the parameters a rule may set, with their types (`api.Gate.params`)."""
+"""Gate name → the parameters that a rule may set, with their types (`api.Gate.params`)."""
 
 Text = Annotated[str, Field(min_length=1)]
 
 
 class RuleForm(Form):
-    model_config = ConfigDict(extra="allow")  # a gate's own parameters, checked against what the gate takes
+    """A rule of a policy file."""
+
+    model_config = ConfigDict(extra="allow")  # the gate's own parameters; `_problems` checks them against the gate
 
     id: Text
     gate: Text
@@ -42,13 +44,18 @@ class RuleForm(Form):
 
 
 class PolicyForm(Form):
+    """A policy file."""
+
     schema_: Literal["specgate.policy/v1"] = Field(alias="schema")
     micro: Annotated[list[Text], Field(min_length=1)] | None = None
     rules: Annotated[list[RuleForm], Field(min_length=1)]
 
 
 def load_policy(path: Path, gates: GateParams) -> Policy:
-    """Read and check one file. Raises UsageError that lists every problem."""
+    """Read and check one policy file. Raises UsageError that lists every problem.
+
+    `gates`: the known gates and their parameters.
+    """
     document = load(path)
     form = parse(PolicyForm, document)
     if problems := [*_problems(form, gates), *_micro_problems(form, path)]:
@@ -57,7 +64,7 @@ def load_policy(path: Path, gates: GateParams) -> Policy:
 
 
 def micro_scenarios(policy: Policy) -> list[Scenario]:
-    """The scenarios that `policy.micro` names, a file seen from the policy's folder."""
+    """The scenarios that `policy.micro` names. File names are relative to the policy's folder."""
     return [_beside(name, policy.source_file) for name in policy.micro]
 
 
@@ -67,7 +74,7 @@ def _beside(name: str, policy_file: Path | None) -> Scenario:
 
 
 def find_policy(name_or_path: str, gates: GateParams, folder: Path = SHIPPED) -> Policy:
-    """A policy of `folder` by name, or any by file. Raises UsageError with the nearest name."""
+    """The policy of `folder` with this name, or the one in this file. Raises UsageError with the nearest name."""
     shipped = {p.stem: p for p in sorted(folder.glob("*.yaml"))}
     path = shipped.get(name_or_path, Path(name_or_path))
     if name_or_path not in shipped and not (path.suffix in (".yaml", ".yml") or path.is_file()):
@@ -77,7 +84,10 @@ def find_policy(name_or_path: str, gates: GateParams, folder: Path = SHIPPED) ->
 
 
 def near_tie_margin(policy: Policy) -> float:
-    """The top-2 logit gap below which two batch shapes need not agree, as the policy's `tokens` rules have it."""
+    """The top-2 logit gap below which two batch shapes need not agree; 0 where no rule of the policy sets one.
+
+    Of several `tokens` rules the smallest margin counts.
+    """
     margins = [float(rule.params.get("near_tie_margin", 0.0)) for rule in policy.rules if rule.gate == "tokens"]
     return min(margins, default=0.0)
 

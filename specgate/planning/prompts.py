@@ -1,7 +1,9 @@
-"""Prompts: real text of exactly the asked length, chosen by seed, no two alike; warm-up uses other files.
+"""Prompts: real text of exactly the requested length, chosen by seed, no two alike. Warm-up prompts use other
+documents.
 
-A prompt is a run of whole documents, each under a line with its path, cut at `context` tokens; the next prompt starts
-at the next document. Which documents come first depends on source and seed alone, not on the length asked for.
+A prompt is a sequence of whole documents, each below a line with its path, cut off at `context` tokens. The next prompt
+starts at the next document. The order of the documents depends only on the source and the seed, not on the requested
+length.
 """
 
 from __future__ import annotations
@@ -28,16 +30,19 @@ SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "prose": ("prose",),
     "mixed": ("code", "docs", "prose"),
 }
+"""Source of a workload → the kinds of text in it."""
 RANDOM: Final = "random"
-"""Uniform token ids: for pairs whose tokens mean nothing."""
+"""The source of uniformly random token ids, for pairs whose tokens have no meaning."""
 
 CHARACTERS_PER_TOKEN: Final = 16
-"""A generous bound: so much text per missing token is tokenised first, the whole document only if it falls short."""
+"""A generous upper bound. This much text per missing token is tokenised first, and the whole document only if that is
+too little.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Where a stretch of a prompt comes from: its `tokens` tokens start at `offset`, the document at its beginning."""
+    """Where a part of a prompt comes from: the first `tokens` tokens of a document, at index `offset` of the prompt."""
 
     corpus: str
     version: str
@@ -48,6 +53,8 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
+    """One prompt and the documents that it is made of."""
+
     token_ids: tuple[int, ...]
     excerpts: tuple[Excerpt, ...]
 
@@ -60,10 +67,12 @@ class PromptSet:
 
     @property
     def token_ids(self) -> tuple[tuple[int, ...], ...]:
+        """The token ids of every prompt."""
         return tuple(p.token_ids for p in self.prompts)
 
     @property
     def sha256(self) -> str:
+        """SHA-256 of all token ids of the set."""
         return sha256_of_ids(self.token_ids)
 
 
@@ -78,11 +87,11 @@ class Prompts:
 
     @property
     def sha256(self) -> str:
-        """Of all measured token ids."""
+        """SHA-256 of all measured token ids."""
         return sha256_of_ids(list(chain.from_iterable(s.token_ids for s in self.measured)))
 
     def describe(self) -> dict[str, object]:
-        """What a result says of its prompts: hashes and origins, no text."""
+        """What a result stores about its prompts: hashes and origins, but no text."""
         return {
             "source": self.source,
             "seed": self.seed,
@@ -95,10 +104,13 @@ class Prompts:
 
 
 def build_prompts(scenario: Scenario, context: int, batch: int, tokenizer_file: Path | None, vocab: int) -> Prompts:
-    """`prompt_sets` measured and `warmup_sets` warm-up sets of `batch` prompts of exactly `context` tokens.
+    """The prompt sets of one point: `prompt_sets` measured and `warmup_sets` warm-up sets of `batch` prompts each,
+    every prompt of exactly `context` tokens.
 
-    Raises UsageError for an unknown source, a missing tokenizer, a tokenizer of another vocabulary, and where the
-    source has fewer distinct prompts than asked for; EnvironmentRefused where the text has not been fetched.
+    `vocab`: the size of the target's vocabulary.
+
+    Raises UsageError for an unknown source, a missing tokenizer, a tokenizer with a larger vocabulary, and a source
+    with fewer different prompts than asked for. Raises EnvironmentRefused where the text has not been fetched.
     """
     w = scenario.workload
     if w.source == RANDOM:
@@ -120,6 +132,7 @@ def build_prompts(scenario: Scenario, context: int, batch: int, tokenizer_file: 
 def take_sets(
     scenario: Scenario, prompts: Iterator[Prompt], sets: int, batch: int, context: int
 ) -> tuple[PromptSet, ...]:
+    """`sets` sets of `batch` prompts each. Raises UsageError where there are fewer prompts."""
     taken = list(islice(prompts, sets * batch))
     if len(taken) < sets * batch:
         raise UsageError(
@@ -134,6 +147,10 @@ def take_sets(
 
 
 def load_tokenizer(scenario: Scenario, file: Path | None, vocab: int) -> Tokenizer:
+    """The tokenizer in `file`.
+
+    Raises UsageError where it is missing, not a tokenizer, or has more tokens than the vocabulary.
+    """
     from tokenizers import Tokenizer
 
     if file is None:
@@ -153,7 +170,7 @@ def load_tokenizer(scenario: Scenario, file: Path | None, vocab: int) -> Tokeniz
 
 
 def load_corpora(scenario: Scenario) -> list[list[Corpus]]:
-    """The corpora of each kind of text that the scenario's source is made of."""
+    """The corpora of each kind of text in the scenario's source."""
     from specgate.pairs.assets import TEXTS
     from specgate.pairs.corpus import wheel_corpus
     from specgate.pairs.fetch import require
@@ -171,7 +188,7 @@ def load_corpora(scenario: Scenario) -> list[list[Corpus]]:
 def text_prompts(
     kinds: Sequence[Sequence[Corpus]], pool: Pool, seed: int, context: int, tokenizer: Tokenizer
 ) -> Iterator[Prompt]:
-    """Prompts from the kinds of text in turn; a kind that runs out drops out."""
+    """Prompts from each kind of text in turn, until the last one runs out."""
     streams = [prompts_of_kind(corpora, pool, seed, context, tokenizer) for corpora in kinds]
     while streams:
         for stream in list(streams):
@@ -185,7 +202,7 @@ def text_prompts(
 def prompts_of_kind(
     corpora: Sequence[Corpus], pool: Pool, seed: int, context: int, tokenizer: Tokenizer
 ) -> Iterator[Prompt]:
-    """Prompts of `context` tokens until the documents run out; no document is used twice."""
+    """Prompts of `context` tokens until the documents run out. No document is used twice."""
     start = opening_ids(tokenizer)
     ids, excerpts = list(start), list[Excerpt]()
     for corpus, path in shuffled(corpora, pool, seed):
@@ -200,6 +217,7 @@ def prompts_of_kind(
 
 
 def shuffled(corpora: Sequence[Corpus], pool: Pool, seed: int) -> list[tuple[Corpus, str]]:
+    """The documents of a pool, in the order that the seed gives."""
     from specgate.pairs.corpus import pool_of
 
     found = [(corpus, path) for corpus in corpora for path in corpus.paths if pool_of(corpus.name, path) == pool]
@@ -210,7 +228,9 @@ def shuffled(corpora: Sequence[Corpus], pool: Pool, seed: int) -> list[tuple[Cor
 def excerpt_of(
     corpus: Corpus, path: str, offset: int, missing: int, tokenizer: Tokenizer
 ) -> tuple[Excerpt | None, list[int]]:
-    """At most `missing` tokens from the beginning of a document; (None, []) where the file is no document."""
+    """At most `missing` tokens from the beginning of a document, with their origin; (None, []) where the file is no
+    document.
+    """
     from specgate.pairs.corpus import load
 
     document = load(corpus, path)
@@ -226,7 +246,7 @@ def excerpt_of(
 
 
 def opening_ids(tokenizer: Tokenizer) -> list[int]:
-    """What the tokenizer puts before every text: a BOS token, or nothing."""
+    """The tokens that the tokenizer puts before every text: a BOS token, or none."""
     plain = tokenizer.encode("a", add_special_tokens=False).ids
     full = tokenizer.encode("a", add_special_tokens=True).ids
     return full[: full.index(plain[0])]
@@ -236,6 +256,7 @@ def opening_ids(tokenizer: Tokenizer) -> list[int]:
 
 
 def random_prompts(seed: str, context: int, vocab: int) -> Iterator[Prompt]:
+    """Endless prompts of uniformly random token ids."""
     generator = random.Random(seed)
     while True:
         yield Prompt(tuple(generator.choices(range(vocab), k=context)), ())

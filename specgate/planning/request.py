@@ -1,4 +1,4 @@
-"""The command line of a run, parsed but not yet understood."""
+"""The command line of a run: parsed, but not yet checked against scenarios, pairs and this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The command line of `micro` or `full`, parsed but not yet understood."""
+    """The command line of `micro` or `full`: parsed, but not yet checked against scenarios, pairs and this machine."""
 
     kind: Literal["micro", "full"]
     argv: tuple[str, ...]

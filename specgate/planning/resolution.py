@@ -1,4 +1,4 @@
-"""Request ─► Config: what a command line means on this machine, or what an earlier run has fixed."""
+"""Request → Config: what a command line means on this machine, or what an earlier run has fixed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,15 @@ FIXED_BY_A_RUN = (
     "perf_mode",
     "options",
 )
+"""Fields of a request that cannot be given together with `--resume`."""
 
 
 def resolve(request: Request) -> Config:
+    """The configuration of a new run.
+
+    Raises UsageError where a name or option is wrong, and EnvironmentRefused where the back end cannot run here or a
+    scenario needs a GPU and there is none.
+    """
     size = machine_size()
     backend = plugins.backend(request.backend) if request.backend else plugins.default_backend()
     availability = backend.available()
@@ -65,7 +71,10 @@ def resolve(request: Request) -> Config:
 
 
 def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:
-    """The command line's pair, else the scenarios'. Raises UsageError where they name several, or it names two."""
+    """The pair that the command line names, else the one that the scenarios name.
+
+    Raises UsageError where the scenarios name several pairs, or the command line names two.
+    """
     refuse_two_names(request.pair, request.target, request.draft)
     if request.pair is not None:
         return resolve_pair(request.pair, None, None)
@@ -76,7 +85,7 @@ def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:
 
 
 def read_back(request: Request) -> Config:
-    """The config of the run that is to go on. Raises UsageError for options that the run has fixed."""
+    """The configuration of the run to be continued. Raises UsageError for options that the run has fixed."""
     assert request.resume is not None
     if given := [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]:
         options = ", ".join("--" + name.removesuffix("s").replace("_", "-") for name in given)
@@ -89,15 +98,16 @@ def read_back(request: Request) -> Config:
 
 
 def machine_size() -> Literal["cpu", "gpu"]:
+    """Whether scenarios for a GPU or for a CPU run here by default."""
     return "gpu" if inventory.has_cuda_gpu() else "cpu"
 
 
 def fitted(scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool) -> list[Scenario]:
-    """The scenarios as they run on `pair`; `other_target`: the command line named it, not the scenarios."""
+    """The scenarios as they run on `pair`. With `other_target` the command line named the target, not the scenarios."""
     if other_target:
-        # A scenario's RoPE scaling stretches the pair it names; another target brings its own.
+        # A scenario's RoPE scaling is meant for the pair that the scenario names. Another target has its own.
         scenarios = [replace(s, rope=None) for s in scenarios]
     if pair.acceptance == "planted":
-        # No text means anything to a planted pair, and it has no tokenizer.
+        # Text has no meaning for a planted pair, and the pair has no tokenizer.
         scenarios = [replace(s, workload=replace(s.workload, source=RANDOM)) for s in scenarios]
     return list(scenarios)

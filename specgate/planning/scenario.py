@@ -1,8 +1,8 @@
 """Scenario YAML → `core.Scenario`.
 
-A scenario is one file; its name is the file's stem, its question the file's first line, a comment. `extends` names what
-it is laid over: a shipped base or scenario (`extends: base/cpu`), a file beside it (`extends: mine.yaml`), or a list of
-them, the last on top. Mappings are merged, lists replaced.
+A scenario is one file. Its name is the file's stem, and its question is the file's first line, a comment. `extends`
+names what the file is merged over: a shipped base or scenario (`extends: base/cpu`), a file relative to it (`extends:
+mine.yaml`), or a list of these, the last one on top. Mappings are merged, lists are replaced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHIPPED = Path(__file__).parents[1] / "scenarios"
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read and check one file with everything it extends. Raises UsageError that lists every problem."""
+    """Read and check one file together with everything it extends. Raises UsageError that lists every problem."""
     document = resolve(path)
     form = parse(ScenarioForm, document, list(_title_problems(document)))
     if problems := list(contradictions(form)):
@@ -61,7 +61,7 @@ def _title_problems(document: Document) -> Iterator[Problem]:
 
 
 def resolve(path: Path, inside: tuple[Path, ...] = ()) -> Document:
-    """The document at `path` laid over what it extends."""
+    """The document at `path`, merged over everything it extends. `inside` are the files that extend it."""
     own = load(path)
     chain = (*inside, path.resolve())
     below: Document | None = None
@@ -88,7 +88,7 @@ def _bases(document: Document) -> list[Path]:
 
 
 def _file_named(name: str, folder: Path) -> Path:
-    """A name with a YAML suffix is a file seen from `folder`; any other is shipped."""
+    """A name with a YAML suffix is a file relative to `folder`; any other name is a shipped scenario."""
     return folder / name if name.endswith((".yaml", ".yml")) else SHIPPED / f"{name}.yaml"
 
 
@@ -98,12 +98,12 @@ def _shipped_names(*, bases: bool = False) -> list[str]:
 
 
 def shipped() -> list[Scenario]:
-    """Every scenario that comes with specgate, by name."""
+    """Every scenario that comes with specgate, in alphabetical order."""
     return [load_scenario(SHIPPED / f"{name}.yaml") for name in _shipped_names()]
 
 
 def find(name_or_path: str) -> Scenario:
-    """A shipped scenario by name, or any by file. Raises UsageError with the nearest name."""
+    """The shipped scenario with this name, or the one in this file. Raises UsageError with the nearest name."""
     if name_or_path in (names := _shipped_names()):
         return load_scenario(SHIPPED / f"{name_or_path}.yaml")
     path = Path(name_or_path)
@@ -117,11 +117,12 @@ def find(name_or_path: str) -> Scenario:
 
 
 def select(names: Sequence[str], only: str | None, kind: Kind | None, machine: Machine) -> list[Scenario]:
-    """The scenarios to run: `names` (each a name, a file, or several with commas), or those meant for `machine`.
+    """The scenarios to run: those that `names` lists (names or files, also several separated by commas), or the default
+    ones.
 
-    Without names: every shipped scenario of `kind` whose `needs` is the machine's own size, unless it says
-    `default: false`. `only` narrows either by glob. Raises UsageError where nothing is left or a name cannot be meant,
-    EnvironmentRefused where a named one needs a GPU and `machine` has none.
+    The default ones are the shipped scenarios of `kind` whose `needs` is `machine`, unless they say `default: false`.
+    `only` is a glob that narrows either choice. Raises UsageError where nothing is left or a name is wrong, and
+    EnvironmentRefused where a named scenario needs a GPU and `machine` has none.
     """
     wanted = [n.strip() for given in names for n in given.split(",") if n.strip()]
     chosen = [find(n) for n in wanted] if wanted else [s for s in shipped() if s.default and s.needs == machine]
@@ -159,7 +160,9 @@ def override(
     measurement_runs: int | None = None,
     perf_mode: bool | None = None,
 ) -> Scenario:
-    """`scenario` with a command line's wishes. Raises UsageError where the schedule would lose its balance."""
+    """`scenario` with the settings of a command line. Raises UsageError where the orders of the roles would no longer
+    balance.
+    """
     schedule = Schedule(
         rounds=scenario.schedule.rounds if measurement_runs is None else measurement_runs,
         warmup_rounds=scenario.schedule.warmup_rounds if warmup_runs is None else warmup_runs,
@@ -176,7 +179,7 @@ def override(
 
 
 def dump(scenario: Scenario) -> str:
-    """The scenario as one complete YAML file, nothing inherited; `load_scenario` reads an equal scenario back."""
+    """The scenario as one complete YAML file that inherits nothing. `load_scenario` reads an equal scenario back."""
     fields = asdict(scenario)
     for key in ("name", "question", "source_file"):
         del fields[key]

@@ -1,4 +1,4 @@
-"""The form of a scenario file: which keys there are, what each may hold, and what must not be combined."""
+"""The form of a scenario file: which keys there are, what each may hold, and which values contradict each other."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from specgate.files.yaml_schema import Form, Problem
 
 SCHEMA = "specgate.scenario/v1"
 MIN_PROMPTS = 8
-"""Different prompts that a cell sees before one repeats: fewer say more about the prompts than about the engine."""
+"""Different prompts that a cell must have. Fewer would say more about the prompts than about the engine."""
 
 Kind = Literal["micro", "full"]
 Machine = Literal["cpu", "gpu"]
 
 
 def ascending(values: list[int]) -> list[int]:
+    """`values` as they are. Raises ValueError unless they strictly ascend."""
     if any(later <= earlier for earlier, later in pairwise(values)):
         raise ValueError(f"must ascend without repeats: {sorted(set(values))}")
     return values
@@ -30,12 +31,16 @@ DraftLength = Annotated[int, Field(ge=1, le=8)]
 
 
 class GridForm(Form):
+    """The form of `core.Grid`."""
+
     context: Axis
     batch: Axis
     spec: Annotated[list[DraftLength], Field(min_length=1), AfterValidator(ascending)]
 
 
 class WorkloadForm(Form):
+    """The form of `core.Workload`."""
+
     source: Literal["mixed", "code", "docs", "prose", "random"]
     seed: Annotated[int, Field(ge=0)]
     prompt_sets: Count
@@ -43,18 +48,23 @@ class WorkloadForm(Form):
 
 
 class BudgetForm(Form):
+    """The form of `core.Budget`."""
+
     steps: Count | None = None
     new_tokens: Annotated[int, Field(ge=2)] | None = None
     ignore_eos: bool = True
 
     @model_validator(mode="after")
     def one_limit(self) -> BudgetForm:
+        """Refuses a budget with both limits or none."""
         if (self.steps is None) == (self.new_tokens is None):
             raise ValueError("set exactly one of steps (engine steps per block) and new_tokens (per request)")
         return self
 
 
 class ScheduleForm(Form):
+    """The form of `core.Schedule`."""
+
     rounds: Count
     warmup_rounds: Annotated[int, Field(ge=0)]
 
@@ -64,10 +74,11 @@ ROPE_KEYS: dict[str, set[str]] = {
     "yarn": {"attention_factor", "beta_fast", "beta_slow"},
     "llama3": {"low_freq_factor", "high_freq_factor"},
 }
+"""`rope_type` → the keys that only this type has."""
 
 
 class RopeForm(Form):
-    """Hugging Face keys of `rope_scaling`."""
+    """The Hugging Face keys of `rope_scaling`."""
 
     rope_type: Literal["yarn", "linear", "llama3"]
     factor: Annotated[float, Field(ge=1)]
@@ -80,6 +91,7 @@ class RopeForm(Form):
 
     @model_validator(mode="after")
     def keys_of_its_type(self) -> RopeForm:
+        """Refuses keys of another `rope_type`, and a `llama3` scaling without all of its keys."""
         of_type = ROPE_KEYS[self.rope_type]
         common = {"rope_type", "factor", "original_max_position_embeddings"}
         given = self.model_dump(exclude_none=True).keys() - common
@@ -91,8 +103,10 @@ class RopeForm(Form):
 
 
 class ScenarioForm(Form):
+    """A scenario file, after everything it extends was merged in."""
+
     schema_: Literal["specgate.scenario/v1"] = Field(alias="schema")
-    extends: None = None  # resolved before a form is read; listed so that it counts as a known key
+    extends: None = None  # resolved before the form is checked; listed here so that it counts as a known key
     kind: Kind
     family: Annotated[str, Field(min_length=1)]
     needs: Machine
@@ -109,7 +123,7 @@ class ScenarioForm(Form):
 
 
 def contradictions(form: ScenarioForm) -> Iterator[Problem]:
-    """What no single key is to blame for."""
+    """Problems that lie in the combination of several keys."""
     sets, rounds, batch = form.workload.prompt_sets, form.schedule.rounds, form.grid.batch[0]
     if form.kind == "micro" and form.budget.steps is None:
         yield Problem(("budget",), "a micro scenario counts engine steps: set steps, not new_tokens")

@@ -77,7 +77,7 @@ def write(run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[st
     """
     folder.write_json("env.json", run.environment)
     folder.write_json("gates.json", judgement(run, config.policy, end))
-    run = replace(run, files=folder.ground_hashes())
+    run = replace(run, files=folder.evidence_hashes())
     for name in plugins.registered("specgate.reports"):
         report = plugins.report(name)
         if report.filename:

@@ -14,29 +14,29 @@ from specgate.core.traffic import (
     ExpertTraffic,
     PassTraffic,
     Slot,
+    attended_positions,
     draft_bytes,
     pass_bytes,
-    seen,
 )
 
 WINDOWS = st.none() | st.integers(1, 40)
 SLOTS = st.lists(st.builds(Slot, st.integers(0, 60), st.integers(1, 8)), min_size=1, max_size=4)
 
 
-def cached_positions_seen(slot: Slot, asking: int, window: int | None) -> int:
+def cached_positions_seen(slot: Slot, query_rows: int, window: int | None) -> int:
     """Every row looks back from its own position; what was cached before the pass is counted once."""
-    rows = range(slot.cached + slot.rows - asking, slot.cached + slot.rows)
+    rows = range(slot.cached + slot.rows - query_rows, slot.cached + slot.rows)
     found = {p for row in rows for p in range(row + 1) if window is None or p > row - window}
     return len(found & set(range(slot.cached)))
 
 
 @given(st.integers(0, 60), st.integers(1, 8), st.data(), WINDOWS)
-def test_positions_seen_are_those_of_all_asking_rows_together(
+def test_positions_seen_are_those_of_all_query_rows_together(
     cached: int, rows: int, data: st.DataObject, window: int | None
 ) -> None:
-    asking = data.draw(st.integers(1, rows))
+    query_rows = data.draw(st.integers(1, rows))
     slot = Slot(cached, rows)
-    assert seen(slot, asking, window) == cached_positions_seen(slot, asking, window)
+    assert attended_positions(slot, query_rows, window) == cached_positions_seen(slot, query_rows, window)
 
 
 @given(SLOTS, WINDOWS)
