@@ -30,8 +30,8 @@ from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
 from specgate.backends.cupy_eagle3.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuning.tuned import SHIPPED, Tuned
 from specgate.core.gemms import GemmShape
-from specgate.eagle3.hf_draft import draft_geometry
-from specgate.eagle3.hf_keys import read_config
+from specgate.eagle3.hf.draft import draft_geometry
+from specgate.eagle3.hf.keys import read_config
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import without_weights
 

@@ -8,8 +8,8 @@ import pytest
 
 from specgate.eagle3.auxiliary_layers import IDS
 from specgate.eagle3.geometry import DraftGeometry
-from specgate.eagle3.hf_draft import canonical, draft_geometry, trained_for_keys
-from specgate.eagle3.hf_target import target_geometry
+from specgate.eagle3.hf.draft import canonical, draft_geometry, trained_for_keys
+from specgate.eagle3.hf.target import target_geometry
 from specgate.errors import CheckpointError
 from tests.eagle3.folders import DRAFT, LLAMA, keys
 

@@ -1,4 +1,4 @@
-"""Geometry → Hugging Face `config.json`: the inverse of `hf_target.py`, `hf_draft.py` and `hf_rope.py`."""
+"""Geometry → Hugging Face `config.json`: the inverse of `target.py`, `draft.py` and `rope.py`."""
 
 from __future__ import annotations
 
