@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from specgate.backends.servers import openai
 from specgate.backends.servers.adapter import Drafter, Launch, integer, part
+from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.conventions import nested_ids
 from specgate.backends.servers.exchange import NOTHING, Ask, Chunk, Json, Reading, SpecCounts
 from specgate.backends.servers.failures import Failure

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from specgate.backends.servers import openai
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch
+from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.conventions import top_level_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.failures import Failure
