@@ -20,6 +20,6 @@
     eagle_speculation.py    the block `eagle_speculation` of a cell in run.json, for other readers
     verdict.py              many verdicts → one state and one exit code
 
-For gates and reports from outside, `stats` (intervals and decisions), `repetition`, `environment_diff` and `verdict`
-are stable. The rest is what `reduce` is made of: its results reach a plug-in as fields of `core.Run`.
+Stable for gates and reports from outside, as the built-in ones use them: `stats`, `environment_diff` and `verdict`. The
+other files are what `reduce` is made of; their results reach a plug-in as fields of `core.Run`.
 """

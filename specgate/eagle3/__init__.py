@@ -18,7 +18,7 @@
     tiny.py                a random target and a random draft, for tests and smoke runs
     planted/               pairs made from a seed, whose acceptance is known
 
-For an engine from outside, `geometry`, `pair`, `d2t`, `rope`, `weights`, `auxiliary_layers`, `spec_config`, `counters`
-and `traffic` are stable. The other files serve them and the tools that make pairs, and may change. Most of these files
-import torch: a back end imports them in `open` at the earliest.
+Stable for engines from outside, as the built-in ones use it: everything but `tiny.py` and what `planted/` has besides
+`planted.recipe`, which serve tests and the tools that make pairs. Most of these files import torch: a back end imports
+them in `open` at the earliest.
 """

@@ -10,6 +10,6 @@
     tuned_gemms.py       files of product shapes, and of the configurations tuned for them
     selftest_stamp.py    when the self-test was last green, in a file beside the run folders
 
-For an engine from outside, `inventory` (which GPUs there are) and `tuned_gemms` (tuned configurations) are stable.
-The rest serves the harness and may change.
+Stable for engines from outside, as the built-in one uses them: `inventory` (which GPUs there are) and `tuned_gemms`
+(tuned configurations). The rest serves the harness and may change.
 """
