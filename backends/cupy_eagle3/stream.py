@@ -19,7 +19,7 @@ class Stream:
         self.torch: torch.cuda.Stream = new()
         # torch's streams do not wait for the default one, which may still be packing weights and zeroing buffers.
         self.torch.wait_stream(torch.cuda.current_stream())
-        self.cupy: Any = cupy.cuda.ExternalStream(self.torch.cuda_stream, torch.cuda.current_device())
+        self.cupy: Any = cupy.cuda.Stream.from_external(self.torch)
 
     @contextmanager
     def current(self) -> Iterator[None]:

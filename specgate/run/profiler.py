@@ -29,7 +29,7 @@ def trace(engine: Engine, role: Role, budget: Budget) -> tuple[Decoded, Activity
         return engine.decode(role, budget, ()), Activity(unseen="torch, whose profiler would look, is not installed")
     if not torch.cuda.is_available():
         return engine.decode(role, budget, ()), Activity(unseen="no CUDA device: a profiler sees no kernels here")
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         decoded = engine.decode(role, budget, ())
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"

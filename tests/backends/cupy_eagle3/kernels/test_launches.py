@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.buffers import Buffers
-from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, FOLDER, Kernel
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, kernel_files
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, TARGET, without_weights
 
@@ -85,7 +85,7 @@ def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int
         shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
         launches.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments, shared))
 
-    monkeypatch.setattr(Kernel, "launch", record)
+    monkeypatch.setattr(Kernel, "enqueue", record)
     nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
@@ -100,7 +100,7 @@ def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int
 
 def kernel_of(launch: Launch) -> tuple[list[str], str]:
     """Its parameters as the kernel's file declares them, and its body without comments."""
-    text = (FOLDER / f"{launch.stem}.cu").read_text(encoding="utf-8")
+    text = kernel_files()[f"{launch.stem}.cu"].read_text(encoding="utf-8")
     found = re.search(
         rf'extern "C" __global__ [^{{]*?void {launch.name}\(([^)]*)\) \{{(.*?)^\}}', text, re.DOTALL | re.M
     )

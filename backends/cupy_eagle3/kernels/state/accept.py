@@ -1,0 +1,32 @@
+"""Launches `accept.cu`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows, Slots
+
+
+class Accept(Kernel):
+    """How many drafts of each slot the target agrees with: the longest prefix that equals its choices (int64 [R]).
+
+    The choices are cleared again.
+    """
+
+    def __init__(self, rows_per_slot: int, max_rows: int) -> None:
+        super().__init__("accept", rows=rows_per_slot, max_rows=max_rows)
+        self.max_rows = max_rows
+
+    @announced
+    def __call__(self, choices: Tensor, slots: Slots, rows: Rows) -> None:
+        expect("choices", choices, (rows.most,), torch.int64)
+        slots.check(rows.slots, self.max_rows)
+        self.launch(
+            "accept",
+            (1,),
+            (rows.slots,),
+            *(slots.accepted, slots.target_tokens, choices, slots.fault, slots.drafts),
+            *(rows.active, rows.active_count, slots.stamps, slots.step),
+        )
