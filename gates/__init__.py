@@ -1,1 +1,19 @@
-"""Judges, each registered as an entry point of the group `specgate.gates`."""
+"""The judges. They come in by entry point, as `specgate.plugins` lists them; a policy names those it asks.
+
+    validity.py       may this cell be judged at all?
+    tokens.py         does a spec cell emit the baseline's tokens?
+    acceptance.py     is the acceptance length at least what the policy asks?
+    speed.py          is speculation at least so many times as fast as the baseline it was paired with?
+    regression.py     is a role no slower than another role of the same rounds, but for a margin?
+    invariants.py     did every PERF_MODE invariant hold?
+    degeneracy.py     is the generated text mostly loops?
+    environment.py    could the machine be trusted while this cell was measured?
+    change.py         of two runs: is a figure of B no worse than that of A, but for a margin?
+    same_tokens.py    of two runs: are B's tokens those of A?
+    samples.py        verdicts that rest on pairs of blocks: which side of a floor, and what would settle it
+    select.py         which cells a rule speaks of, and verdicts with its name on them
+    policies/         policies that come with specgate; `contrast/` has those for two runs
+
+They import the public rooms (`specgate.errors`, `core`, `api`, `analysis`) and one another, and nothing else of
+specgate. `docs/examples/gate-plugin` is a gate from outside.
+"""

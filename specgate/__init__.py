@@ -1,4 +1,35 @@
-"""specgate measures speculative decoding and judges it. Plug-in authors import `specgate.api` and `specgate.core`."""
+"""specgate measures speculative decoding and judges it.
+
+The rooms from top to bottom; each imports only from rooms below it, and `tests/test_layout.py` holds that.
+
+    __main__.py   `python -m specgate`
+    cli.py        the command line, put together; the exit code
+    commands/     one file per command: its options, and what is called with them
+    selftest/     known faults, and the demand that each of them is seen
+    archive/      stored runs: read, verified, rendered, compared, laid side by side, followed in time
+    run/          one run: from request to samples, figures, verdicts and exit code
+    promotion/    full runs only once the micro gates are green: ledger, streak, claim
+    tuning/       searches over an engine's configurations
+    pair_tools/   making pairs: training drafts, planting pairs, exporting them for other engines
+    planning/     what is going to be measured: scenarios, policies, prompts, the plan of blocks
+    backends/     the engines that can be measured            (beside planning/; a link to the top level)
+    gates/        the judges, and the policies that ask them  (likewise)
+    reports/      the renderers                               (likewise)
+    scenarios/    what to run, one YAML file per question     (likewise)
+    machine/      the machine that is measured on: inventory, samples, fitness, noise, bandwidth
+    pairs/        which target and draft are meant, and the text that prompts are cut from
+    plugins.py    the plug-in door: back ends, gates and reports by entry point, the built-in ones too
+    api/          what a back end, a gate and a report implement
+    analysis/     from samples to figures: pure functions
+    eagle3/       EAGLE-3 checkpoints: what engines and tools for pairs share
+    files/        files on disk: run folders, JSON records, YAML, the cache
+    core/         the nouns: frozen values that every room may use
+    errors.py     every error that is raised on purpose, and its exit code
+
+Plug-in authors import `specgate.errors`, `core`, `api`, `analysis` and `eagle3`; an engine may also import
+`specgate.machine`. The built-in back ends, gates and reports import nothing else either. `docs/examples/` has a package
+of each kind.
+"""
 
 from pathlib import Path
 

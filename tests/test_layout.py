@@ -1,9 +1,10 @@
-"""The arrangement of the repository: links, import directions, and what a light import may load."""
+"""The arrangement of the repository: rooms and their order, public rooms, maps, links, and what a light start loads."""
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,34 +12,160 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-SHELVES = ("backends", "gates", "reports", "scenarios")
-ROOMS = ("archive", "budget", "commands", "tuning")
-NOUNS = (
-    *(
-        "core",
-        "api",
-        "errors",
-        "acceptance",
-        "metrics",
-        "stats",
-        "conditions",
-        "degeneracy",
-        "verdict",
-        "tape",
-        "machine",
-    ),
-    *(
-        "environment",
-        "budget.traffic",
-        "budget.cycle_budget",
-        "tuning.gemms",
-        "tuning.gemm_files",
-        "tuning.kernel_bench",
-    ),
-    *("tuning.fmha", "archive.agreement", "archive.contrast", "archive.matrix", "archive.trends"),
+from tests.support.command import ROOT
+from tests.support.imports import SHELVES, imported_modules, imports_of, modules, reached_from, room_of
+
+FLOORS = (
+    ("errors",),
+    ("core",),
+    ("files",),
+    ("eagle3",),
+    ("analysis",),
+    ("api",),
+    ("plugins",),
+    ("pairs",),
+    ("machine",),
+    ("planning", "backends", "gates", "reports", "scenarios"),
+    ("pair_tools",),
+    ("tuning",),
+    ("promotion",),
+    ("run",),
+    ("archive",),
+    ("selftest",),
+    ("commands",),
+    ("cli",),
+    ("__main__",),
 )
+"""The rooms of specgate from the bottom to the top. A room imports only rooms of lower floors; there are no exceptions.
+`specgate` itself lies below all of them: its `__version__` may be imported anywhere.
+"""
+
+PUBLIC = {
+    "backends": ("errors", "core", "api", "analysis", "eagle3", "machine"),
+    "gates": ("errors", "core", "api", "analysis"),
+    "reports": ("errors", "core", "api", "analysis"),
+}
+"""What a shelf may import besides itself: what an author from outside may import."""
+
+MAKERS_OF_PAIRS = ("specgate.pair_tools", "specgate.commands.pairs")
+"""They make and check checkpoints, and so may use engines by name; nothing else of the harness may."""
+ENGINES_OF_MAKERS = ("specgate.backends.reference", "specgate.backends.servers")
+PUT_TOGETHER = ("specgate.commands.pairs", "specgate.cli", "specgate.__main__")
+"""What brings the makers of pairs to the command line."""
+
+MOST = 20
+"""Files beside each other in a folder."""
+
 HEAVY = ("torch", "cupy", "pandas", "matplotlib", "scipy", "pydantic", "tokenizers", "gguf", "transformers", "aiohttp")
+
+
+def is_in(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+# Rooms and their order
+
+
+def test_every_room_has_its_floor() -> None:
+    rooms = {room_of(module) for module in modules()} - {"specgate"}
+    assert sorted(rooms) == sorted(room for floor in FLOORS for room in floor)
+
+
+def test_a_room_imports_only_rooms_below_it() -> None:
+    floor_of = {room: number for number, floor in enumerate(FLOORS) for room in floor}
+    wrong = [
+        f"{module} imports {imported}"
+        for module in modules()
+        for imported in sorted(imported_modules(module) - {"specgate"})
+        if room_of(imported) != room_of(module) and floor_of[room_of(imported)] >= floor_of[room_of(module)]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_of_specgate_itself_only_version_and_place_are_imported() -> None:
+    rooms = {room_of(module) for module in modules()}
+    for module, file in modules().items():
+        for name in imports_of(file):
+            top, _, rest = name.partition(".")
+            assert top != "specgate" or rest in ("", "__version__") or rest.split(".")[0] in rooms, f"{module}: {name}"
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    circles = {frozenset(b for b in reached_from(a) if a in reached_from(b)) for a in modules()} - {frozenset()}
+    assert not circles, "\n".join(f"a circle of {len(circle)}: {', '.join(sorted(circle))}" for circle in circles)
+
+
+# The plug-in door
+
+
+@pytest.mark.parametrize("shelf", PUBLIC)
+def test_a_shelf_imports_public_rooms_and_itself(shelf: str) -> None:
+    wrong = [
+        f"{module} imports {imported}"
+        for module in modules()
+        if room_of(module) == shelf
+        for imported in sorted(imported_modules(module) - {"specgate"})
+        if room_of(imported) not in (*PUBLIC[shelf], shelf)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_harness_reaches_engines_gates_and_reports_by_entry_point_only() -> None:
+    """By no way of imports, however long; `specgate.plugins` has the entry points."""
+    harness = [module for module in modules() if room_of(module) not in (*SHELVES, "specgate")]
+    wrong = [
+        f"{module} imports {reached}"
+        for module in harness
+        if not is_in(module, (*MAKERS_OF_PAIRS, *PUT_TOGETHER))
+        for reached in sorted(reached_from(module))
+        if room_of(reached) in SHELVES
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_makers_of_pairs_use_engines_but_neither_gates_nor_reports() -> None:
+    for module in modules():
+        if is_in(module, MAKERS_OF_PAIRS):
+            for imported in imported_modules(module):
+                assert room_of(imported) not in SHELVES or is_in(imported, ENGINES_OF_MAKERS), f"{module}: {imported}"
+
+
+# Folders and maps
+
+
+def folders(*tops: str) -> Iterator[Path]:
+    """Every folder below them, as git has it: what Python and its tools leave behind does not count."""
+    for top in tops:
+        for folder in (ROOT / top, *(ROOT / top).rglob("*")):
+            if folder.is_dir() and not folder.is_symlink() and not re.search(r"__pycache__|/\.", str(folder)):
+                yield folder
+
+
+def test_no_folder_is_a_heap() -> None:
+    counts = {
+        folder: sum(file.is_file() for file in folder.iterdir())
+        for folder in folders("specgate", "backends", "gates", "reports", "tests")
+    }
+    heaps = [f"{folder.relative_to(ROOT)}: {count} files" for folder, count in counts.items() if count > MOST]
+    assert not heaps, "\n".join(heaps)
+
+
+def test_every_package_opens_with_a_map_of_itself() -> None:
+    """Its docstring names every Python file as `name.py` and every folder as `name/`, and none that is not there."""
+    wrong = []
+    for package in folders("specgate", "backends", "gates", "reports"):
+        if (init := package / "__init__.py").is_file():
+            says = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
+            inside = {f"{child.name}/" for child in package.iterdir() if child.is_dir() and child.name != "__pycache__"}
+            inside |= {child.name for child in package.glob("*.py") if child != init}
+            named = set(re.findall(r"(?<![\w/.-])(\w+(?:\.py|/))(?!\w)", says))
+            lines = set(re.findall(r"^ *(\w+(?:\.py|/)) {2,}", says, re.MULTILINE))
+            wrong += [f"{init.relative_to(ROOT)} does not name {name}" for name in sorted(inside - named)]
+            wrong += [f"{init.relative_to(ROOT)} names {name}, which is gone" for name in sorted(lines - inside)]
+    assert not wrong, "\n".join(wrong)
+
+
+# Links, and the light start
 
 
 @pytest.mark.parametrize("name", SHELVES)
@@ -46,36 +173,6 @@ def test_each_shelf_is_a_relative_link_to_the_top_level(name: str) -> None:
     link = ROOT / "specgate" / name
     assert os.readlink(link) == f"../{name}"
     assert (ROOT / name / "__init__.py").is_file()
-
-
-def imports_of(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def python_files(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
-
-
-@pytest.mark.parametrize("shelf", ["backends", "gates", "reports"])
-def test_a_shelf_imports_only_the_nouns_and_protocols_of_the_harness(shelf: str) -> None:
-    allowed = (*NOUNS, shelf)
-    for file in python_files(shelf):
-        for name in imports_of(file):
-            inner = name.removeprefix("specgate.")
-            known = any(inner == noun or inner.startswith(f"{noun}.") for noun in allowed)
-            assert known or inner == name or inner == "__version__", f"{file.relative_to(ROOT)} imports {name}"
-
-
-def test_the_harness_reaches_engines_gates_and_reports_through_plugins_only() -> None:
-    own = [ROOT / "specgate", *(ROOT / "specgate" / room for room in ROOMS)]
-    for file in sorted(file for folder in own for file in folder.glob("*.py")):
-        for name in imports_of(file):
-            assert not name.startswith(tuple(f"specgate.{s}" for s in SHELVES)), f"{file.name} imports {name}"
 
 
 @pytest.mark.parametrize("arguments", [["-c", "import specgate"], ["-m", "specgate", "--help"]])

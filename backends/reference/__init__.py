@@ -1,1 +1,17 @@
-"""EAGLE-3 in plain torch: the oracle of every other engine, and the default engine where there is no GPU."""
+"""EAGLE-3 in plain torch: the oracle of every other engine, and the default engine where there is no GPU.
+
+backend.py         the door through which the harness comes in
+open.py            loads a pair, after checking that the engine can hold what the plan asks
+engine.py          prefill once, then rewind and decode as often as asked, with or without a draft
+state.py           what a decode run carries from cycle to cycle, and how a cycle's tokens are committed
+recorder.py        what a decode run writes down: time per step and phase, accept counts per step and slot
+drafters.py        who proposes the chain: the pair's draft, or a stand-in whose acceptance is known
+eagle.py           the pair's draft: over accepted rows with the target's features, then on its own states
+playback.py        accept counts from a tape in the place of measured ones
+target.py          the target's forward pass, with the hidden states that the draft reads
+draft.py           the draft's forward pass
+ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name
+cache.py           key/value caches, and which cached positions a row may look at
+facts.py           what a loaded engine is, for the fingerprint and the report
+memory_reads.py    how fast the host's memory can be read
+"""

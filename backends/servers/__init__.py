@@ -5,7 +5,17 @@
            ├─ Client (client.py: streams, clocks, records bytes) ─► events.py ─► answers.py
            ├─ Meter (meter.py: counters before and after) ─► accounting.py ─► AcceptanceRecord
            ├─ ServerProcess (process.py, supervisor.py: start, stop, leave nothing behind)
-           └─ Adapter (adapter.py; one file per engine: flags, formats, conventions)
+           └─ Adapter (adapter.py; one file per engine in adapters/: flags, formats, conventions)
+
+    backend.py        the doors through which the harness comes in
+    options.py        options of all server back ends (`-o KEY=VALUE`), checked before anything is started
+    engines.py        the adapters by name
+    exchange.py       what goes to a server and comes back, in words that all engines share
+    prompts.py        prompts as text, for servers that take no token ids
+    conventions.py    how other engines read the auxiliary layers of a draft's config
+    facts.py          what a server is, for the fingerprint and the report; what must be refused before it starts
+    failures.py       lines of a server's log that have a known cause, and what to do about it
+    secrets.py        an API key: taken from the environment, sent, never written anywhere
 
 docs/engines.md says how a server maps onto the protocol, and what cannot be observed over HTTP.
 """

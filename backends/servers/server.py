@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from specgate.backends.servers import accounting, openai
+from specgate.backends.servers import accounting
 from specgate.backends.servers.adapter import Adapter, Launch
+from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.answers import Answer, understand
 from specgate.backends.servers.client import Client
 from specgate.backends.servers.exchange import Ask, Reading

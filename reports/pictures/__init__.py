@@ -1,1 +1,13 @@
-"""The pictures of the page: one module per question, each with its drawing, its words and its table."""
+"""The pictures of the page: one module per question, each with its drawing, its words and its table.
+
+forest.py        every speed-up of a run in one picture, beside what the policy asks of it
+speed_map.py     batch × context × draft length: where does speculation pay?
+speedups.py      the pairs of a point: how many times the baseline's speed
+acceptance.py    how many drafts were accepted, and up to which position
+cycle.py         where the time of a cycle goes, and what that makes of the acceptance length
+depth.py         acceptance length and step time against how far a request has come
+latency.py       how the times of single requests are spread
+blocks.py        every block of a point in running order: drift, warm-up, outliers
+machine.py       what the machine did while the pairs of a point were timed
+svg.py           drawing: matplotlib to inline SVG, coloured by the page's style sheet
+"""

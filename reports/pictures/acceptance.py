@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from specgate.core import CellResult, Value
-from specgate.reports.figures import NONE, percent, span
-from specgate.reports.parts import Entry, Picture, Table, left_out
+from specgate.reports.common.figures import NONE, percent, span
+from specgate.reports.common.parts import Entry, Picture, Table, left_out
 from specgate.reports.pictures import svg
 
 _NO_DRAFT = "no step of this point had a draft"

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from specgate.core import CellResult, CycleBudget, Run
 from specgate.core.cycle_budget import Waterfall
-from specgate.reports.explain import MEANING, advice, asked, moves
-from specgate.reports.figures import NONE, number, percent, ratio
-from specgate.reports.parts import Entry, Picture, Table, left_out
+from specgate.reports.common.figures import NONE, number, percent, ratio
+from specgate.reports.common.parts import Entry, Picture, Table, left_out
 from specgate.reports.pictures import svg
+from specgate.reports.texts.explain import MEANING, advice, asked, moves
 
 BUDGET: Final = "Time of a cycle, part by part"
 WATERFALL: Final = "From acceptance length to speed-up"

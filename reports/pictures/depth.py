@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from specgate.core import CellResult
-from specgate.reports.figures import NONE, number
-from specgate.reports.parts import Entry, Picture, Table, left_out
+from specgate.reports.common.figures import NONE, number
+from specgate.reports.common.parts import Entry, Picture, Table, left_out
 from specgate.reports.pictures import svg
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from specgate.core import Comparison, Policy, Role, Run, Verdict
-from specgate.reports.asked import floor_of
-from specgate.reports.figures import NONE, percent, ratio, reason
-from specgate.reports.parts import Picture, Table, left_out
+from specgate.reports.common.asked import floor_of
+from specgate.reports.common.figures import NONE, percent, ratio, reason
+from specgate.reports.common.parts import Picture, Table, left_out
+from specgate.reports.common.summary import label, short
 from specgate.reports.pictures import svg
-from specgate.reports.summary import label, short
 
 SHOWN: Final = 60
 """Rows that are drawn at most; the table has all."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from specgate.core import CellResult, Distribution
-from specgate.reports.figures import number
-from specgate.reports.parts import Picture, Table, left_out
+from specgate.reports.common.figures import number
+from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg
 
 NAMES: Final = {"tpot_ms": "Time per output token, request by request", "ttft_ms": "Time to the first token"}

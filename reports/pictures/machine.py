@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from specgate.core import Comparison
 from specgate.core.conditions import Timeline
-from specgate.reports.figures import NONE, number, percent
-from specgate.reports.parts import Picture, Table, left_out
+from specgate.reports.common.figures import NONE, number, percent
+from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg
 
 STRIPS: Final = {

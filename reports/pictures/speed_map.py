@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from specgate.core import Comparison, Role, Run
-from specgate.reports.figures import NONE, ratio
-from specgate.reports.parts import Picture, Table, left_out
+from specgate.reports.common.figures import NONE, ratio
+from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg
 
 NAME: Final = "Speed-up by batch and context"

@@ -1,1 +1,25 @@
-"""From raw samples to figures: pure functions."""
+"""From samples to figures and states: pure functions, so that a stored run gives the same answer at any later time.
+
+    reduce.py               blocks → cells and comparisons: the entry point
+    rounds.py               which blocks may be judged: those of rounds that one engine process ran whole
+    block_checks.py         identities that the records of a block must satisfy before a figure is quoted
+    served.py               the same for engines behind a server, which show requests but no steps
+    prompt_acceptance.py    acceptance of a cell, with intervals over prompts
+    paired_blocks.py        spec blocks beside the baseline blocks they were paired with: tokens and speed
+    stats.py                intervals for mean log-ratios, and when such an interval decides
+    latency.py              how the times of single requests are spread
+    context_depth.py        acceptance length and step time by depth in the cache
+    repetition.py           loops in generated text, which inflate acceptance
+    cycle_accounting.py     where the time of a cycle goes: cycle budgets
+    speedup_limits.py       how fast a pair could be here, and what acceptance length a gate would take
+    waterfall.py            a measured speed-up as a product of what it is made of
+    perf_invariants.py      PERF_MODE: seven invariants of a decode loop, judged from a profiler's trace
+    machine_conditions.py   what the machine did while each point was measured
+    timeline.py             blocks and the machine's samples around them, over time
+    environment_diff.py     what differs between two records of an environment
+    eagle_speculation.py    the block `eagle_speculation` of a cell in run.json, for other readers
+    verdict.py              many verdicts → one state and one exit code
+
+Stable for gates and reports from outside, as the built-in ones use them: `stats`, `environment_diff` and `verdict`. The
+other files are what `reduce` is made of; their results reach a plug-in as fields of `core.Run`.
+"""

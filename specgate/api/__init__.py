@@ -1,9 +1,9 @@
 """The door for plug-ins: what a back end, a gate and a report implement.
 
-    engines     Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
-    tuning      what a back end may have besides: memory reads, tuned matrix products and attention, kernel benches
-    judges      Gate, and ContrastGate for one run beside another
-    renderers   Report, and View and Export for what is made of several stored runs
+    engines.py     Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
+    tuning.py      what a back end may have besides: memory reads, tuned matrix products and attention, kernel benches
+    judges.py      Gate, and ContrastGate for one run beside another
+    renderers.py   Report, and View and Export for what is made of several stored runs
 
 Everything named in `__all__` is stable. An author needs nothing of specgate but the public rooms: `specgate.errors`,
 `specgate.core` (the nouns), this one, `specgate.analysis` (samples to figures) and `specgate.eagle3` (checkpoints);

@@ -1,1 +1,14 @@
-"""What is done with runs that are stored: read, rendered, compared, laid side by side, followed in time."""
+"""What is done with runs that are stored. Nothing in their folders is written.
+
+stored.py            a run as it was left
+verification.py      a run checked against itself: its manifest, then every figure and table from the samples
+rendering.py         its reports: which file each becomes, and its text
+contrasting.py       two runs → a Contrast (`specgate compare`)
+two_samples.py       ratios of two figures that were not measured in turns
+agreeing.py          runs of several engines → an Agreement (`specgate agree`)
+near_ties.py         how near to a tie the target was where another engine left its text
+history.py           a folder of runs → Trends (`specgate history`)
+recording.py         the tape of a run: its accept counts, to be replayed
+foreign.py           a policy applied to a result from elsewhere (`specgate check`)
+benchmark_json.py    the benchmark JSON of the EAGLE-3 scripts, read and checked
+"""

@@ -1,1 +1,23 @@
-"""The commands, one file each or two that belong together; `specgate.cli` puts them together."""
+"""The commands: options, and what is called with them. `specgate.cli` puts them together.
+
+    run.py          `specgate micro` and `specgate full`
+    status.py       `specgate status`: how far the micro gates are
+    doctor.py       `specgate doctor`: is this machine fit to measure on?
+    calibrate.py    `specgate calibrate`: what can this machine tell apart?
+    bench.py        `specgate bench`: how fast are the parts of an engine, each on its own?
+    tune/           `specgate tune`: what is fastest on this GPU?
+    backends.py     `specgate backends`: the engines that can be measured
+    scenarios.py    `specgate scenarios` and `specgate plan`
+    pairs/          `specgate pairs`: list, fetch, train, plant, export
+    report.py       `specgate report`: the reports of stored runs, rendered anew
+    explain.py      `specgate explain`: where the time goes, and what the gates would take
+    verify.py       `specgate verify` a run, and `specgate check` a result file
+    compare.py      `specgate compare` and `specgate matrix`: stored runs side by side
+    agree.py        `specgate agree`: do other engines write the reference's texts?
+    history.py      `specgate history`: figures over the runs of a folder
+    tape.py         `specgate tape`: record the accept counts of a run
+    selftest.py     `specgate selftest`: faults that the judge must see
+    output.py       what the commands that render stored runs share: options, and where their files go
+
+Importing a command imports nothing heavy; running it does.
+"""

@@ -2,29 +2,28 @@
 
     Scenario ─► Point, Role, Cell ─► Plan ─► Block (raw samples) ─► CellResult, Comparison ─► Verdict ─► Run
 
-    asked           roles, pairs, scenarios, points, cells, rounds, and the plan of a run
-    measured        what an engine says of itself, and the raw samples of one block
-    found           what the samples amount to: figures, distributions, divergences, cells, comparisons
-    judged          rules, policies, verdicts, and the whole run as gates and reports see it
-    acceptance      drafts, accepted drafts, and the identities that tie them together
-    conditions      what the machine did while a block was timed
-    traces          what a profiler saw of a block, and the PERF_MODE invariants
-    metrics         every metric's name, unit and better direction
-    traffic         bytes that a pass must move through memory
-    cycle_budget    where the time of a cycle goes, beside the floor that its bytes set
-    tape            accept counts of a run, stored to be replayed
-    gemms           shapes of matrix products, and the configurations found for them
-    fmha            knobs of attention, and how its tiles were used
-    kernel_bench    what timing single kernels asks and finds
-    contrast        one run beside another
-    agreement       several engines' texts and acceptance beside a reference's
-    matrix          the same cells on several back ends
-    trends          one figure over many runs
-    stored_keys     fields whose key in stored JSON is an older name
+    asked.py           roles, pairs, scenarios, points, cells, rounds, and the plan of a run
+    measured.py        what an engine says of itself, and the raw samples of one block
+    found.py           what the samples amount to: figures, distributions, divergences, cells, comparisons
+    judged.py          rules, policies, verdicts, and the whole run as gates and reports see it
+    acceptance.py      drafts, accepted drafts, and the identities that tie them together
+    conditions.py      what the machine did while a block was timed
+    traces.py          what a profiler saw of a block, and the PERF_MODE invariants
+    metrics.py         every metric's name, unit and better direction
+    traffic.py         bytes that a pass must move through memory
+    cycle_budget.py    where the time of a cycle goes, beside the floor that its bytes set
+    tape.py            accept counts of a run, stored to be replayed
+    gemms.py           shapes of matrix products, and the configurations found for them
+    fmha.py            knobs of attention, and how its tiles were used
+    kernel_bench.py    what timing single kernels asks and finds
+    contrast.py        one run beside another
+    agreement.py       several engines' texts and acceptance beside a reference's
+    matrix.py          the same cells on several back ends
+    trends.py          one figure over many runs
+    stored_keys.py     fields whose key in stored JSON is an older name
 
-What the first five files define, and what that is made of, can be imported from here and is stable for authors of
-plug-ins; the other files are stable under their own names. Nothing here imports an engine, reads a file or looks at a
-machine.
+What `__all__` names can be imported from here and is stable for authors of plug-ins; the other nouns are stable under
+the names of their files. Nothing here imports an engine, reads a file or looks at a machine.
 """
 
 from specgate.core.acceptance import AcceptanceRecord

@@ -1,1 +1,24 @@
-"""What every EAGLE-3 engine shares: checkpoints, geometry, capture boundaries, speculative configuration."""
+"""EAGLE-3 checkpoints, and what every engine that decodes them shares.
+
+    pair.py                opens or loads a target and its draft: translated config, checked tensors, content hash
+    geometry.py            every size and switch of a target and of a draft
+    hf/                    Hugging Face `config.json` ↔ geometry
+    layout.py              which tensors a geometry implies, with their shapes
+    checkpoint.py          strict reading of weight files: every missing, misshapen and left-over tensor is named
+    files.py               the files of a checkpoint folder, and the digest that names them
+    weights.py             checkpoint tensors, packed as the forward pass wants them
+    d2t.py                 the map from the draft's vocabulary to the target's
+    rope.py                frequencies and tables of rotary position embedding
+    auxiliary_layers.py    which hidden states of the target feed the draft
+    spec_config.py         the sizes of a speculative decoder, checked, and compared between two engines
+    counters.py            what an engine counts beside acceptance
+    traffic.py             what the passes of a pair must move through memory, from its geometry
+    memory.py              whether weights fit into memory, before any are read or made
+    describe.py            geometries in words, for the facts that an engine states of itself
+    tiny.py                a random target and a random draft, for tests and smoke runs
+    planted/               pairs made from a seed, whose acceptance is known
+
+Stable for engines from outside, as the built-in ones use it: everything but `tiny.py` and what `planted/` has besides
+`planted.recipe`, which serve tests and the tools that make pairs. Most of these files import torch: a back end imports
+them in `open` at the earliest.
+"""

@@ -1,6 +1,6 @@
 """Every size and switch of a target and of an EAGLE-3 draft, translated once from Hugging Face configs.
 
-`hf_target.py`, `hf_draft.py` and `hf_rope.py` translate and are the only files that know Hugging Face config keys;
+`hf/target.py`, `hf/draft.py` and `hf/rope.py` translate and are the only files that know Hugging Face config keys;
 everything else uses the names below.
 """
 

@@ -75,6 +75,6 @@ def yarn_mscale(factor: float, mscale: float) -> float:
 
 
 def needed(value: float | None) -> float:
-    """A field that `hf_rope.parse` always sets for the kind at hand."""
+    """A field that `hf.rope.parse` always sets for the kind at hand."""
     assert value is not None
     return value

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
-from specgate.eagle3.hf_write import draft_config, target_config, write_checkpoint
+from specgate.eagle3.hf.write import draft_config, target_config, write_checkpoint
 from specgate.eagle3.layout import draft_tensors, target_tensors
 
 BOS, EOS = "<|begin|>", "<|end|>"

@@ -1,1 +1,12 @@
-"""Files on disk: run folders, JSON records, YAML, the cache."""
+"""Files on disk: run folders, JSON records, YAML, the cache.
+
+run_folder.py     the run folder: written as the run goes, finished atomically, readable again
+journal.py        what a run has written down so far: everything that its figures and verdicts follow from
+config.py         what decides a run, as `config.resolved.yaml` holds it
+json_record.py    one noun in a JSON file of its own, with its schema
+plain.py          nouns as JSON-ready dicts and lists, and back
+yamlfile.py       YAML that remembers the line of every key
+yaml_schema.py    from a YAML document to a checked form: every problem of the file at once
+cache.py          the user's cache: wheels, converted checkpoints, tuned configurations
+writing.py        writing whole files: never half of one
+"""

@@ -1,1 +1,8 @@
-"""Making pairs."""
+"""Making pairs, for `specgate pairs`. These tools stand above the engines: they run the reference engine, and ask the
+server adapters how other engines read an export.
+
+    train/       training of EAGLE-3 drafts
+    plant/       pairs made from a seed, whose acceptance is known
+    export/      pairs in the layouts of other engines
+    shards.py    safetensors shards of tensors that are made only when their shard is written
+"""

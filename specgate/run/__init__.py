@@ -1,1 +1,13 @@
-"""One run."""
+"""One run: from request to exit code.
+
+session.py        the whole of it: plan, worker, samples, verdicts, reports
+beginning.py      before the first block: the prompts, and a run folder that says what the run will do
+runner.py         the one measuring loop: plan → worker → blocks in the journal
+worker.py         the engine in a process of its own, driven over a pipe
+profiler.py       what an engine does between the marks of a block, seen from outside
+early_stop.py     stops a point at the first interim look where every rule that rests on samples is decided
+progress.py       a bar on a terminal, one line per block elsewhere
+recompute.py      samples → figures → verdicts, pure
+ending.py         after the last block: what the run amounts to, its reports, its entry in the ledger
+calibration.py    `specgate calibrate`: the same role in both places of every pair, reduced to a noise passport
+"""

@@ -22,7 +22,7 @@ import click
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.machine_conditions import conditions_of
 from specgate.files.run_folder import RunFolder
-from specgate.reports.html import REPORT
+from specgate.reports.page.html import REPORT
 from tests.support.budgets import MEMORY, with_traffic
 from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
 from tests.support.surroundings import timed, watched

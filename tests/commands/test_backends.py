@@ -1,13 +1,8 @@
-"""`specgate backends`: what is listed, what is validated, and a package from outside in a venv of its own."""
+"""`specgate backends`: what is listed, and what is validated. tests/examples has a package from outside."""
 
 from __future__ import annotations
 
-import os
-import site
-import subprocess
-import sys
 from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -16,10 +11,6 @@ from specgate import plugins
 from specgate.api import Availability, Engine, OpenRequest
 from specgate.cli import cli
 from specgate.errors import UsageError
-from specgate.files.run_folder import RunFolder
-from tests.support.command import ROOT, Cli
-
-EXAMPLE = ROOT / "docs" / "examples" / "backend-plugin"
 
 
 class Misnamed:
@@ -60,43 +51,3 @@ def test_broken_ones_are_named_with_every_problem(monkeypatch: pytest.MonkeyPatc
     assert isinstance(done.exception, UsageError) and "misnamed, gone" in str(done.exception)
     assert "its name is other" in done.output and "no description" in done.output
     assert "cannot be loaded: No module named 'no'" in done.output
-
-
-def test_the_example_package_is_installed_validated_and_measured(cli: Cli) -> None:
-    python = installed(cli.folder)
-    paths = [str(ROOT), *site.getsitepackages()]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "NO_COLOR": "1"}
-
-    def specgate(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(python), "-m", "specgate", *arguments]
-        return subprocess.run(command, cwd=cli.folder, env=environment, capture_output=True, text=True, timeout=120)
-
-    assert "counting     fine (specgate_example_backend:BACKEND)" in specgate("backends", "list", "--validate").stdout
-    pair = ("--target", str(cli.target), "--draft", str(cli.draft))
-    done = specgate(
-        "micro", "--backend", "counting", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--plain", *pair
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = RunFolder.open(cli.newest()).read_run()
-    # k = 3: 1 and 3 drafts are accepted in turn, over 6 steps.
-    assert run.cells[2].acceptance is not None and run.cells[2].acceptance.acceptance_length == 3.0
-    refused = specgate("micro", "--backend", "counting", "-o", "x=1", "--scenario", "tiny.yaml", *pair)
-    assert refused.returncode == 2 and "option x: not known" in refused.stderr
-
-
-def installed(folder: Path) -> Path:
-    """The Python of a new environment that holds the example; it is built without an index."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
-    source = folder / "source"
-    source.mkdir()
-    for file in EXAMPLE.iterdir():
-        (source / file.name).write_bytes(file.read_bytes())
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    wheel = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), str(source)]
-    subprocess.run(wheel, check=True, capture_output=True)
-    python = folder / "venv" / "bin" / "python"
-    (file,) = folder.glob("*.whl")
-    site_packages = next((folder / "venv" / "lib").glob("python*/site-packages"))
-    unpack = [*pip, "install", "--no-deps", "--no-index", "--target", str(site_packages), str(file)]
-    subprocess.run(unpack, check=True, capture_output=True)
-    return python

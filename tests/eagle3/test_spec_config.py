@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.eagle3.hf_draft import draft_geometry
-from specgate.eagle3.hf_target import target_geometry
+from specgate.eagle3.hf.draft import draft_geometry
+from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.spec_config import KEYS, SIZES, SpecConfig, check, differences
 from specgate.errors import UsageError
 from tests.eagle3.folders import DRAFT, LLAMA, keys

@@ -1,5 +1,8 @@
-"""`specgate pairs`: list and fetch what the demo pair and the prompts are made of; see also `cli_train`,
-`cli_plant`, `cli_export`.
+"""`specgate pairs`: list and fetch what the demo pair and the prompts are made of; train, plant and export pairs.
+
+train.py     `specgate pairs train-draft` and `specgate pairs acceptance`
+plant.py     `specgate pairs plant` and `specgate pairs check`
+export.py    `specgate pairs export`
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""`specgate tune`: search what is fastest on this GPU."""
+"""`specgate tune`: search what is fastest on this GPU.
+
+steps.py      `specgate tune steps`: configurations of products, chosen by whole steps
+fmha.py       `specgate tune fmha`: which tiling of attention decodes fastest?
+options.py    options that the commands for matrix products share
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,13 @@
 """Planted pairs: weights made from a seed, whose acceptance is known because it was put there.
 
-recipe    what is chosen: seed, recipe A or B, strength of the signal, share of planted errors
-bits      (seed, name, index) → the same numbers on every device
-tables    draft vocabulary, classes of tokens, the planted successor of each: integers only
-target    the target's tensors, by name      register    recipe B: bits of old tokens, carried through the features
-draft     the draft's tensors, by name       source      both, as something that `pair.py` can load
+recipe.py            what is chosen: seed, recipe A or B, strength of the signal, share of planted errors
+bits.py              (seed, name, index) → the same numbers on every device
+tables.py            draft vocabulary, classes of tokens, the planted successor of each: integers only
+scales.py            how large things are in the target, and what that makes of its residual stream
+rows.py              fills a matrix row block by row block, to need little memory
+target.py            the target's tensors, by name
+draft.py             the draft's tensors, by name
+register.py          recipe B: bits of old tokens, carried through the features
+draft_register.py    recipe B, the draft's part: reads those bits from the features
+source.py            target and draft as something that `specgate.eagle3.pair` can load
 """

@@ -1,6 +1,11 @@
 """Planting a pair: choose a geometry, calibrate the signal, write the folder, check it by measuring.
 
-geometries   the shapes that can be planted       law          acceptance length ↔ share of planted tokens
-orbit        token sequences like generated ones  calibrate    the signal at which that share comes out
-truth        accept counts that a text implies    write, check, command
+command.py       `specgate pairs plant`: calibrate, write, measure
+geometries.py    the shapes that can be planted
+law.py           acceptance length ↔ share of accepted drafts
+calibrate.py     how strong the signal must be for a wanted share
+orbit.py         token sequences like generated ones
+truth.py         the accept counts that a text implies, without any arithmetic of a model
+write.py         the pair as two Hugging Face folders: configs alone, or with weights
+check.py         measures the pair with the reference engine, against the tokens and the prediction
 """

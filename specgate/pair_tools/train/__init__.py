@@ -2,6 +2,20 @@
 
     corpora ─► tokens ─► frozen target: features, labels, its own continuations ─► unrolled draft ─► loss ─► HF folder
 
-In reading order: `recipe` (what can be chosen), `texts`, `data`, `own` (sequences), `target`, `vocab`, `draft`,
-`unroll` (training-time test), `objective`, `loop`, `export`, `evaluate`; `command` puts them together.
+In reading order:
+
+    command.py       a whole training run: puts the rest together
+    recipe.py        everything that can be chosen about it
+    texts.py         what a draft is trained on, by name
+    data.py          token streams, and batches of sequences drawn from them
+    own.py           the target's own text: greedy continuations of corpus chunks
+    target.py        the frozen target
+    vocab.py         which target tokens the draft can propose
+    draft.py         the draft's trainable tensors, and how they begin
+    unroll.py        training-time test: the draft unrolled over its own hidden states
+    objective.py     soft targets over the draft's vocabulary, at every step of the chain
+    loop.py          one optimiser step per batch of sequences
+    export.py        the trained draft as a Hugging Face folder
+    evaluate.py      acceptance on held-out prompts, for every draft length from one pass
+    acceptance.py    the acceptance table of a pair, one row per context length
 """

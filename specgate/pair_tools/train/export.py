@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from specgate.eagle3.hf_draft import TRAINED_FOR
-from specgate.eagle3.hf_write import draft_config, write_checkpoint
+from specgate.eagle3.hf.draft import TRAINED_FOR
+from specgate.eagle3.hf.write import draft_config, write_checkpoint
 from specgate.eagle3.pair import TargetCheckpoint
 from specgate.pair_tools.train.draft import TrainableDraft
 from specgate.pair_tools.train.vocab import offsets_and_mask

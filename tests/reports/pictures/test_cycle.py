@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from specgate.core import Run
-from specgate.reports.parts import Entry, Table
+from specgate.reports.common.parts import Entry, Table
 from specgate.reports.pictures.cycle import budget, budgets_of, waterfall
 from tests.support.budgets import budgeted
 

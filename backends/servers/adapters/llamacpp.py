@@ -1,0 +1,136 @@
+"""llama.cpp: `llama-server` on GGUF files, counters per position in /metrics, synthetic acceptance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
+from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
+from specgate.backends.servers.failures import Failure
+from specgate.backends.servers.meter import Meter, PrometheusMeter
+from specgate.backends.servers.options import file_of
+from specgate.backends.servers.process import HOST, Command
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
+from specgate.eagle3.hf.keys import Keys
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
+
+CACHE_TYPES: Final = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+"""A scenario's dtype, in the names that the flags for the cache have."""
+LOOKUP: Final = 4
+"""Length of the n-grams that are looked up, as for vLLM."""
+
+
+class LlamaCpp:
+    name = "llamacpp"
+    description = "llama.cpp's server (-o target_gguf=FILE -o draft_gguf=FILE)"
+    program = "llama-server"
+    versions = "b11434"
+    health = "/health"
+    drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
+    forces_acceptance = True
+    reads_window: bool | None = False
+    own_options: frozenset[str] = frozenset({"target_gguf", "draft_gguf"})
+    needed_files: tuple[str, ...] = ("target_gguf",)
+    failures: tuple[Failure, ...] = (
+        Failure(r"unknown model architecture: 'eagle3'", "method mismatch: too old a version for EAGLE-3 drafts"),
+        Failure(r"failed to load draft model|error loading draft", "draft not loaded: see the lines before"),
+        Failure(r"vocab.*(do not match|mismatch|must match)", "the draft was converted for another target"),
+        Failure(
+            r"failed to initialize speculative decoding|no implementations specified for speculative"
+            r"|speculative decoding (is )?not supported",
+            "speculation is off",
+            silent=True,
+        ),
+    )
+
+    def command(self, launch: Launch) -> Command:
+        """The context is shared out among the slots; caches get the scenario's dtype, weights have their file's.
+
+        Without `--cache-ram 0` the server copies the last request's cache away before it begins the next one.
+        """
+        batch, cache = launch.max_batch, CACHE_TYPES[launch.dtype]
+        argv = [
+            launch.options.program or self.program, "-m", str(file_of(launch.options, "target_gguf")), "--host", HOST,
+            "--port", str(launch.port), "-c", str(launch.max_positions * batch), "-np", str(batch),
+            "--cache-type-k", cache, "--cache-type-v", cache, "--cache-ram", "0",
+            "--alias", SERVED_NAME, "--metrics", "--slots", "--no-ui",
+        ]  # fmt: skip
+        if launch.role.speculative:
+            argv += self.speculation(launch)
+        return Command((*argv, *launch.options.args_of(launch.role)))
+
+    def speculation(self, launch: Launch) -> list[str]:
+        """Drafts of any probability are proposed, so that chains are whole.
+
+        Sampled by the backend, as is the default, drafts of requests that run side by side are mixed up (b11434): half
+        of them are lost.
+        """
+        k = str(launch.role.k)
+        if launch.options.drafter == "ngram":
+            # A chain shorter than the n-gram that was looked up is never proposed.
+            lookup = str(min(LOOKUP, launch.role.k))
+            argv = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", lookup]
+            argv += ["--spec-ngram-simple-size-m", k]
+        else:
+            draft, cache = str(file_of(launch.options, "draft_gguf")), CACHE_TYPES[launch.dtype]
+            argv = [
+                "-md", draft, "--spec-type", "draft-eagle3", "--spec-draft-n-max", k, "--spec-draft-p-min", "0",
+                "--spec-draft-type-k", cache, "--spec-draft-type-v", cache, "--no-spec-draft-backend-sampling",
+            ]  # fmt: skip
+        if launch.options.force_al is not None:  # in llama.cpp's unit: bonus token included
+            argv += ["--spec-synth-len", f"{launch.options.force_al:g}"]
+        return argv
+
+    def version(self, client: Client) -> str:
+        return str(client.json("/props")["build_info"])
+
+    def forget(self, client: Client) -> None:
+        """Every request says cache_prompt: false."""
+
+    def request(self, ask: Ask) -> tuple[str, Json]:
+        return "/completion", {
+            "prompt": list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt,
+            "n_predict": ask.new_tokens,
+            "temperature": 0,
+            "top_k": 1,
+            "ignore_eos": ask.ignore_eos,
+            "cache_prompt": False,
+            "return_tokens": True,
+            "stream": True,
+            **({"n_probs": ask.top} if ask.top else {}),
+        }
+
+    def read(self, event: Json, seen: int) -> Chunk:
+        """The last event repeats no tokens; `timings` count all of the request's."""
+        if not event["stop"]:
+            return Chunk(tokens=integers(event, "tokens"), top=top_of(event))
+        timings = part(event, "timings")
+        cached = integer(timings, "cache_n")
+        usage = Usage(integer(event, "tokens_evaluated"), integer(event, "tokens_predicted"), cached)
+        return Chunk(tokens=integers(event, "tokens"), finish=str(event["stop_type"]), usage=usage, top=top_of(event))
+
+    def meter(self) -> Meter:
+        return PrometheusMeter(
+            path="/metrics",
+            flag="--metrics",
+            prefix="llamacpp:",
+            busy=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+            generated="llamacpp:tokens_predicted_total",
+        )
+
+    def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
+        """Baked in when the draft is converted, by the converter's reading of the config."""
+        found = resolve_boundaries(draft, target_layers)
+        return AuxiliaryLayers(found.boundaries, f"{found.rule}, if the converter to GGUF read it so")
+
+
+def top_of(event: Json) -> tuple[float, ...]:
+    found = event.get("completion_probabilities")
+    if not isinstance(found, list) or not found:
+        return ()
+    return tuple(float(entry["logprob"]) for entry in found[0]["top_logprobs"])
+
+
+ADAPTER = LlamaCpp()

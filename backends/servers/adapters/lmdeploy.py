@@ -1,0 +1,101 @@
+"""LMDeploy: `lmdeploy serve api_server` on its PyTorch engine or TurboMind, counters per position in /metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
+from specgate.backends.servers.conventions import no_ids
+from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
+from specgate.backends.servers.failures import Failure
+from specgate.backends.servers.meter import Meter, PrometheusMeter
+from specgate.backends.servers.process import HOST, Command
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
+from specgate.eagle3.hf.keys import Keys
+from specgate.errors import UsageError
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
+
+ENGINES = ("pytorch", "turbomind")
+
+
+class Lmdeploy:
+    name = "lmdeploy"
+    description = "LMDeploy's server (-o engine=pytorch or turbomind)"
+    program = "lmdeploy"
+    versions = "0.18"
+    health = "/health"
+    drafters: tuple[Drafter, ...] = ("eagle3",)
+    forces_acceptance = False
+    reads_window: bool | None = None
+    own_options: frozenset[str] = frozenset({"engine"})
+    needed_files: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = (
+        Failure(r"(unsupported|invalid choice).*(speculative|eagle3)", "method mismatch: too old a version"),
+        Failure(
+            r"speculative.*(turbomind|pytorch (backend|engine) only)",
+            "only the PyTorch engine drafts: -o engine=pytorch",
+        ),
+        Failure(r"fa3|flash.?attention.?3.*(not|unavailable)", "drafting needs FlashAttention-3 (an sm_90 GPU)"),
+    )
+
+    def command(self, launch: Launch) -> Command:
+        engine = launch.options.own.get("engine", ENGINES[0])
+        if engine not in ENGINES:
+            raise UsageError(f"option engine = {engine!r}", hint=f"it is one of: {', '.join(ENGINES)}")
+        if launch.role.speculative and engine != "pytorch":
+            raise UsageError(f"option engine = {engine}: TurboMind takes no EAGLE-3 draft", hint="-o engine=pytorch")
+        argv = [
+            launch.options.program or self.program, "serve", "api_server", str(launch.pair.target), "--backend", engine,
+            "--server-name", HOST, "--server-port", str(launch.port), "--model-name", SERVED_NAME,
+            "--dtype", launch.dtype, "--session-len", str(launch.max_positions),
+            "--max-batch-size", str(launch.max_batch),
+        ]  # fmt: skip
+        if launch.role.speculative:
+            argv += ["--speculative-algorithm", "eagle3", "--speculative-draft-model", str(launch.draft)]
+            argv += ["--speculative-num-draft-tokens", str(launch.role.k)]
+        return Command((*argv, *launch.options.args_of(launch.role)), {"HF_HUB_OFFLINE": "1"})
+
+    def version(self, client: Client) -> str:
+        return "not told over HTTP"
+
+    def forget(self, client: Client) -> None:
+        """There is no way to ask it over HTTP; its prefix cache is off unless it was switched on."""
+
+    def request(self, ask: Ask) -> tuple[str, Json]:
+        prompt = {"prompt": ask.prompt} if isinstance(ask.prompt, str) else {"input_ids": list(ask.prompt)}
+        stop = {"stop_token_ids": list(ask.stop)} if ask.stop else {}
+        return "/generate", {
+            **prompt,
+            **stop,
+            "max_tokens": ask.new_tokens,
+            "temperature": 0,
+            "top_k": 1,
+            "ignore_eos": ask.ignore_eos,
+            "stream": True,
+        }
+
+    def read(self, event: Json, seen: int) -> Chunk:
+        meta = part(event, "meta_info")
+        finish = meta.get("finish_reason")
+        return Chunk(
+            tokens=integers(event, "output_ids"),
+            finish=str(part(meta, "finish_reason")["type"]) if finish else None,
+            usage=Usage(integer(meta, "prompt_tokens"), integer(meta, "completion_tokens")) if finish else None,
+        )
+
+    def meter(self) -> Meter:
+        return PrometheusMeter(
+            path="/metrics",
+            flag="its metrics: leave out --disable-metrics",
+            prefix="lmdeploy:",
+            busy=("lmdeploy:num_requests_running", "lmdeploy:num_requests_waiting"),
+            requests="lmdeploy:e2e_request_latency_seconds_count",
+        )
+
+    def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
+        return no_ids(draft, target_layers)
+
+
+ADAPTER = Lmdeploy()

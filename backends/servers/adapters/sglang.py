@@ -1,0 +1,142 @@
+"""SGLang: `sglang.launch_server`, acceptance in the `meta_info` of every answer, a simulated acceptance length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
+from specgate.backends.servers.conventions import nested_ids
+from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
+from specgate.backends.servers.failures import Failure
+from specgate.backends.servers.meter import Meter, PrometheusMeter
+from specgate.backends.servers.process import HOST, Command
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
+from specgate.eagle3.hf.keys import Keys
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
+
+
+class Sglang:
+    name = "sglang"
+    description = "SGLang's server"
+    program = "python3"
+    versions = "0.5.23"
+    health = "/health"
+    drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
+    forces_acceptance = True
+    reads_window: bool | None = None
+    own_options: frozenset[str] = frozenset()
+    needed_files: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = (
+        Failure(
+            r"has no attribute 'set_eagle3_layers_to_capture'",
+            "method mismatch: this target's class has no EAGLE-3 hooks",
+        ),
+        Failure(
+            r"unknown speculative algorithm|invalid choice: '(EAGLE3|NGRAM)'", "method mismatch: too old a version"
+        ),
+        Failure(
+            r"parameter .* not found in params_dict",
+            "draft not loaded: a tensor of it has no place in the model",
+            silent=True,
+        ),
+        Failure(
+            r"context length .* (longer|greater) than", "the draft's max_position_embeddings are below the context"
+        ),
+    )
+
+    def command(self, launch: Launch) -> Command:
+        argv = [
+            launch.options.program or self.program, "-m", "sglang.launch_server",
+            "--model-path", str(launch.pair.target), "--host", HOST, "--port", str(launch.port),
+            "--served-model-name", SERVED_NAME, "--dtype", launch.dtype,
+            "--context-length", str(launch.max_positions), "--max-running-requests", str(launch.max_batch),
+            "--disable-radix-cache", "--enable-metrics",
+        ]  # fmt: skip
+        if launch.role.speculative:
+            argv += self.speculation(launch)
+        return Command((*argv, *launch.options.args_of(launch.role)), {"HF_HUB_OFFLINE": "1", **self.forcing(launch)})
+
+    def speculation(self, launch: Launch) -> list[str]:
+        """A chain of k: k steps, one candidate each, k + 1 tokens verified."""
+        k = launch.role.k
+        if launch.options.drafter == "ngram":
+            return ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", str(k + 1)]
+        return [
+            "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(launch.draft),
+            "--speculative-num-steps", str(k), "--speculative-eagle-topk", "1",
+            "--speculative-num-draft-tokens", str(k + 1),
+        ]  # fmt: skip
+
+    def forcing(self, launch: Launch) -> Mapping[str, str]:
+        """In SGLang's unit: bonus token included. The drafted token is emitted, so that the text stays diverse."""
+        if launch.options.force_al is None or not launch.role.speculative:
+            return {}
+        return {
+            "SGLANG_SIMULATE_ACC_LEN": f"{launch.options.force_al:g}",
+            "SGLANG_SIMULATE_ACC_METHOD": "match-expected",
+            "SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token",
+        }
+
+    def version(self, client: Client) -> str:
+        return str(client.json("/server_info")["version"])
+
+    def forget(self, client: Client) -> None:
+        client.text("/flush_cache", method="POST")
+
+    def request(self, ask: Ask) -> tuple[str, Json]:
+        sampling: dict[str, object] = {
+            "max_new_tokens": ask.new_tokens,
+            "temperature": 0,
+            "ignore_eos": ask.ignore_eos,
+            **({"stop_token_ids": list(ask.stop)} if ask.stop else {}),
+        }
+        prompt = {"text": ask.prompt} if isinstance(ask.prompt, str) else {"input_ids": list(ask.prompt)}
+        top = {"return_logprob": True, "top_logprobs_num": ask.top} if ask.top else {}
+        return "/generate", {**prompt, "sampling_params": sampling, "stream": True, **top}
+
+    def read(self, event: Json, seen: int) -> Chunk:
+        """`output_ids` are all tokens so far or, with incremental streaming, the new ones: their number tells."""
+        meta = part(event, "meta_info")
+        ids, total = integers(event, "output_ids"), integer(meta, "completion_tokens")
+        if len(ids) not in (total, total - seen):
+            raise ValueError(f"{len(ids)} output_ids after {seen} tokens, but completion_tokens = {total}")
+        finish = meta.get("finish_reason")
+        return Chunk(
+            tokens=ids[seen:] if len(ids) == total else ids,
+            finish=str(part(meta, "finish_reason")["type"]) if finish else None,
+            usage=Usage(integer(meta, "prompt_tokens"), total, integer(meta, "cached_tokens")) if finish else None,
+            spec=counts_of(meta) if finish and "spec_verify_ct" in meta else None,
+            top=top_of(meta.get("output_top_logprobs")),
+        )
+
+    def meter(self) -> Meter:
+        return PrometheusMeter(
+            path="/metrics",
+            flag="--enable-metrics",
+            prefix="sglang:",
+            busy=("sglang:num_running_reqs", "sglang:num_queue_reqs"),
+            requests="sglang:num_requests_total",
+        )
+
+    def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
+        return nested_ids(draft, target_layers)
+
+
+def counts_of(meta: Mapping[str, object]) -> SpecCounts:
+    """What the engine counted of one answer, the prefill token and the trimmed end apart."""
+    steps, accepted = integer(meta, "spec_verify_ct"), integer(meta, "spec_num_correct_drafts")
+    hist = integers(meta, "spec_correct_drafts_histogram")
+    return SpecCounts(steps, integer(meta, "spec_num_proposed_drafts"), accepted, hist)
+
+
+def top_of(positions: object) -> tuple[float, ...]:
+    """The log-probabilities of the candidates for the first token: [[log-probability, id, text], …] per token."""
+    if not isinstance(positions, list) or not positions or not positions[0]:
+        return ()
+    return tuple(float(entry[0]) for entry in positions[0])
+
+
+ADAPTER = Sglang()

@@ -1,0 +1,130 @@
+"""TensorRT-LLM: `trtllm-serve`, counts per iteration in the JSON of /metrics, a forced number of accepted tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from specgate.backends.servers.adapter import Drafter, Launch, integer, part
+from specgate.backends.servers.adapters import openai
+from specgate.backends.servers.conventions import nested_ids
+from specgate.backends.servers.exchange import NOTHING, Ask, Chunk, Json, Reading, SpecCounts
+from specgate.backends.servers.failures import Failure
+from specgate.backends.servers.meter import Meter, Samples
+from specgate.backends.servers.process import HOST, Command
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
+from specgate.eagle3.hf.keys import Keys
+from specgate.errors import BackendError
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
+
+FLAG = "enable_iter_perf_stats and return_perf_metrics in its --config"
+
+
+class Trtllm:
+    name = "trtllm"
+    description = "TensorRT-LLM's server"
+    program = "trtllm-serve"
+    versions = "1.2"
+    health = "/health"
+    drafters: tuple[Drafter, ...] = ("eagle3",)
+    forces_acceptance = True
+    reads_window: bool | None = None
+    own_options: frozenset[str] = frozenset()
+    needed_files: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = (
+        Failure(
+            r"extra inputs are not permitted|unexpected keyword argument",
+            "a key of the --config that this version lacks",
+        ),
+        Failure(
+            r"speculative_model.*(required|not set|does not exist)",
+            "draft not loaded: the draft's folder was not found",
+        ),
+        Failure(r"disabling speculative decoding|speculative decoding is disabled", "speculation is off", silent=True),
+    )
+
+    def command(self, launch: Launch) -> Command:
+        import yaml
+
+        file = launch.folder / f"trtllm-{launch.role}.yaml"
+        file.write_text(yaml.safe_dump(self.config(launch), sort_keys=False), encoding="utf-8")
+        argv = [
+            launch.options.program or self.program, str(launch.pair.target), "--host", HOST, "--port", str(launch.port),
+            "--max_batch_size", str(launch.max_batch), "--max_seq_len", str(launch.max_positions),
+            "--config", str(file),
+        ]  # fmt: skip
+        env = {"HF_HUB_OFFLINE": "1"}
+        if launch.options.force_al is not None and launch.role.speculative:  # in its unit: without the bonus token
+            env["TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS"] = f"{launch.options.force_al - 1:g}"
+        return Command((*argv, *launch.options.args_of(launch.role)), env)
+
+    def config(self, launch: Launch) -> dict[str, object]:
+        config: dict[str, object] = {
+            "dtype": launch.dtype,
+            "kv_cache_config": {"enable_block_reuse": False},
+            "enable_iter_perf_stats": True,
+            "return_perf_metrics": True,
+        }
+        if launch.role.speculative:
+            drafting = {
+                "decoding_type": "Eagle3",
+                "max_draft_len": launch.role.k,
+                "speculative_model": str(launch.draft),
+            }
+            config["speculative_config"] = drafting
+        return config
+
+    def version(self, client: Client) -> str:
+        return str(client.json("/version")["version"])
+
+    def forget(self, client: Client) -> None:
+        """There is no way to ask it over HTTP; cache hits are counted where the usage record says so."""
+
+    def request(self, ask: Ask) -> tuple[str, Json]:
+        return openai.PATH, openai.body(ask, detokenize=False)
+
+    def read(self, event: Json, seen: int) -> Chunk:
+        return openai.read(event, seen)
+
+    def meter(self) -> Meter:
+        return IterationMeter()
+
+    def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
+        return nested_ids(draft, target_layers)
+
+
+class IterationMeter:
+    """Sums the statistics of every iteration. Who reads them consumes them, so nobody else may."""
+
+    def __init__(self) -> None:
+        self.spec = NOTHING
+
+    def read(self, client: Client) -> Reading:
+        iterations = client.json("/metrics")
+        if not isinstance(iterations, list):
+            raise BackendError(f"{client.url}/metrics: not a list of iterations", hint=f"the server needs {FLAG}")
+        busy = 0
+        for iteration in iterations:
+            try:
+                busy = integer(iteration, "numActiveRequests") + integer(iteration, "numQueuedRequests")
+                self.spec += counts_of(iteration)
+            except (KeyError, TypeError) as error:
+                raise BackendError(
+                    f"{client.url}/metrics: malformed iteration: {error}", hint=f"it needs {FLAG}"
+                ) from error
+        samples = Samples.scrape(client, "/prometheus/metrics", FLAG)
+        return Reading(samples.total("trtllm_request_success_total") or 0, busy=busy, spec=self.spec)
+
+
+def counts_of(iteration: Mapping[str, object]) -> SpecCounts:
+    """No histogram: the engine counts no positions."""
+    if not iteration.get("specDecodingStats"):
+        return NOTHING
+    stats = part(iteration, "specDecodingStats")
+    steps, drafted = integer(stats, "numRequestsWithDraftTokens"), integer(stats, "numDraftTokens")
+    return SpecCounts(steps, drafted, integer(stats, "numAcceptedTokens"))
+
+
+ADAPTER = Trtllm()

@@ -1,0 +1,117 @@
+"""vLLM: `vllm serve`, counters per position in /metrics, synthetic acceptance."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch
+from specgate.backends.servers.adapters import openai
+from specgate.backends.servers.conventions import top_level_ids
+from specgate.backends.servers.exchange import Ask, Chunk, Json
+from specgate.backends.servers.failures import Failure
+from specgate.backends.servers.meter import Meter, PrometheusMeter
+from specgate.backends.servers.process import HOST, Command
+from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
+from specgate.eagle3.hf.keys import Keys
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
+
+LOOKUP: Final = {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
+
+
+class Vllm:
+    name = "vllm"
+    description = "vLLM's server"
+    program = "vllm"
+    versions = "0.32, 0.33"
+    health = "/health"
+    drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
+    forces_acceptance = True
+    reads_window: bool | None = True
+    own_options: frozenset[str] = frozenset()
+    needed_files: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = (
+        Failure(r"eagle3 is only supported for", "method mismatch: vLLM has no EAGLE-3 hooks in this target's class"),
+        Failure(
+            r"unsupported speculative method|speculative method .* not supported",
+            "method mismatch: see the draft's architectures",
+        ),
+        Failure(
+            r"PackageNotFoundError: No package metadata was found for vllm", "vllm is installed without its metadata"
+        ),
+        Failure(
+            r"Free memory on device .* less than desired",
+            "two servers share the GPU: -o args='--gpu-memory-utilization 0.45'",
+        ),
+        Failure(
+            r"Available memory on node .* less than desired",
+            "on a CPU vLLM wants 92 % of the memory: VLLM_CPU_KVCACHE_SPACE=GIB in the environment, or "
+            "-o args='--gpu-memory-utilization 0.3'",
+        ),
+        Failure(
+            r"Synthetic acceptance not supported",
+            "this build of vLLM cannot force acceptance, as on a CPU: no -o force_al",
+        ),
+        Failure(r"weights were not initialized from checkpoint", "draft not loaded: tensors of it have other names"),
+        Failure(
+            r"speculative decoding (is|has been) disabled|disabling speculative", "speculation is off", silent=True
+        ),
+    )
+
+    def command(self, launch: Launch) -> Command:
+        argv = [
+            launch.options.program or self.program, "serve", str(launch.pair.target), "--host", HOST,
+            "--port", str(launch.port), "--served-model-name", SERVED_NAME, "--dtype", launch.dtype,
+            "--max-model-len", str(launch.max_positions), "--max-num-seqs", str(launch.max_batch),
+            "--no-enable-prefix-caching", "--enable-prompt-tokens-details",
+        ]  # fmt: skip
+        if launch.role.speculative:
+            argv += ["--speculative-config", json.dumps(self.speculation(launch))]
+        env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": HOST}
+        return Command((*argv, *launch.options.args_of(launch.role)), env)
+
+    def speculation(self, launch: Launch) -> dict[str, object]:
+        config: dict[str, object] = {"num_speculative_tokens": launch.role.k}
+        if launch.options.drafter == "ngram":
+            config |= {"method": "ngram", **LOOKUP}
+        else:
+            config |= {"method": "eagle3", "model": str(launch.draft)}
+        if launch.options.force_al is not None:  # in vLLM's unit: bonus token included
+            forced = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": launch.options.force_al}
+            config |= forced
+        return config
+
+    def version(self, client: Client) -> str:
+        return str(client.json("/version")["version"])
+
+    def forget(self, client: Client) -> None:
+        """Only a server in development mode has the path. Hits are counted in any case, where it tells of them."""
+        client.text("/reset_prefix_cache", method="POST", may_be_missing=True)
+
+    def request(self, ask: Ask) -> tuple[str, Json]:
+        ids: dict[str, object] = {"return_token_ids": True}
+        if ask.top:  # else two tokens of the same text would be one key
+            ids["return_tokens_as_token_ids"] = True
+        return openai.PATH, openai.body(ask, **ids)
+
+    def read(self, event: Json, seen: int) -> Chunk:
+        return openai.read(event, seen)
+
+    def meter(self) -> Meter:
+        return PrometheusMeter(
+            path="/metrics",
+            flag="its metrics: leave out --disable-log-stats",
+            prefix="vllm:",
+            busy=("vllm:num_requests_running", "vllm:num_requests_waiting"),
+            requests="vllm:request_success_total",
+            generated="vllm:generation_tokens_total",
+            cached="vllm:prefix_cache_hits_total",
+        )
+
+    def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
+        return top_level_ids(draft, target_layers)
+
+
+ADAPTER = Vllm()

@@ -1,0 +1,211 @@
+"""What the page shows in rows: pure functions from a run to texts. Markup is the template's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from specgate.core import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
+from specgate.core.metrics import metric
+from specgate.reports.common import figures
+from specgate.reports.common.parts import Entry as Entry
+from specgate.reports.common.parts import Table
+from specgate.reports.common.summary import acceptance_label, cell_note, label, short
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The cells of one point, under what was asked of it."""
+
+    title: str
+    question: str
+    rows: Sequence[Sequence[Entry]]
+
+
+def name_of(point: Point) -> str:
+    return f"{point.scenario} · {point.context:,} tokens · batch {point.batch}"
+
+
+def title(run: Run, point: Point) -> str:
+    """Scenario, context and batch, and where acceptance comes from if not from a trained pair."""
+    return " · ".join(part for part in (name_of(point), acceptance_label(run)) if part)
+
+
+# ── cells ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+CELL_HEAD = (
+    *("role", "acceptance length", "drafts accepted", "tok/s", "ms/token", "ms/step"),
+    *("speed-up", "tokens", "repeats", "blocks"),
+)
+
+
+def cell_groups(run: Run) -> list[Group]:
+    points = dict.fromkeys(r.cell.point for r in run.cells)
+    return [
+        Group(
+            title(run, p),
+            run.scenarios[p.scenario].question,
+            [cell_row(run, r) for r in run.cells if r.cell.point == p],
+        )
+        for p in points
+    ]
+
+
+def cell_row(run: Run, result: CellResult) -> list[Entry]:
+    comparison = run.comparison(result.cell.key)
+    values = result.values
+    return [
+        Entry(result.cell.role.name, cell_note(run, result)),
+        _entry(values.get("acceptance_length")),
+        _entry(values.get("draft_acceptance_rate")),
+        *(_entry(values.get(name)) for name in ("output_tok_s", "tpot_ms", "step_ms")),
+        _entry(comparison.speedup if comparison else None),
+        tokens_entry(run, comparison),
+        _entry(values.get("repeated_8gram_share")),
+        Entry(str(result.blocks)),
+    ]
+
+
+def _entry(value: Value | None) -> Entry:
+    return Entry(figures.figure(value), figures.reason(value) or figures.span(value))
+
+
+def tokens_entry(run: Run, comparison: Comparison | None) -> Entry:
+    if comparison is not None and run.acceptance == "forced":
+        return Entry(figures.NONE, "forced")
+    if comparison is None or not comparison.tokens.compared_tokens:
+        return Entry(figures.NONE)
+    check = comparison.tokens
+    ties = len(check.divergences) - len(check.mismatches)
+    note = f"{check.compared_tokens:,} compared"
+    if check.mismatches:
+        return Entry(f"{len(check.mismatches)} differ", note)
+    return Entry(f"{ties} near ties" if ties else "all equal", note)
+
+
+# ── PERF_MODE ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+INVARIANTS = {
+    "I1": "no fall-back kernel",
+    "I2": "tuned",
+    "I3": "multi-token",
+    "I4": "cache intact",
+    "I5": "per slot",
+    "I6": "quiet loop",
+    "I7": "deterministic",
+}
+HELD_MARKS = {Held.HELD: "✓", Held.BROKEN: "✗ broken", Held.UNSEEN: "not observable"}
+
+
+def certificates(run: Run) -> Table:
+    """One row per cell that has a certificate, one column per invariant."""
+    head = ["cell", *(f"{id_} {name}" for id_, name in INVARIANTS.items())]
+    rows = [
+        [label(result.cell), *(HELD_MARKS[i.held] for i in run.certificates[result.cell.key])]
+        for result in run.cells
+        if result.cell.key in run.certificates
+    ]
+    return Table(head, rows, texts=len(head))
+
+
+def certificate_evidence(run: Run) -> Table:
+    """What each invariant of each cell rests on."""
+    rows = [
+        [label(result.cell), i.id, i.held.value, i.message]
+        for result in run.cells
+        for i in run.certificates.get(result.cell.key, ())
+    ]
+    return Table(["cell", "invariant", "found", "by"], rows, texts=4)
+
+
+# ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+QUIET: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Rows: cells; columns: rules; entries: numbers of verdicts in `Run.verdicts`, None where a rule is silent."""
+
+    rules: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[int | None]]]
+
+
+def matrix(run: Run, policy: Policy) -> Matrix:
+    at = {(v.rule, v.cell): i for i, v in enumerate(run.verdicts)}
+    rules = [r.id for r in policy.rules if any(v.rule == r.id and v.cell for v in run.verdicts)]
+    cells = [r.cell for r in run.cells]
+    return Matrix(rules, [(label(c), [at.get((rule, c.key)) for rule in rules]) for c in cells])
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict with its number in `Run.verdicts`, the name of its cell, and its evidence in one line."""
+
+    number: int
+    verdict: Verdict
+    where: str
+    evidence: str
+
+    @property
+    def quiet(self) -> bool:
+        """Green or skipped: it asks for nothing."""
+        return self.verdict.state in QUIET
+
+
+def judgements(run: Run) -> Iterator[Judgement]:
+    for i, v in enumerate(run.verdicts):
+        yield Judgement(i, v, short(v.cell) if v.cell else "no cell", evidence(v))
+
+
+def evidence(verdict: Verdict) -> str:
+    def text(value: float | int | str | None) -> str:
+        return figures.NONE if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    return " · ".join(f"{name} {text(value)}" for name, value in verdict.evidence.items())
+
+
+def micro_gates(run: Run) -> Table:
+    """The micro scenarios that must be green before a full run."""
+    gates = run.promotion.gates if run.promotion else {}
+    rows = [[name, "yes" if name in run.scenarios else "no", sha256] for name, sha256 in gates.items()]
+    return Table(("scenario", "in this run", "SHA-256 of what it measures"), rows, texts=3)
+
+
+# ── tokens and loops ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+SHOWN_DIVERGENCES = 50
+
+
+def divergences(run: Run) -> Table:
+    rows = [
+        [
+            label(c.cell),
+            "near tie" if d.near_tie else "mismatch",
+            *(str(n) for n in (d.prompt_set, d.round, d.slot, d.position, d.expected, d.got)),
+            "unknown" if d.margin is None else f"{d.margin:.3g}",
+        ]
+        for c in run.comparisons
+        for d in sorted(c.tokens.divergences, key=lambda d: d.near_tie)
+    ]
+    head = ("cell", "kind", "prompt set", "round", "slot", "position", "baseline", "spec", "top-2 margin")
+    return Table(head, rows[:SHOWN_DIVERGENCES], texts=2)
+
+
+def loops(run: Run) -> Table:
+    found = [(r, r.values.get("repeated_8gram_share")) for r in run.cells]
+    rows = [[label(r.cell), figures.figure(v), str(v.n)] for r, v in found if v is not None]
+    return Table(("cell", "repeated 8-grams", "texts"), rows)
+
+
+# ── everything ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def all_figures(run: Run, point: Point) -> Table:
+    """Every value of a point's cells, a column per role."""
+    results = [r for r in run.cells if r.cell.point == point]
+    names = list(dict.fromkeys(name for r in results for name in r.values))
+    rows = [[name, metric(name).unit, *(figures.of(r, name) for r in results)] for name in names]
+    return Table(("metric", "unit", *(r.cell.role.name for r in results)), rows, texts=2)

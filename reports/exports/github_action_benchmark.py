@@ -1,0 +1,50 @@
+"""The last run of every series in the custom JSON of the action github-action-benchmark.
+
+The action takes one direction per file: `customBiggerIsBetter` and `customSmallerIsBetter`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from specgate.core.metrics import Direction, metric
+from specgate.core.trends import Series, Trends
+from specgate.reports.common.summary import label
+
+FILES: Mapping[Direction, str] = {"higher": "bigger-is-better.json", "lower": "smaller-is-better.json"}
+
+
+class GithubActionBenchmark:
+    """An `api.Export`: a list of {name, unit, value, range, extra} per direction; an empty list is written too."""
+
+    name = "github-action-benchmark"
+
+    def files(self, trends: Trends) -> Mapping[str, str]:
+        return {
+            file: json.dumps([*entries(trends, direction)], indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+            for direction, file in FILES.items()
+        }
+
+
+def entries(trends: Trends, direction: Direction) -> Iterator[dict[str, object]]:
+    for series in trends.series:
+        kind, last = metric(series.metric), series.readings[-1]
+        if kind.direction == direction:
+            half = None if last.ci_low is None or last.ci_high is None else (last.ci_high - last.ci_low) / 2
+            run = trends.runs[last.run]
+            yield {
+                "name": name(series),
+                "unit": kind.unit,
+                "value": last.value,
+                **({"range": f"± {half:.4g}"} if half is not None else {}),
+                "extra": f"run: {run.id}\nground: {series.ground}\nacceptance: {run.acceptance}",
+            }
+
+
+def name(series: Series) -> str:
+    """The action joins entries of one name into one chart, so the ground is part of it."""
+    return f"{label(series.cell)} {series.metric} ({series.cell.point.backend}, {series.ground})"
+
+
+EXPORT = GithubActionBenchmark()

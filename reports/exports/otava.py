@@ -1,0 +1,82 @@
+"""Trends as input of Apache Otava, which looks for change points: otava.yaml, and a CSV file per cell and ground.
+
+Otava wants a number in every field: a metric is a column where every run of the file has it, and a comment names those
+that are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from specgate.core import Cell
+from specgate.core.metrics import metric
+from specgate.core.trends import Series, Trends
+from specgate.reports.texts.csv import Row, table
+
+ATTRIBUTES = ("run", "source", "verdict")
+_UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
+
+
+class Otava:
+    """An `api.Export`."""
+
+    name = "otava"
+
+    def files(self, trends: Trends) -> Mapping[str, str]:
+        import yaml
+
+        tests: dict[str, object] = {}
+        files: dict[str, str] = {}
+        found = sorted(trends.series, key=one_test_order)
+        for n, (_, group) in enumerate(groupby(found, key=one_test), 1):
+            series = list(group)
+            whole, places = complete(series)
+            name = f"{n:03d}-{_UNSAFE.sub('-', '-'.join((series[0].cell.key, series[0].ground))).strip('-')}"
+            files[f"{name}.csv"] = table(rows(trends, whole, places), ("time", *ATTRIBUTES, *(s.metric for s in whole)))
+            tests[name] = {
+                "type": "csv",
+                "file": f"{name}.csv",
+                "time_column": "time",
+                "attributes": list(ATTRIBUTES),
+                "metrics": {s.metric: {"direction": direction(s.metric), "scale": 1} for s in whole},
+                "csv_options": {"delimiter": ",", "quote_char": '"'},
+            }
+        return {"otava.yaml": yaml.safe_dump({"tests": tests}, sort_keys=False), **files}
+
+
+def one_test(series: Series) -> tuple[Cell, str]:
+    return series.cell, series.ground
+
+
+def one_test_order(series: Series) -> tuple[str, str]:
+    return series.cell.key, series.ground
+
+
+def complete(series: Sequence[Series]) -> tuple[list[Series], list[int]]:
+    """The series that have a reading of every run that any of them has, and these runs."""
+    places = sorted({r.run for s in series for r in s.readings})
+    return [s for s in series if len(s.readings) == len(places)], places
+
+
+def rows(trends: Trends, series: Sequence[Series], places: Sequence[int]) -> Iterator[Row]:
+    from specgate.reports.common.summary import headline
+
+    for n, place in enumerate(places):
+        run = trends.runs[place]
+        yield {
+            "time": run.started,
+            "run": run.id,
+            "source": (run.fingerprint.get("source_tree_sha256") or "unknown")[:8],
+            "verdict": headline(run).state,
+            **{s.metric: s.readings[n].value for s in series},
+        }
+
+
+def direction(name: str) -> int:
+    """1: an increase is an improvement; -1: a decrease is."""
+    return -1 if metric(name).direction == "lower" else 1
+
+
+EXPORT = Otava()

@@ -1,0 +1,62 @@
+"""What a result rests on: engines, prompts, environment and its change since the last green run, files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Final
+
+from specgate.analysis.environment_diff import flat
+from specgate.core import Run
+from specgate.reports.common.figures import NONE
+from specgate.reports.common.parts import Table
+from specgate.reports.common.summary import short
+from specgate.reports.texts.explain import bandwidth_line
+
+FILES: Final[Mapping[str, str]] = {
+    "run.json": "the whole result",
+    "gates.json": "policy and verdicts",
+    "summary.csv": "one row per cell",
+    "metrics.csv": "one row per value",
+    "config.resolved.yaml": "what was asked, resolved",
+    "env.json": "the machine",
+    "samples/blocks.jsonl": "every block: tokens, accept counts, times",
+    "samples/environment.jsonl": "what the machine did meanwhile",
+    "samples/engines.jsonl": "what the engines said of themselves",
+    "samples/margins.jsonl": "top-2 logits where tokens diverged",
+    "samples/traces.jsonl": "what a profiler saw of one block per cell",
+    "MANIFEST.sha256": "hashes of all files",
+}
+"""File of a run folder → what it holds."""
+_AFTER_THE_PAGE: Final = ("run.json", "summary.csv", "metrics.csv", "MANIFEST.sha256")
+
+
+def grounds(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Folded lists: title, rows. Points with the same engine share one list."""
+    engines: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for key, engine in run.engines.items():
+        stated = {name: value for name, value in asdict(engine).items() if value is not None}
+        engines.setdefault(tuple(flat(stated)), []).append(short(key))
+    return [
+        ("Fingerprint", list(flat(run.fingerprint))),
+        *((f"Engine of {', '.join(names)}", list(rows)) for rows, names in engines.items()),
+        *((f"Prompts of {short(key)}", list(flat(about))) for key, about in run.prompts.items()),
+        *([("Memory bandwidth", [("read", bandwidth_line(run.bandwidth))])] if run.bandwidth else []),
+        ("Environment", list(flat(run.environment))),
+    ]
+
+
+def changes(run: Run) -> Table:
+    """Fingerprint and environment against the last green run's."""
+    found = (run.last_green.differences if run.last_green else None) or ()
+    rows = [[key, then if then is not None else NONE, now if now is not None else NONE] for key, then, now in found]
+    return Table(("what", "then", "now"), rows, texts=3)
+
+
+def files(run: Run) -> list[tuple[str, str, str | None]]:
+    """(file, what it holds, its SHA-256 where it was finished before this page); files that are not there are left out.
+
+    A run that was stored without hashes is taken to have every file.
+    """
+    there = {*run.files, *_AFTER_THE_PAGE} if run.files else FILES
+    return [(name, what, run.files.get(name)) for name, what in FILES.items() if name in there]

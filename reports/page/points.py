@@ -1,0 +1,82 @@
+"""What the page shows of one point: its pictures, each with its figures or the reason why it is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from specgate.core import CellResult, Comparison, Point, Policy, Run
+from specgate.core.conditions import Timeline
+from specgate.reports.common.asked import floors
+from specgate.reports.common.parts import Picture, Table, left_out
+from specgate.reports.common.tables import QUIET, all_figures, name_of, title
+from specgate.reports.pictures import acceptance, blocks, cycle, depth, latency, machine, speedups
+
+DRAWN: Final = 6
+"""Points of a run whose pictures are drawn: a page of a hundred points would be slow to make and to open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`name` is the title without where acceptance comes from; `undrawn` says why there are no pictures."""
+
+    name: str
+    title: str
+    pictures: Sequence[Picture]
+    figures: Table
+    undrawn: str | None = None
+
+
+def sections(run: Run, policy: Policy) -> Iterator[Section]:
+    points = list(dict.fromkeys(r.cell.point for r in run.cells))
+    chosen = drawn_points(run, points)
+    why = f"Left out: pictures are drawn of {DRAWN} points of {len(points)}, those with open verdicts first."
+    for n, point in enumerate(points):
+        figures = all_figures(run, point)
+        if point in chosen:
+            yield Section(name_of(point), title(run, point), list(pictures(f"p{n}", run, policy, point)), figures)
+        else:
+            yield Section(name_of(point), title(run, point), (), figures, why)
+
+
+def drawn_points(run: Run, points: Sequence[Point]) -> set[Point]:
+    """Those of whose verdicts a required one asks for something, then any one, then the first ones."""
+    open_: dict[str, bool] = {}
+    for verdict in run.verdicts:
+        if verdict.state not in QUIET:
+            open_[verdict.cell] = open_.get(verdict.cell, False) or verdict.required
+
+    def need(point: Point) -> int:
+        found = [open_[r.cell.key] for r in run.cells if r.cell.point == point and r.cell.key in open_]
+        return -2 if any(found) else -1 if found else 0
+
+    return set(sorted(points, key=need)[:DRAWN])
+
+
+def pictures(key: str, run: Run, policy: Policy, point: Point) -> Iterator[Picture]:
+    results = [r for r in run.cells if r.cell.point == point]
+    comparisons = [c for c in run.comparisons if c.cell.point == point]
+    drafted = [r for r in results if r.acceptance is not None and r.acceptance.steps]
+    quoted, paired = quotable(results, comparisons), [c for c in comparisons if c.speedup.value is not None]
+    conditions = run.conditions.get(point.key)
+    yield speedups.of_pairs(key, paired, floors(policy, point, tuple(r.cell.role for r in results)))
+    budgets = cycle.budgets_of(run, results)
+    yield cycle.waterfall(key, run, budgets)
+    yield cycle.budget(key, run, budgets)
+    yield machine.over_time(key, conditions.timeline if conditions else Timeline(), paired)
+    yield acceptance.by_position(key, drafted)
+    yield acceptance.histogram(key, drafted)
+    yield depth.by_depth(key, [r for r in results if r.by_depth])
+    yield blocks.in_order(key, quoted)
+    yield latency.ecdf(key, "tpot_ms", quoted)
+    if run.kind == "full":
+        yield latency.ecdf(key, "ttft_ms", quoted)
+    else:
+        yield left_out(latency.NAMES["ttft_ms"], "a micro run measures no whole requests")
+
+
+def quotable(results: Sequence[CellResult], comparisons: Sequence[Comparison]) -> list[CellResult]:
+    """Cells with timed blocks, without those whose tokens are not the baseline's."""
+    withheld = {c.cell for c in comparisons if c.tokens.mismatches}
+    return [r for r in results if r.series_ms and r.cell not in withheld]

@@ -1,0 +1,79 @@
+"""A sheet on a terminal: rich tables, or plain lines with one row each where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from specgate.reports.common.markup import visible
+from specgate.reports.common.parts import Entry
+from specgate.reports.sheets.sheet import Section, Sheet
+from specgate.reports.texts.console import STYLES, printed, words
+
+NAME = 22
+STYLES_BY_NAME = {state.value: style for state, style in STYLES.items()}
+
+
+def tables(sheet: Sheet) -> str:
+    heads = [words((sheet.title, "bold")), words((sheet.subtitle, "dim"))]
+    banners = [words((banner, "bold yellow")) for banner in sheet.banners]
+    sections = [part for section in sheet.sections for part in section_parts(section)]
+    return "\n".join(printed(*heads, *banners, *sections, *(words((line, "bold")) for line in ending(sheet))))
+
+
+def section_parts(section: Section) -> Iterator[Any]:
+    yield words((f"\n{section.title}", "bold"))
+    if section.table.rows:
+        yield _table(section)
+    if section.note:
+        yield words((section.note, "dim"))
+
+
+def _table(section: Section) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    found = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for n, head in enumerate(section.table.head):
+        # A name that is broken in two is no name; what stands beside it may wrap.
+        whole = n == 0 and all(len(in_words(row[0])) <= NAME for row in section.table.rows)
+        side: Literal["left", "right"] = "left" if n < section.table.texts else "right"
+        found.add_column(words(head), justify=side, overflow="fold", no_wrap=whole)
+    for row in section.table.rows:
+        found.add_row(*map(_cell, row))
+    return found
+
+
+def _cell(entry: str | Entry) -> Any:
+    text, note = (entry, None) if isinstance(entry, str) else (entry.text, entry.note)
+    style = STYLES_BY_NAME.get(text, "")
+    return words((text, style), *([(f"\n{note}", "dim")] if note else []))
+
+
+def plain(sheet: Sheet) -> str:
+    return "\n".join(map(visible, plain_lines(sheet)))
+
+
+def plain_lines(sheet: Sheet) -> Iterator[str]:
+    yield sheet.title
+    yield sheet.subtitle
+    yield from (f"note: {banner}" for banner in sheet.banners)
+    for section in sheet.sections:
+        yield f"{section.title}:"
+        if section.table.rows:
+            yield "  " + "\t".join(section.table.head)
+        for row in section.table.rows:
+            yield "  " + "\t".join(map(in_words, row))
+        if section.note:
+            yield f"  {section.note}"
+    yield from ending(sheet)
+
+
+def in_words(entry: str | Entry) -> str:
+    text = entry if isinstance(entry, str) else f"{entry.text} ({entry.note})" if entry.note else entry.text
+    return " ".join(text.split())
+
+
+def ending(sheet: Sheet) -> Iterator[str]:
+    if sheet.ending:
+        yield f"{sheet.ending.state}: {sheet.ending.reason}"

@@ -1,0 +1,22 @@
+"""A sheet as one HTML file: offline, light and dark, on paper too, without a script; everything escaped."""
+
+from __future__ import annotations
+
+from specgate.core import State
+from specgate.reports.common.summary import MARKS
+from specgate.reports.page.html import TEMPLATES
+from specgate.reports.sheets.sheet import Sheet
+
+
+def page(sheet: Sheet) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    marks = {state.value: MARKS[state] for state in State}
+    return environment.get_template("sheet.html").render(sheet=sheet, marks=marks) + "\n"

@@ -1,0 +1,30 @@
+"""What several runs come to, as a page of tables: built once, then rendered for a terminal, a browser or a comment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from specgate.api import Format
+from specgate.reports.sheets import console, html, markdown
+from specgate.reports.sheets.sheet import Sheet
+from specgate.reports.texts.csv import Row, table
+
+Subject = TypeVar("Subject")
+
+
+@dataclass(frozen=True, slots=True)
+class SheetView(Generic[Subject]):
+    """An `api.View` whose formats all come from one sheet; only the CSV has rows of its own, with every figure."""
+
+    name: str
+    sheet: Callable[[Subject], Sheet]
+    rows: Callable[[Subject], Iterator[Row]]
+    columns: Sequence[str]
+
+    def render(self, subject: Subject, format: Format) -> str:
+        if format == "csv":
+            return table(self.rows(subject), self.columns)
+        write = {"console": console.tables, "plain": console.plain, "html": html.page, "md": markdown.text}[format]
+        return write(self.sheet(subject))

@@ -1,0 +1,70 @@
+"""Verdicts as annotations of a GitHub Actions run: one workflow command per line on the standard output.
+
+A required verdict that is not green is an error, since it fails the command; what is advisory or cannot be told is a
+warning. GitHub keeps ten annotations of a kind per step: the last one of each says how many more there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from specgate.core import Policy, Run, State, Verdict
+from specgate.reports.common.markup import command_data, command_property
+from specgate.reports.common.summary import about, headline
+
+Level = Literal["error", "warning", "notice"]
+KEPT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    level: Level
+    title: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"::{self.level} title={command_property(self.title)}::{command_data(self.message)}"
+
+
+class GithubReport:
+    """An `api.Report` without a file."""
+
+    name = "github"
+    filename = None
+
+    def render(self, run: Run, policy: Policy) -> str:
+        return "\n".join(map(str, annotated(run)))
+
+
+def annotated(run: Run) -> Iterator[Annotation]:
+    head = headline(run)
+    yield Annotation("notice", f"specgate {run.kind}: {head.state}", f"{head.reason} (run {run.id})")
+    failures = [Annotation("error", f"{where}: cut short", why) for where, why in run.failures.items()]
+    verdicts = [Annotation(kind, title(v), message(v)) for v in run.verdicts if (kind := level_of(v))]
+    levels: tuple[Level, ...] = ("error", "warning")
+    for level in levels:
+        found = [a for a in (*failures, *verdicts) if a.level == level]
+        yield from found if len(found) <= KEPT else found[: KEPT - 1]
+        if len(found) > KEPT:
+            yield Annotation(
+                level, "and more", f"{len(found) - KEPT + 1} further ones are in report.html of run {run.id}"
+            )
+
+
+def level_of(verdict: Verdict) -> Level | None:
+    if verdict.state in (State.PASS, State.IMPROVED, State.SKIPPED):
+        return None
+    return "error" if verdict.required and verdict.state is not State.INCONCLUSIVE else "warning"
+
+
+def title(verdict: Verdict) -> str:
+    return f"{verdict.state.value}{'' if verdict.required else ' (advisory)'} {about(verdict)}"
+
+
+def message(verdict: Verdict) -> str:
+    return verdict.message + (f"\nnext: {verdict.next_step}" if verdict.next_step else "")
+
+
+REPORT = GithubReport()

@@ -1,0 +1,185 @@
+"""The verdict: tables on a terminal of 80 columns or more, one plain line per cell and verdict elsewhere."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specgate.core import Policy, Run, State, Value, Verdict
+from specgate.reports.common import figures, summary
+from specgate.reports.common.markup import visible
+from specgate.reports.common.tables import CELL_HEAD, Entry, Group, cell_groups, tokens_entry
+
+LEAST, MOST = 80, 160
+"""Columns: narrower terminals have to wrap, and on wider ones an eye would lose its row."""
+STYLES = {
+    State.PASS: "green",
+    State.IMPROVED: "green",
+    State.FAIL: "bold red",
+    State.INCONCLUSIVE: "yellow",
+    State.INVALID: "bold magenta",
+    State.ENV_REJECTED: "bold magenta",
+    State.SKIPPED: "dim",
+}
+_COLUMNS = {"role": 8, "acceptance length": 11, "tok/s": 8, "speed-up": 11, "tokens": 12, "repeats": 7}
+"""Of `CELL_HEAD`, with the least width at which an interval and a reason do not break in two."""
+_SHORT = {"acceptance length": "AL"}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleReport:
+    """An `api.Report` without a file."""
+
+    name: str
+    lines: Callable[[Run], Iterator[str]]
+    filename: None = None
+
+    def render(self, run: Run, policy: Policy) -> str:
+        return "\n".join(self.lines(run))
+
+
+def closing_lines(run: Run) -> Iterator[str]:
+    head = summary.headline(run)
+    yield f"{head.state}: {head.reason}"
+    if head.advice:
+        yield head.advice
+    yield f"acceptance is {run.acceptance} (pair {run.pair.name})"
+
+
+# ── plain ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def opening_lines(run: Run) -> Iterator[str]:
+    if warning := summary.out_of_order(run):
+        yield warning
+
+
+def plain_lines(run: Run) -> Iterator[str]:
+    yield from opening_lines(run)
+    length = f"{summary.acceptance_label(run) or 'acceptance'} length"
+    for result in run.cells:
+        comparison = run.comparison(result.cell.key)
+        note = summary.cell_note(run, result)
+        parts = [
+            f"cell {summary.label(result.cell)}: {result.status}" + (f" ({note})" if note else ""),
+            f"{figures.of(result, 'output_tok_s')} tok/s",
+            f"{figures.of(result, 'tpot_ms')} ms/token",
+        ]
+        if comparison is not None:
+            parts += [
+                _in_words(length, result.values.get("acceptance_length")),
+                _in_words("speed-up", comparison.speedup),
+                _noted("tokens", tokens_entry(run, comparison)),
+            ]
+        parts.append(_in_words("repeats", result.values.get("repeated_8gram_share")))
+        yield ", ".join(parts)
+    for verdict in run.verdicts:
+        kind = "" if verdict.required else " (advisory)"
+        yield f"{verdict.state.value}{kind} {summary.about(verdict)}: {verdict.message}"
+        if verdict.next_step:
+            yield f"  next: {verdict.next_step}"
+    yield from closing_lines(run)
+
+
+def _in_words(name: str, value: Value | None) -> str:
+    return _noted(name, Entry(figures.figure(value), figures.reason(value) or figures.span(value)))
+
+
+def _noted(name: str, entry: Entry) -> str:
+    return f"{name} {entry.text}" + (f" ({entry.note})" if entry.note else "")
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rich_lines(run: Run) -> Iterator[str]:
+    yield from printed(
+        *(words((line, "bold red")) for line in opening_lines(run)),
+        *(_cells(group) for group in cell_groups(run)),
+        *([_verdicts(run.verdicts)] if run.verdicts else []),
+        *(words((line, "" if n else "bold")) for n, line in enumerate(closing_lines(run))),
+    )
+
+
+def words(*parts: str | tuple[str, str]) -> Any:
+    """A rich Text of texts, each with its style or none. What is in them can neither style nor move the cursor."""
+    from rich.text import Text
+
+    styled = ((part, "") if isinstance(part, str) else part for part in parts)
+    return Text.assemble(*((visible(text), style) for text, style in styled))
+
+
+def printed(*renderables: Any) -> Iterator[str]:
+    """What rich makes of `renderables`, in lines, as wide as the terminal; without colour where NO_COLOR is set."""
+    from rich.console import Console
+
+    width = min(max(shutil.get_terminal_size((LEAST, 24)).columns, LEAST), MOST)
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=True, color_system="standard")
+    console.print(*renderables, sep="\n")
+    yield from file.getvalue().rstrip("\n").split("\n")
+
+
+def _cells(group: Group) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    reasons = [f"{row[0].text}: {row[0].note}" for row in group.rows if row[0].note]
+    table = Table(
+        title=words(group.title),
+        title_justify="left",
+        caption=words("\n".join(reasons)) if reasons else None,
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        expand=True,
+    )
+    for head, width in _COLUMNS.items():
+        table.add_column(_SHORT.get(head, head), justify="left" if head == "role" else "right", min_width=width)
+    for row in group.rows:
+        entries = {**dict(zip(CELL_HEAD, row, strict=True)), "role": Entry(row[0].text)}
+        table.add_row(*(_two_lines(entries[head]) for head in _COLUMNS))
+    return table
+
+
+def _two_lines(entry: Entry) -> Any:
+
+    return words(entry.text, *([("\n" + entry.note, "dim")] if entry.note else []))
+
+
+def _verdicts(verdicts: Sequence[Verdict]) -> Any:
+    """What a rule says of several cells in the same words is one row; green cells are counted, the others named."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("gate and cells", ratio=6)
+    table.add_column("because", ratio=7)
+    for same in _alike(verdicts):
+        first = same[0]
+        state = first.state.value if first.required else f"({first.state.value})"
+        counted = first.state is State.PASS and len(same) > 1
+        cells = [] if counted else [summary.short(v.cell) for v in same if v.cell]
+        because = f"{len(same)} cells: {first.reason_code.replace('_', ' ')}" if counted else first.message
+        table.add_row(
+            words((state, STYLES[first.state])),
+            words(first.rule, *(("\n" + cell, "dim") for cell in cells)),
+            words(because, *([("\nnext: " + first.next_step, "dim")] if first.next_step else [])),
+        )
+    return table
+
+
+def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    groups: dict[tuple[str | None, ...], list[Verdict]] = {}
+    for v in verdicts:
+        words = (v.reason_code,) if v.state is State.PASS else (v.message, v.next_step)
+        groups.setdefault((v.rule, v.state, *words), []).append(v)
+    return list(groups.values())
+
+
+REPORT = ConsoleReport("console", rich_lines)
+PLAIN = ConsoleReport("plain", lambda run: map(visible, plain_lines(run)))

@@ -1,0 +1,180 @@
+"""Where the time of every cell's cycle goes, what of it is physics, and what follows for the gates: plain lines of 80
+columns.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from specgate.core import Cell, CellResult, CycleBudget, Run
+from specgate.core.cycle_budget import TOLERANCE, Bandwidth, Ceiling, Part
+from specgate.reports.common.figures import NONE, number, percent, ratio
+from specgate.reports.common.tables import title
+from specgate.reports.texts.console import LEAST, ConsoleReport
+
+MEANING = {
+    "acceptance": "acceptance length",
+    "slots": "what is emitted of it: slots end, tokens are cut",
+    "verify": "the target's pass, over the drafts as well",
+    "draft": "drafting",
+    "accept": "comparing",
+    "commit": "bookkeeping",
+    "gap": "the host between the phases",
+    "cost": "baseline step over spec cycle, not split",
+    "prefill": "whole requests wait for their prefill too",
+    "pairing": "mean of the pairs over the ratio of the sums",
+}
+NEAR = 0.9
+"""Share of the floor from which on little is left to win."""
+
+
+def explain_lines(run: Run) -> Iterator[str]:
+    yield from wrapped(bandwidth_line(run.bandwidth))
+    for point in dict.fromkeys(r.cell.point for r in run.cells):
+        yield ""
+        yield title(run, point)
+        for result in run.cells:
+            if result.cell.point == point:
+                yield ""
+                yield from cell_lines(run, result)
+
+
+def bandwidth_line(found: Bandwidth | None) -> str:
+    if found is None:
+        return "bandwidth: none was measured when the run began (specgate doctor --bandwidth)"
+    speed = f"{number(found.bytes_per_s / 1e9, 4)} GB/s"
+    return f"bandwidth: {speed} of {found.device}, measured {found.measured}, quartiles {percent(found.spread)} apart"
+
+
+def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
+    budget = run.budgets.get(result.cell.key)
+    if budget is None:
+        yield from wrapped(f"{result.cell.role}: no times may be quoted: {why_none(run, result)}")
+        return
+    what = "cycle" if result.cell.role.speculative else "step"
+    yield from wrapped(
+        f"{result.cell.role}: {number(budget.cycle_ms, 4)} ms per {what}, mean of {budget.cycles:,}, at "
+        f"{budget.depth:,.0f} cached positions per slot"
+    )
+    yield from part_lines(budget)
+    if not budget.balanced:
+        yield from wrapped(
+            f"the parts do not add up to the cycle: they are {percent(budget.imbalance)} off, more than "
+            f"{percent(TOLERANCE)}",
+            2,
+        )
+    yield from waterfall_lines(budget)
+    yield from limit_lines(run, result.cell, budget)
+    yield from wrapped(advice(result.cell, budget), 2)
+
+
+def why_none(run: Run, result: CellResult) -> str:
+    comparison = run.comparison(result.cell.key)
+    if comparison is not None and comparison.tokens.mismatches:
+        return "its tokens are not the baseline's"
+    return result.reason or "no step was measured (a server shows none)"
+
+
+# ── the cycle ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def part_lines(budget: CycleBudget) -> Iterator[str]:
+    if budget.parts:
+        yield f"  {'part':8}{'ms':>9}{'share':>9}{'moves':>12}{'floor ms':>11}{'floor/time':>12}"
+    for part in budget.parts:
+        yield row(part.name, part.ms, budget, moves(part), part.floor_ms)
+    if budget.parts and budget.floor_ms is not None:
+        total = sum(p.moved.total for p in budget.parts if p.moved)
+        yield row("all", sum(p.ms for p in budget.parts), budget, size(total), budget.floor_ms)
+    if budget.no_floor:
+        yield from wrapped(f"no floors: {budget.no_floor}", 2)
+
+
+def row(name: str, ms: float, budget: CycleBudget, moved: str, floor: float | None) -> str:
+    told = (NONE, NONE) if not floor else (number(floor), percent(floor / ms if ms else None))
+    return f"  {name:8}{number(ms):>9}{percent(ms / budget.cycle_ms):>9}{moved:>12}{told[0]:>11}{told[1]:>12}"
+
+
+def moves(part: Part) -> str:
+    return size(part.moved.total) if part.moved and part.moved.total else NONE
+
+
+def size(of: float) -> str:
+    return f"{number(of / 1e9)} GB" if of >= 1e9 else f"{number(of / 1e6)} MB"
+
+
+# ── the speed-up ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waterfall_lines(budget: CycleBudget) -> Iterator[str]:
+    if budget.waterfall is None:
+        return
+    yield f"  speed-up {ratio(budget.waterfall.speedup)}, factor by factor and multiplied up:"
+    product = 1.0
+    for factor in budget.waterfall.factors:
+        product *= factor.ratio
+        yield f"    {factor.name:11}{ratio(factor.ratio):>7}{ratio(product):>8}  {MEANING[factor.name]}"
+
+
+def limit_lines(run: Run, cell: Cell, budget: CycleBudget) -> Iterator[str]:
+    if budget.limit is not None and budget.waterfall is not None:
+        highest, at_floors = ratio(budget.limit.highest), ratio(budget.limit.at_floors)
+        yield from wrapped(
+            f"at AL {budget.waterfall.acceptance:.2f} at most {highest} against this baseline, with the cycle at its "
+            f"floor; {at_floors} with the baseline's step at its floor too",
+            2,
+        )
+    for ceiling in budget.ceilings:
+        yield from wrapped(f"{ceiling.rule} (min {ceiling.min:g}×): {asked(run, cell, budget, ceiling)}", 2)
+
+
+def asked(run: Run, cell: Cell, budget: CycleBudget, ceiling: Ceiling) -> str:
+    """What the gate takes, in acceptance lengths."""
+    assert budget.waterfall is not None
+    now, most = budget.waterfall.acceptance, cell.role.k + 1
+    device = run.bandwidth.device if run.bandwidth else "this device"
+    if ceiling.needed is None:
+        return "prefill alone takes longer than the gate allows: no acceptance length would do"
+    met = budget.waterfall.speedup >= ceiling.min
+    said = f"AL {'could fall to' if met else 'would have to be'} {max(1.0, ceiling.needed):.2f} (it is {now:.2f})"
+    if ceiling.needed > most:
+        said += f", more than accepting every draft gives ({most})"
+    if ceiling.needed_at_floor is not None:
+        said += f"; with the cycle at its floor, {max(1.0, ceiling.needed_at_floor):.2f} would do"
+    return said + (f". It cannot be reached on {device} with this pair" if ceiling.reachable is False else "")
+
+
+def advice(cell: Cell, budget: CycleBudget) -> str:
+    """What would help most, in one sentence."""
+    if not budget.parts:
+        return "What would help most cannot be told: the engine does not split its steps."
+    above = [(p.above_floor_ms, p) for p in budget.parts if p.above_floor_ms is not None]
+    if budget.share_at_floor is None or not above:
+        largest = max(budget.parts, key=lambda p: p.ms)
+        return f"The largest part is {largest.name} ({percent(largest.ms / budget.cycle_ms)}); its floor is not known."
+    won, part = max(above, key=lambda entry: entry[0])
+    if budget.share_at_floor > NEAR and budget.waterfall and (most := cell.role.k + 1) > budget.waterfall.acceptance:
+        longest = budget.waterfall.speedup * most / budget.waterfall.acceptance
+        return (
+            f"The cycle is within {percent(1 - budget.share_at_floor)} of its floor: only a longer acceptance length "
+            f"would help ({ratio(longest)} at AL {most})."
+        )
+    said = f"Most would be won in {part.name}, {number(won)} ms above its floor"
+    if budget.waterfall is None:
+        return f"{said}."
+    left = 1 - won / sum(p.ms for p in budget.parts)
+    return f"{said}: without these {ratio(budget.waterfall.with_decode(left))} for {ratio(budget.waterfall.speedup)}."
+
+
+def wrapped(text: str, indent: int = 0) -> Iterator[str]:
+    """A number and its percent sign stay together."""
+    pad = " " * indent
+    held = text.replace(" %", "\u00a0%")
+    return (
+        line.replace("\u00a0", " ")
+        for line in textwrap.wrap(held, LEAST, initial_indent=pad, subsequent_indent=pad + "  ")
+    )
+
+
+REPORT = ConsoleReport("explain", explain_lines)

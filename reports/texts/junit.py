@@ -1,0 +1,104 @@
+"""junit.xml: a test case for the verdict and one per gate × cell, as Jenkins' xUnit schema for JUnit (10) has it.
+
+What fails a run fails its test case: required verdicts that are not green. FAIL and INCONCLUSIVE are failures, INVALID
+and ENV_REJECTED errors. An advisory verdict never does: it is skipped, with what it says. That schema has no
+properties in a test case, so the figures behind a verdict stand in its `system-out`.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Sequence
+
+from specgate.core import Policy, Run, State, Verdict
+from specgate.errors import ExitCode
+from specgate.reports.common.markup import visible
+from specgate.reports.common.summary import acceptance_label, headline, seconds
+from specgate.reports.common.tables import evidence
+
+GREEN = (State.PASS, State.IMPROVED)
+OUTCOMES = {
+    State.FAIL: "failure",
+    State.INCONCLUSIVE: "failure",
+    State.INVALID: "error",
+    State.ENV_REJECTED: "error",
+    State.SKIPPED: "skipped",
+}
+
+
+class JunitReport:
+    """An `api.Report`, and `api.Combined`: several runs are several suites of one file."""
+
+    name = "junit"
+    filename = "junit.xml"
+
+    def render(self, run: Run, policy: Policy) -> str:
+        return self.render_all([run])
+
+    def render_all(self, runs: Sequence[Run]) -> str:
+        suites = [suite(run) for run in runs]
+        totals = {name: str(sum(int(s.attrib[name]) for s in suites)) for name in ("tests", "failures", "errors")}
+        root = element("testsuites", name="specgate", **totals)
+        root.extend(suites)
+        ET.indent(root, " ")
+        return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def suite(run: Run) -> ET.Element:
+    cases = [verdict_case(run), *(case(run, verdict) for verdict in run.verdicts)]
+    outcomes = Counter(child.tag for c in cases for child in c)
+    found = element(
+        "testsuite",
+        name=f"specgate {run.kind} {run.id}",
+        tests=str(len(cases)),
+        failures=str(outcomes["failure"]),
+        errors=str(outcomes["error"]),
+        skipped=str(outcomes["skipped"]),
+        time=f"{seconds(run) or 0:.0f}",
+        timestamp=run.started.removesuffix("+00:00"),
+    )
+    facts = {
+        "run": run.id,
+        "verdict": headline(run).state,
+        "acceptance": acceptance_label(run) or "real acceptance",
+        **{name: value or "unknown" for name, value in run.fingerprint.items()},
+    }
+    properties = ET.SubElement(found, "properties")
+    properties.extend(element("property", name=name, value=value) for name, value in facts.items())
+    found.extend(cases)
+    return found
+
+
+def case(run: Run, verdict: Verdict) -> ET.Element:
+    scenario, _, rest = verdict.cell.partition("/")
+    classname = ".".join(part for part in ("specgate", run.kind, scenario) if part)
+    found = element("testcase", classname=classname, name=" ".join((verdict.rule, *rest.split("/"))).strip(), time="0")
+    if verdict.state not in GREEN:
+        tag = OUTCOMES[verdict.state] if verdict.required else "skipped"
+        advisory = "" if verdict.required or verdict.state is State.SKIPPED else f"advisory {verdict.state.value}: "
+        outcome = element(tag, type=verdict.reason_code, message=advisory + verdict.message)
+        outcome.text = visible(f"next: {verdict.next_step}") if verdict.next_step else None
+        found.append(outcome)
+    if said := evidence(verdict):
+        ET.SubElement(found, "system-out").text = visible(f"{verdict.message}\n{said}")
+    return found
+
+
+def verdict_case(run: Run) -> ET.Element:
+    """The run as a whole, so that the file is red where the exit code is not 0, whatever the cause."""
+    head = headline(run)
+    found = element("testcase", classname=f"specgate.{run.kind}", name="verdict", time="0")
+    if head.code is not ExitCode.PASS:
+        tag = "failure" if head.code in (ExitCode.FAIL, ExitCode.INCONCLUSIVE) else "error"
+        outcome = element(tag, type=head.state, message=head.reason)
+        outcome.text = visible("\n".join(f"{where}: {why}" for where, why in run.failures.items())) or None
+        found.append(outcome)
+    return found
+
+
+def element(tag: str, **attributes: str) -> ET.Element:
+    return ET.Element(tag, {name: visible(value) for name, value in attributes.items()})
+
+
+REPORT = JunitReport()

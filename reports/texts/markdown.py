@@ -1,0 +1,118 @@
+"""summary.md: the run in at most 60 lines, for the comment of a CI job or its step summary; the verdict first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specgate.core import CellResult, Policy, Run, State, Verdict
+from specgate.reports.common import figures
+from specgate.reports.common.markup import markdown, markdown_table, visible
+from specgate.reports.common.summary import (
+    MARKS,
+    acceptance_label,
+    cell_note,
+    headline,
+    label,
+    out_of_order,
+    reproduction,
+    short,
+    tally,
+)
+from specgate.reports.common.tables import tokens_entry
+
+LINES = 60
+CELLS, VERDICTS, WARNINGS = 18, 12, 3
+"""Rows that are shown of each; the worst come first, and a last line counts the others."""
+_WORST_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE)
+CELL_HEAD = ("cell", "acceptance length", "tok/s", "ms/token", "speed-up", "tokens")
+
+
+class MarkdownReport:
+    """An `api.Report`."""
+
+    name = "markdown"
+    filename = "summary.md"
+
+    def render(self, run: Run, policy: Policy) -> str:
+        return "\n".join(lines(run, policy)) + "\n"
+
+
+def lines(run: Run, policy: Policy) -> Iterator[str]:
+    head = headline(run)
+    mark = next((mark for state, mark in MARKS.items() if state.value == head.state), "!")
+    if warning := out_of_order(run):
+        yield from (f"**{markdown(warning)}**", "")
+    yield f"## {mark} {markdown(head.state)}: specgate {run.kind}, {markdown(run.pair.name)} pair"
+    yield ""
+    yield markdown(head.reason)
+    if head.advice:
+        yield from ("", markdown(head.advice))
+    yield ""
+    counted = ((word, tally(run, required=required)) for word, required in (("required", True), ("advisory", False)))
+    said = "; ".join(f"{word}: {found}" for word, found in counted if found)
+    yield f"Exit code {head.code.value}. Policy {markdown(policy.name)}{f'; {said}' if said else ''}."
+    yield f"Run {markdown(run.id)}, {markdown(acceptance_label(run) or 'real acceptance')}."
+    yield from cells(run)
+    yield from concerns(run)
+    yield from warnings(run)
+    yield from ("", "```sh", fenced(reproduction(run)), "```")
+
+
+def cells(run: Run) -> Iterator[str]:
+    if not run.cells:
+        yield from ("", "No cell was planned.")
+        return
+    concerned = {v.cell for v in run.verdicts if v.state in _WORST_FIRST}
+    ordered = sorted(run.cells, key=lambda r: r.cell.key not in concerned) if len(run.cells) > CELLS else run.cells
+    yield ""
+    yield from markdown_table(CELL_HEAD, [cell_row(run, r) for r in ordered[:CELLS]])
+    if len(run.cells) > CELLS:
+        yield from ("", f"{len(run.cells) - CELLS} more cells are in summary.csv.")
+
+
+def cell_row(run: Run, result: CellResult) -> list[str]:
+    comparison = run.comparison(result.cell.key)
+    speedup = comparison.speedup if comparison else None
+    note, span = cell_note(run, result), figures.reason(speedup) or figures.span(speedup)
+    tokens = tokens_entry(run, comparison)
+    return [
+        label(result.cell) + (f" ({note})" if note else ""),
+        *(figures.of(result, name) for name in ("acceptance_length", "output_tok_s", "tpot_ms")),
+        figures.figure(speedup) + (f" ({span})" if span else ""),
+        tokens.text,
+    ]
+
+
+def concerns(run: Run) -> Iterator[str]:
+    """Verdicts that ask for something: required ones first, the worst before the others."""
+    found = [v for v in run.verdicts if v.state in _WORST_FIRST]
+    found.sort(key=lambda v: (not v.required, _WORST_FIRST.index(v.state)))
+    if not found:
+        return
+    yield ""
+    yield from markdown_table(("verdict", "gate", "cell", "because"), [concern(v) for v in found[:VERDICTS]], texts=4)
+    if len(found) > VERDICTS:
+        yield from ("", f"{len(found) - VERDICTS} more verdicts are in report.html.")
+
+
+def concern(verdict: Verdict) -> list[str]:
+    state = verdict.state.value if verdict.required else f"{verdict.state.value} (advisory)"
+    step = f" Next: {verdict.next_step}" if verdict.next_step else ""
+    return [state, verdict.rule, short(verdict.cell) if verdict.cell else "", verdict.message + step]
+
+
+def warnings(run: Run) -> Iterator[str]:
+    if not run.warnings:
+        return
+    yield ""
+    yield from (f"- {markdown(warning)}" for warning in run.warnings[:WARNINGS])
+    if len(run.warnings) > WARNINGS:
+        yield f"- and {len(run.warnings) - WARNINGS} more in report.html"
+
+
+def fenced(command: str) -> str:
+    """One line that cannot end a fence."""
+    return visible(command).replace("\r", " ").replace("\n", " ").replace("```", "` ` `")
+
+
+REPORT = MarkdownReport()

@@ -1,0 +1,9 @@
+"""What is shown of several runs, a file per command.
+
+contrast.py      `specgate compare`: two runs
+differences.py   in what two runs differ besides their figures
+matrix.py        `specgate bench`: the same cells on several back ends
+agreement.py     `specgate agree`: texts and acceptance of several engines beside the reference's
+trends.py        `specgate history`: figures followed over runs
+trend_chart.py   one figure over runs, drawn
+"""

@@ -1,0 +1,98 @@
+"""In what two runs differ besides their figures: most surprises of a comparison are explained here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+
+from specgate.analysis.environment_diff import differences as facts_that_differ
+from specgate.core import Point, Run
+from specgate.core.conditions import Conditions, clock_events
+from specgate.core.contrast import Contrast
+from specgate.reports.common.figures import percent
+from specgate.reports.common.summary import short
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`a` or `b` is empty where that run has nothing under `key`."""
+
+    group: str
+    key: str
+    a: str
+    b: str
+
+
+def differences(contrast: Contrast) -> list[Difference]:
+    """What runs were made of first, then what was asked, then what the machine did; the same of several points once."""
+    a, b = contrast.a, contrast.b
+    theirs = {asked_point(c.point): c.point for c in (r.cell for r in b.cells)}
+    points = [(p, theirs[asked_point(p)]) for p in dict.fromkeys(c.point for c in contrast.cells)]
+    found = [
+        *between("fingerprint", a.fingerprint, b.fingerprint),
+        *between("environment", a.environment, b.environment),
+        *between("pair", asdict(a.pair), asdict(b.pair)),
+        *(d for p, q in points for d in between("engine", engine(a, p), engine(b, q))),
+        *(of(p.scenario, d) for p, q in points for d in between("scenario", scenario(a, p), scenario(b, q))),
+        *(of(short(p.key), d) for p, q in points for d in between("prompts", prompts(a, p), prompts(b, q))),
+        *(of(short(p.key), d) for p, q in points for d in between("machine", during(a, p), during(b, q))),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def between(group: str, a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[Difference]:
+    return (Difference(group, key, was or "", now or "") for key, was, now in facts_that_differ(a, b))
+
+
+def of(where: str, found: Difference) -> Difference:
+    return replace(found, key=f"{where}: {found.key}")
+
+
+def asked_point(point: Point) -> tuple[str, int, int]:
+    return point.scenario, point.context, point.batch
+
+
+def engine(run: Run, point: Point) -> Mapping[str, object]:
+    facts = run.engines.get(point.key)
+    if facts is None:
+        return {}
+    hashed = ("target_sha256", "draft_sha256")  # the fingerprint has them
+    found = {key: value for key, value in asdict(facts).items() if key not in (*hashed, "details", "kernels")}
+    return {**found, "kernels": len(facts.kernels or ()), **facts.details}
+
+
+def scenario(run: Run, point: Point) -> Mapping[str, object]:
+    silent = ("question", "source_file", "default")
+    found = run.scenarios.get(point.scenario)
+    return {key: value for key, value in asdict(found).items() if key not in silent} if found else {}
+
+
+def prompts(run: Run, point: Point) -> Mapping[str, object]:
+    about = run.prompts.get(point.key, {})
+    return {key: about[key] for key in ("sha256", "source", "seed", "pool") if key in about}
+
+
+def during(run: Run, point: Point) -> Mapping[str, object]:
+    """What the machine did, coarsely: figures that are never twice the same are rounded before they are compared."""
+    found = run.conditions.get(point.key)
+    return said_of(found) if found else {"watched": "no"}
+
+
+def said_of(conditions: Conditions) -> Mapping[str, object]:
+    gpu = conditions.gpu
+    clocks = {role: f"{mhz / 1000:.2f} GHz" for role, mhz in gpu.sm_clock_mhz.items()}
+    heat = None if gpu.temperature_c is None else f"up to {5 * -(-gpu.temperature_c[1] // 5)} °C"
+    return {
+        "other processes' share of the CPUs": percent_of_five(conditions.other_cpu_share),
+        "GPU": gpu.uuid,
+        "SM clock": clocks,
+        "temperature": heat,
+        "clock events": ", ".join(clock_events(gpu.clock_event_reasons)) or "none",
+        "power limit": gpu.power_limit_mw,
+        "foreign processes": ", ".join(gpu.foreign) or "none",
+        "clock jumps": "none" if conditions.clock_jump_s < 1 else f"{conditions.clock_jump_s:.0f} s",
+    }
+
+
+def percent_of_five(share: float | None) -> str:
+    return percent(None) if share is None else f"about {5 * round(20 * share)} %"

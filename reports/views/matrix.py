@@ -1,0 +1,155 @@
+"""`specgate matrix`: rows scenario × context × batch × role, a column per back end, a table per figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from specgate.core import Value
+from specgate.core.matrix import Column, Matrix
+from specgate.core.matrix import Entry as MatrixEntry
+from specgate.core.matrix import Row as MatrixRow
+from specgate.reports.common import figures
+from specgate.reports.common.parts import Entry, Table
+from specgate.reports.common.tables import tokens_entry
+from specgate.reports.sheets.sheet import Section, Sheet
+from specgate.reports.sheets.view import SheetView
+from specgate.reports.texts.csv import Row
+
+HEAD = ("scenario", "context", "batch", "role")
+COLUMNS = (
+    *("scenario", "context_len", "batch", "role", "k", "backend", "run_id", "device", "dtype"),
+    *("prompts_sha256", "acceptance_source", "comparable", "why_not"),
+    *("acceptance_length", "acceptance_ci_low", "acceptance_ci_high", "draft_acceptance_rate", "emitted_per_step"),
+    *("output_tok_s", "tpot_ms", "ttft_ms", "speedup_vs_ar_ratio", "speedup_ci_low", "speedup_ci_high"),
+    *("compared_tokens", "mismatches"),
+)
+_FIGURES = ("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s", "tpot_ms", "ttft_ms")
+UNPAIRED = "Unpaired in time: measured one after the other. Only a speed-up is paired, with its own baseline."
+
+
+def sheet(matrix: Matrix) -> Sheet:
+    return Sheet(
+        title="Bench matrix",
+        subtitle=f"{len(matrix.rows)} cells on {', '.join(c.label for c in matrix.columns)}",
+        ending=None,
+        banners=list(banners(matrix)),
+        sections=[
+            Section("Columns", columns(matrix)),
+            Section(
+                "Acceptance length",
+                table(matrix, acceptance, speculative=True),
+                "Counted alike for every back end: 1 + accepted / cycles, bonus token included, prefill token apart.",
+            ),
+            Section("Output tokens per second", table(matrix, lambda _, e: of(e, "output_tok_s")), UNPAIRED),
+            Section("Milliseconds per token", table(matrix, lambda _, e: of(e, "tpot_ms"))),
+            Section("Speed-up over the own baseline", table(matrix, speedup, speculative=True)),
+            Section("Tokens against the own baseline", table(matrix, tokens, speculative=True)),
+        ],
+    )
+
+
+def banners(matrix: Matrix) -> Iterator[str]:
+    held_back = sum(e.why_not is not None for row in matrix.rows for e in row.entries)
+    if held_back:
+        yield f"{held_back} entries cannot be held beside the others of their row: each says why."
+    if any(len(row.sources) > 1 for row in matrix.rows if row.role.speculative):
+        yield "Acceptance comes from different sources: figures of one source may be compared, those of two may not."
+
+
+def columns(matrix: Matrix) -> Table:
+    head = ("column", "back end", "device", "dtype", "acceptance", "run")
+    return Table(head, [column_row(c) for c in matrix.columns], texts=len(head))
+
+
+def column_row(column: Column) -> list[str | Entry]:
+    engine = next((e for e in column.run.engines.values() if e.backend == column.backend), None)
+    device, dtype = (engine.device, engine.dtype) if engine else (figures.NONE, figures.NONE)
+    return [column.label, column.backend, device, dtype, column.run.acceptance, column.run.id]
+
+
+def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Entry], *, speculative: bool = False) -> Table:
+    rows: list[list[str | Entry]] = [
+        [row.scenario, f"{row.context:,}", str(row.batch), row.role.name, *entries(matrix, row, shown)]
+        for row in matrix.rows
+        if row.role.speculative or not speculative
+    ]
+    return Table((*HEAD, *(c.label for c in matrix.columns)), rows, texts=len(HEAD))
+
+
+def entries(matrix: Matrix, row: MatrixRow, shown: Callable[[Column, MatrixEntry], Entry]) -> Iterator[Entry]:
+    for column, entry in zip(matrix.columns, row.entries, strict=True):
+        if entry.why_not is not None:
+            yield Entry(figures.NONE, entry.why_not)
+        else:
+            yield labelled(shown(column, entry), entry) if row.role.speculative else shown(column, entry)
+
+
+def labelled(shown: Entry, entry: MatrixEntry) -> Entry:
+    """A figure that hangs on an acceptance which is no trained pair's says so."""
+    if entry.acceptance == "real":
+        return shown
+    return Entry(shown.text, f"{shown.note}, {entry.acceptance}" if shown.note else entry.acceptance)
+
+
+def of(entry: MatrixEntry, name: str) -> Entry:
+    value = entry.result.values.get(name) if entry.result else None
+    return entry_of(value)
+
+
+def entry_of(value: Value | None) -> Entry:
+    return Entry(figures.figure(value), figures.reason(value) or figures.span(value))
+
+
+def acceptance(column: Column, entry: MatrixEntry) -> Entry:
+    return of(entry, "acceptance_length")
+
+
+def speedup(column: Column, entry: MatrixEntry) -> Entry:
+    return entry_of(entry.comparison.speedup if entry.comparison else None)
+
+
+def tokens(column: Column, entry: MatrixEntry) -> Entry:
+    return tokens_entry(column.run, entry.comparison)
+
+
+def rows(matrix: Matrix) -> Iterator[Row]:
+    for row in matrix.rows:
+        for column, entry in zip(matrix.columns, row.entries, strict=True):
+            yield {
+                "scenario": row.scenario,
+                "context_len": row.context,
+                "batch": row.batch,
+                "role": row.role.name,
+                "k": row.role.k,
+                "backend": column.backend,
+                "run_id": column.run.id,
+                "acceptance_source": entry.acceptance if row.role.speculative else None,
+                "comparable": "no" if entry.why_not else "yes",
+                "why_not": entry.why_not,
+                **measured(column, entry),
+            }
+
+
+def measured(column: Column, entry: MatrixEntry) -> Row:
+    result, comparison = entry.result, entry.comparison
+    if result is None:
+        return {}
+    key = result.cell.point.key
+    engine, length = column.run.engines.get(key), result.values.get("acceptance_length")
+    prompts = column.run.prompts.get(key, {}).get("sha256")
+    return {
+        "device": engine.device if engine else None,
+        "dtype": engine.dtype if engine else None,
+        "prompts_sha256": None if prompts is None else str(prompts),
+        **{name: result.values[name].value for name in _FIGURES if name in result.values},
+        "acceptance_ci_low": length.ci_low if length else None,
+        "acceptance_ci_high": length.ci_high if length else None,
+        "speedup_vs_ar_ratio": comparison.speedup.value if comparison else None,
+        "speedup_ci_low": comparison.speedup.ci_low if comparison else None,
+        "speedup_ci_high": comparison.speedup.ci_high if comparison else None,
+        "compared_tokens": comparison.tokens.compared_tokens if comparison else None,
+        "mismatches": len(comparison.tokens.mismatches) if comparison else None,
+    }
+
+
+VIEW = SheetView("matrix", sheet, rows, COLUMNS)

@@ -1,0 +1,79 @@
+"""A target's Hugging Face config → `TargetGeometry`, or a refusal that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.hf.keys import Keys
+from specgate.eagle3.hf.rope import override, rope_of
+
+ARCHITECTURES: Final = ("LlamaForCausalLM", "MistralForCausalLM")
+"""Decoders with the same arithmetic: pre-norm, rotary attention over grouped heads, SwiGLU, no biases."""
+
+
+def target_geometry(config: Keys, rope: Mapping[str, float | str] | None = None) -> TargetGeometry:
+    """Sizes and switches of the target; `rope` replaces its scaling. Raises CheckpointError."""
+    refuse_unsupported(config)
+    heads, kv_heads, head_dim = attention_sizes(config)
+    spec, positions = rope_of(config, head_dim)
+    if rope is not None:
+        spec, positions = override(spec, positions, Keys(config.file, rope, "rope override"))
+    return TargetGeometry(
+        layers=config.count("num_hidden_layers"),
+        hidden=config.count("hidden_size"),
+        intermediate=config.count("intermediate_size"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab=config.count("vocab_size"),
+        rms_eps=config.number("rms_norm_eps"),
+        rope=spec,
+        max_positions=positions,
+        tied_embeddings=config.flag("tie_word_embeddings", False),
+        eos_token_ids=token_ids(config, "eos_token_id"),
+        bos_token_id=next(iter(token_ids(config, "bos_token_id")), None),
+    )
+
+
+def with_generation_eos(geometry: TargetGeometry, generation: Keys) -> TargetGeometry:
+    """Add the end-of-sequence ids of `generation_config.json`: what `generate` and the serving engines stop at."""
+    extra = generation.ids("eos_token_id")
+    if any(i >= geometry.vocab for i in extra):
+        raise generation.wrong("eos_token_id", f"token ids must be below the vocabulary of {geometry.vocab}")
+    return replace(geometry, eos_token_ids=tuple(dict.fromkeys(geometry.eos_token_ids + extra)))
+
+
+def refuse_unsupported(config: Keys) -> None:
+    names = config.values.get("architectures")
+    if not isinstance(names, list) or not any(name in ARCHITECTURES for name in names):
+        raise config.wrong("architectures", f"supported targets: {', '.join(ARCHITECTURES)}")
+    config.refuse("hidden_act", "silu", "only the SwiGLU of the Llama family is supported: silu")
+    config.refuse("attention_bias", False, "projections with a bias are not supported")
+    config.refuse("mlp_bias", False, "projections with a bias are not supported")
+    config.refuse("quantization_config", None, "only unquantised weights are supported")
+    if "MistralForCausalLM" in names:
+        config.refuse("sliding_window", None, "a sliding window in the target is not supported")
+
+
+def attention_sizes(config: Keys) -> tuple[int, int, int]:
+    """Query heads, key/value heads, head size (hidden / heads where the config names none)."""
+    heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
+    kv_heads = config.count("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise config.wrong("num_key_value_heads", f"must divide num_attention_heads = {heads}")
+    if "head_dim" not in config and hidden % heads:
+        raise config.wrong("head_dim", f"needed, because {heads} heads do not divide hidden_size = {hidden}")
+    head_dim = config.count("head_dim", hidden // heads)
+    if head_dim % 2:
+        raise config.wrong("head_dim", "must be even for rotary embedding")
+    return heads, kv_heads, head_dim
+
+
+def token_ids(config: Keys, key: str) -> tuple[int, ...]:
+    ids, vocab = config.ids(key), config.count("vocab_size")
+    if any(i >= vocab for i in ids):
+        raise config.wrong(key, f"token ids must be below vocab_size = {vocab}")
+    return ids

@@ -1,0 +1,112 @@
+"""Geometry → Hugging Face `config.json`: the inverse of `target.py`, `draft.py` and `rope.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from specgate.eagle3.auxiliary_layers import capture_keys
+from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
+
+
+def target_config(g: TargetGeometry, dtype: str) -> dict[str, object]:
+    """Keys of a Llama target; `dtype` as torch spells it, e.g. "bfloat16"."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        **layer_config(g, dtype),
+        "num_hidden_layers": g.layers,
+        "tie_word_embeddings": g.tied_embeddings,
+        "bos_token_id": g.bos_token_id,
+        "eos_token_id": list(g.eos_token_ids) or None,
+    }
+
+
+def draft_config(g: DraftGeometry, boundaries: Sequence[int], dtype: str) -> dict[str, object]:
+    """Keys of an EAGLE-3 draft in the common layout, the captured layers in both conventions."""
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        **draft_layer_config(g, dtype),
+        "draft_vocab_size": g.draft_vocab,
+        **({"target_hidden_size": g.target_hidden} if g.target_hidden != g.hidden else {}),
+        **({"num_aux_hidden_states": g.features} if g.features != 3 else {}),
+        **capture_keys(boundaries),
+        **{key: True for key, on in switches(g).items() if on},
+    }
+
+
+def draft_layer_config(g: DraftGeometry, dtype: str) -> dict[str, object]:
+    """Keys of the draft's one decoder layer: speculators keeps them apart from the others."""
+    return {
+        **layer_config(g, dtype),
+        "num_hidden_layers": 1,
+        "tie_word_embeddings": False,
+        **window_keys(g.window),
+    }
+
+
+def switches(g: DraftGeometry) -> dict[str, bool]:
+    """What newer drafts do differently; every one of them false is the layout of the EAGLE authors."""
+    return {
+        "norm_before_residual": g.norm_before_residual,
+        "norm_before_fc": g.norm_before_fc,
+        "fc_norm": g.fc_norm,
+        "norm_output": g.norm_output,
+    }
+
+
+def layer_config(g: TargetGeometry | DraftGeometry, dtype: str) -> dict[str, object]:
+    return {
+        "model_type": "llama",
+        "torch_dtype": dtype,
+        "hidden_size": g.hidden,
+        "intermediate_size": g.intermediate,
+        "num_attention_heads": g.heads,
+        "num_key_value_heads": g.kv_heads,
+        "head_dim": g.head_dim,
+        "hidden_act": "silu",
+        "vocab_size": g.vocab,
+        "rms_norm_eps": g.rms_eps,
+        **rope_keys(g.rope),
+        "max_position_embeddings": g.max_positions,
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+
+
+def rope_keys(rope: RopeSpec) -> dict[str, object]:
+    """Base and scaling in the older spelling, which every engine reads."""
+    if rope.kind == "default":
+        return {"rope_theta": rope.base}
+    scaling: dict[str, object] = {"rope_type": rope.kind, "factor": rope.factor}
+    if rope.kind in ("llama3", "yarn"):
+        scaling["original_max_position_embeddings"] = rope.original_positions
+    if rope.kind == "llama3":
+        scaling |= {"low_freq_factor": rope.low_freq_factor, "high_freq_factor": rope.high_freq_factor}
+    if rope.kind == "yarn":
+        scaling |= {"beta_fast": rope.beta_fast, "beta_slow": rope.beta_slow, "truncate": rope.truncate}
+        given = {key: getattr(rope, key) for key in ("attention_factor", "mscale", "mscale_all_dim")}
+        scaling |= {key: value for key, value in given.items() if value is not None}
+    return {"rope_theta": rope.base, "rope_scaling": scaling}
+
+
+def window_keys(window: int | None) -> dict[str, object]:
+    """Written out either way: engines differ in what they assume where a key is missing."""
+    if window is None:
+        return {"sliding_window": None, "use_sliding_window": False, "layer_types": ["full_attention"]}
+    return {"sliding_window": window, "use_sliding_window": True, "layer_types": ["sliding_attention"]}
+
+
+def write_config(folder: Path, config: Mapping[str, object]) -> None:
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def write_checkpoint(folder: Path, config: Mapping[str, object], tensors: Mapping[str, Tensor]) -> None:
+    """`config.json` and one `model.safetensors`, in a folder made where it is missing."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_config(folder, config)
+    save_file(dict(tensors), folder / "model.safetensors", metadata={"format": "pt"})

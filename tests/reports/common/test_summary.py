@@ -1,0 +1,61 @@
+"""The first sentence of every report."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from specgate.core import Run, State, Verdict
+from specgate.errors import ExitCode
+from specgate.reports.common.summary import duration, headline, reproduction, tally
+from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of
+
+PLAN = plan_of()
+GREEN = judged(run_of(PLAN, blocks_of(PLAN)), POLICY)
+
+
+def with_verdict(state: State, *, required: bool) -> Run:
+    added = Verdict("extra", "g", PLAN.cells[1].key, state, required, "code", "because so", {}, "do that")
+    return replace(GREEN, verdicts=(*GREEN.verdicts, added))
+
+
+def test_a_green_run_says_how_many_verdicts_are_green() -> None:
+    found = headline(GREEN)
+    assert (found.state, found.code, found.advice) == ("PASS", ExitCode.PASS, None)
+    assert str(sum(v.required for v in GREEN.verdicts)) in found.reason
+
+
+def test_the_worst_required_verdict_gives_reason_and_advice() -> None:
+    found = headline(with_verdict(State.FAIL, required=True))
+    assert (found.state, found.code) == ("FAIL", ExitCode.FAIL)
+    assert found.reason == "extra on demo-64 c64 b1 spec-3: because so"
+    assert found.advice == "do that"
+
+
+def test_an_advisory_failure_is_mentioned_and_changes_nothing() -> None:
+    found = headline(with_verdict(State.FAIL, required=False))
+    assert found.code is ExitCode.PASS
+    assert found.advice == "Advisory: extra on demo-64 c64 b1 spec-3: because so"
+
+
+def test_a_run_cut_short_says_by_what_before_any_verdict() -> None:
+    found = headline(replace(with_verdict(State.FAIL, required=True), failures={"run": "disk full\nfree some space"}))
+    assert found.reason == "the run was cut short: disk full"
+    assert found.advice == "free some space"
+
+
+def test_the_command_reads_back_as_the_arguments() -> None:
+    run = replace(GREEN, argv=("specgate", "micro", "--out", "a folder/$x; rm", "it's"))
+    assert tuple(shlex.split(reproduction(run))) == run.argv
+
+
+def test_required_and_advisory_verdicts_are_counted_apart() -> None:
+    run = with_verdict(State.INCONCLUSIVE, required=False)
+    assert tally(run, required=True) == f"{sum(v.required for v in GREEN.verdicts)} PASS"
+    assert tally(run, required=False).endswith("1 INCONCLUSIVE")
+
+
+def test_a_run_without_an_end_has_no_duration() -> None:
+    assert duration(GREEN) == "4 min 30 s"
+    assert duration(replace(GREEN, ended="2026-11-21T02:15:42+00:00")) == "42 s"
+    assert duration(replace(GREEN, ended=None)) is None

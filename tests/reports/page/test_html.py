@@ -1,0 +1,349 @@
+"""The page: the verdict first, nothing fetched, nothing unescaped, the same bytes for the same run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specgate.analysis.machine_conditions import conditions_of
+from specgate.core import LastGreen, Promotion, Role, Rule, Run
+from specgate.reports.common.asked import floors
+from specgate.reports.page.grounds import FILES
+from specgate.reports.page.html import REPORT, TEMPLATES
+from specgate.reports.page.points import DRAWN, sections
+from tests.support.factories import (
+    POLICY,
+    blocks_of,
+    corrupt,
+    judged,
+    margins_of,
+    plan_of,
+    policy_of,
+    run_of,
+    scenario,
+    with_acceptance,
+)
+from tests.support.surroundings import timed, watched
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """The page as a browser reads it: texts in order, tags, attributes; fails on unbalanced tags."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(markup)
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-1:]}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and not {"style", "script"} & set(self.open):
+            self.texts.append(data.strip())
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@cache
+def sample(**options: bool) -> Run:
+    plan = plan_of(
+        scenario("cpu-one", spec=(2, 3), batch=(2,)), scenario("cpu-two", context=(128,), spec=(3,), prompt_sets=2)
+    )
+    blocks = blocks_of(plan, change=lambda b: corrupt(b) if options.get("broken") else b)
+    margins = margins_of(blocks, 1e-4) if options.get("near_tie") else ()
+    return judged(run_of(plan, blocks, margins=margins), POLICY)
+
+
+@cache
+def rendered() -> str:
+    return REPORT.render(sample(), POLICY)
+
+
+def page(run: Run) -> Page:
+    return Page(rendered() if run is sample() else REPORT.render(run, POLICY))
+
+
+def test_the_verdict_its_reason_and_the_command_come_before_everything_else() -> None:
+    shown = page(sample(broken=True)).text
+    body = shown[shown.index("specgate micro · demo pair") :]
+    parts = (
+        "real acceptance",
+        "INVALID",
+        "sequences leave the baseline",
+        "specgate micro --scenario",
+        "Gates",
+        "Cells",
+    )
+    order = [body.index(part) for part in parts]
+    assert order == sorted(order)
+    assert "Exit code 6" in body
+
+
+def test_every_cell_and_every_verdict_is_there() -> None:
+    run = sample(broken=True)
+    shown = page(run).text
+    assert all(v.message in shown for v in run.verdicts)
+    assert all(v.next_step in shown for v in run.verdicts if v.next_step)
+    assert "cpu-one · 64 tokens · batch 2" in shown and "cpu-two · 128 tokens · batch 1" in shown
+
+
+def test_every_link_within_the_page_has_its_target() -> None:
+    found = page(sample())
+    ids = [a["id"] for _, a in found.tags if "id" in a]
+    assert [i for i, n in Counter(ids).items() if n > 1] == []
+    targets = {a["href"][1:] for _, a in found.tags if (a.get("href") or "").startswith("#") and a["href"]}
+    assert targets <= set(ids)
+
+
+def test_nothing_is_fetched_and_only_the_pages_own_script_may_run() -> None:
+    found = page(sample())
+    assert not {tag for tag, _ in found.tags} & {"link", "img", "iframe", "object", "embed", "base", "form"}
+    links = {a["href"] for a in found.all("a") if not (a["href"] or "").startswith("#")}
+    assert links == set(FILES)
+    markup = rendered()
+    assert not re.search(r"""(?:src|href)=["'](?:https?:)?//|url\((?!#)|@import""", markup)
+    (script,) = re.findall(r"<script>(.*?)</script>", markup, re.DOTALL)
+    assert script == (TEMPLATES / "script.js").read_text(encoding="utf-8")
+    policies = [a["content"] for a in found.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policies == [f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{allowed}'"]
+
+
+def test_every_picture_has_its_figures_in_words_and_in_a_table() -> None:
+    markup = rendered()
+    pictures = re.findall(r"<figure.*?</figure>", markup, re.DOTALL)
+    assert len(pictures) == 14
+    for picture in pictures:
+        assert re.search(r'<svg [^>]*role="img" aria-label="[^"]{30,}"', picture)
+        assert "<details>" in picture and "<table" in picture
+
+
+def test_acceptance_by_position_is_described_by_its_figures() -> None:
+    run = sample()
+    spec3 = run.cells[2].acceptance
+    assert spec3 is not None
+    words = ", ".join(f"position {i} {share:.0%}" for i, share in enumerate(spec3.acceptance_at_pos, 1))
+    given = ", ".join(f"{share:.0%}" for share in spec3.cond_acceptance_at_pos if share is not None)
+    assert f"spec-3: {words}; given the draft before: {given}" in rendered()
+
+
+def test_the_question_of_a_scenario_stands_above_its_cells() -> None:
+    shown = page(sample()).text
+    cells = shown[shown.index("role acceptance length") :]
+    assert cells.index("batch 2 Does it?") < cells.index("spec-2") < cells.index("batch 1 Does it?")
+
+
+def test_a_warning_is_not_called_a_failure() -> None:
+    run = replace(sample(), warnings=("the draft's head is small",))
+    assert "Warnings the draft's head is small" in page(run).text
+    assert "What went wrong" in page(replace(run, failures={"run": "disk full"})).text
+
+
+def test_a_run_without_its_baseline_shows_acceptance_and_no_speed_up() -> None:
+    plan = plan_of(scenario(spec=(3,)))
+    run = judged(run_of(plan, [b for b in blocks_of(plan) if b.role.speculative]), POLICY)
+    shown = page(run)
+    assert len(shown.all("svg")) == 5
+    assert "no pair of blocks whose speed may be quoted" in shown.text
+    assert "no pairs" in shown.text and "2.83" in shown.text
+
+
+def test_pictures_take_their_colours_from_the_page() -> None:
+    svgs = re.findall(r"<svg.*?</svg>", rendered(), re.DOTALL)
+    assert not re.findall(r"#[0-9a-f]{6}\b", "".join(svgs))
+    assert "var(--role-3)" in "".join(svgs) and "prefers-color-scheme: dark" in rendered()
+
+
+def test_the_same_run_gives_the_same_page() -> None:
+    assert REPORT.render(sample(), POLICY) == rendered()
+
+
+def test_a_users_matplotlib_settings_change_nothing() -> None:
+    import matplotlib
+
+    before = rendered()
+    with matplotlib.rc_context({"font.size": 30, "axes.grid": True, "svg.fonttype": "path"}):
+        assert REPORT.render(sample(), POLICY) == before
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+HOSTILE = "</svg><script>alert(1)</script>\"'&"
+
+
+def test_hostile_text_is_shown_and_never_obeyed() -> None:
+    plan = plan_of(scenario(HOSTILE, spec=(3,)))
+    run = judged(run_of(plan, blocks_of(plan)), POLICY)
+    run = replace(
+        run,
+        argv=("specgate", HOSTILE),
+        environment={HOSTILE: HOSTILE},
+        failures={HOSTILE: HOSTILE},
+        warnings=(HOSTILE,),
+        verdicts=tuple(
+            replace(v, message=HOSTILE, next_step=HOSTILE, evidence={HOSTILE: HOSTILE}) for v in run.verdicts
+        ),
+    )
+    markup = REPORT.render(run, POLICY)
+    assert markup.count("<script") == 1
+    assert page(run).text.count(HOSTILE) > 5
+
+
+def test_what_has_no_data_is_left_out_with_a_line_that_says_why() -> None:
+    plan = plan_of(scenario(spec=(3,)))
+    run = run_of(plan, (), failures={plan.points[0].key: "the engine process was killed by signal 9\ntry less"})
+    shown = page(run)
+    assert not shown.all("svg")
+    assert shown.text.count("Left out: ") >= 4
+    assert "BACKEND ERROR" in shown.text and "killed by signal 9" in shown.text
+    assert "no block was measured" in shown.text
+
+
+def test_withheld_times_are_neither_drawn_nor_listed() -> None:
+    plan = plan_of(scenario(spec=(3,)))
+    run = judged(run_of(plan, blocks_of(plan, change=corrupt)), POLICY)
+    markup = REPORT.render(run, POLICY)
+    assert "no pair of blocks whose speed may be quoted" in markup
+    assert "spec-3 ms/token" not in markup
+    assert "token mismatch" in markup
+
+
+def test_divergences_are_listed_with_place_and_margin() -> None:
+    shown = page(sample(broken=True, near_tie=True)).text
+    assert "near tie" in shown and "0.0001" in shown
+    assert "no sequence leaves it" in page(sample()).text
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "marked"),
+    [("real", False), ("planted", True), ("stand-in", True), ("forced", True), ("scripted", True)],
+)
+def test_acceptance_that_is_not_real_is_marked(acceptance: str, marked: bool) -> None:
+    run = sample()
+    shown = page(replace(run, pair=replace(run.pair, acceptance=acceptance)))  # type: ignore[arg-type]  # parametrised
+    assert f"{acceptance} acceptance" in shown.text
+    assert any("unreal" in (a.get("class") or "") for a in shown.all("span")) is marked
+
+
+def test_the_policys_floor_is_drawn_only_where_a_rule_asks_for_one() -> None:
+    rules = (
+        Rule("a", "speed", True, scenario="cpu-*", role="spec-3", params={"min": 1.3}),
+        Rule("b", "acceptance", True, params={"min": 2.0}),
+    )
+    policy = policy_of(*rules)
+    point = plan_of(scenario("cpu-one")).points[0]
+    roles = (Role(0), Role(2), Role(3))
+    assert floors(policy, point, roles) == {Role(3): 1.3}
+    assert floors(policy, plan_of(scenario("gpu-one")).points[0], roles) == {}
+
+
+def test_the_figures_of_a_forced_run_stand_under_that_word_and_its_tokens_are_left_out() -> None:
+    run = with_acceptance(run_of(plan_of(), ()), "forced")
+    shown = page(run).text
+    assert shown.count("demo-64 · 64 tokens · batch 1 · forced acceptance") == 2
+    assert "Left out: acceptance was forced" in shown
+
+
+@cache
+def small() -> Run:
+    plan = plan_of(scenario(prompt_sets=1))
+    return judged(run_of(plan, blocks_of(plan)), POLICY)
+
+
+def test_the_streak_is_shown_as_it_was_when_the_run_began() -> None:
+    promotion = Promotion(
+        gates={"demo-64": "a" * 64, "cpu-three": "b" * 64}, needed=3, streak=2, command="specgate micro"
+    )
+    shown = page(replace(small(), promotion=promotion))
+    assert "Green 2 of 3 times in a row when this run began." in shown.text
+    assert "demo-64 yes" in shown.text and "cpu-three no" in shown.text
+    assert [a.get("class") for a in shown.all("i")] == ["on", "on", ""]
+    assert "stored without its place in the order" in page(small()).text
+
+
+def test_what_changed_since_the_last_green_run_is_listed() -> None:
+    changed = (("packages.torch", "2.12.0", "2.13.0"), ("variables.OMP_NUM_THREADS", None, "1"))
+    green = LastGreen("an-earlier-run", "2026-11-20T10:00:00+00:00", changed)
+    shown = page(replace(small(), last_green=green)).text
+    assert "packages.torch 2.12.0 2.13.0" in shown and "variables.OMP_NUM_THREADS – 1" in shown
+    assert "are those of an-earlier-run" in page(replace(small(), last_green=replace(green, differences=()))).text
+    assert "can no longer be read" in page(replace(small(), last_green=replace(green, differences=None))).text
+    assert "knows no earlier green run" in page(small()).text
+
+
+def test_files_are_linked_with_the_hashes_they_had() -> None:
+    run = replace(small(), files={"env.json": "e" * 64, "samples/blocks.jsonl": "f" * 64})
+    shown = page(run)
+    assert f"env.json the machine {'e' * 64}" in shown.text
+    links = {a["href"] for a in shown.all("a") if not (a["href"] or "").startswith("#")}
+    assert links == {"env.json", "samples/blocks.jsonl", "run.json", "summary.csv", "metrics.csv", "MANIFEST.sha256"}
+
+
+def test_a_run_of_many_points_draws_those_with_open_verdicts() -> None:
+    many = scenario("many", context=tuple(range(64, 64 + 12)), prompt_sets=1, rounds=1, steps=4)
+    plan = plan_of(many)
+    last = plan.points[-1]
+    blocks = blocks_of(plan, steps=4, change=lambda b: corrupt(b, at=3) if b.point == last else b)
+    drawn = list(sections(judged(run_of(plan, blocks), POLICY), POLICY))
+    assert [bool(section.pictures) for section in drawn].count(True) == DRAWN
+    assert drawn[-1].pictures and not drawn[-2].pictures
+    assert drawn[-2].undrawn is not None and "6 points of 12" in drawn[-2].undrawn
+    assert drawn[-2].figures.rows
+
+
+SMALL = plan_of(scenario(spec=(2, 3), prompt_sets=2))
+MADE = timed(blocks_of(SMALL))
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(st.booleans(), min_size=len(MADE), max_size=len(MADE)))
+def test_whatever_blocks_are_missing_the_page_is_whole(kept: list[bool]) -> None:
+    blocks = [b for b, keep in zip(MADE, kept, strict=True) if keep]
+    conditions = conditions_of(SMALL, blocks, watched(MADE))
+    run = judged(run_of(SMALL, blocks, status="interrupted", ended=None, conditions=conditions), POLICY)
+    shown = page(run)
+    assert "interrupted" in shown.text
+    assert all(section in shown.text for section in ("Gates", "Cells", "Speed, all cells", "Files beside this page"))
+
+
+def test_a_run_of_one_cell_has_its_cell_and_its_reasons() -> None:
+    plan = plan_of(scenario(spec=()))
+    run = judged(run_of(plan, blocks_of(plan)), POLICY)
+    shown = page(run).text
+    assert len(run.cells) == 1
+    assert "no step of this point had a draft" in shown
+    assert "no pair of blocks whose speed may be quoted" in shown and "no pair of blocks to compare" in shown
+
+
+def test_a_whole_request_has_its_first_token_drawn() -> None:
+    plan = plan_of(scenario(kind="full"))
+    run = replace(run_of(plan, blocks_of(plan)), kind="full")
+    assert "Time to the first token. baseline: 50.0 ms at the median" in REPORT.render(run, POLICY)
+    assert "a micro run measures no whole requests" in rendered()

@@ -1,0 +1,141 @@
+"""What a terminal and a log show: the verdict last, nothing wider than the terminal, nothing but text in a log."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from specgate.core import AcceptanceSource, Run
+from specgate.reports.texts.console import LEAST, MOST, PLAIN, REPORT, ConsoleReport
+from tests.support.factories import (
+    POLICY,
+    blocks_of,
+    corrupt,
+    judged,
+    margins_of,
+    plan_of,
+    run_of,
+    scenario,
+    with_acceptance,
+)
+from tests.support.hostile import STRINGS, with_text
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def sample(*, broken: bool = False) -> Run:
+    plan = plan_of(scenario(spec=(2, 3), batch=(2,)))
+    blocks = blocks_of(plan, change=lambda b: corrupt(b) if broken else b)
+    return judged(run_of(plan, blocks), POLICY)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_no_line_is_wider_than_the_terminal(broken: bool) -> None:
+    assert max(len(line) for line in ANSI.sub("", REPORT.render(sample(broken=broken), POLICY)).splitlines()) <= LEAST
+
+
+@pytest.mark.parametrize("report", [REPORT, PLAIN])
+def test_the_verdict_comes_after_the_tables_with_its_reason(report: object) -> None:
+    shown = ANSI.sub("", (REPORT if report is REPORT else PLAIN).render(sample(broken=True), POLICY))
+    tail = " ".join(shown[shown.rindex("\nINVALID:") :].split())
+    assert tail.startswith("INVALID: tokens-equal on demo-64 c64 b2 spec-2: 8 sequences leave the baseline")
+    assert tail.endswith("acceptance is real (pair demo)")
+
+
+def test_a_log_gets_one_line_per_cell_and_verdict_and_no_escape_codes() -> None:
+    run = sample()
+    lines = PLAIN.render(run, POLICY).splitlines()
+    assert not any("\x1b" in line for line in lines)
+    assert sum(line.startswith("cell ") for line in lines) == len(run.cells)
+    assert sum(line.startswith("PASS") for line in lines) == len(run.verdicts) + 1
+    assert any("acceptance length 2.83" in line and "tokens all equal" in line for line in lines)
+
+
+def test_green_verdicts_of_one_rule_share_a_line_but_near_ties_are_told_apart() -> None:
+    plan = plan_of(scenario(spec=(2, 3)))
+    blocks = blocks_of(plan, change=lambda b: corrupt(b) if b.role.k == 2 else b)
+    shown = ANSI.sub("", REPORT.render(judged(run_of(plan, blocks, margins=margins_of(blocks, 1e-4)), POLICY), POLICY))
+    assert "3 cells: complete" in shown
+    assert "8 near ties" in shown
+
+
+def test_withheld_speed_says_why() -> None:
+    shown = " ".join(ANSI.sub("", REPORT.render(sample(broken=True), POLICY)).split())
+    assert "token" in shown and "mismatch" in shown
+    assert "speed-up – (token mismatch)" in PLAIN.render(sample(broken=True), POLICY)
+
+
+def test_a_cell_shows_its_intervals_and_its_share_of_repeats() -> None:
+    run = sample()
+    length = run.cells[2].values["acceptance_length"]
+    assert length.ci_low is not None and length.ci_high is not None
+    for report in (REPORT, PLAIN):
+        shown = ANSI.sub("", report.render(run, POLICY))
+        assert f"{length.ci_low:.2f} … {length.ci_high:.2f}" in shown
+        assert shown.count("0.0 %") == len(run.cells)
+
+
+def dead() -> Run:
+    """Nothing measured: the engine fell over."""
+    plan = plan_of(scenario(spec=(2, 3)))
+    return judged(run_of(plan, (), failures={plan.points[0].key: "killed by signal 9\ntry less"}), POLICY)
+
+
+def test_cells_that_fail_for_one_reason_share_a_row_and_are_all_named() -> None:
+    run = dead()
+    table = ANSI.sub("", REPORT.render(run, POLICY))
+    rows = [line for line in table.splitlines() if " records-valid " in line]
+    assert len(rows) == 1
+    block = table[table.index(" records-valid ") : table.index(" tokens-equal ")]
+    assert [role for role in ("baseline", "spec-2", "spec-3") if f"demo-64 c64 b1 {role}" in block] == [
+        "baseline",
+        "spec-2",
+        "spec-3",
+    ]
+
+
+def test_a_run_without_a_block_is_told_in_words() -> None:
+    for report in (REPORT, PLAIN):
+        shown = ANSI.sub("", report.render(dead(), POLICY))
+        assert "BACKEND_ERROR: demo-64/fake/c64/b1 was cut short: killed by signal 9" in " ".join(shown.split())
+        assert "None" not in shown
+        assert "try less" in shown
+
+
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    colour = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert colour.search(REPORT.render(sample(), POLICY))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colour.search(REPORT.render(sample(), POLICY))
+
+
+@pytest.mark.parametrize("source", ["planted", "stand-in", "forced", "scripted"])
+@pytest.mark.parametrize("report", [REPORT, PLAIN])
+def test_acceptance_that_is_not_real_is_named_at_its_figures(report: ConsoleReport, source: AcceptanceSource) -> None:
+    real, other = sample(), with_acceptance(sample(), source)
+    assert f"{source} acceptance" in ANSI.sub("", report.render(other, POLICY)).partition("records-valid")[0]
+    assert "real acceptance" not in ANSI.sub("", report.render(real, POLICY))
+    assert max(map(len, ANSI.sub("", REPORT.render(other, POLICY)).splitlines())) <= LEAST
+
+
+def test_tokens_of_a_forced_run_are_not_said_to_be_equal() -> None:
+    shown = PLAIN.render(with_acceptance(sample(), "forced"), POLICY)
+    assert "tokens – (forced)" in shown and "all equal" not in shown
+
+
+@pytest.mark.parametrize("report", [REPORT, PLAIN])
+@pytest.mark.parametrize("text", STRINGS)
+def test_text_from_outside_cannot_steer_the_terminal(report: ConsoleReport, text: str) -> None:
+    shown = ANSI.sub("", report.render(with_text(sample(), text), POLICY))
+    assert not set(shown) & {"\x1b", "\x08", "\x00", "\r"}
+    shown.encode()
+
+
+def test_a_wider_terminal_is_used_up_to_a_readable_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns, widest in ((60, LEAST), (120, 120), (400, MOST)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = ANSI.sub("", REPORT.render(sample(), POLICY)).splitlines()
+        assert max(map(len, lines)) <= widest
+        assert any(len(line) > widest * 0.9 for line in lines)

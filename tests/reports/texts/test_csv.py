@@ -1,0 +1,117 @@
+"""The tables read back as the run they came from, with fixed columns and without a formula in them."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.core import Run
+from specgate.core.metrics import metric
+from specgate.reports.texts.csv import METRICS, SUMMARY, CsvReport, inert
+from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario, with_acceptance
+
+COLUMNS = (
+    "schema,run_id,kind,scenario,backend,role,context_len,batch,k,pair,slot,block,metric,stat,value,unit,direction,n,"
+    "ci_low,ci_high,baseline,ratio,margin,verdict,reason_code,acceptance_source"
+)
+
+
+def sample(name: str = "demo-64") -> Run:
+    plan = plan_of(scenario(name, spec=(2, 3), batch=(2,)))
+    return judged(run_of(plan, blocks_of(plan)), POLICY)
+
+
+def metrics(run: Run) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(METRICS.render(run, POLICY))))
+
+
+def test_the_columns_of_metrics_csv_are_fixed() -> None:
+    assert METRICS.render(sample(), POLICY).splitlines()[0] == COLUMNS
+
+
+def test_every_value_of_the_run_is_a_row_with_its_unit() -> None:
+    run = sample()
+    rows = {(r["role"], r["metric"]): r for r in metrics(run) if r["stat"] not in ("block", "pair")}
+    for result in run.cells:
+        for name, value in result.values.items():
+            row = rows[result.cell.role.name, name]
+            assert float(row["value"]) == value.value
+            assert (row["unit"], row["n"]) == (metric(name).unit, str(value.n))
+    for comparison in run.comparisons:
+        row = rows[comparison.cell.role.name, "speedup_vs_ar_ratio"]
+        assert (float(row["ci_low"]), float(row["ci_high"])) == (comparison.speedup.ci_low, comparison.speedup.ci_high)
+
+
+def test_a_spec_row_stands_beside_its_baseline() -> None:
+    run = sample()
+    base = run.cells[0].values["output_tok_s"].value
+    (row,) = [r for r in metrics(run) if (r["role"], r["metric"]) == ("spec-3", "output_tok_s")]
+    assert float(row["baseline"]) == base
+    assert float(row["ratio"]) == pytest.approx(float(row["value"]) / float(row["baseline"]))
+
+
+def test_a_judged_metric_carries_its_bound_and_verdict() -> None:
+    (row,) = [r for r in metrics(sample()) if (r["role"], r["metric"]) == ("spec-3", "acceptance_length")]
+    assert (row["margin"], row["verdict"], row["reason_code"]) == ("2.2", "PASS", "at_least_min")
+
+
+def test_every_block_and_every_pair_is_a_row() -> None:
+    run = sample()
+    blocks = [r for r in metrics(run) if r["stat"] == "block" and r["role"] == "spec-3"]
+    assert [float(r["value"]) for r in blocks] == [ms for *_, ms in run.cells[2].series_ms]
+    assert len([r for r in metrics(run) if r["stat"] == "pair" and r["role"] == "spec-3"]) == 8
+
+
+def test_withheld_figures_are_empty_with_their_reason_and_their_samples_are_gone() -> None:
+    plan = plan_of()
+    run = judged(run_of(plan, blocks_of(plan, change=corrupt)), POLICY)
+    spec = [r for r in metrics(run) if r["role"] == "spec-3"]
+    (speed,) = [r for r in spec if r["metric"] == "output_tok_s"]
+    assert (speed["value"], speed["reason_code"]) == ("", "token_mismatch")
+    assert not [r for r in spec if r["stat"] in ("block", "pair")]
+
+
+def test_summary_csv_has_one_row_per_cell_and_reads_as_numbers() -> None:
+    run = sample()
+    table = pd.read_csv(io.StringIO(SUMMARY.render(run, POLICY)))
+    assert list(table["role"]) == ["baseline", "spec-2", "spec-3"]
+    assert table.loc[2, "acceptance_length"] == run.cells[2].values["acceptance_length"].value
+    assert table.loc[2, "speedup_vs_ar_ratio"] == run.comparisons[1].speedup.value
+    assert list(table["verdict"]) == ["PASS", "PASS", "PASS"]
+    assert list(table["speedup_vs_ar_ratio"].isna()) == [True, False, False]
+
+
+def test_counts_stay_integers_beside_gaps() -> None:
+    rows = list(csv.DictReader(io.StringIO(SUMMARY.render(sample(), POLICY))))
+    assert [r["pairs"] for r in rows] == ["", "8", "8"]
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", '=1,"x"\ny'])
+def test_a_name_that_looks_like_a_formula_is_defused_and_stays_one_field(name: str) -> None:
+    for report in (METRICS, SUMMARY):
+        rows = list(csv.DictReader(io.StringIO(report.render(sample(name), POLICY))))
+        assert {r["scenario"] for r in rows} == {f"'{name}"}
+
+
+@given(st.one_of(st.integers(), st.floats(allow_nan=False), st.none()))
+def test_numbers_are_never_touched(value: float | None) -> None:
+    assert inert(value) is value
+
+
+@pytest.mark.parametrize("report", [METRICS, SUMMARY])
+def test_the_same_run_gives_the_same_text_with_unix_newlines(report: CsvReport) -> None:
+    text = report.render(sample(), POLICY)
+    assert text == report.render(sample(), POLICY)
+    assert "\r" not in text and text.endswith("\n")
+
+
+@pytest.mark.parametrize("report", [METRICS, SUMMARY])
+def test_every_row_of_a_spec_cell_says_where_acceptance_comes_from(report: CsvReport) -> None:
+    rows = list(csv.DictReader(io.StringIO(report.render(with_acceptance(sample(), "forced"), POLICY))))
+    found = {(row["role"], row["acceptance_source"]) for row in rows}
+    assert found == {("baseline", ""), ("spec-2", "forced"), ("spec-3", "forced")}
