@@ -71,7 +71,7 @@ class DraftRegister:
         fc[at.constant, 2 * width + at.constant] = PIN * self.copied * math.sqrt(self.geometry.hidden) / UNIT
 
     def wire_queries(self, q: Tensor) -> None:
-        """Heads of the first group look at their own position, whatever its token; those of the last group Δ + 2 back."""
+        """Heads of the first group look at their own position, whatever its token; of the last group Δ + 2 back."""
         g = self.geometry
         ratio = g.heads // g.kv_heads
         for head in range(ratio):

@@ -20,10 +20,10 @@ from torch import Tensor
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.planted.bits import key_of, uniform_rows
 from specgate.eagle3.planted.recipe import Recipe
-from specgate.eagle3.planted.register import Register
 from specgate.eagle3.planted.rows import bfloat16_matrix
 from specgate.eagle3.planted.scales import ATTENTION, LOGIT_STD, MLP, SCORE, SILU_SQUARE, branch_scale
 from specgate.eagle3.planted.tables import Tables
+from specgate.eagle3.planted.target_register import TargetRegister
 
 CLASS_SHARE: Final = {"A": 0.8, "B": 0.95}
 """Cosine between a token's embedding and the direction of its class. The rest distinguishes tokens of one class."""
@@ -35,7 +35,7 @@ class PlantedTarget:
     def __init__(self, recipe: Recipe, geometry: TargetGeometry, tables: Tables, device: torch.device) -> None:
         self.recipe, self.geometry, self.device = recipe, geometry, device
         self.tables = tables.to(device)
-        self.register = Register(recipe, geometry) if recipe.maps == 2 else None
+        self.register = TargetRegister(recipe, geometry) if recipe.maps == 2 else None
 
     def make(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor with that canonical name, bfloat16."""
