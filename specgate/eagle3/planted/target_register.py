@@ -40,8 +40,7 @@ STAGES: Final = DEPTH + 3
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One MLP unit that adds Σ weight · stream[source] to the coordinate `to`, over the (source, weight) of `sources`.
-    """
+    """One MLP unit that adds Σ weight · stream[source] to the coordinate `to`; `sources` are (source, weight)."""
 
     to: int
     sources: tuple[tuple[int, float], ...]
