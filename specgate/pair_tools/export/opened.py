@@ -34,8 +34,7 @@ def open_pair(ref: PairRef) -> OpenPair:
 
 
 def target_tensors(pair: OpenPair, dtype: torch.dtype | None) -> dict[str, LazyTensor]:
-    """The target's tensors by Hugging Face name, floats in `dtype` or as stored; no `lm_head.weight` where it is tied.
-    """
+    """The target's tensors by Hugging Face name, floats in `dtype` or as stored; without a tied `lm_head.weight`."""
     return cast(lazy_tensors(pair.target.source, pair.target.wanted), dtype)
 
 

@@ -24,18 +24,18 @@ from specgate.backends.reference.ops import rms_norm
 from specgate.backends.reference.target import target_forward
 from specgate.core import Budget, Role
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
-from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import weight_bytes
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.planted.draft import PlantedDraft
 from specgate.eagle3.planted.recipe import DEPTH, Recipe
-from specgate.eagle3.planted.tables import Tables, tables
+from specgate.eagle3.planted.tables import tables
 from specgate.eagle3.planted.target import PlantedTarget
 from specgate.eagle3.rope import cos_sin_table
 from specgate.eagle3.weights import pack_target
 from specgate.pair_tools.plant.geometries import PairGeometry
 from specgate.pair_tools.plant.orbit import Orbit
+from specgate.pair_tools.plant.thresholds import STRONGEST, thresholds
 
 TEXTS: Final = 8
 WALK: Final = 512
@@ -47,12 +47,7 @@ A share of 0.8 is then known to about half a percentage point.
 """
 OWN_TEXT_SPEC: Final = 2
 """Length of the chains with which own text is decoded. The text does not depend on it."""
-STRONGEST: Final = 8.0
-"""A signal of 8 times the noise makes up 99 % of the row. More changes nothing."""
 CHUNK: Final = 1024
-VOCAB_BLOCK: Final = 8192
-STATES_BLOCK: Final = 128
-HALVINGS: Final = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,49 +161,3 @@ def last_states(checkpoint: TargetCheckpoint, texts: Sequence[Sequence[int]], de
         last = torch.cat(streams[-2:], dim=1)[0, -WALK:]
         found.append(rms_norm(last, weights.norm, g.rms_eps).float())
     return torch.cat(found)
-
-
-@torch.inference_mode()
-def thresholds(recipe: Recipe, g: TargetGeometry, tables: Tables, states: Tensor, planted: Tensor) -> Tensor:
-    """The signal from which on the draft row `planted` [T] has the highest logit, for `states` [T, H]: float32 [T].
-
-    It is infinite where `STRONGEST` is too weak.
-    """
-    device = states.device
-    head = PlantedTarget(recipe, g, tables, device)
-    normed, boost = head.split_states(states)
-    signal, noise = (
-        torch.cat([normed @ rows(block).T for block in blocks], dim=1)
-        for rows, blocks in (
-            (head.signal_rows, torch.split(torch.arange(recipe.draft_vocab, device=device), VOCAB_BLOCK)),
-            (head.noise_rows, torch.split(tables.ids.to(device), VOCAB_BLOCK)),
-        )
-    )
-    others = torch.split((tables.row_of < 0).nonzero().squeeze(1).to(device), VOCAB_BLOCK)
-    rival = torch.stack([(normed @ head.noise_rows(block).T).amax(dim=1) for block in others]).amax(dim=0)
-    sign = tables.sign.to(device)
-    parts = [torch.split(t, STATES_BLOCK) for t in (signal, noise, boost, rival, planted)]
-    return torch.cat([bisected(s, n, b[:, None] * sign, r, y) for s, n, b, r, y in zip(*parts, strict=True)])
-
-
-def bisected(signal: Tensor, noise: Tensor, boost: Tensor, rival: Tensor, planted: Tensor) -> Tensor:
-    """Find λ for each of t states by bisection.
-
-    The logits of draft rows are (λ · signal + noise) / √(1 + λ²) + boost, each [t, W]. `rival` [t] is the largest logit
-    among all other tokens, which λ does not change.
-    """
-    column = planted[:, None]
-
-    def wins(strength: Tensor) -> Tensor:
-        logits = (strength[:, None] * signal + noise) / (1 + strength * strength).sqrt()[:, None] + boost
-        own = logits.gather(1, column).squeeze(1)
-        best = logits.scatter(1, column, -torch.inf).amax(dim=1)
-        return own > torch.maximum(best, rival)
-
-    low, high = torch.zeros_like(rival), torch.full_like(rival, STRONGEST)
-    reachable = wins(high)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        won = wins(middle)
-        high, low = torch.where(won, middle, high), torch.where(won, low, middle)
-    return torch.where(reachable, high, torch.inf)

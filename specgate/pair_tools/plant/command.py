@@ -15,11 +15,12 @@ from specgate.eagle3.memory import require_room
 from specgate.eagle3.pair import target_source
 from specgate.eagle3.planted.recipe import DEPTH, Recipe
 from specgate.errors import UsageError
-from specgate.pair_tools.plant.calibrate import STRONGEST, TEXTS, WALK, OutOfReach, calibrate, calibration_bytes
+from specgate.pair_tools.plant.calibrate import TEXTS, WALK, OutOfReach, calibrate, calibration_bytes
 from specgate.pair_tools.plant.check import Load, Measured, check
 from specgate.pair_tools.plant.geometries import PairGeometry, geometry_of
 from specgate.pair_tools.plant.law import acceptance_length, share_for
 from specgate.pair_tools.plant.orbit import HISTORY
+from specgate.pair_tools.plant.thresholds import STRONGEST
 from specgate.pair_tools.plant.write import write_draft, write_target
 
 CHECK_STEPS: Final = 128
