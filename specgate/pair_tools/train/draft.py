@@ -67,8 +67,7 @@ class TrainableDraft:
 
     @classmethod
     def resume(cls, draft: DraftCheckpoint, feature_scale: Tensor) -> TrainableDraft:
-        """Continue from a draft in the plain EAGLE-3 layout, with its vocabulary. Raises UsageError for other layouts.
-        """
+        """Continue from a draft in the plain EAGLE-3 layout, with its vocabulary. Raises UsageError for others."""
         g = draft.geometry
         if g.own_embedding or not g.own_lm_head or g.fc_norm or g.norm_before_fc or draft.d2t is None:
             raise UsageError(
