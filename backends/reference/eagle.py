@@ -77,7 +77,10 @@ class EagleDrafter:
         self.pending = Pending(features, tokens, emitted.clamp(min=1), start)
 
     def _extend(self, pending: Pending) -> Tensor:
-        """Rewrite the cache from the target's features; return the hidden state of each slot's last valid row."""
+        """Rewrite the cache from the target's features.
+
+        Returns the hidden state of each slot's last valid row, [B, Hd].
+        """
         rows = torch.arange(pending.tokens.shape[1], device=self.device)
         hidden = project_features(self.weights, self.geometry, pending.features)
         check_finite(hidden, "the draft's hidden states")
