@@ -1,8 +1,8 @@
-"""Scripted tokens on a scripted clock, with faults to inject: tests the harness, needs no model, proves no speed.
+"""A fake engine: scripted tokens on a scripted clock, with faults to inject.
 
-The text is a function of prompt and position alone, so every role emits the same tokens; how many drafts are accepted
-follows a cyclic script; the clock counts scripted nanoseconds, and nothing waits. Options (`--option key=value`) are
-the fields of `fake_script.Script`.
+It tests the harness and measures nothing. The text depends only on prompt and position, so every role emits the same
+tokens. A cyclic script says how many draft tokens are accepted. The clock counts scripted nanoseconds, and nothing
+waits. Options (`--option key=value`) are the fields of `fake_script.Script`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EOS = 1
 
 
 class FakeBackend:
-    """Always usable, never a default: its rank is below every engine's."""
+    """Always available but never the default: its rank is below that of every other engine."""
 
     name = "fake"
     description = "scripted tokens on a scripted clock, with faults to inject: tests the harness, measures nothing"
@@ -44,7 +44,7 @@ class FakeBackend:
 
 
 KERNEL = "fake_step"
-"""The one kernel that a scripted step would launch."""
+"""The only kernel that a scripted step launches."""
 
 
 class FakeEngine:
@@ -97,15 +97,15 @@ class FakeEngine:
         if role.speculative and not self.draft_ready:
             raise BackendError(f"{role} asked for, but the prefill was made without the draft")
         self._maybe_break_down()
-        stretch = Stretch(self, role, budget, () if budget.ignore_eos else stop_token_ids)
-        while stretch.running:
-            stretch.step()
-        done = stretch.result()
+        run = DecodeRun(self, role, budget, () if budget.ignore_eos else stop_token_ids)
+        while run.running:
+            run.step()
+        done = run.result()
         self.blocks += 1
         return done
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
-        """What a profiler would have seen, by the script."""
+        """What a profiler would have seen, according to the script."""
         decoded = self.decode(role, budget, ())
         script, steps = self.script, len(decoded.step_ns)
         calls = {
@@ -127,25 +127,27 @@ class FakeEngine:
         self.seeds = []
 
     def token(self, slot: int, index: int) -> int:
-        """The target's greedy token: a function of prompt and index; ids 0 and EOS do not occur by chance."""
+        """The target's greedy token, from prompt and index. Ids 0 and EOS do not occur by chance."""
         if index == self.script.eos_at:
             return EOS
         place = index % self.script.loop_period if self.script.loop_period else index
         return 2 + _hash(self.seeds[slot], place) % (self.script.vocab - 2)
 
     def emitted(self, role: Role, slot: int, index: int) -> int:
-        """The token that `role` emits: the greedy one, except for the fault `wrong_token_at`."""
+        """The token that `role` emits: the greedy token, except where the fault `wrong_token_at` applies."""
         token = self.token(slot, index)
         if role.speculative and slot == 0 and index == self.script.wrong_token_at:
             return 2 + (token - 1) % (self.script.vocab - 2)
         return token
 
     def step_ns(self, k: int, step: int) -> int:
+        """Scripted nanoseconds of cycle `step` with `k` draft tokens, jitter included."""
         wobble = 1 + self.script.jitter * (_hash(self.blocks, step) % 1000) / 1000
         cycle = (self.script.step_ns + k * self.script.draft_ns) * (self.script.slowdown if k else 1.0)
         return round(cycle * wobble)
 
     def _maybe_break_down(self) -> None:
+        """End or hang this process where the script says so."""
         if self.blocks == self.script.die_after_blocks:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.blocks == self.script.hang_after_blocks:
@@ -154,7 +156,7 @@ class FakeEngine:
 
 @dataclass(slots=True)
 class Slot:
-    """`tokens` starts with the prefill token; `finish` is None while the slot runs."""
+    """One request. `tokens` starts with the prefill token. `finish` is None while the request runs."""
 
     tokens: list[int]
     finish: Finish | None
@@ -162,8 +164,8 @@ class Slot:
 
 
 @dataclass(slots=True)
-class Stretch:
-    """One decode stretch: the cycle of a real engine, with the script in place of draft and target."""
+class DecodeRun:
+    """One decode run: the cycle of a real engine, with the script in place of draft and target."""
 
     engine: FakeEngine
     role: Role
@@ -187,7 +189,7 @@ class Stretch:
         return self.role.k if self.engine.draft_usable and not self.engine.script.no_drafts else 0
 
     def step(self) -> None:
-        """Accept what the script says, emit it with the bonus token, cut at EOS, stop token or limit."""
+        """Accept what the script says, and emit it with the bonus token, up to an EOS, stop token or limit."""
         step, idle = len(self.step_ns), [s.finish is not None for s in self.slots]
         accepted = tuple(-1 if done else self._accept(step, i) for i, done in enumerate(idle))
         for i, count in enumerate(accepted):

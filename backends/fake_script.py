@@ -1,4 +1,4 @@
-"""What the fake engine does, and what goes wrong in it: one frozen object, read from back-end options."""
+"""The script of the fake engine: what it does, and which faults it has. Read from the back end's options."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from specgate.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What the engine does. Times in nanoseconds; a cycle of spec-k costs (step_ns + k · draft_ns) · slowdown."""
+    """What the engine does. Times are in nanoseconds. A cycle of spec-k costs (step_ns + k · draft_ns) · slowdown."""
 
     accept: tuple[int, ...] = (3, 1, 2, 5, 0, 3)
-    """Drafts accepted by step (cut to k), repeated; slot s starts s further on."""
+    """Accepted draft tokens per step, at most k, repeated. Slot s starts s steps into the list."""
     vocab: int = 1000
     max_positions: int = 1 << 20
     prefill_ns: int = 1_000
@@ -23,43 +23,45 @@ class Script:
     step_ns: int = 1_000_000
     draft_ns: int = 100_000
     jitter: float = 0.01
-    """Steps take up to this share longer, by a fixed pseudo-random sequence."""
+    """The largest share by which a step takes longer. A fixed pseudo-random sequence decides."""
     eos_at: int | None = None
-    """Index of the one generated token that is EOS; 0 is the prefill token."""
+    """Index of the only generated token that is EOS; 0 is the prefill token."""
     margin: float = 8.0
     """Top-1 minus top-2 logit at every position."""
 
-    # Faults. Each is off by default.
+    # Faults, all off by default.
     slowdown: float = 1.0
+    """Factor on the time of every cycle with draft tokens."""
     wrong_token_at: int | None = None
-    """Spec roles emit another token at this index of slot 0 (≥ 1)."""
+    """Spec roles emit a different token at this index (≥ 1) of slot 0."""
     no_drafts: bool = False
     """Spec roles silently decode without drafting."""
     draft_error: str | None = None
-    """The draft cannot be used, for this reason: spec roles decode plainly and say so."""
+    """The draft cannot be used, for this reason. Spec roles decode without it and say so."""
     draft_dies_after_blocks: int | None = None
-    """The draft becomes unusable after so many blocks, warm-up blocks among them."""
+    """The draft becomes unusable after this many blocks, warm-up blocks included."""
     fallback_kernel: str | None = None
-    """A kernel of this name is launched in every step, beside the engine's own."""
+    """A kernel of this name runs in every step, beside the engine's own."""
     sync_in_loop: bool = False
     d2h_in_loop: bool = False
     alloc_in_loop: bool = False
     untuned_launches: int = 0
-    """Look-ups per block that found no tuned configuration."""
+    """Launches per block that found no tuned configuration."""
     left_multi_token: int = 0
-    """Request-steps per spec block that left multi-token mode for no good reason."""
+    """Request-steps per spec block that decoded without drafting, for no good reason."""
     kv_integrity_failures: int = 0
     cache_hit_tokens: int = 0
-    """Prompt tokens that were not prefilled, because another request had left them in a cache."""
+    """Prompt tokens that were not prefilled because a cache still held them from another request."""
     loop_period: int | None = None
-    """The target's text repeats itself after so many tokens."""
+    """The target's text repeats after this many tokens."""
     lost_tokens: int = 0
-    """Reported as truncated though they were not: breaks the identity of emitted tokens."""
+    """Tokens falsely reported as truncated, so that the counts no longer add up to the emitted tokens."""
     fail_open: str | None = None
-    """Refuse to open, with this message."""
+    """Opening the engine fails with this message."""
     die_after_blocks: int | None = None
-    """End the own process by SIGKILL when asked for one block more. For engines in a worker process only."""
+    """The next block after this many ends the process by SIGKILL. Only for engines in a worker process."""
     hang_after_blocks: int | None = None
+    """The next block after this many never returns."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Script:

@@ -1,4 +1,4 @@
-"""The door through which the harness reaches the reference engine."""
+"""Registers the reference engine as a back end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from specgate.api import Availability, Engine, MemoryReads, OpenRequest
 
 
 class ReferenceBackend:
-    """Plain torch on CUDA where `device=cuda` is asked for or a GPU is present, else on the CPU."""
+    """Plain torch: on the GPU where `device=cuda` is asked for or a GPU is present, else on the CPU."""
 
     name = "reference"
     description = "EAGLE-3 in plain torch (CPU or GPU): the oracle, and the default where there is no GPU"

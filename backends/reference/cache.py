@@ -1,4 +1,4 @@
-"""Preallocated key/value caches, and which cached positions a row may look at."""
+"""Preallocated key/value caches, and which cached positions each query row may see."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Attention runs over whole blocks of this many keys at fixed absolute positions, the tail masked. torch's CPU kernel
-# works in the same blocks, so a row adds up its keys in the same order however far the rows beside it look.
+# Attention runs over whole blocks of this many keys, at fixed absolute positions and with the tail masked. torch's CPU
+# kernel uses the same blocks. So a row sums over its keys in the same order, however far the rows beside it look.
 KEY_BLOCK = 512
 
 
 def whole_blocks(positions: int) -> int:
+    """`positions`, rounded up to whole blocks of keys."""
     return -(-positions // KEY_BLOCK) * KEY_BLOCK
 
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """`k[layer]`, `v[layer]`: [B, G, S, D]. A slot's valid length is kept by the engine; rewinding is forgetting."""
+    """`k[layer]` and `v[layer]`: [B, G, S, D].
+
+    The engine keeps the valid length of each slot. To rewind a slot is to lower its length; nothing is erased.
+    """
 
     k: tuple[Tensor, ...]
     v: tuple[Tensor, ...]
@@ -35,7 +39,7 @@ class KVCache:
         return cls(tuple(plane() for _ in range(layers)), tuple(plane() for _ in range(layers)))
 
     def slots(self, start: int, stop: int) -> KVCache:
-        """A view of the slots [start, stop)."""
+        """A view of the slots from `start` up to, not including, `stop`."""
         return KVCache(tuple(k[start:stop] for k in self.k), tuple(v[start:stop] for v in self.v))
 
     @property
@@ -45,9 +49,10 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The span [start, stop) of cached positions that rows look at.
+    """The span of cached positions [start, stop) that query rows attend to.
 
-    `mask` [B, 1, T, stop − start] says which row sees what; without one, the rows are the span and see it causally.
+    `mask` bool [B, 1, T, stop − start] says which row sees which position. Without a mask the rows are the whole span,
+    and attention is causal.
     """
 
     start: int
@@ -57,9 +62,10 @@ class View:
 
 
 def view(positions: Tensor, window: int | None) -> View:
-    """What rows at `positions` [B, T] see, ascending per slot: themselves and what is before, at most `window` in all.
+    """What query rows at `positions` [B, T] see; positions ascend within a slot.
 
-    Reads the extreme positions on the host: the reference is host-driven.
+    A row sees itself and earlier positions, at most `window` in all. The first and last positions are read back to the
+    host, which the reference engine can afford.
     """
     low, high = int(positions[:, 0].min()), int(positions[:, -1].max())
     start = 0 if window is None else max(0, low - window + 1)

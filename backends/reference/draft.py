@@ -1,4 +1,4 @@
-"""The draft's forward pass: feature projection, one decoder layer over `[embed, hidden]`, reduced-vocabulary head."""
+"""The draft's forward pass: project the features, run one decoder layer over `[embedding, hidden]`, pick a token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specgate.eagle3.weights import DraftWeights
 
 
 def project_features(w: DraftWeights, geometry: DraftGeometry, features: Tensor) -> Tensor:
-    """Captured target streams [B, T, n·H] → the draft's own width [B, T, Hd]."""
+    """The target's auxiliary hidden states [B, T, n·H] → the draft's width [B, T, Hd]."""
     if w.concat_norm is not None:
         features = rms_norm(features, w.concat_norm, geometry.rms_eps)
     if w.chunk_norms:
@@ -24,7 +24,7 @@ def project_features(w: DraftWeights, geometry: DraftGeometry, features: Tensor)
 
 
 def draft_input(w: DraftWeights, geometry: DraftGeometry, tokens: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """The attention input [norm(embed(token)), norm(hidden)] [B, T, 2·Hd] and the residual that goes around it."""
+    """The attention input [norm(embedding), norm(hidden)] [B, T, 2·Hd], and the residual around it [B, T, Hd]."""
     normed = rms_norm(hidden, w.feature_norm, geometry.rms_eps)
     embedded = rms_norm(w.embed[tokens], w.layer.input_norm, geometry.rms_eps)
     return torch.cat((embedded, normed), dim=-1), normed if geometry.norm_before_residual else hidden
@@ -39,9 +39,9 @@ def draft_forward(
     hidden: Tensor,
     positions: Tensor,
 ) -> Tensor:
-    """Run `tokens` [B, T] beside `hidden` [B, T, Hd] at `positions`; write the cache; return the stream [B, T, Hd].
+    """Run `tokens` [B, T] with `hidden` [B, T, Hd] at `positions` [B, T]; write the cache; return [B, T, Hd].
 
-    The slot of a position holds the *hidden state* of that position and the token one ahead of it.
+    The row at a position combines the *hidden state* of that position with the token one position ahead.
     """
     mixed_input, residual = draft_input(w, geometry, tokens, hidden)
     qkv = matmul_rows(mixed_input, w.layer.qkv)
@@ -52,7 +52,7 @@ def draft_forward(
 
 
 def draft_token(w: DraftWeights, geometry: DraftGeometry, stream: Tensor) -> tuple[Tensor, Tensor]:
-    """The next draft token [B] of `stream` [B, Hd], and the hidden state that feeds the next draft step [B, Hd]."""
+    """(the next draft token [B], the hidden state [B, Hd] that feeds the next draft step), from `stream` [B, Hd]."""
     normed = rms_norm(stream, w.norm, geometry.rms_eps)
     token = draft_argmax(matmul_rows(normed, w.lm_head), w.target_ids)
     return token, normed if geometry.norm_output else stream

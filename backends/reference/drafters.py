@@ -1,7 +1,7 @@
-"""Who proposes the chain: the pair's EAGLE-3 draft (`eagle.py`), or a stand-in whose acceptance is known beforehand.
+"""Drafters: the pair's EAGLE-3 draft (`eagle.py`), or a stand-in whose acceptance is known beforehand.
 
-Greedy speculation emits the target's tokens whatever is proposed. A stand-in that changes them has found a defect
-of the verify path; the lengths that it gives frame what any draft can reach.
+Greedy speculation emits the target's tokens whatever is proposed. If the tokens change with a stand-in, the verify pass
+has a defect. The acceptance lengths of the stand-ins bound those of any draft.
 """
 
 from __future__ import annotations
@@ -18,37 +18,45 @@ StandIn = Literal["none", "random", "oracle"]
 STAND_INS: Final[tuple[StandIn, ...]] = get_args(StandIn)
 
 NOTHING: Final = -1
-"""A drafted token that no target token equals."""
+"""A draft token that no target token equals."""
 
 Step = Callable[[Tensor, Tensor], Tensor]
-"""Run the target on tokens [B, 1] at positions [B, 1]: its greedy tokens [B, 1]."""
+"""Run the target on tokens [B, 1] at positions [B, 1]; returns its greedy tokens [B, 1]."""
 
 
 class Drafter(Protocol):
-    """Proposes drafts for all slots at once. `boundaries` are the target's streams that it wants to see."""
+    """Proposes draft tokens for all slots at once.
+
+    `boundaries` are the auxiliary hidden-state layers of the target whose states it needs.
+    """
 
     boundaries: Sequence[int]
 
     def prefill(self, slot: int, following: Tensor, features: Tensor | None, positions: Tensor) -> None:
-        """See prompt rows [1, T] of a slot: captured `features` [1, T, n·H] and the tokens `following` [1, ≤ T]."""
+        """Take in rows of a slot's prompt: `features` [1, T, n·H], and the tokens that follow each row [1, ≤ T]."""
 
     def prefilled(self, features: Sequence[Tensor | None], first_token: Tensor, length: Tensor) -> None:
-        """All prompts are in: each slot's last `features` [1, 1, n·H], the first tokens [B] and prompt lengths [B]."""
+        """All prompts are in.
+
+        Given are each slot's last `features` [1, 1, n·H], the first generated tokens [B] and the prompts' lengths [B].
+        """
 
     def rewind(self) -> None:
-        """Forget everything since the prompts."""
+        """Forget everything after the prompts."""
 
     def chain(self, slots: Slots, k: int) -> Tensor:
-        """Drafts [B, k] that may follow the slots' roots."""
+        """Propose draft tokens [B, k] to follow the slots' last tokens."""
 
     def verified(self, features: Tensor | None, tokens: Tensor, emitted: Tensor, start: Tensor) -> None:
-        """The target's `features` [B, k + 1, n·H] of root and drafts, the `tokens` [B, k + 1] one ahead of them, of
-        which `emitted` [B] are valid, and the position [B] of the root.
+        """Take in the result of a verify pass over the last token and the draft tokens.
+
+        `features` [B, k + 1, n·H] are the target's. `tokens` [B, k + 1] follow each row, and the first `emitted` [B] of
+        them are valid. `start` [B] is the position of the last token.
         """
 
 
 class StandInDrafter:
-    """What the stand-ins share: they look at nothing."""
+    """What the stand-ins share: they need no features."""
 
     boundaries: Sequence[int] = ()
 
@@ -66,14 +74,14 @@ class StandInDrafter:
 
 
 class NoDrafter(StandInDrafter):
-    """Proposes nothing that could match, at full verify cost: acceptance length exactly 1."""
+    """Proposes tokens that never match, at the full cost of verifying: acceptance length exactly 1."""
 
     def chain(self, slots: Slots, k: int) -> Tensor:
-        return slots.root.new_full((len(slots.root), k), NOTHING)
+        return slots.last_token.new_full((len(slots.last_token), k), NOTHING)
 
 
 class RandomDrafter(StandInDrafter):
-    """Proposes tokens at random, in every block the same: acceptance length about 1 + 1 / vocabulary."""
+    """Proposes random tokens, the same ones in every block: acceptance length about 1 + 1 / vocabulary."""
 
     def __init__(self, vocab: int, device: str) -> None:
         self.vocab = vocab
@@ -84,21 +92,22 @@ class RandomDrafter(StandInDrafter):
         self.generator.manual_seed(0)
 
     def chain(self, slots: Slots, k: int) -> Tensor:
-        shape = (len(slots.root), k)
-        return torch.randint(self.vocab, shape, generator=self.generator, device=slots.root.device)
+        shape = (len(slots.last_token), k)
+        return torch.randint(self.vocab, shape, generator=self.generator, device=slots.last_token.device)
 
 
 class OracleDrafter(StandInDrafter):
-    """Asks the target itself, one token at a time: acceptance length K + 1, exactly so where verifying several rows
-    gives the bits of verifying one. The rows that it leaves in the target's cache are those that verifying writes
-    again.
+    """Asks the target itself, one token at a time: acceptance length K + 1.
+
+    It is exactly K + 1 where verifying several rows gives the same bits as verifying one. The verify pass overwrites
+    the rows that this drafter leaves in the target's KV cache.
     """
 
     def __init__(self, step: Step) -> None:
         self.step = step
 
     def chain(self, slots: Slots, k: int) -> Tensor:
-        token, position, drafts = slots.root[:, None], slots.length[:, None], list[Tensor]()
+        token, position, drafts = slots.last_token[:, None], slots.length[:, None], list[Tensor]()
         for i in range(k):
             token = self.step(token, position + i)
             drafts.append(token)
@@ -106,6 +115,7 @@ class OracleDrafter(StandInDrafter):
 
 
 def stand_in(name: StandIn, vocab: int, device: str, step: Step) -> Drafter:
+    """The stand-in with that name."""
     match name:
         case "none":
             return NoDrafter()

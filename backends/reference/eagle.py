@@ -1,4 +1,8 @@
-"""The pair's own drafter: extend over accepted rows with real target features, then run on its own hidden states."""
+"""The pair's own drafter.
+
+Each cycle extends the draft over the accepted rows with the target's features, then continues on the draft's own hidden
+states.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from specgate.eagle3.weights import TargetWeights, pack_draft
 
 
 class EagleDrafter:
-    """An EAGLE-3 draft with its cache."""
+    """An EAGLE-3 draft with its KV cache."""
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class EagleDrafter:
         self.pending: Pending | None = None
 
     def prefill(self, slot: int, following: Tensor, features: Tensor | None, positions: Tensor) -> None:
-        """Extend the draft over prompt slots whose next token is known: all but the prompt's last."""
+        """Extend the draft over the prompt rows whose next token is known: all but the prompt's last."""
         rows = following.shape[1]
         if rows == 0:
             return
@@ -55,7 +59,7 @@ class EagleDrafter:
         self.pending = self.start
 
     def chain(self, slots: Slots, k: int) -> Tensor:
-        """One extend over the accepted rows, then k − 1 recurrent steps on the draft's own hidden."""
+        """Extend over the accepted rows, then take k − 1 recurrent steps on the draft's own hidden states."""
         assert self.pending is not None
         stream = self._extend(self.pending)
         token, hidden = draft_token(self.weights, self.geometry, stream)
@@ -69,11 +73,14 @@ class EagleDrafter:
 
     def verified(self, features: Tensor | None, tokens: Tensor, emitted: Tensor, start: Tensor) -> None:
         assert features is not None
-        # A slot that has finished stays where it is: its rows run on beside the others and mean nothing.
+        # A finished slot is still computed with the others. It stays at its position, and its rows have no meaning.
         self.pending = Pending(features, tokens, emitted.clamp(min=1), start)
 
     def _extend(self, pending: Pending) -> Tensor:
-        """Rewrite the cache from real target features; return the stream of each slot's last valid row [B, Hd]."""
+        """Rewrite the cache from the target's features.
+
+        Returns the hidden state of each slot's last valid row, [B, Hd].
+        """
         rows = torch.arange(pending.tokens.shape[1], device=self.device)
         hidden = project_features(self.weights, self.geometry, pending.features)
         check_finite(hidden, "the draft's hidden states")

@@ -1,7 +1,8 @@
 """The reference engine: prefill once, then rewind and decode as often as asked, with or without a draft.
 
-A cycle reads like the paper: *draft* a chain of K tokens; *verify* them in one target pass; *accept* the longest
-agreeing prefix plus the target's own next token; *commit*. The baseline is the same loop with K = 0.
+A cycle reads as in the paper. *Draft* a chain of K tokens. *Verify* them in one target pass. *Accept* the longest
+prefix on which draft and target agree, plus the target's own next token. *Commit* these tokens. The baseline is the
+same loop with K = 0.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ PREFILL_CHUNK = 1024
 
 
 class ReferenceEngine:
-    """EAGLE-3 over plain torch. `max_positions` must cover the longest prompt, what a block adds, and K + 1 drafts.
+    """EAGLE-3 in plain torch.
 
-    `drafts` is the pair's draft, a stand-in for it, or None; `playback` forces accept counts.
+    `max_positions` must cover the longest prompt, the tokens that a block adds, and K + 1 draft rows. `drafts` is the
+    pair's draft, a stand-in for it, or None. `playback` forces accept counts.
     """
 
     def __init__(
@@ -81,8 +83,9 @@ class ReferenceEngine:
 
     @torch.inference_mode()
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
-        """Fill the caches slot by slot, in chunks; return nanoseconds. Raises BackendError where a prompt does not
-        fit.
+        """Fill the caches slot by slot, in chunks; return nanoseconds.
+
+        Raises BackendError where a prompt does not fit, or where a draft is asked for and there is none.
         """
         self._check_fit(prompts, draft)
         if self.playback:
@@ -111,7 +114,7 @@ class ReferenceEngine:
             )
 
     def _prefill_slot(self, slot: int, prompt: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Run one prompt; return the last row's stream [1, 1, H] and captured features [1, 1, n·H]."""
+        """Run one prompt; return the last row's hidden state [1, 1, H] and features [1, 1, n·H]."""
         cache, drafter = self.cache.slots(slot, slot + 1), self.drafter if self.drafting else None
         boundaries = drafter.boundaries if drafter else ()
         for start in range(0, len(prompt), PREFILL_CHUNK):
@@ -127,10 +130,13 @@ class ReferenceEngine:
 
     @torch.inference_mode()
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
-        """Rewind to the prompts and decode greedily until every slot has finished or `budget.steps` have run."""
+        """Rewind to the prompts and decode greedily until every slot has finished or `budget.steps` have run.
+
+        Raises BackendError where there was no prefill, or none with the draft, or where the positions do not suffice.
+        """
         k, capacity = role.k, budget.longest(role.k) + 1
         self._check_room(role, capacity)
-        limit = budget.new_tokens or capacity + 1  # a budget of steps never ends a slot for its length
+        limit = budget.new_tokens or capacity + 1  # a budget of steps ends no slot for its length
         eos = self.target.geometry.eos_token_ids
         rule = StopRule.make(eos, stop_token_ids, limit, budget.ignore_eos, self.device)
         slots = Slots.begin(self.length, self.first_token, capacity, rule)
@@ -154,11 +160,11 @@ class ReferenceEngine:
         forced: Tensor | None,
         recorder: Recorder,
     ) -> None:
-        """Cycle after cycle, until every slot has ended or the budget is spent."""
+        """Run cycles until every slot has finished or the budget is spent."""
         k = recorder.k
         while slots.active.any() and recorder.steps != budget.steps:
             active, start = slots.active, slots.length
-            drafts = drafter.chain(slots, k) if drafter else slots.root.new_empty(len(slots.root), 0)
+            drafts = drafter.chain(slots, k) if drafter else slots.last_token.new_empty(len(slots.last_token), 0)
             recorder.phase("draft")
             tokens, features = self._verify(slots, drafts, drafter.boundaries if drafter else ())
             recorder.phase("verify")
@@ -184,8 +190,11 @@ class ReferenceEngine:
             )
 
     def _verify(self, slots: Slots, drafts: Tensor, boundaries: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-        """The target's greedy token after the root and after every draft [B, K + 1], and the features of those rows."""
-        tokens = torch.cat((slots.root[:, None], drafts), dim=1)
+        """One target pass over the last token and the draft tokens.
+
+        Returns the target's greedy token after each of them [B, K + 1], and the features of these rows.
+        """
+        tokens = torch.cat((slots.last_token[:, None], drafts), dim=1)
         positions = slots.length[:, None] + torch.arange(tokens.shape[1], device=self.device)
         return self._run(tokens.clamp(min=0), positions, boundaries)
 
@@ -198,7 +207,7 @@ class ReferenceEngine:
         return self._greedy(stream), features
 
     def _greedy(self, stream: Tensor) -> Tensor:
-        """The target's token of each row."""
+        """The target's greedy token of each row. Raises BackendError where logits are not finite."""
         logits = target_logits(self.tw, self.target.geometry, stream)
         check_finite(logits, "the target's logits")
         return target_argmax(logits)
@@ -207,7 +216,7 @@ class ReferenceEngine:
 
     @torch.inference_mode()
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
-        """The two largest float32 logits after prompt[slot] + continuation, teacher-forced in one pass."""
+        """The two largest float32 logits after prompt[slot] + continuation, with these tokens as input, in one pass."""
         prompt = self.prompts[slot]
         tokens = torch.cat((prompt[-1:], torch.tensor(list(continuation), dtype=torch.long, device=self.device)))[None]
         positions = torch.arange(len(prompt) - 1, len(prompt) - 1 + tokens.shape[1], device=self.device)[None]
@@ -223,4 +232,4 @@ class ReferenceEngine:
         )
 
     def close(self) -> None:
-        """Nothing to release before the process ends."""
+        """Nothing to release: memory is freed when the process ends."""

@@ -1,4 +1,4 @@
-"""What a loaded reference engine is, for the fingerprint and the report."""
+"""The facts that a loaded reference engine reports for the fingerprint and the report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def engine_facts(
     device: str,
     tape: Tape | None,
 ) -> EngineFacts:
-    """`tape`: where accept counts come from, if they are forced."""
+    """The facts. `tape` is the source of the accept counts where these are forced."""
     geometry = target.geometry
     details: dict[str, str | int | float] = {
         "torch": torch.__version__,
@@ -56,7 +56,7 @@ def engine_facts(
 
 
 def not_the_pairs(drafts: DraftCheckpoint | StandIn | None, tape: Tape | None) -> Iterator[str]:
-    """What a reader must know where acceptance is not the pair's."""
+    """Warnings for readers where acceptance is not the pair's own."""
     if isinstance(drafts, str):
         yield f"drafter {drafts} stands in for the pair's draft: acceptance says nothing of the pair"
     if tape is not None:

@@ -1,4 +1,4 @@
-"""How fast the host's memory can be read by torch's threads."""
+"""Measure how fast torch's threads read the host's memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from specgate.eagle3.memory import free_bytes
 from specgate.errors import EnvironmentRefused
 
 SIZE: Final = 2 << 30
-"""Bytes: above the caches of any host of today."""
+"""Bytes. More than the caches of any current host hold."""
 WARM_UP: Final = 2
 
 
 def read_memory(repeats: int, size: int = SIZE) -> MemoryReads:
-    """Add up `size` bytes of random numbers `repeats` times, with the threads that the engine decodes with.
+    """Sum up `size` bytes of random numbers `repeats` times, with the threads that the engine decodes with.
 
-    Raises EnvironmentRefused where so much is not free.
+    Raises EnvironmentRefused where that much memory is not free.
     """
     free = free_bytes(torch.device("cpu"))
     if size > free:

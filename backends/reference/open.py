@@ -1,4 +1,4 @@
-"""Load a pair into a reference engine, after checking that it can hold what the plan asks."""
+"""Load a pair into a reference engine, after checking that the engine can do what the plan asks for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specgate.errors import BackendError, EnvironmentRefused, UsageError
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OPTIONS = ("device", "capture", "drafter", "tape")
 OWN = "eagle3"
-"""The drafter that is no stand-in: the pair's own draft."""
+"""The name of the pair's own draft among the drafters."""
 
 
 def open_engine(request: OpenRequest) -> ReferenceEngine:
@@ -28,7 +28,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     Options: `device` (auto, cpu, cuda), `capture` (boundaries such as 2,18,34), `drafter` (eagle3, none, random,
     oracle), `tape` (a file of accept counts to replay).
 
-    Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair,
+    Raises UsageError for options, draft lengths and contexts that make no sense, CheckpointError for a bad pair,
     EnvironmentRefused where it does not fit into memory, BackendError for a missing draft.
     """
     options = request.options
@@ -71,6 +71,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
 
 
 def own_draft(request: OpenRequest, target: TargetCheckpoint, dtype: torch.dtype, device: str) -> DraftCheckpoint:
+    """Load the pair's draft and check that it can draft the longest chain asked for."""
     folder = request.pair.draft
     assert folder is not None
     capture = parse_boundaries(text) if (text := request.options.get("capture")) else None
@@ -80,7 +81,7 @@ def own_draft(request: OpenRequest, target: TargetCheckpoint, dtype: torch.dtype
 
 
 def pick_drafter(asked: str) -> StandIn | None:
-    """The stand-in of that name; None for the pair's own draft."""
+    """The stand-in of that name; None for the pair's own draft. Raises UsageError for any other name."""
     for name in STAND_INS:
         if asked == name:
             return name
@@ -90,7 +91,7 @@ def pick_drafter(asked: str) -> StandIn | None:
 
 
 def pick_device(asked: str) -> str:
-    """`auto`, `cpu` or `cuda`. Raises EnvironmentRefused where CUDA is asked for and absent."""
+    """Resolve `auto`, `cpu` or `cuda`. Raises EnvironmentRefused where CUDA is asked for and absent."""
     if asked == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if asked not in ("cpu", "cuda"):

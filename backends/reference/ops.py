@@ -1,8 +1,7 @@
-"""The arithmetic of the reference engine: one function per kernel of a fast engine, under the name the kernel has.
+"""The arithmetic of the reference engine: one function per kernel of a fast engine, with the kernel's name.
 
-Plain torch, no state but the caches that `rope_append` writes. Shapes: B slots, T rows per slot, S cached
-positions, H hidden width, D head size, N heads, G key/value heads, K drafted tokens, V vocabulary, W draft
-vocabulary.
+Plain torch, without state except the caches that `rope_append` writes. Shapes: B slots, T query rows per slot, S cached
+positions, H hidden size, D head size, N heads, G key/value heads, K draft tokens, V vocabulary, W draft vocabulary.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from torch import Tensor
 
 from specgate.errors import BackendError
 
-# On a CPU, decode steps go through products and attention of exactly this many rows, the last ones padded. Two reasons.
+# On a CPU, decode steps use products and attention of exactly this many rows, padded where there are fewer. Reasons:
 # (1) MKL reads a weight matrix at half the speed for one row as for four, and `linear` is slower still for 2 to 16.
-# (2) A row's result then cannot depend on how many rows share the step, so every spec-N emits the baseline's tokens bit
-# for bit. Longer inputs are prefill, where `linear` is the faster one.
+# (2) The result of a row then cannot depend on how many rows share the step. So spec-N emits the baseline's tokens bit
+# for bit. More than FEW_ROWS rows are prefill, where `linear` is faster.
 ROWS = 4
 FEW_ROWS = 64
 
@@ -36,7 +35,7 @@ def matmul_rows(x: Tensor, weight: Tensor) -> Tensor:
     padded = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % ROWS))
     products = [torch.mm(weight, group.t()) for group in torch.split(padded, ROWS)]
     joined = products[0] if len(products) == 1 else torch.cat(products, dim=1)
-    # Contiguous, because torch's strided loops use other exp and sqrt routines than its vectorised ones.
+    # Contiguous, because torch uses other exp and sqrt routines for strided memory than for contiguous memory.
     return joined[:, :rows].t().contiguous().view(*x.shape[:-1], weight.shape[0])
 
 
@@ -47,7 +46,9 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate `x` [..., D] in the half-split layout; `cos`, `sin` [..., D/2] broadcast over heads, already scaled."""
+    """Rotate `x` [..., D] in the half-split layout. `cos` and `sin` [..., D/2] are already scaled and broadcast over
+    heads.
+    """
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
@@ -62,10 +63,10 @@ def rope_append(
     heads: int,
     kv_heads: int,
 ) -> Tensor:
-    """Split and rotate packed `qkv` [B, T, (N + 2G)·D]; write k and v into the caches [B, G, S, D]; return q [B, N,
-    T, D].
+    """Split and rotate packed `qkv` [B, T, (N + 2G)·D]. Write k and v into the caches [B, G, S, D]; return q [B, N, T,
+    D].
 
-    `positions` [B, T] are absolute and address the caches; `cos`, `sin` are [B, T, 1, D/2].
+    `positions` [B, T] are absolute and address the caches. `cos` and `sin` are [B, T, 1, D/2].
     """
     batch, rows, _ = qkv.shape
     parts = qkv.view(batch, rows, heads + 2 * kv_heads, -1)
@@ -79,8 +80,8 @@ def rope_append(
 def attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, visible: Tensor | None, causal: bool = False) -> Tensor:
     """softmax(q·kᵀ/√D)·v for q [B, N, T, D] over caches [B, G, S, D]; returns [B, T, N·D].
 
-    `visible` [B, 1, T, S] is true where a row may look; None looks everywhere (or, with `causal`, at and before
-    itself).
+    `visible` bool [B, 1, T, S] is true where a row may look. None lets it look everywhere or, with `causal`, at itself
+    and what is before.
     """
     rows = q.shape[2]
     if q.device.type == "cpu" and visible is not None and rows % ROWS and rows < FEW_ROWS:
@@ -92,31 +93,34 @@ def attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, visible: Tensor | Non
 
 
 def feature_capture(streams: Sequence[Tensor]) -> Tensor:
-    """Concatenate the captured residual streams, each [B, T, H], low to high: [B, T, n·H]."""
+    """Concatenate the auxiliary hidden states, each [B, T, H], from low to high layers: [B, T, n·H]."""
     return torch.cat(tuple(streams), dim=-1)
 
 
 def target_argmax(logits: Tensor) -> Tensor:
-    """The greedy token of each row [..., V] → [...]; exact ties go to the lowest id."""
+    """The greedy token of each row [..., V] → [...]. The lowest id wins an exact tie."""
     best = logits.max(dim=-1, keepdim=True).values
     return (logits == best).int().argmax(dim=-1)
 
 
 def draft_argmax(logits: Tensor, target_ids: Tensor) -> Tensor:
-    """The greedy draft token of each row [..., W], as a target id: `target_ids[i] = i + d2t[i]`; ties to the lowest
-    id.
+    """The greedy draft token of each row [..., W], as a target id: target_ids[i] = i + d2t[i]. The lowest id wins a
+    tie.
     """
     return target_ids[target_argmax(logits)]
 
 
 def accept(drafts: Tensor, targets: Tensor) -> Tensor:
-    """Length of the longest prefix of `drafts` [B, K] that equals `targets` [B, K + 1], per slot [B]."""
+    """Accepted draft tokens per slot [B]: the length of the longest prefix of `drafts` [B, K] equal to `targets` [B, K
+    + 1].
+    """
     return (drafts == targets[:, :-1]).long().cumprod(dim=1).sum(dim=1)
 
 
 def check_finite(x: Tensor, what: str) -> None:
-    """Raise BackendError for NaN and infinity. NaN equals nothing: an argmax over it would give token 0 in every role,
-    and all would look well.
+    """Raise BackendError for NaN and infinity in `x`.
+
+    Without this check, an argmax over NaN would give token 0 in every role, and the tokens of all roles would agree.
     """
     if not torch.isfinite(x).all():
         raise BackendError(

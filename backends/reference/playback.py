@@ -1,4 +1,7 @@
-"""Accept counts from a tape in the place of measured ones: the speed of another run's acceptance, with wrong tokens."""
+"""Replay accept counts from a tape in place of measured ones.
+
+The speed is that of another run's acceptance. The tokens are wrong.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ from specgate.errors import BackendError
 
 
 class Playback:
-    """Plays a tape. Prompts that were recorded get their own counts; others get the recorded prompt sets in turn,
-    always the same ones for the same prompts, so that a block repeats itself.
+    """Plays a tape.
+
+    Prompts that were recorded get their own counts. Other prompts get the recorded prompt sets in turn. The same
+    prompts always get the same set, so that a block can be repeated.
     """
 
     def __init__(self, tape: Tape) -> None:
@@ -22,14 +27,14 @@ class Playback:
         self.playing = 0
 
     def meet(self, prompts: Sequence[Sequence[int]]) -> None:
-        """The prompts of the blocks that follow."""
+        """Choose the counts for these prompts, which the following blocks decode."""
         name = sha256_of_ids(prompts)
         self.playing = self.tape.index_of(name, self.turns.setdefault(name, len(self.turns)))
 
     def accepted(self, k: int, cycles: int, batch: int, device: str) -> Tensor:
-        """Accept counts [cycles, batch], at once, so that looking them up costs no cycle anything.
+        """Accept counts [cycles, batch], all at once so that looking them up takes no time in the cycles.
 
-        Raises BackendError where the tape has no chain of `k`.
+        Raises BackendError where the tape has no chain of length `k`.
         """
         if k not in self.tape.specs:
             recorded = ", ".join(f"spec-{n}" for n in self.tape.specs)
@@ -39,8 +44,9 @@ class Playback:
 
 
 def as_accepted(drafts: Tensor, targets: Tensor, accepted: Tensor) -> Tensor:
-    """What a cycle emits when `accepted` [B] drafts count as right: those, then the target's token after them [B, K
-    + 1].
+    """What a cycle emits, [B, K + 1], when the first `accepted` [B] draft tokens count as right.
+
+    These come first, then the target's token that follows them.
     """
     rows = torch.arange(targets.shape[1], device=targets.device)
     padded = torch.nn.functional.pad(drafts, (0, 1)).clamp(min=0)

@@ -1,4 +1,4 @@
-"""What a decode stretch writes down as it goes: time per step and phase, accept counts per step and slot."""
+"""What a decode run records: time per step and phase, accept counts per step and slot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specgate.eagle3.counters import speculation_counters
 
 
 class Recorder:
-    """Host clock; on a CUDA device every phase ends with a synchronisation, so that its time is its own."""
+    """Uses the host clock. On CUDA, every phase ends with a synchronisation, so that its time is its own."""
 
     def __init__(self, device: str, k: int = 0) -> None:
         self._cuda, self.k = device.startswith("cuda"), k
@@ -38,13 +38,13 @@ class Recorder:
         return self._mark - self._began
 
     def phase(self, name: str) -> None:
-        """The time since the last phase ended belongs to `name`."""
+        """Assign the time since the end of the last phase to phase `name`."""
         now = self._now()
         self._phases[name] += now - self._mark
         self._mark = now
 
     def step(self, active: Tensor, accepted: Tensor) -> None:
-        """A step has ended: `accepted` [B] drafts of the slots that were `active` [B] when it began."""
+        """End a step. The slots that were `active` [B] at its beginning accepted `accepted` [B] draft tokens."""
         self._accepted.append(tuple(torch.where(active, accepted, -1).tolist()))
         self._drafted.append(tuple(torch.where(active, self.k, -1).tolist()))
         self.phase("commit")

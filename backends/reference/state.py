@@ -1,4 +1,4 @@
-"""What a decode stretch carries from cycle to cycle, and how a cycle's tokens are committed to it."""
+"""The state that a decode run carries from cycle to cycle, and how a cycle's tokens are committed to it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ REASONS = {1: Finish.EOS, 2: Finish.STOP, 3: Finish.LENGTH}
 
 @dataclass(slots=True)
 class Pending:
-    """Rows that the draft has yet to extend over: real target features and the tokens one ahead of them.
+    """Rows that the draft must still be extended over: the target's features, and the token one ahead of each row.
 
-    `features` [B, R, n·H], `tokens` [B, R]; only the first `count` [B] rows of a slot are valid, row 0 at `start` [B].
+    `features` [B, R, n·H] and `tokens` [B, R]. Only the first `count` [B] rows of a slot are valid. Row 0 is at
+    position `start` [B].
     """
 
     features: Tensor
@@ -29,14 +30,18 @@ class Pending:
 
 @dataclass(slots=True)
 class Slots:
-    """`length` [B]: committed positions in the target's cache; `root` [B]: the newest token, not yet forwarded.
+    """The requests of a batch.
 
-    `out` [B, C] holds `emitted` [B] tokens per slot, the prefill token first; `finish` [B] is RUNNING or a key of
-    REASONS.
+    length      [B]     committed positions in the target's KV cache
+    last_token  [B]     the newest token; the target has not run on it yet
+    out         [B, C]  emitted tokens, the prefill token first
+    emitted     [B]     how many of them there are
+    truncated   [B]     verified tokens that were cut off at an end
+    finish      [B]     RUNNING or a key of REASONS
     """
 
     length: Tensor
-    root: Tensor
+    last_token: Tensor
     out: Tensor
     emitted: Tensor
     truncated: Tensor
@@ -44,7 +49,7 @@ class Slots:
 
     @classmethod
     def begin(cls, length: Tensor, first_token: Tensor, capacity: int, rule: StopRule) -> Slots:
-        """Slots that hold their prompt and have emitted the prefill token, which may be the last already."""
+        """Slots that hold their prompts and have emitted the prefill token, which may already be their last."""
         out = torch.zeros(len(first_token), capacity, dtype=torch.long, device=first_token.device)
         out[:, 0] = first_token
         zeros = torch.zeros_like(length)
@@ -56,7 +61,7 @@ class Slots:
         return self.finish == RUNNING
 
     def tokens(self) -> tuple[tuple[int, ...], ...]:
-        """What each slot has emitted, the prefill token first."""
+        """The tokens that each slot has emitted, the prefill token first."""
         return tuple(tuple(row[:n]) for row, n in zip(self.out.tolist(), self.emitted.tolist(), strict=True))
 
     def finish_reasons(self) -> tuple[str, ...]:
@@ -65,8 +70,9 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """When a slot ends: EOS ids, stop ids (both empty where EOS is ignored), and tokens in all, prefill token
-    included.
+    """When a slot ends: at an EOS id, at a stop id, or at `limit` tokens, the prefill token included.
+
+    `eos` and `stop` are empty where EOS is ignored.
     """
 
     eos: Tensor
@@ -81,15 +87,15 @@ class StopRule:
         return cls(ids(eos), ids(stop), limit)
 
     def reason_of(self, tokens: Tensor) -> Tensor:
-        """The finish code of each token, RUNNING where it does not end anything."""
+        """The finish code of each token, RUNNING for tokens that end nothing."""
         code = torch.where(torch.isin(tokens, self.stop), 2, RUNNING)
         return torch.where(torch.isin(tokens, self.eos), 1, code)
 
 
 def commit(slots: Slots, tokens: Tensor, accepted: Tensor, rule: StopRule) -> Tensor:
-    """Emit `accepted + 1` of the target's `tokens` [B, K + 1] per active slot, fewer at EOS, stop token or limit.
+    """Emit `accepted + 1` of the target's `tokens` [B, K + 1] per active slot, fewer at an EOS, stop token or limit.
 
-    The rejected tail is rewound by length alone. Returns the tokens emitted per slot [B].
+    Rejected rows stay in the cache; the length alone excludes them. Returns the number of tokens emitted per slot [B].
     """
     rows = torch.arange(tokens.shape[1], device=tokens.device)
     active = slots.active
@@ -106,7 +112,7 @@ def commit(slots: Slots, tokens: Tensor, accepted: Tensor, rule: StopRule) -> Te
     slots.length = slots.length + count
     slots.truncated += verified - count
     last = tokens.gather(1, (count - 1).clamp(min=0)[:, None]).squeeze(1)
-    slots.root = torch.where(count > 0, last, slots.root)
+    slots.last_token = torch.where(count > 0, last, slots.last_token)
 
     stopped = codes.gather(1, (count - 1).clamp(min=0)[:, None]).squeeze(1) * (count > 0)
     full = torch.where(slots.emitted >= rule.limit, 3, RUNNING)

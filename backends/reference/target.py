@@ -1,4 +1,4 @@
-"""The target's forward pass, with capture of the residual stream at the boundaries that the draft was trained on."""
+"""The target's forward pass, which also returns the auxiliary hidden states that feed the draft."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def attend(
     heads: int,
     kv_heads: int,
 ) -> Tensor:
-    """Append this step's keys and values, then attend over what each row may see. [B, T, (N+2G)·D] → [B, T, N·D]."""
+    """Append the new keys and values, then attend to what each row may see: [B, T, (N + 2G)·D] → [B, T, N·D]."""
     q = rope_append(qkv, *rope_rows, k_cache, v_cache, positions, heads, kv_heads)
     span = slice(seen.start, seen.stop)
     return attention(q, k_cache[:, :, span], v_cache[:, :, span], seen.mask, seen.causal)
 
 
 def mlp(w: LayerWeights, x: Tensor, eps: float) -> Tensor:
-    """down(silu(gate) · up) of the normed stream, added to the stream."""
+    """x + down(silu(gate) · up), where gate and up read the normed x."""
     return x + matmul_rows(silu_mul(matmul_rows(rms_norm(x, w.post_norm, eps), w.gate_up)), w.down)
 
 
 def rope_rows(table: RopeTable, positions: Tensor) -> RopeTable:
-    """cos and sin [B, T, 1, D/2] of `positions` [B, T]."""
+    """cos and sin [B, T, 1, D/2] at `positions` [B, T]."""
     cos, sin = table
     return cos[positions].unsqueeze(2), sin[positions].unsqueeze(2)
 
@@ -50,10 +50,10 @@ def target_forward(
     positions: Tensor,
     boundaries: Sequence[int],
 ) -> tuple[Tensor, Tensor | None]:
-    """Run `tokens` [B, T] at `positions` [B, T]; write the cache; return the last stream and the captured features.
+    """Run `tokens` [B, T] at `positions` [B, T] and write the cache.
 
-    Boundary b is the residual stream after b layers (0: the embedding). Returns [B, T, H] before the final norm, and
-    [B, T, len(boundaries)·H] or None without boundaries.
+    Returns the last hidden states [B, T, H] before the final norm, and the auxiliary hidden states [B, T,
+    len(boundaries)·H], or None without boundaries. Boundary b is the residual stream after b layers (0: the embedding).
     """
     x = w.embed[tokens]
     rows, seen, eps = rope_rows(table, positions), view(positions, None), geometry.rms_eps
@@ -68,5 +68,5 @@ def target_forward(
 
 
 def target_logits(w: TargetWeights, geometry: TargetGeometry, stream: Tensor) -> Tensor:
-    """Float32 logits [..., V] of the last stream [..., H]."""
+    """Float32 logits [..., V] of the last hidden states [..., H]."""
     return matmul_rows(rms_norm(stream, w.norm, geometry.rms_eps), w.lm_head).float()

@@ -1,4 +1,4 @@
-"""Two readings and the answers between them → the acceptance record of a block, or a reason to believe none of it."""
+"""Turn a server's counters and answers into the acceptance record of a block, or find a reason to trust neither."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def difference(before: int | None, after: int | None) -> int | None:
 
 
 def accounted_for(counted: Reading, answers: Sequence[Answer]) -> bool:
-    """Whether the counters have caught up with the answers, which they may reach later than the client does."""
+    """Whether the counters have caught up with the answers. A server may count later than the client receives."""
     generated = sum(a.usage.completion for a in answers)
     return (counted.requests is None or counted.requests >= len(answers)) and (
         counted.generated is None or counted.generated >= generated
@@ -43,7 +43,9 @@ def accounted_for(counted: Reading, answers: Sequence[Answer]) -> bool:
 
 
 def refuse_other_traffic(counted: Reading, answers: Sequence[Answer], where: str) -> None:
-    """Counters of a server are everybody's: raises BackendError where they hold more, or less, than our requests."""
+    """Raise BackendError where the server counted more or less than our requests: its counters are shared by all
+    clients.
+    """
     generated = sum(a.usage.completion for a in answers)
     for what, ours, theirs in (
         ("requests", len(answers), counted.requests),
@@ -57,18 +59,20 @@ def refuse_other_traffic(counted: Reading, answers: Sequence[Answer], where: str
 
 
 def own_counts(answers: Sequence[Answer]) -> SpecCounts | None:
-    """The sum of what the engine said of each request; None where it says nothing of single requests."""
+    """The sum of what the engine reports per request. None where it reports nothing per request."""
     said = [answer.spec for answer in answers if answer.spec is not None]
     return reduce(add, said, NOTHING) if said else None
 
 
 def record_of(k: int, counts: SpecCounts, answers: Sequence[Answer], where: str) -> tuple[AcceptanceRecord, int]:
-    """The normalised record, and the request-steps that had no draft.
+    """(the acceptance record, the request-steps without a draft) of a block.
 
-    Decode steps emit all tokens but the first of each request. These must be steps + accepted − truncated, and steps
-    without drafts add one each. Servers count neither of the two, so the smaller of the possible accounts is taken:
-    tokens were cut, at most `k` per request beside an end token that the engine keeps to itself, or steps had no draft,
-    never both. Raises BackendError, with the numbers, where an identity of the record does not hold.
+    Decode steps emit all tokens of a request but the first. Their number should be steps + accepted − truncated, plus
+    one for each step without a draft. Servers count neither truncated tokens nor such steps. So the difference is taken
+    for one of the two, never for both: a surplus is truncated tokens, a deficit is steps without a draft. At most `k`
+    tokens per request can be truncated, beside the end token that some engines do not return.
+
+    Raises BackendError, with the numbers, where an identity of the record does not hold.
     """
     emitted = sum(len(a.tokens) - 1 for a in answers)
     kept_back = sum(a.usage.completion - len(a.tokens) for a in answers)
@@ -96,6 +100,7 @@ def record_of(k: int, counts: SpecCounts, answers: Sequence[Answer], where: str)
 
 
 def check(record: AcceptanceRecord, counts: SpecCounts, where: str) -> None:
+    """Raise BackendError where the record contradicts itself or the server's total of accepted draft tokens."""
     try:
         record.check()
     except InvalidResult as error:

@@ -1,4 +1,4 @@
-"""What one engine must say of itself so that the rest can drive it. One file per engine implements this."""
+"""The interface between one engine and the code that drives it. There is one file per engine."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
 
 SERVED_NAME = "specgate"
-"""The model name of a server that was started here."""
+"""The model name that servers started by specgate serve under."""
 
 Drafter = Literal["eagle3", "ngram"]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a server that is to be started must hold: one role of a scenario. `folder` takes its log and its config."""
+    """What a server that is to be started must provide, for one role. `folder` receives its log and its config file."""
 
     role: Role
     pair: PairRef
@@ -45,24 +45,27 @@ class Launch:
 
 
 class Adapter(Protocol):
-    """An engine's flags, formats and conventions. Stateless: everything that a server remembers is in its `Server`."""
+    """An engine's flags, formats and conventions.
+
+    An adapter has no state. What is known of a running server is in its `Server`.
+    """
 
     name: str
     description: str
     program: str
-    """What is started where -o program does not say otherwise."""
+    """The program to start, unless -o program names another."""
     versions: str
-    """The versions whose formats this adapter knows."""
+    """The engine's versions whose formats this adapter knows."""
     health: str
-    """A path that answers with status 200 once requests are taken."""
+    """The path that answers with status 200 once the server takes requests."""
     drafters: tuple[Drafter, ...]
     forces_acceptance: bool
     reads_window: bool | None
-    """Whether a draft's sliding window is obeyed; None: not known."""
+    """Whether the engine applies a draft's sliding window. None where it is not known."""
     own_options: frozenset[str]
-    """Options beside those that all servers have."""
+    """Names of options beside those that all servers have."""
     needed_files: tuple[str, ...]
-    """Of these, those that must name a file wherever a server is started."""
+    """Those of `own_options` that must name an existing file when a server is started."""
     failures: tuple[Failure, ...]
 
     def command(self, launch: Launch) -> Command: ...
@@ -70,22 +73,24 @@ class Adapter(Protocol):
     def version(self, client: Client) -> str: ...
 
     def forget(self, client: Client) -> None:
-        """Drop cached prefixes of a server that was started by someone else."""
+        """Make a server that someone else started drop its cached prefixes."""
 
     def request(self, ask: Ask) -> tuple[str, Json]:
-        """Path and body of a streamed completion."""
+        """(path, body) of a streamed completion."""
 
     def read(self, event: Json, seen: int) -> Chunk:
-        """One event of the stream, `seen` tokens after its start. KeyError, TypeError, ValueError: malformed."""
+        """Read one event of the stream, after `seen` tokens. A malformed event raises KeyError, TypeError or
+        ValueError.
+        """
 
     def meter(self) -> Meter: ...
 
     def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
-        """The streams of the target that this engine feeds to this draft, by its own reading of the config."""
+        """The auxiliary hidden-state layers that this engine feeds to this draft, by its own reading of the config."""
 
 
 def part(event: Json, key: str) -> Mapping[str, object]:
-    """An object inside an event. Raises KeyError and TypeError."""
+    """The object below `key` of an event. Raises KeyError where it is missing, TypeError where it is no object."""
     value = event[key]
     if not isinstance(value, Mapping):
         raise TypeError(f"{key} is no object")
@@ -93,7 +98,7 @@ def part(event: Json, key: str) -> Mapping[str, object]:
 
 
 def integer(values: Mapping[str, object], key: str) -> int:
-    """Raises KeyError and TypeError."""
+    """The integer below `key`. Raises KeyError where it is missing, TypeError where it is no integer."""
     value = values[key]
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{key} = {value!r} is no integer")
@@ -101,7 +106,7 @@ def integer(values: Mapping[str, object], key: str) -> int:
 
 
 def integers(values: Mapping[str, object], key: str) -> tuple[int, ...]:
-    """A list of integers; () where the key is missing or null. Raises TypeError."""
+    """The list of integers below `key`; () where it is missing or null. Raises TypeError for anything else."""
     found = values.get(key)
     if found is None:
         return ()

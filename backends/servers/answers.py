@@ -1,4 +1,4 @@
-"""A recording, understood: its tokens, times and counts, with everything checked that can be."""
+"""Interpret a recording: tokens, times and counts, checked as far as possible."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from specgate.core import Finish, ServedRequest
 from specgate.errors import BackendError
 
 Read = Callable[[Json, int], Chunk]
-"""(event, tokens received before it) → chunk: an adapter's part."""
+"""(event, number of tokens received before it) → chunk. The adapter provides it."""
 FINISHES = {"length": Finish.LENGTH, "limit": Finish.LENGTH, "eos": Finish.EOS, "word": Finish.STOP}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One finished request. `spec`: what the engine says of this request alone, where it does."""
+    """One finished request. `spec` is what the engine reports about this request alone, where it does."""
 
     tokens: tuple[int, ...]
     usage: Usage
@@ -29,7 +29,11 @@ class Answer:
 
 
 def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_tokens: int) -> Answer:
-    """Raises BackendError where the answer is malformed, unfinished, or contradicts its own usage record."""
+    """Read a recording into an answer.
+
+    Raises BackendError where it is malformed, unfinished, or contradicts its own usage record. `where` names the
+    server.
+    """
     tokens: list[int] = []
     times: list[int] = []
     said = Chunk()
@@ -65,7 +69,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
 
 
 def finish_of(said: str, ask: Ask, where: str) -> Finish:
-    """Most engines say `stop` for the model's end token and for stop tokens alike."""
+    """The finish reason. Most engines say `stop` both for the model's end token and for stop tokens."""
     if said == "stop":
         return Finish.STOP if ask.stop else Finish.EOS
     if said not in FINISHES:
@@ -74,14 +78,14 @@ def finish_of(said: str, ask: Ask, where: str) -> Finish:
 
 
 def check(answer: Answer, ask: Ask, where: str, prompt_tokens: int) -> None:
-    """The usage record against what was sent, asked for and received."""
+    """Check the usage record against what was sent, asked for and received. Raises BackendError."""
     usage, received = answer.usage, len(answer.tokens)
     if usage.prompt != prompt_tokens:
         raise BackendError(
             f"{where}: the server counted {usage.prompt} prompt tokens, {prompt_tokens} were meant",
             hint="another tokenizer, or tokens added to the prompt: is it the pair's target?",
         )
-    # Some engines count the token that ended the answer and keep it to themselves.
+    # Some engines count the token that ended the answer but do not return it.
     if usage.completion - received not in ((0,) if answer.finish is Finish.LENGTH else (0, 1)):
         raise BackendError(f"{where}: {received} tokens received, but the usage record says {usage.completion}")
     if not received:

@@ -1,4 +1,4 @@
-"""The doors through which the harness reaches other people's engines."""
+"""Registers other engines, behind their servers, as back ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ NEEDED = ("aiohttp", "prometheus_client")
 
 
 class ServerBackend:
-    """One engine behind a server. Never a default: its rank is below that of engines that show their steps."""
+    """One engine behind a server.
+
+    It is never the default: its rank is below that of engines that show their single steps.
+    """
 
     def __init__(self, name: str, program: str, description: str) -> None:
         self.name, self.program, self.description = name, program, description
@@ -28,7 +31,7 @@ class ServerBackend:
         return Availability(True, f"{self.program} is on the PATH", rank=-1)
 
     def check_options(self, options: Mapping[str, str]) -> None:
-        """Raises UsageError; secrets are refused here, before a run folder stores the options."""
+        """Raise UsageError for bad options. Secrets are refused here, before a run folder stores the options."""
         from specgate.backends.servers.engines import adapter_named
         from specgate.backends.servers.options import Options, file_of
 

@@ -1,7 +1,7 @@
-"""The one HTTP client. In a timed block it sends, reads and looks at the clock; what it read is understood afterwards.
+"""The only HTTP client. In a timed block it just sends, reads and takes times; interpretation comes later.
 
-No request is ever repeated, no redirection is followed, no proxy of the environment is used. Connections are kept for
-a block and its readings, and closed when idle for longer than servers keep theirs.
+It never repeats a request, follows a redirection, or uses a proxy from the environment. Connections are kept for a
+block and its readings of counters. Idle connections are closed before the server would close them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from specgate.backends.servers.secrets import Secret
 from specgate.errors import BackendError
 
 KEEP_ALIVE_S: Final = 2.0
-"""Below the 5 s of common servers: a connection that the server is about to close must not be used for a block."""
+"""Below the 5 s that are common for servers: a block must not use a connection that the server is about to close."""
 CONNECT_S: Final = 10.0
 
 T = TypeVar("T")
@@ -29,14 +29,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One streamed answer as it came in; nanoseconds since the block began."""
+    """One streamed answer as it came in. Times are nanoseconds since the block began."""
 
     sent_ns: int
     pieces: tuple[Piece, ...]
 
 
 class Client:
-    """Talks to one server from one thread. `concurrency`: streams at a time; `stall_s`: silence that means a hang."""
+    """Talks to one server from one thread.
+
+    `concurrency` is the largest number of simultaneous streams. After `stall_s` seconds of silence, the server counts
+    as hung.
+    """
 
     def __init__(self, url: str, *, concurrency: int, stall_s: float, secret: Secret) -> None:
         self.url, self.stall_s, self.secret = url.rstrip("/"), stall_s, secret
@@ -55,7 +59,7 @@ class Client:
     # ── timed ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def stream(self, path: str, bodies: Sequence[Json]) -> list[Recording]:
-        """Post all `bodies` at once and record every answer to its end. One failure ends all: raises BackendError."""
+        """Post all `bodies` at once and record every answer to its end. Raises BackendError; one failure ends all."""
         return self._run(self._stream_all(path, bodies))
 
     async def _stream_all(self, path: str, bodies: Sequence[Json]) -> list[Recording]:
@@ -81,11 +85,11 @@ class Client:
     # ── not timed ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def text(self, path: str, *, method: str = "GET", may_be_missing: bool = False) -> str:
-        """The body of an answer with status 200, "" for a path that is not there and may be so. Raises BackendError."""
+        """The body of an answer with status 200; "" for a missing path where that is allowed. Raises BackendError."""
         return self._run(self._text(path, method, may_be_missing))
 
     def json(self, path: str) -> Any:
-        """Raises BackendError, also where the answer is not JSON."""
+        """The JSON at `path`. Raises BackendError, also where the answer is not JSON."""
         import json
 
         text = self.text(path)
@@ -95,7 +99,7 @@ class Client:
             raise BackendError(f"{self.url}{path}: not JSON: {self.secret.hidden_in(text[:80])!r}") from error
 
     def status(self, path: str) -> int:
-        """The status of a GET; 0 where nobody listens (yet). Raises BackendError for TLS errors."""
+        """The status of a GET; 0 where nothing listens (yet). Raises BackendError for TLS errors."""
         return self._run(self._status(path))
 
     async def _text(self, path: str, method: str, may_be_missing: bool) -> str:
@@ -118,7 +122,7 @@ class Client:
             return 0
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Errors of the library become BackendError, with nothing secret in them."""
+        """Run `work`. Errors of the HTTP library become BackendError, without any secret in their text."""
         try:
             return self._loop.run_until_complete(work)
         except aiohttp.ServerTimeoutError as error:

@@ -1,7 +1,8 @@
-"""How other engines read the capture layers of a draft's config: the same ids mean different streams to them.
+"""How other engines read the auxiliary hidden-state layers of a draft's config: the same ids mean different layers
+there.
 
-`eagle3.auxiliary_layers` resolves what the checkpoint means; these functions resolve what an engine makes of it. Layers
-that are one off cost about 0.1 acceptance length and have no other symptom.
+`eagle3.auxiliary_layers` resolves what the checkpoint means. These functions resolve what an engine makes of it. Layers
+that are off by one cost about 0.1 acceptance length and have no other symptom.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from specgate.eagle3.hf.keys import Keys
 
 
 def top_level_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
-    """vLLM (V2 runner): top-level ids, or eagle_config.layer_ids, as boundaries; nested ids are not read."""
+    """vLLM (V2 runner): top-level ids or eagle_config.layer_ids, as boundaries. It does not read the nested ids."""
     return top_level(draft) or nested_plain(draft) or default(layers)
 
 
 def nested_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
-    """SGLang, TensorRT-LLM: nested ids as outputs of layers; top-level ids are not read."""
+    """SGLang, TensorRT-LLM: nested ids, taken as outputs of layers. They do not read the top-level ids."""
     return nested(draft, layers) or default(layers)
 
 
 def no_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
-    """LMDeploy: no ids are read."""
+    """LMDeploy: it reads no ids."""
     return default(layers)
 
 
@@ -31,7 +32,7 @@ def default(layers: int) -> AuxiliaryLayers:
 
 
 def window_warning(name: str, window: int | None, reads_window: bool | None) -> str | None:
-    """What a reader must know where an engine lets a draft see more than it was trained on."""
+    """A warning where an engine ignores a draft's window, so that the draft sees more than it was trained on."""
     if window is None or reads_window is not False:
         return None
     return (
@@ -41,7 +42,7 @@ def window_warning(name: str, window: int | None, reads_window: bool | None) -> 
 
 
 def warning(name: str, engines: AuxiliaryLayers, meant: AuxiliaryLayers) -> str | None:
-    """What a reader must know where an engine looks at other streams than the draft was made for."""
+    """A warning where an engine feeds a draft from other layers than it was made for."""
     if engines.boundaries == meant.boundaries:
         return None
     return (

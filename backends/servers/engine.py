@@ -1,6 +1,7 @@
-"""Servers as an `api.Engine`: one per role, a block being a set of requests that are sent together.
+"""Servers as an `api.Engine`: one server per role. A block is a set of requests that are sent together.
 
-A server prefills and decodes in one go and shows no steps; docs/engines.md says what that means for a block.
+A server prefills and decodes in one go and does not show single steps. docs/engines.md says what that means for a
+block.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from specgate.core import BASELINE, Budget, EngineFacts, Role, Served
 from specgate.errors import BackendError, UsageError
 
 AT_ONCE: Final = 32
-"""Tokens that no engine sends in one piece, and no client is late enough to receive so."""
+"""More tokens than this are never sent in one piece, nor read in one piece by a client that is late."""
 
 
 class ServerEngine:
-    """Starts, or attaches to, a server per role when the role is first asked for; the baseline's at once.
+    """Starts, or attaches to, one server per role when the role is first asked for. The baseline's server comes at
+    once.
 
-    With `servers=together` they stay, idle but for one; with `apart` the last one is ended before another is started.
+    With `servers=together` all of them keep running, and at most one is busy. With `servers=apart` the previous server
+    is ended before another is started.
     """
 
     def __init__(self, adapter: Adapter, request: OpenRequest, options: Options, folder: Path) -> None:
@@ -47,7 +50,7 @@ class ServerEngine:
         return self._facts
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
-        """Keep the prompts: a server prefills with every request. Raises BackendError where they do not fit."""
+        """Keep the prompts, because a server prefills with every request. Raises BackendError where they do not fit."""
         longest = max(map(len, prompts), default=0)
         if not 0 < len(prompts) <= self.request.max_batch or not 0 < longest < self.request.max_positions:
             raise BackendError(
@@ -58,7 +61,7 @@ class ServerEngine:
         return 0
 
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
-        """Whole requests. `budget.steps` becomes as many tokens after the first one, in every role alike."""
+        """Run whole requests. A budget of steps becomes that many tokens after the first one, in every role."""
         if not self.prompts:
             raise BackendError("decode before prefill")
         server = self.server(role)
@@ -69,13 +72,13 @@ class ServerEngine:
         return decoded(role, answers, counted, server.where)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
-        """A block as any other: the server's process cannot be looked into."""
+        """Decode an ordinary block; the server's process cannot be profiled."""
         return self.decode(role, budget, ()), Activity(
             unseen="the engine runs behind a server, in a process of its own"
         )
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
-        """Log-probabilities of the baseline's server; None where the engine gives fewer than two."""
+        """Two log-probabilities from the baseline's server; None where the engine returns fewer."""
         server, prompt = self.server(BASELINE), (*self.prompts[slot], *continuation)
         ask = Ask(server.model, self._sent(prompt), new_tokens=1, ignore_eos=True, top=2)
         answers, _ = server.answer([ask], [len(prompt)])
@@ -83,7 +86,7 @@ class ServerEngine:
         return (top[0], top[1]) if len(top) > 1 else None
 
     def close(self) -> None:
-        """End all servers at once, each whatever becomes of the others."""
+        """End all servers. All are asked first, and an error of one does not stop the others."""
         with ExitStack() as stack:
             for server in self.servers.values():
                 server.ask_to_stop()
@@ -118,6 +121,7 @@ class ServerEngine:
 
 
 def check_forced(length: float | None, role: Role) -> None:
+    """Raise UsageError where a forced acceptance length is out of the role's range."""
     if length is not None and role.speculative and not 1 <= length <= role.k + 1:
         raise UsageError(
             f"option force_al = {length:g}: {role} accepts 1 to {role.k + 1} tokens per step, bonus included"
@@ -125,7 +129,7 @@ def check_forced(length: float | None, role: Role) -> None:
 
 
 def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str) -> Decoded:
-    """A block of the answers. Raises BackendError where its counts or its times contradict the role."""
+    """The block that the answers amount to. Raises BackendError where its counts or times contradict the role."""
     spec, own = counted.spec, own_counts(answers)
     if own is not None and spec != NOTHING and (own.steps, own.accepted) != (spec.steps, spec.accepted):
         raise BackendError(f"{where}: the answers report {own}, the server's counters {spec}", hint="other traffic?")
@@ -155,16 +159,17 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
 
 
 def cache_hits(answers: Sequence[Answer], counted: Reading) -> int | None:
-    """Prompt tokens that came from a cache, by the answers or by the server's counters, whichever saw more; None where
-    neither says.
-    """
+    """Prompt tokens that came from a cache: the larger of what answers and counters say, None where neither does."""
     said = [a.usage.cached for a in answers if a.usage.cached is not None]
     known = [*([sum(said)] if said else []), *([counted.cached] if counted.cached is not None else [])]
     return max(known, default=None)
 
 
 def refuse_unstreamed(answers: Sequence[Answer], where: str) -> None:
-    """A proxy that collects an answer leaves nothing to time. A short one may come at once on a busy machine."""
+    """Raise BackendError where answers came in one piece, as through a proxy, so that nothing can be timed.
+
+    A short answer may come in one piece on a busy machine. It is accepted if not everything came at the same time.
+    """
     arrived = {ns for a in answers for ns in a.times.chunk_ns}
     for answer in answers:
         at_once = answer.times.chunk_ns[0] == answer.times.chunk_ns[-1]

@@ -1,4 +1,4 @@
-"""The adapters by name."""
+"""The adapters, by name."""
 
 from __future__ import annotations
 

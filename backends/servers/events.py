@@ -1,4 +1,4 @@
-"""Server-sent events out of the pieces in which they arrived, each with the time at which it was whole."""
+"""Parse server-sent events from pieces of a stream. An event's time is that of the piece that completed it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ DONE = "[DONE]"
 
 
 def events(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, Json]]:
-    """(nanoseconds, the event's JSON object). `[DONE]` and comments are left out.
+    """(nanoseconds, JSON object) of every event, without `[DONE]` and comments.
 
-    Raises BackendError for an event that is no JSON object, that is cut off, or that reports an error.
+    Raises BackendError for an event that is not a JSON object, is cut off, or reports an error.
     """
     for arrived, data in data_lines(pieces, where):
         if data == DONE:
@@ -33,7 +33,7 @@ def events(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, Json]]:
 
 
 def data_lines(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, str]]:
-    """The `data` of every event; its lines are joined, as the format asks."""
+    """(nanoseconds, `data`) of every event. Several data lines of an event are joined, as the format demands."""
     rest = b""
     for arrived, piece in pieces:
         *whole, rest = (rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")

@@ -1,4 +1,4 @@
-"""What goes to a server and comes back, in words that all engines share."""
+"""Requests, answers and counters, in terms that all engines share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ Json = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One completion, decoded greedily. `top` asks for the log-probabilities of that many first choices per token."""
+    """One completion request, decoded greedily.
+
+    `top` asks for the log-probabilities of that many most likely tokens at each position.
+    """
 
     model: str
     prompt: tuple[int, ...] | str
@@ -23,7 +26,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The engine's own count: prompt and completion tokens, prompt tokens that a cache held (None: it does not say)."""
+    """The engine's own token counts. `cached` are prompt tokens that came from a cache; None where it does not say."""
 
     prompt: int
     completion: int
@@ -32,8 +35,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class SpecCounts:
-    """Request-steps with a draft, their drafted and accepted tokens; `hist[i]`: steps that accepted i drafts, () where
-    the engine does not count that.
+    """Request-steps with a draft, and their drafted and accepted tokens.
+
+    `hist[i]` is the number of steps that accepted i draft tokens; () where the engine does not count that.
     """
 
     steps: int
@@ -43,7 +47,10 @@ class SpecCounts:
 
     @classmethod
     def of_survivals(cls, steps: int, drafted: int, accepted: int, at_pos: tuple[int, ...]) -> SpecCounts:
-        """`at_pos[i]`: steps whose draft i + 1 was accepted; the histogram is their differences."""
+        """Counts from `at_pos`, where at_pos[i] is the number of steps whose draft token i + 1 was accepted.
+
+        The histogram is made of their differences.
+        """
         reached = (steps, *at_pos)
         hist = (*(a - b for a, b in zip(reached, at_pos, strict=False)), at_pos[-1]) if at_pos else ()
         return cls(steps, drafted, accepted, hist)
@@ -56,7 +63,7 @@ class SpecCounts:
         return self + SpecCounts(-other.steps, -other.drafted, -other.accepted, tuple(-n for n in other.hist))
 
     def counts(self, other: SpecCounts) -> bool:
-        """Whether a histogram of both is known: of nothing it is."""
+        """Whether the histogram of a sum is known. It is, where each side has one or has no steps."""
         return all(counts.hist or not counts.steps for counts in (self, other))
 
 
@@ -70,9 +77,9 @@ NOTHING: Final = SpecCounts(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One event of a streamed answer; every field is there when the engine has something to say about it.
+    """One event of a streamed answer. A field is set where the engine says something about it.
 
-    `top`: the log-probabilities of the first choices for the first of `tokens`, highest first.
+    `top` are the log-probabilities of the most likely tokens at the first of `tokens`, highest first.
     """
 
     tokens: tuple[int, ...] = ()
@@ -84,10 +91,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a server has counted since it was started; the difference of two readings is what happened in between.
+    """A server's counters since its start. The difference of two readings is what happened in between.
 
-    `requests`: answered; `generated`: completion tokens; `busy`: requests that are running or waiting now; `cached`:
-    prompt tokens that a cache held. None where the engine does not count it.
+    `requests`: answered requests. `generated`: completion tokens. `busy`: requests that run or wait now. `cached`:
+    prompt tokens that came from a cache. None where the engine does not count it.
     """
 
     requests: int | None = None

@@ -1,4 +1,4 @@
-"""What a server is, for the fingerprint and the report; and what must be refused before one is started."""
+"""The facts of a server for the fingerprint and the report, and checks before one is started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specgate.errors import BackendError, UsageError
 
 
 def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> None:
-    """Raises UsageError or BackendError for what no server of this engine could do."""
+    """Raise UsageError or BackendError for requests that no server of this engine can fulfil."""
     if request.pair.rope is not None:
         raise UsageError(
             f"back end {adapter.name}: the scenario overrides the target's RoPE scaling",
@@ -39,7 +39,7 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
 
 
 def server_facts(adapter: Adapter, request: OpenRequest, options: Options, version: str) -> EngineFacts:
-    """Of checkpoints on this machine: what a server has loaded is its own word."""
+    """Facts from the checkpoints on this machine. What a server really loaded cannot be checked."""
     target, draft = request.pair.target, request.pair.draft if request.max_k else None
     config = read_config(target)
     geometry = target_geometry(config)
@@ -78,6 +78,7 @@ def server_facts(adapter: Adapter, request: OpenRequest, options: Options, versi
 
 
 def source_of(options: Options) -> AcceptanceSource | None:
+    """Where acceptance comes from, unless it is the pair's own."""
     if options.force_al is not None:
         return "forced"
     return "stand-in" if options.drafter == "ngram" else None
@@ -90,6 +91,7 @@ def warnings_of(
     engines: AuxiliaryLayers | None,
     window: int | None,
 ) -> Iterator[str]:
+    """Warnings for readers of the results."""
     if options.url:
         yield f"{adapter.name} was started by someone else: that it serves this pair, with these roles, is its own word"
     if meant is not None and engines is not None and (text := warning(adapter.name, engines, meant)):

@@ -1,4 +1,4 @@
-"""Lines of a server's log that have a known cause, and what to do about it."""
+"""Find known causes of failure in a server's log, and say what to do about them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Final
 
 LONGEST_LINE: Final = 160
 PYTHON_ERROR: Final = re.compile(r"(?:^|\] )([A-Za-z_.]*(?:Error|Exception): .*)")
-"""The end of a traceback, alone in its line or behind a logger's `[file.py:123] `."""
+"""The last line of a traceback, alone or after a logger's `[file.py:123] `."""
 READ_AT_MOST: Final = 1 << 20
-"""Bytes of the log's end that are looked at."""
+"""Bytes at the end of the log that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`pattern` (regular expression, case ignored) in a log line means `cause`.
+    """A log line that matches `pattern` (regular expression, ignoring case) has this `cause`.
 
-    `silent` ones do not stop the server: it goes on and decodes without the draft, or with a wrong one.
+    A `silent` failure does not stop the server: it continues without the draft, or with a wrong one.
     """
 
     pattern: str
@@ -59,15 +59,16 @@ def explain(lines: Iterable[str], failures: Sequence[Failure]) -> Iterator[tuple
 
 
 def first_error(lines: Iterable[str]) -> str | None:
-    """The end of the first Python traceback, without what a logger has put before it: where one process reports the end
-    of another, the later ones follow from it.
+    """The last line of the first Python traceback, without a logger's prefix.
+
+    The first one counts because later ones follow from it, where one process reports the end of another.
     """
     found = (PYTHON_ERROR.search(line) for line in lines)
     return next((match[1] for match in found if match), None)
 
 
 def read_end(log: Path, start: int = 0) -> list[str]:
-    """The last lines of a log that may be long, or not there; what stands before byte `start` is an earlier run's."""
+    """The last lines of a log that may be long or missing. What is before byte `start` belongs to an earlier server."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(start, log.stat().st_size - READ_AT_MOST))
@@ -77,16 +78,17 @@ def read_end(log: Path, start: int = 0) -> list[str]:
 
 
 def cause(lines: Sequence[str], failures: Sequence[Failure]) -> str | None:
-    """Why a server that goes on has failed, where these lines of its log tell."""
+    """Why a server that is still running has failed, where these log lines tell."""
     return known_causes(lines, failures) or first_error(lines)
 
 
 def known_causes(lines: Iterable[str], failures: Sequence[Failure]) -> str:
+    """The known causes, each with its log line."""
     return "\n  ".join(f"{failure.cause}\n    {line}" for failure, line in explain(lines, failures))
 
 
 def diagnosis(log: Path, start: int, failures: Sequence[Failure]) -> str:
-    """What is known of the failures in `log` from byte `start` on, else its last lines."""
+    """The known causes of failure in `log` from byte `start` on, or else its last lines."""
     lines = read_end(log, start)
     if known := known_causes(lines, failures):
         return f"{known}\n  log: {log}"

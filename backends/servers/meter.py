@@ -1,4 +1,4 @@
-"""Counters of a server in Prometheus' text format → `Reading`."""
+"""Read a server's counters, from Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 class Meter(Protocol):
-    """Reads what one server has counted."""
+    """Reads the counters of one server."""
 
     def read(self, client: Client) -> Reading:
-        """Raises BackendError where the counters are not to be had."""
+        """The counters now. Raises BackendError where they are not available."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Samples of one scrape: full name → [(labels, value)]."""
+    """The samples of one scrape: full name → [(labels, value)]."""
 
     values: Mapping[str, list[tuple[Mapping[str, str], float]]]
     where: str
 
     @classmethod
     def scrape(cls, client: Client, path: str, flag: str) -> Samples:
-        """`flag` is what the server lacks where it has no metrics."""
+        """Read the metrics at `path`. Raises BackendError; `flag` names what the server must be started with."""
         from prometheus_client.parser import text_string_to_metric_families
 
         where = f"{client.url}{path}"
@@ -47,18 +47,19 @@ class Samples:
         return cls(values, where)
 
     def total(self, name: str) -> int | None:
-        """Over all labels; None where there is no such sample."""
+        """The sum over all labels. None where there is no such sample."""
         found = self.values.get(name)
         return None if found is None else round(sum(value for _, value in found))
 
     def needed(self, name: str, flag: str) -> int:
+        """The sum over all labels. Raises BackendError where there is no such sample."""
         found = self.total(name)
         if found is None:
             raise BackendError(f"{self.where}: no counter {name}", hint=f"the server needs {flag}")
         return found
 
     def by_position(self, name: str) -> tuple[int, ...]:
-        """Counters with a label `position`, 0 first."""
+        """A counter by its label `position`, from 0 on."""
         found: dict[int, float] = {}
         for labels, value in self.values.get(name, []):
             position = int(labels["position"])
@@ -68,8 +69,10 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class PrometheusMeter:
-    """`flag` switches the counters on. `requests`, `generated` and `cached` name counters that may be missing until the
-    first request has ended; the counters of speculation start with `prefix`, and are missing where there is none.
+    """The names of an engine's counters. `flag` is what switches them on.
+
+    Counters `requests`, `generated` and `cached` may be missing until the first request has ended. The names of the
+    counters on speculation start with `prefix`; they are missing in a server that does not speculate.
     """
 
     path: str

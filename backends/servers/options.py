@@ -1,4 +1,4 @@
-"""Options of all server back ends (`-o KEY=VALUE`), checked before anything is written down or started."""
+"""The options of all server back ends (`-o KEY=VALUE`), checked before anything is stored or started."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ PLAIN: Final = (
     "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote",
 )  # fmt: skip
 BY_ROLE: Final = ("url", "args")
-"""Options that a suffix limits to one role: url.baseline, args.spec-3."""
+"""Options that a suffix limits to one role, e.g. url.baseline, args.spec-3."""
 SECRETIVE: Final = ("api_key", "apikey", "key", "token", "password", "secret", "authorization", "bearer")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """See docs/engines.md. `url` and `args`: role name → value, "" for all roles; `own`: an engine's own options."""
+    """The options, as docs/engines.md explains them.
+
+    `url` and `args` map role names to values, with "" for all roles. `own` are the engine's own options.
+    """
 
     url: Mapping[str, str] = field(default_factory=dict)
     args: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -50,7 +53,7 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], own: Iterable[str]) -> Options:
-        """Raises UsageError for every option that cannot be meant; `own`: names that this engine has beside these."""
+        """Parse the options. `own` names those that only this engine has. Raises UsageError for bad ones."""
         for key, value in given.items():
             check_key(key, tuple(own))
             refuse_secrets(key, value)
@@ -78,7 +81,7 @@ class Options:
         return options
 
     def check_together(self) -> None:
-        """Raises UsageError where options contradict each other."""
+        """Raise UsageError where options contradict each other."""
         if self.url and self.force_al is not None:
             raise UsageError("option force_al with url: acceptance is forced by flags of a server that is started here")
         if self.port is not None and self.servers == "together":
@@ -105,7 +108,9 @@ def check_key(key: str, own: tuple[str, ...]) -> None:
 
 
 def refuse_secrets(key: str, value: str) -> None:
-    """Options and the command line are stored with a run, so a key must come in through the environment."""
+    """Raise UsageError for a key among the options: they are stored with a run, so it must come through the
+    environment.
+    """
     hint = "put it into an environment variable and name that: -o api_key_env=NAME"
     if key in SECRETIVE or (key.startswith("args") and "api-key" in value.replace("_", "-")):
         raise UsageError(f"option {key}: a secret would be written into the run folder", hint=hint)
@@ -150,7 +155,7 @@ def words(key: str, text: str) -> tuple[str, ...]:
 
 
 def choice(given: Mapping[str, str], key: str, values: tuple[str, ...]) -> str:
-    """The first of `values` where the option is not given."""
+    """The chosen one of `values`, the first where the option is not given. Raises UsageError for any other value."""
     value = given.get(key, values[0])
     if value not in values:
         raise UsageError(f"option {key} = {value!r}", hint=f"it is one of: {', '.join(values)}")
@@ -174,7 +179,7 @@ def port_of(text: str) -> int:
 
 
 def file_of(options: Options, key: str) -> Path:
-    """A file that one of the engine's own options must name. Raises UsageError."""
+    """The file that one of the engine's own options must name. Raises UsageError."""
     text = options.own.get(key)
     if text is None:
         raise UsageError(f"option {key} is missing", hint=f"-o {key}=FILE")

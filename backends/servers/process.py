@@ -1,4 +1,4 @@
-"""A server that was started here: its process group, its log, its end."""
+"""A server process that was started here: its process group, its log, its end."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ HOST: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command line, and what its environment has beyond ours."""
+    """A command line, and the environment variables that it needs beside ours."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
 
 
 class ServerProcess:
-    """`command` under a supervisor, which ends it when we do. Its output is appended to `log`."""
+    """Runs `command` under a supervisor, which ends it when this process ends. Its output is appended to `log`."""
 
     def __init__(self, command: Command, log: Path, stop_s: float) -> None:
         self.command, self.log, self.stop_s = command, log, stop_s
         self.pid: int | None = None
-        """Of the command, which leads its own process group."""
+        """The command's process id. It leads a process group of its own."""
         self._said = b""
         with log.open("ab") as output:
             self._supervisor = subprocess.Popen(
@@ -49,7 +49,7 @@ class ServerProcess:
 
     @property
     def ended(self) -> int | None:
-        """The command's exit code, negative for a signal; None while it runs."""
+        """The command's exit code, negative for a signal. None while it runs."""
         self._listen(0)
         for line in self._said.decode().splitlines():
             word, _, number = line.partition(" ")
@@ -60,12 +60,12 @@ class ServerProcess:
         return self._supervisor.poll()
 
     def ask_to_stop(self) -> None:
-        """The beginning of `stop`, which does not wait."""
+        """Begin `stop` without waiting for it."""
         assert self._supervisor.stdin is not None
         self._supervisor.stdin.close()
 
     def stop(self) -> None:
-        """End the command and all that it has started; return when nothing of it is left."""
+        """End the command and everything that it started. Returns when nothing of it is left."""
         assert self._supervisor.stdout is not None
         self.ask_to_stop()
         try:
@@ -78,7 +78,7 @@ class ServerProcess:
         self._supervisor.stdout.close()
 
     def _listen(self, wait_s: float) -> None:
-        """Read what the supervisor has said, if anything."""
+        """Read what the supervisor has reported, waiting `wait_s` seconds at most."""
         stream = self._supervisor.stdout
         assert stream is not None
         while not stream.closed and select.select([stream], [], [], wait_s)[0]:
@@ -89,13 +89,16 @@ class ServerProcess:
 
 
 def end_group(group: int) -> None:
-    """The supervisor was killed: the kernel has ended the command, its helpers may be left in its group."""
+    """Kill what is left of a process group whose supervisor was killed.
+
+    The kernel has then ended the command itself, but not its helpers.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on now."""
+    """A port of the loopback interface that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -113,7 +116,7 @@ def is_free(port: int) -> bool:
 
 
 def wait_until_free(port: int, limit_s: float = 10) -> None:
-    """Raises BackendError where a port is still taken after the server that had it was ended."""
+    """Wait until a port is free again after its server was ended. Raises BackendError after `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not is_free(port):
         if time.monotonic() > deadline:

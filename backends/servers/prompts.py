@@ -1,4 +1,4 @@
-"""Prompts as text, for servers that take no token ids."""
+"""Prompts as text, for servers that accept no token ids."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from specgate.errors import BackendError, UsageError
 
 
 class PromptTexts:
-    """Decodes with the target's tokenizer, and refuses a text that would not become the same tokens again."""
+    """Turns prompts into text with the target's tokenizer. Refuses a text that would give other tokens."""
 
     def __init__(self, target: Path) -> None:
         from tokenizers import Tokenizer
@@ -21,7 +21,7 @@ class PromptTexts:
         self.tokenizer = Tokenizer.from_file(str(file))
 
     def of(self, prompt: tuple[int, ...]) -> str:
-        """Raises BackendError where the text has other tokens than the prompt."""
+        """The text of `prompt`. Raises BackendError where tokenising it again gives other tokens."""
         text: str = self.tokenizer.decode(list(prompt), skip_special_tokens=False)
         again = self.tokenizer.encode(text, add_special_tokens=False).ids
         if tuple(again) != prompt:

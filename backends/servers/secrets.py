@@ -1,4 +1,4 @@
-"""An API key: taken from the environment, sent, and never written anywhere."""
+"""An API key: read from the environment, sent to the server, and never written anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HIDDEN = "(API key)"
 
 
 class Secret:
-    """Has no attribute that prints, so that no dump of options, errors or objects shows the key."""
+    """Holds the key in a private slot, so that no dump of options, errors or objects shows it."""
 
     __slots__ = ("__key",)
 
@@ -20,7 +20,7 @@ class Secret:
 
     @classmethod
     def from_environment(cls, variable: str | None) -> Secret:
-        """Raises EnvironmentRefused where the variable is not set."""
+        """The key in an environment variable, or none. Raises EnvironmentRefused where the variable is not set."""
         if variable is None:
             return cls()
         if not (key := os.environ.get(variable, "").strip()):
@@ -31,7 +31,7 @@ class Secret:
         return {"Authorization": f"Bearer {self.__key}"} if self.__key else {}
 
     def hidden_in(self, text: str) -> str:
-        """Servers like to repeat a key that they refuse."""
+        """`text` without the key. Servers often repeat a key that they refuse."""
         return text.replace(self.__key, HIDDEN) if self.__key else text
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""One server of one role: started here or attached to, asked, counted, ended."""
+"""One server of one role: start it or attach to it, send requests, read its counters, end it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from specgate.core import Role
 from specgate.errors import BackendError
 
 SETTLE_S: Final = 5.0
-"""Counters may follow the answers; this long they may take."""
+"""How long counters may lag behind the answers."""
 DYING_S: Final = 0.3
-"""A connection may break this long before the process is seen to have ended."""
+"""How long it may take, after a connection broke, until the process is seen to have ended."""
 POLL_S: Final = 0.05
 READY_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Where a server listens, and the process, port and log (from a byte on) of one that was started here."""
+    """Where a server listens. For one started here, also its process, port, and log from byte `log_start` on."""
 
     url: str
     process: ServerProcess | None = None
@@ -43,7 +43,7 @@ class Running:
 
 
 class Server:
-    """A server that is ready. Raises BackendError, with what is known of the cause, for everything that goes wrong."""
+    """A server that is ready for requests. All that goes wrong raises BackendError, with its cause where known."""
 
     def __init__(self, adapter: Adapter, role: Role, running: Running, options: Options, max_batch: int) -> None:
         self.adapter, self.role, self.running, self.options = adapter, role, running, options
@@ -63,7 +63,7 @@ class Server:
 
     @classmethod
     def start(cls, adapter: Adapter, launch: Launch) -> Server:
-        """Start a server for `launch.role` on the port of `launch`, which must be free."""
+        """Start a server for `launch.role` on the port of `launch`. Raises BackendError where the port is in use."""
         if not is_free(launch.port):
             hint = "leave out -o port, and a free one is found" if launch.options.port else None
             raise BackendError(f"port {launch.port} of {HOST} is in use", hint=hint)
@@ -80,7 +80,7 @@ class Server:
             self.running.process.ask_to_stop()
 
     def stop(self) -> None:
-        """Close the connections; end what was started here, and nothing else."""
+        """Close the connections. End the server if it was started here."""
         self.client.close()
         if self.running.process is not None and self.running.port is not None:
             self.running.process.stop()
@@ -89,7 +89,10 @@ class Server:
     # ── a block ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def answer(self, asks: Sequence[Ask], prompt_tokens: Sequence[int]) -> tuple[list[Answer], Reading]:
-        """Send all `asks` at once; the answers, and what the server counted for them. Only the sending is timed."""
+        """Send all `asks` at once; return the answers and what the server counted for them.
+
+        `prompt_tokens` are the lengths of the prompts. Only the sending and receiving is timed.
+        """
         with self.explained():
             if self.running.process is None:
                 self.adapter.forget(self.client)
@@ -105,7 +108,7 @@ class Server:
             return answers, counted
 
     def _quiet_reading(self) -> Reading:
-        """Counters while nothing is at work. Raises BackendError where somebody else's requests are."""
+        """The counters while the server is idle. Raises BackendError where it works for somebody else."""
         deadline = time.monotonic() + SETTLE_S
         while (reading := self.meter.read(self.client)).busy:
             if time.monotonic() > deadline:
@@ -117,7 +120,7 @@ class Server:
         return reading
 
     def _settled(self, before: Reading, answers: Sequence[Answer]) -> Reading:
-        """What was counted for `answers`, once two readings in a row agree: some counters come later than others."""
+        """What was counted for `answers`, once two readings in a row agree: some counters lag behind others."""
         deadline, last = time.monotonic() + SETTLE_S, None
         while True:
             counted = accounting.between(before, self.meter.read(self.client), self.where)
@@ -130,6 +133,7 @@ class Server:
     # ── beginning and end ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _wait_until_ready(self) -> None:
+        """Wait until the server takes requests. Raises BackendError where it ends or takes too long."""
         deadline = time.monotonic() + (self.options.start_s if self.running.process else self.options.stall_s)
         while (status := self.client.status(self.adapter.health)) != 200:
             process = self.running.process
@@ -144,7 +148,7 @@ class Server:
         self._refuse_silent_failures()
 
     def _refuse_silent_failures(self) -> None:
-        """A server may well start without its draft; its log says so."""
+        """Raise BackendError where the log says that the server started without its draft."""
         if self.running.log is None or not self.role.speculative:
             return
         silent = [failure for failure in self.adapter.failures if failure.silent]
@@ -153,7 +157,7 @@ class Server:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """The log knows more than a broken connection, and often than what the server says of an error."""
+        """Add the cause from the server's log to a BackendError. The log often knows more than a broken connection."""
         log = self.running.log
         began = log.stat().st_size if log is not None and log.exists() else 0
         try:

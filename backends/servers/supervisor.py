@@ -1,14 +1,15 @@
-"""A program of its own: run a command, and leave nothing of it behind, whatever happens to whoever asked for it.
+"""A program of its own: run a command, and leave nothing of it running, whatever happens to the process that asked.
 
     python -I supervisor.py GRACE_S COMMAND…
 
-The command gets a session of its own. It is ended, with all that it has started, when the pipe on our standard input
-closes (which it does however the asking process ends, SIGKILL included), or when the command itself ends. Orphans of
-the command become our children (PR_SET_CHILD_SUBREAPER), so that none is overlooked; should we be killed, the kernel
-kills the command (PR_SET_PDEATHSIG). On our standard output: `started PID`, later `ended CODE`. Standard error is the
-log.
+The command runs in a session of its own. The command and everything that it started are ended when it ends by itself,
+or when the pipe on our standard input closes. That pipe closes however the asking process ends, SIGKILL included.
 
-Elsewhere than on Linux the two kernel services are missing: closing the pipe ends the command and its descendants.
+Orphans of the command become our children (PR_SET_CHILD_SUBREAPER), so that none is missed. If we are killed, the
+kernel kills the command (PR_SET_PDEATHSIG). These two services exist only on Linux. Elsewhere, closing the pipe still
+ends the command and its descendants.
+
+Standard output gets `started PID` and later `ended CODE`. Standard error is the log.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ POLL_S = 0.2
 
 def main(grace_s: float, command: Sequence[str]) -> int:
     for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(name, signal.SIG_IGN)  # whoever asked decides, through the pipe
+        signal.signal(name, signal.SIG_IGN)  # the asking process decides, through the pipe
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         child = subprocess.Popen(
@@ -46,14 +47,14 @@ def main(grace_s: float, command: Sequence[str]) -> int:
     wait_for_either(child.pid)
     if child.poll() is None:
         end(child, grace_s)
-    # At once: whoever meets a broken connection asks for the reason, and helpers may take seconds to end.
+    # Report first: a client with a broken connection asks for the reason, and ending the helpers may take seconds.
     say(f"ended {child.returncode}")
     end_descendants()
     return 0
 
 
 def as_a_command() -> None:
-    """In the child, before the command takes its place."""
+    """Runs in the child process, before the command replaces it."""
     for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(name, signal.SIG_DFL)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -65,7 +66,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def wait_for_either(pid: int) -> None:
-    """Until the pipe is closed (nothing is ever written into it) or the command has ended."""
+    """Wait until the pipe is closed (nothing is ever written into it) or the command has ended."""
     if LINUX:
         select.select([0, os.pidfd_open(pid)], [], [])
         return
@@ -74,7 +75,7 @@ def wait_for_either(pid: int) -> None:
 
 
 def end(child: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Politely to the whole process group, then by force."""
+    """End the whole process group: by SIGTERM, and after `grace_s` seconds by SIGKILL."""
     signal_group(child.pid, signal.SIGTERM)
     try:
         child.wait(grace_s)
@@ -89,7 +90,7 @@ def signal_group(group: int, signal_: signal.Signals) -> None:
 
 
 def end_descendants() -> None:
-    """Kill what is left, orphans included, until nothing is."""
+    """Kill all remaining descendants, orphans included, until none is left."""
     me = psutil.Process()
     while left := me.children(recursive=True):
         for process in left:
@@ -99,7 +100,7 @@ def end_descendants() -> None:
 
 
 def say(line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody may be left to hear it
+    with contextlib.suppress(BrokenPipeError):  # the asking process may be gone
         os.write(1, line.encode() + b"\n")
 
 

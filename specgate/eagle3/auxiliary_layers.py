@@ -1,16 +1,16 @@
-"""Which residual streams of the target feed the draft: one rule from config ids to boundaries, printed with every run.
+"""Which auxiliary hidden-state layers feed the draft: the target's residual streams at certain boundaries.
 
-Boundary b is the residual stream after b layers: 0 is the embedding, n (the layer count) the stream before the final
-norm. Checkpoints count in two ways:
+Boundary b is the residual stream after b layers. So 0 is the embedding, and n (the number of layers) the stream before
+the final norm. Draft configs state boundaries in several ways. The rule that was applied is printed with every run.
 
-    top-level  eagle_aux_hidden_state_layer_ids                boundaries as they are (speculators; vLLM)
-    nested     eagle_config.eagle_aux_hidden_state_layer_ids   ids of layers whose *output* is read: id + 1
-               (SpecForge, ModelOpt; SGLang, TensorRT-LLM). No layer has id n, so where n occurs they are boundaries.
-    nested     eagle_config.layer_ids                          boundaries as they are (vLLM)
+    top-level  eagle_aux_hidden_state_layer_ids                the boundaries themselves (speculators; vLLM)
+    nested     eagle_config.eagle_aux_hidden_state_layer_ids   ids of the layers whose *output* is read, so id + 1
+               (SpecForge, ModelOpt; SGLang, TensorRT-LLM). No layer has id n: where n occurs, they are boundaries.
+    nested     eagle_config.layer_ids                          the boundaries themselves (vLLM)
     no ids     the EAGLE authors' 2, n // 2, n - 3             (every engine)
 
-Keys that contradict each other are refused: engines differ in which one they obey, and a capture that is one layer off
-costs acceptance without any other symptom.
+Keys that contradict each other are refused, because engines differ in which one they obey. Layers that are off by one
+cost acceptance without any other symptom.
 """
 
 from __future__ import annotations
@@ -28,14 +28,18 @@ OVERRIDE_HINT: Final = "make the keys agree, or name the boundaries yourself: --
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryLayers:
-    """`boundaries`, ascending, low to high as `fc` concatenates them; `rule` is the sentence that is printed."""
+    """The auxiliary hidden-state layers of a draft.
+
+    `boundaries` are ascending, in the order in which `fc` takes the concatenated streams. `rule` is the sentence that
+    is printed.
+    """
 
     boundaries: tuple[int, ...]
     rule: str
 
 
 def resolve_boundaries(config: Keys, target_layers: int, boundaries: Sequence[int] | None = None) -> AuxiliaryLayers:
-    """Apply the rule above to a draft's config; `boundaries` overrides it.
+    """Apply the rule above to a draft's config. `boundaries` overrides it.
 
     Raises CheckpointError where keys contradict each other or a boundary does not exist in the target.
     """
@@ -56,7 +60,7 @@ def resolve_boundaries(config: Keys, target_layers: int, boundaries: Sequence[in
 
 
 def parse_boundaries(text: str) -> tuple[int, ...]:
-    """The value of the option `capture`, e.g. "2,18,34". Raises UsageError."""
+    """Parse the value of the option `capture`, e.g. "2,18,34". Raises UsageError."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise UsageError(f"option capture = {text!r}", hint="boundaries separated by commas: capture=2,18,34")
@@ -64,10 +68,10 @@ def parse_boundaries(text: str) -> tuple[int, ...]:
 
 
 def capture_keys(boundaries: Sequence[int]) -> Mapping[str, object]:
-    """Config keys from which every engine that reads any key resolves `boundaries`: both conventions, side by side.
+    """Config keys from which every engine that reads such keys gets `boundaries`: both conventions side by side.
 
-    Engines that ignore the keys use the default; choose 2, n // 2, n − 3 where it does not matter. Boundary 0, the
-    embedding, is the output of no layer: it is written by the first convention alone.
+    Engines that ignore the keys use the default, so choose 2, n // 2, n − 3 where it does not matter. Boundary 0 (the
+    embedding) is the output of no layer, so only the first convention can express it.
     """
     top: dict[str, object] = {IDS: list(boundaries)}
     if 0 in boundaries:
@@ -107,6 +111,7 @@ def by_default(target_layers: int) -> AuxiliaryLayers:
 
 
 def check(capture: AuxiliaryLayers, target_layers: int, where: str) -> None:
+    """Raise CheckpointError unless the boundaries exist in the target and ascend."""
     if not capture.boundaries or capture.boundaries[0] < 0 or capture.boundaries[-1] > target_layers:
         raise CheckpointError(
             f"{where}: the target has {target_layers} layers, so boundaries 0 to {target_layers}",

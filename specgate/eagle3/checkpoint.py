@@ -1,7 +1,7 @@
-"""Strict reading of weight files: every missing, misshapen and left-over tensor is named, all of them in one message.
+"""Strict reading of weight files: one message names every missing, misshapen and left-over tensor.
 
-Understood: `model.safetensors`, shards listed in `model.safetensors.index.json`, `pytorch_model.bin` (tensors only: the
-restricted loader of torch, never plain pickle).
+Supported are `model.safetensors`, shards listed in `model.safetensors.index.json`, and `pytorch_model.bin`. The last is
+read with torch's restricted loader for tensors, never with plain pickle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor as its file's header describes it; `dtype` in safetensors spelling, e.g. BF16."""
+    """One tensor as its file's header describes it. `dtype` is spelled as in safetensors, e.g. BF16."""
 
     file: Path
     shape: tuple[int, ...]
@@ -37,7 +37,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the config implies for a tensor: `dtype` None is any of `FLOATS`; `meaning` explains the shape."""
+    """The shape and dtype that the config implies for a tensor.
+
+    `dtype` None allows any of `FLOATS`. `meaning` explains the shape in error messages.
+    """
 
     shape: tuple[int, ...]
     meaning: str = ""
@@ -45,16 +48,16 @@ class Wanted:
 
 
 class TensorSource(Protocol):
-    """Named tensors of one checkpoint: read from files, or made."""
+    """The named tensors of one checkpoint, whether they are read from files or generated."""
 
     folder: Path
     entries: dict[str, Entry]
 
     def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
-        """The tensor in its own dtype, on `device`."""
+        """The tensor in its stored dtype, on `device`."""
 
     def sha256(self, *configs: Path) -> str:
-        """Of all content, hexadecimal; `configs` are part of it."""
+        """SHA-256 (hexadecimal) of the whole content, including the files `configs`."""
 
 
 class TensorFiles:
@@ -72,7 +75,7 @@ class TensorFiles:
                 self.entries[name] = entry
 
     def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
-        """The tensor as stored; on the CPU it is memory-mapped where the format allows it."""
+        """The tensor as stored. On the CPU it is memory-mapped where the file format allows it."""
         file = self.entries[name].file
         if file in self._pickled:
             return self._pickled[file][name].to(device)
@@ -83,7 +86,7 @@ class TensorFiles:
         return tensor.to(device)
 
     def sha256(self, *configs: Path) -> str:
-        """SHA-256 over name and content of `configs` and of every weight file, hexadecimal."""
+        """SHA-256 (hexadecimal) over names and contents of `configs` and of every weight file."""
         return files_sha256((*configs, *self.files))
 
     def _header(self, file: Path) -> dict[str, Entry]:
@@ -103,7 +106,7 @@ class TensorFiles:
 
 
 def load_bin(file: Path) -> dict[str, Tensor]:
-    """The tensors of a `torch.save` file; anything but a flat dictionary of tensors is refused."""
+    """The tensors of a `torch.save` file. Raises CheckpointError for anything but a flat dictionary of tensors."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
@@ -119,7 +122,7 @@ def load_bin(file: Path) -> dict[str, Tensor]:
 def check_tensors(found: Mapping[str, Entry], wanted: Mapping[str, Wanted], other: str, where: Path) -> None:
     """Raise one CheckpointError that names every missing, misshapen, wrongly typed and left-over tensor.
 
-    Names that match the regular expression `other` may be there or not.
+    Tensors whose names match the regular expression `other` are optional and not checked.
     """
     problems = {
         "missing": [name for name in wanted if name not in found],
@@ -135,7 +138,7 @@ def check_tensors(found: Mapping[str, Entry], wanted: Mapping[str, Wanted], othe
 
 
 def misfit(name: str, entry: Entry, want: Wanted) -> str:
-    """What is wrong with a tensor that is there, or nothing."""
+    """What is wrong with a tensor that was found; "" where nothing is."""
     if entry.shape != want.shape:
         reason = f" ({want.meaning})" if want.meaning else ""
         return f"{name} is {list(entry.shape)}, not {list(want.shape)}{reason}"

@@ -1,4 +1,4 @@
-"""What an engine counts beside acceptance: what was rewound, and why slots left multi-token mode."""
+"""Counters of speculative decoding beside acceptance: rewound draft tokens, and requests that stopped drafting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from specgate.core import Finish
 
 
 def speculation_counters(accepted: Sequence[Sequence[int]], finish: Sequence[str], k: int) -> dict[str, int]:
-    """Rewound draft tokens and steps, and why slots left multi-token mode (this engine leaves it at true ends only)."""
+    """Counters of one decode run, from `accepted` draft tokens per step and slot (negative: the slot was not running).
+
+    A rejected draft token is rewound. A slot leaves multi-token mode when it finishes, and these engines let it leave
+    for no other reason, so the counters of reasons are those of `finish`.
+    """
     rows = [a for step in accepted for a in step if a >= 0]
     ended = Counter(finish)
     return {

@@ -1,4 +1,7 @@
-"""The map from draft vocabulary to target vocabulary: `d2t`, int64 [W], is an *offset*, target id = i + d2t[i]."""
+"""The map from draft vocabulary to target vocabulary.
+
+`d2t`, int64 [W], holds *offsets*: the target id of draft token i is i + d2t[i].
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ SAME_SET_HINT = "both must describe the same set of target tokens"
 
 
 def check_d2t(d2t: Tensor, t2d: Tensor | None, target_vocab: int, where: str) -> tuple[str, ...]:
-    """Check the map, and the mask `t2d` (bool [V], true where the draft knows the token) where there is one.
+    """Check `d2t` int64 [W] and, where there is one, the mask `t2d` bool [V] of the target tokens that the draft knows.
 
-    Returns warnings. Raises CheckpointError; `where` names the file.
+    Returns warnings. Raises CheckpointError for a map that is wrong; `where` names the file.
     """
     draft_vocab = len(d2t)
     ids = d2t + torch.arange(draft_vocab, device=d2t.device)
@@ -40,11 +43,14 @@ def check_d2t(d2t: Tensor, t2d: Tensor | None, target_vocab: int, where: str) ->
 
 
 def looks_absolute(d2t: Tensor, ids: Tensor, t2d: Tensor | None, target_vocab: int) -> bool:
-    """Whether d2t itself reads as distinct target ids, and reading it as offsets does not fit or is implausible.
+    """Whether `d2t` holds absolute target ids, although offsets are expected. `ids` [W] is its reading as offsets.
 
-    A mask settles it: d2t and i + d2t, whose sums differ, cannot both list the marked tokens. Without one, strictly
-    rising offsets would mean that no two neighbouring tokens are both in the draft vocabulary, which does not happen
-    in a vocabulary chosen by frequency.
+    That is only possible where `d2t` itself lists distinct target ids. A mask `t2d` then settles the question: the ids
+    are absolute if it marks all of them. Both readings cannot fit, because their sums differ.
+
+    Without a mask, `d2t` is taken for absolute where the reading as offsets leaves the vocabulary, or where `d2t` rises
+    strictly. Strictly rising offsets would mean that no two neighbouring tokens are both in the draft vocabulary, which
+    does not happen in a vocabulary chosen by frequency.
     """
     a_table = bool(((d2t >= 0) & (d2t < target_vocab)).all()) and len(set(d2t.tolist())) == len(d2t) > 1
     if not a_table:
@@ -55,6 +61,7 @@ def looks_absolute(d2t: Tensor, ids: Tensor, t2d: Tensor | None, target_vocab: i
 
 
 def check_t2d(t2d: Tensor, ids: Tensor, where: str) -> None:
+    """Raise CheckpointError unless the mask `t2d` marks exactly the target `ids`."""
     if (marked := int(t2d.sum())) != len(ids):
         raise CheckpointError(f"{where}: t2d marks {marked} tokens, d2t maps {len(ids)}", hint=SAME_SET_HINT)
     if not t2d[ids].all():

@@ -1,4 +1,4 @@
-"""Geometries in words, for the facts that an engine states of itself."""
+"""Geometry in words, for the facts that an engine reports about itself."""
 
 from __future__ import annotations
 

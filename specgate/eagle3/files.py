@@ -1,4 +1,4 @@
-"""The files of a checkpoint folder, and the digest that names them. Needs no torch."""
+"""The weight files of a checkpoint folder, and the hash that identifies its content. Needs no torch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ INDEX: Final = "model.safetensors.index.json"
 
 
 def checkpoint_sha256(folder: Path, configs: Iterable[Path]) -> str:
-    """SHA-256 over name and content of `configs` and of the weight files of `folder`, hexadecimal."""
+    """SHA-256 (hexadecimal) over names and contents of `configs` and of the weight files of `folder`."""
     return files_sha256((*configs, *weight_files(folder)))
 
 
 def files_sha256(files: Iterable[Path]) -> str:
+    """SHA-256 (hexadecimal) over names and contents of `files`, in the order given."""
     total = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:
@@ -28,7 +29,10 @@ def files_sha256(files: Iterable[Path]) -> str:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The files that hold the weights, in the order in which Hugging Face looks for them."""
+    """The weight files of `folder`, looked for in the same order as Hugging Face does.
+
+    Raises CheckpointError where there are none, or where shards of the index are missing.
+    """
     if (single := folder / "model.safetensors").is_file():
         return (single,)
     if (index := folder / INDEX).is_file():
@@ -39,6 +43,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def shards(index: Path) -> tuple[Path, ...]:
+    """The files that the index lists, sorted by name."""
     names = sorted({str(name) for name in read_json(index).part("weight_map").values.values()})
     files = tuple(index.parent / name for name in names)
     missing = [file.name for file in files if not file.is_file()]

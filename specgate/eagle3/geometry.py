@@ -1,7 +1,7 @@
-"""Every size and switch of a target and of an EAGLE-3 draft, translated once from Hugging Face configs.
+"""Every size and switch of a target and of an EAGLE-3 draft.
 
-`hf/target.py`, `hf/draft.py` and `hf/rope.py` translate and are the only files that know Hugging Face config keys;
-everything else uses the names below.
+`hf/target.py`, `hf/draft.py` and `hf/rope.py` translate Hugging Face configs into these classes, and `hf/write.py`
+translates back. All other code uses the names below, not config keys.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """Rotary position embedding in the half-split ("rotate_half") layout. Formulas: `rope.py`."""
+    """Rotary position embedding of the half-split ("rotate_half") layout.
+
+    `dim` is the head size, `factor` the ratio by which the context is lengthened, `original_positions` the positions
+    before that. The remaining fields belong to one `kind` each. `rope.py` has the formulas.
+    """
 
     kind: Literal["default", "linear", "llama3", "yarn"]
     base: float
@@ -50,12 +54,18 @@ class TargetGeometry:
 
 @dataclass(frozen=True, slots=True)
 class DraftGeometry:
-    """An EAGLE-3 draft: one decoder layer over `[embed, hidden]`, fed by `features` captured target streams.
+    """An EAGLE-3 draft: one decoder layer whose attention reads `[embedding, hidden]`, each of width `hidden`.
 
-    `window` limits the draft's attention to the last so many positions (the query's own included). `norm_output`
-    feeds the post-norm stream back; `norm_before_residual` adds the normed feature instead of the raw one;
-    `fc_norm` norms each captured stream on its own before `fc`, `norm_before_fc` their concatenation. The defaults are
-    the layout of the EAGLE authors.
+    `features` is the number of the target's auxiliary hidden states that feed the draft, each of width `target_hidden`.
+    `window` limits the draft's attention to that many positions, the query's own included; None means all.
+
+    The four switches at the end describe variants. With all of them false, the draft has the layout of the EAGLE
+    authors.
+
+        fc_norm               an RMSNorm on each auxiliary hidden state before `fc`
+        norm_before_fc        one RMSNorm on their concatenation instead
+        norm_output           the next draft step gets the hidden state after the final norm, not before it
+        norm_before_residual  the residual connection carries the normed hidden state, not the raw one
     """
 
     hidden: int

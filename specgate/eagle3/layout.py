@@ -1,7 +1,7 @@
-"""Which tensors a geometry implies, with their shapes, under canonical names.
+"""The tensors that a geometry implies: canonical names and shapes.
 
-Canonical names are Hugging Face's for the target and the EAGLE authors' for the draft (`fc`, `midlayer.*`, `norm`,
-`lm_head`, `embed_tokens`, `input_norm`, `fc_norm.i`, each with `.weight`).
+Target tensors have Hugging Face's names. Draft tensors have those of the EAGLE authors (`fc`, `midlayer.*`, `norm`,
+`lm_head`, `embed_tokens`, `input_norm`, `fc_norm.i`, each followed by `.weight`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ def target_tensors(g: TargetGeometry) -> dict[str, Wanted]:
 
 
 def draft_tensors(g: DraftGeometry, has_d2t: bool, has_t2d: bool) -> dict[str, Wanted]:
-    """Every tensor of the draft with its shape; `d2t` is needed where the vocabulary is reduced, `t2d` never."""
+    """Every tensor of the draft with its shape.
+
+    `d2t` is required where the draft vocabulary is smaller than the target's. `t2d` is never required. `has_d2t` and
+    `has_t2d` say whether the checkpoint holds them.
+    """
     width = g.features * g.target_hidden
     streams = f"{g.features} captured streams of the target's hidden size {g.target_hidden}"
     wanted = {"fc.weight": Wanted((g.hidden, width), streams), "norm.weight": Wanted((g.hidden,))}
@@ -45,7 +49,7 @@ def draft_tensors(g: DraftGeometry, has_d2t: bool, has_t2d: bool) -> dict[str, W
 def layer_tensors(
     prefix: str, g: TargetGeometry | DraftGeometry, attention_input: int, meaning: str = ""
 ) -> dict[str, Wanted]:
-    """One decoder layer whose query, key and value projections read rows of width `attention_input`."""
+    """The tensors of one decoder layer; its query, key and value projections read rows of width `attention_input`."""
     norm, up = Wanted((g.hidden,)), Wanted((g.intermediate, g.hidden))
     q, kv = (Wanted((n * g.head_dim, attention_input), meaning) for n in (g.heads, g.kv_heads))
     parts = {

@@ -1,4 +1,4 @@
-"""Whether weights fit into memory, before any are read or made."""
+"""Check that weights fit into memory before any are read or generated."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from specgate.errors import EnvironmentRefused
 def require_room(
     wanted: Mapping[str, Wanted], dtype: torch.dtype, device: torch.device | str, what: str, more: int = 0
 ) -> None:
-    """Raise EnvironmentRefused, with numbers, where the tensors `wanted` and `more` bytes exceed what `device` has
-    free.
+    """Raise EnvironmentRefused, with the figures, where the weights do not fit into the free memory of `device`.
+
+    Counted are the tensors `wanted` stored in `dtype`, and `more` further bytes. `what` names the model in the message.
     """
     weights, free = weight_bytes(wanted, dtype), free_bytes(torch.device(device))
     if weights + more > free:
@@ -31,7 +32,7 @@ def require_room(
 
 @contextmanager
 def refusing_overflow(what: str, hint: str = "ask for a shorter context") -> Iterator[None]:
-    """Turn torch's error for exhausted GPU memory into EnvironmentRefused; it already names the numbers."""
+    """Turn torch's error for exhausted GPU memory into EnvironmentRefused. Torch's message states the figures."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -39,11 +40,12 @@ def refusing_overflow(what: str, hint: str = "ask for a shorter context") -> Ite
 
 
 def weight_bytes(wanted: Mapping[str, Wanted], dtype: torch.dtype) -> int:
+    """Bytes of the tensors `wanted` when stored in `dtype`."""
     return sum(math.prod(want.shape) for want in wanted.values()) * dtype.itemsize
 
 
 def free_bytes(device: torch.device) -> int:
-    """What could be allocated now; memory that torch holds in reserve counts as free."""
+    """Bytes that could be allocated on `device` now. Memory that torch holds in reserve counts as free."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

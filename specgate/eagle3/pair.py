@@ -1,4 +1,8 @@
-"""Open or load a target and its draft: translated config, checked tensors under canonical names, content hash."""
+"""Open or load a target and its draft.
+
+*Open*: translate the config and check that the tensors fit it, without reading weights. *Load*: read the weights too.
+Tensors go by canonical names, and a hash identifies the content.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,15 @@ from specgate.eagle3.planted.source import planted_draft, planted_target
 from specgate.errors import CheckpointError
 
 RECOMPUTED: Final = r"(.+\.)?rotary_emb\.inv_freq"
-"""Buffers that old checkpoints store and every engine computes anew."""
+"""Names of buffers that old checkpoints store and every engine recomputes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetCheckpoint:
-    """`tensors` in the dtype and on the device asked for; without `lm_head.weight` where it is tied."""
+    """A loaded target: `tensors` in the dtype and on the device asked for.
+
+    `lm_head.weight` is absent where it is tied to the embedding.
+    """
 
     geometry: TargetGeometry
     tensors: dict[str, Tensor]
@@ -39,9 +46,11 @@ class TargetCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class DraftCheckpoint:
-    """`tensors` without `embed_tokens.weight` and `lm_head.weight` where the draft uses the target's.
+    """A loaded draft.
 
-    `d2t` (int64 [W], offsets) is None where draft and target vocabulary are the same.
+    `tensors` has no `embed_tokens.weight` or `lm_head.weight` where the draft uses the target's. `d2t` (int64 [W],
+    offsets) is None where draft and target have the same vocabulary. `capture` names the target's auxiliary
+    hidden-state layers.
     """
 
     geometry: DraftGeometry
@@ -54,7 +63,10 @@ class DraftCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class TargetFiles:
-    """A target whose config and tensors fit each other, its weights unread. `hashed`: the configs that are content."""
+    """An opened target: its tensors fit its config, and no weights were read.
+
+    `hashed` are the config files that count as content for the hash.
+    """
 
     geometry: TargetGeometry
     config: Keys
@@ -68,7 +80,10 @@ class TargetFiles:
 
 @dataclass(frozen=True, slots=True)
 class DraftFiles:
-    """The same of a draft; `names`: canonical name → name in the files. `d2t` and `t2d` are read and checked."""
+    """An opened draft: its tensors fit its config. Only `d2t` and `t2d` were read, and checked.
+
+    `names` maps canonical names to the names in the files.
+    """
 
     geometry: DraftGeometry
     capture: AuxiliaryLayers
@@ -82,7 +97,7 @@ class DraftFiles:
 
     @property
     def weights(self) -> dict[str, Wanted]:
-        """What is wanted but for `d2t` and `t2d`, by canonical name."""
+        """The wanted tensors by canonical name, without `d2t` and `t2d`."""
         return {name: want for name, want in self.wanted.items() if name not in ("d2t", "t2d")}
 
     def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
@@ -93,7 +108,9 @@ class DraftFiles:
 
 
 def open_target(folder: Path, rope: Mapping[str, float | str] | None = None) -> TargetFiles:
-    """Translate the config and check the tensors against it, reading none; errors and `rope` as in `load_target`."""
+    """Translate the config and check the tensors against it, without reading weights. Arguments and errors:
+    `load_target`.
+    """
     config = read_config(folder)
     geometry = target_geometry(config, rope)
     hashed = [config.file]
@@ -112,9 +129,10 @@ def open_target(folder: Path, rope: Mapping[str, float | str] | None = None) -> 
 def load_target(
     folder: Path, dtype: torch.dtype, device: torch.device | str, rope: Mapping[str, float | str] | None = None
 ) -> TargetCheckpoint:
-    """Load a Llama-family target; `rope` (Hugging Face keys) replaces its scaling, base and original length staying.
+    """Load a Llama-family target. `rope` (Hugging Face keys) replaces its RoPE scaling, not its base or original
+    length.
 
-    Raises CheckpointError, which names file, key or tensor, value, and what would be right; EnvironmentRefused
+    Raises CheckpointError, which names file, key or tensor, value, and what would be right. Raises EnvironmentRefused
     where the weights do not fit into memory.
     """
     files = open_target(folder, rope)
@@ -129,7 +147,9 @@ def open_draft(
     capture_override: Sequence[int] | None = None,
     target_sha256: str | None = None,
 ) -> DraftFiles:
-    """Translate the config and check the tensors against it; only `d2t` and `t2d` are read. As `load_draft`."""
+    """Translate the config and check the tensors against it; reads only `d2t` and `t2d`. Arguments and errors:
+    `load_draft`.
+    """
     config = read_config(folder)
     files: TensorSource = planted_draft(config, target) if from_seed(config) else TensorFiles(folder)
     names = canonical_names(files)
@@ -151,10 +171,13 @@ def load_draft(
     capture_override: Sequence[int] | None = None,
     target_sha256: str | None = None,
 ) -> DraftCheckpoint:
-    """Load the EAGLE-3 draft of `target`; `capture_override` gives boundaries in place of the config's rule.
+    """Load the EAGLE-3 draft of `target`.
 
-    `target_sha256` is compared with the one that the draft's config names, if it names one: a difference is a warning.
-    Raises CheckpointError, which names file, key or tensor, value, and what would be right.
+    `capture_override` gives the auxiliary hidden-state layers as boundaries, in place of the config's. `target_sha256`
+    is compared with the one in the draft's config, if there is one; a difference becomes a warning.
+
+    Raises CheckpointError, which names file, key or tensor, value, and what would be right. Raises EnvironmentRefused
+    where the weights do not fit into memory.
     """
     files = open_draft(folder, target, capture_override, target_sha256)
     require_room(files.weights, dtype, device, str(folder))
@@ -164,18 +187,21 @@ def load_draft(
 
 
 def target_source(config: Keys, geometry: TargetGeometry) -> TensorSource:
-    """Where the tensors of the target of `config` come from: its folder's files, or a seed."""
+    """Where the target's tensors come from: the files beside its config, or a seed."""
     return planted_target(config, geometry) if from_seed(config) else TensorFiles(config.file.parent)
 
 
 def refuse_untied(files: TensorSource, config: Keys) -> None:
-    """A tied checkpoint may repeat its embedding as `lm_head.weight`, but not hold another matrix there."""
+    """Raise CheckpointError where a tied checkpoint has an `lm_head.weight` that differs from its embedding.
+
+    A copy of the embedding under that name is allowed.
+    """
     if not torch.equal(files.read("lm_head.weight"), files.read("model.embed_tokens.weight")):
         raise config.wrong("tie_word_embeddings", "lm_head.weight differs from the embedding: false would be right")
 
 
 def canonical_names(files: TensorSource) -> dict[str, str]:
-    """Canonical name → name in the files."""
+    """Canonical name → name in the files. Raises CheckpointError where two names mean the same tensor."""
     source: dict[str, str] = {}
     for name in files.entries:
         if (known := source.setdefault(canonical(name), name)) != name:
@@ -184,6 +210,7 @@ def canonical_names(files: TensorSource) -> dict[str, str]:
 
 
 def position_warnings(draft: DraftGeometry, target: TargetGeometry) -> tuple[str, ...]:
+    """Warn where a draft without a window was made for fewer positions than the target."""
     if draft.window is not None or draft.max_positions >= target.max_positions:
         return ()
     return (
@@ -193,6 +220,7 @@ def position_warnings(draft: DraftGeometry, target: TargetGeometry) -> tuple[str
 
 
 def target_warnings(config: Keys, target_sha256: str | None) -> tuple[str, ...]:
+    """Warn where the draft's config names a target with another hash."""
     named = config.part(TRAINED_FOR).text("sha256")
     if target_sha256 is None or named in (None, target_sha256):
         return ()

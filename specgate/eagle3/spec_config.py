@@ -1,7 +1,8 @@
-"""The sizes of a speculative decoder, checked before anything is loaded, and compared between two engines.
+"""The sizes of a speculative decoder: checked before anything is loaded, and compared between two engines.
 
-Names as TensorRT-LLM and TurboMind use them. A chain of K drafts is a tree with one path: K + 1 tokens on the path and
-K + 1 tokens verified per step, the root (the newest committed token) among them, and one non-leaf per layer.
+The names are those of TensorRT-LLM and TurboMind. They describe a tree of draft tokens whose root is the newest
+committed token. A chain of K draft tokens is a tree with a single path: K + 1 tokens on the path, K + 1 tokens verified
+per step, and one node with children at each depth but the last.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ SIZES: Final = ("num_speculative_tokens", "max_path_len", "max_decoding_tokens",
 
 @dataclass(frozen=True, slots=True)
 class SpecConfig:
-    """`num_speculative_tokens` drafts per path at most; `max_path_len` tokens from root to leaf; `max_decoding_tokens`
-    tokens verified per step; `max_non_leaves_per_layer` nodes of one depth that have children; `tp` GPUs per model.
+    """Sizes of one speculative decoder.
+
+    `num_speculative_tokens`: most draft tokens on a path. `max_path_len`: tokens from root to leaf.
+    `max_decoding_tokens`: tokens verified per step, the root included. `max_non_leaves_per_layer`: nodes of one depth
+    that have children. `tp`: GPUs per model.
     """
 
     num_speculative_tokens: int
@@ -32,12 +36,15 @@ class SpecConfig:
 
     @classmethod
     def chain(cls, k: int, *, tp: int = 1) -> SpecConfig:
-        """The config of spec-k as a chain."""
+        """The config of spec-k: a chain of `k` draft tokens."""
         return cls(num_speculative_tokens=k, max_path_len=k + 1, max_decoding_tokens=k + 1, tp=tp)
 
     @classmethod
     def read(cls, values: Mapping[str, object], where: str) -> SpecConfig:
-        """A config of an engine or a file; missing sizes are those of a chain. Raises UsageError for keys and types."""
+        """Read the config of an engine or a file; a missing size gets the value that a chain has.
+
+        Raises UsageError for unknown keys and for values of the wrong type. `where` names the source in the message.
+        """
         problems = list(misread(values))
         if problems:
             raise UsageError(f"{where}: {'; '.join(problems)}", hint=f"known keys: {', '.join(KEYS)}")
@@ -50,7 +57,7 @@ KEYS: Final = tuple(field.name for field in fields(SpecConfig))
 
 
 def misread(values: Mapping[str, object]) -> Iterator[str]:
-    """What keeps `values` from being a SpecConfig at all."""
+    """One sentence for each reason why `values` cannot be read as a SpecConfig."""
     if "num_speculative_tokens" not in values:
         yield "num_speculative_tokens is missing"
     for key, value in values.items():
@@ -71,10 +78,10 @@ def check(
     draft: DraftGeometry | None = None,
     positions: int | None = None,
 ) -> None:
-    """Raise one UsageError that names every rule that `config` breaks.
+    """Check `config` by itself and against the limits of a pair. Raises one UsageError that names every broken rule.
 
-    `positions` is what the longest request needs, drafts included; it is held against `target`, the draft's window
-    against the length of a chain.
+    `positions` is the number of positions that the longest request needs, draft tokens included. It must not exceed
+    `target.max_positions`. The length of the chain must not exceed the draft's attention window.
     """
     broken = [*broken_rules(config), *broken_limits(config, target, draft, positions)]
     if broken:
@@ -82,7 +89,7 @@ def check(
 
 
 def broken_rules(c: SpecConfig) -> Iterator[str]:
-    """Rules that the config breaks on its own."""
+    """One sentence for each rule that the config breaks by itself."""
     if c.method != "eagle3":
         yield f"method = {c.method!r}: 'eagle3' is what the built-in engines speak"
     for key in SIZES:
@@ -104,7 +111,7 @@ def broken_rules(c: SpecConfig) -> Iterator[str]:
 def broken_limits(
     c: SpecConfig, target: TargetGeometry | None, draft: DraftGeometry | None, positions: int | None
 ) -> Iterator[str]:
-    """Limits of the pair that the config or the request goes beyond."""
+    """One sentence for each limit of the pair that the config or the request exceeds."""
     if target is not None and positions is not None and positions > target.max_positions:
         yield f"{positions} positions are needed, the target has {target.max_positions}"
     if draft is not None and draft.window is not None and c.num_speculative_tokens > draft.window:
@@ -115,7 +122,9 @@ def broken_limits(
 
 
 def differences(a: SpecConfig, b: SpecConfig, names: tuple[str, str] = ("a", "b")) -> tuple[str, ...]:
-    """Every field in which the configs of two engines differ, one sentence each; () where they are aligned."""
+    """One sentence for each field in which two configs differ; () where they agree. `names` are those of the two
+    engines.
+    """
     ours, theirs = asdict(a), asdict(b)
     return tuple(
         f"{key}: {names[0]} has {ours[key]}, {names[1]} has {theirs[key]}" for key in KEYS if ours[key] != theirs[key]

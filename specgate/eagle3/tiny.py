@@ -1,6 +1,6 @@
-"""A random target and a random EAGLE-3 draft in the common Hugging Face layout: for tests and smoke runs, in seconds.
+"""A random target and a random EAGLE-3 draft in the common Hugging Face layout, for tests and smoke runs in seconds.
 
-The weights know nothing: acceptance is near zero. What the pair exercises is loading, arithmetic and the whole harness.
+The weights are untrained, so acceptance is near zero. The pair exercises loading, arithmetic and the whole harness.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BOS, EOS = "<|begin|>", "<|end|>"
 BYTES: Final = 256
 SMALLEST_VOCAB: Final = BYTES + 2
 WEIGHT_STD: Final = 0.2
-"""Large enough that logits differ clearly between tokens, so that greedy decoding has no near ties."""
+"""Large enough that the logits of two tokens differ clearly, so that greedy decoding meets no near ties."""
 
 
 def write_random_pair(
@@ -44,7 +44,8 @@ def write_random_pair(
     """Write `folder/target` (with a byte-level `tokenizer.json`) and `folder/draft` in float32; return both paths.
 
     The same arguments give the same bytes. `boundaries` default to 1, layers // 2, layers - 1. The tokenizer knows
-    every byte and two special tokens, so `vocab` ≥ 258; ids above decode to nothing.
+    every byte and two special tokens, so `vocab` must be at least 258; ids above those decode to nothing. Raises
+    ValueError for a vocabulary that is too small.
     """
     if vocab < SMALLEST_VOCAB or not 0 < draft_vocab <= vocab:
         raise ValueError(f"vocab = {vocab}, draft_vocab = {draft_vocab}: needs vocab ≥ {SMALLEST_VOCAB}, draft_vocab")
@@ -89,13 +90,13 @@ def write_draft(folder: Path, g: DraftGeometry, boundaries: Sequence[int], gener
 
 
 def random_tensor(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Norm weights around 1, matrices around 0."""
+    """Norm weights are drawn around 1, matrices around 0."""
     noise = torch.randn(shape, generator=generator)
     return 1 + 0.1 * noise if len(shape) == 1 else WEIGHT_STD * noise
 
 
 def write_tokenizer(folder: Path) -> None:
-    """Byte-level with no merges: token i is the i-th character of the byte alphabet, then begin and end."""
+    """A byte-level tokenizer without merges: ids 0 … 255 are the byte alphabet in order, then come begin and end."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

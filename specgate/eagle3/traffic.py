@@ -1,4 +1,4 @@
-"""What the passes of a pair must move at least, from its geometry: shared by the engines that decode it."""
+"""The least memory traffic of each forward pass of a pair, computed from its geometry. All engines share it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from specgate.eagle3.memory import weight_bytes
 
 
 def pair_traffic(target: TargetGeometry, draft: DraftGeometry | None, dtype: torch.dtype) -> Traffic:
-    """Of a pair whose weights and caches are all in `dtype`."""
+    """Traffic of target and draft in bytes, where all weights and KV caches are stored in `dtype`."""
     return Traffic(target_traffic(target, dtype), draft_traffic(draft, dtype) if draft else None)
 
 
 def target_traffic(g: TargetGeometry, dtype: torch.dtype) -> PassTraffic:
-    """All weights; of the embedding a row per token, but where it is the LM head as well, the whole of it."""
+    """Traffic of one pass of the target.
+
+    A pass reads every weight once. Of the embedding it reads one row per token. Where the embedding is also the LM head
+    (tied), the whole matrix is read anyway and the rows cost nothing more.
+    """
     return PassTraffic(
         weight_bytes=weight_bytes(without(target_tensors(g), *([] if g.tied_embeddings else ["embed_tokens"])), dtype),
         token_bytes=0 if g.tied_embeddings else g.hidden * dtype.itemsize,
@@ -29,7 +33,11 @@ def target_traffic(g: TargetGeometry, dtype: torch.dtype) -> PassTraffic:
 
 
 def draft_traffic(g: DraftGeometry, dtype: torch.dtype) -> DraftTraffic:
-    """The extension reads `fc` and its norms once, and like every step the layer and the small LM head."""
+    """Traffic of the draft: the pass that extends it over the accepted tokens, and a recurrent step.
+
+    Both read the decoder layer and the LM head over the draft vocabulary. Only the extension reads `fc` and the norms
+    in front of it.
+    """
     weights = without(draft_tensors(g, has_d2t=False, has_t2d=False), "embed_tokens", "d2t")
     borrowed = 0 if g.own_lm_head else g.draft_vocab * g.hidden * dtype.itemsize
     extension, step = (
@@ -46,9 +54,10 @@ def draft_traffic(g: DraftGeometry, dtype: torch.dtype) -> DraftTraffic:
 def attention(
     g: TargetGeometry | DraftGeometry, layers: int, window: int | None, dtype: torch.dtype
 ) -> AttentionTraffic:
+    """Traffic of attention: keys and values of one position in one layer take 2 · kv_heads · head_dim elements."""
     return AttentionTraffic(layers, 2 * g.kv_heads * g.head_dim * dtype.itemsize, window)
 
 
 def without(wanted: Mapping[str, Wanted], *modules: str) -> dict[str, Wanted]:
-    """The tensors that belong to none of `modules`."""
+    """The tensors of `wanted` whose dotted names contain none of `modules`."""
     return {name: want for name, want in wanted.items() if not set(modules) & set(name.split("."))}

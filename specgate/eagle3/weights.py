@@ -1,5 +1,7 @@
-"""Named checkpoint tensors, packed the way the forward pass wants them: one product for q, k, v; one for gate and
-up.
+"""Checkpoint tensors packed for the forward pass: one matrix for q, k and v, and one for gate and up.
+
+Shapes: H hidden size of the target, Hd of the draft, N query heads, G key/value heads, D head size, F intermediate
+size, V vocabulary, W draft vocabulary, n auxiliary hidden states.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One decoder layer. `qkv` [(N + 2G)·D, in], `o` [H, N·D], `gate_up` [2F, H], `down` [H, F]; norms [H]."""
+    """One decoder layer: `qkv` [(N + 2G)·D, in], `o` [H, N·D], `gate_up` [2F, H], `down` [H, F], both norms [H]."""
 
     input_norm: Tensor
     qkv: Tensor
@@ -27,7 +29,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class TargetWeights:
-    """`embed` and `lm_head` [V, H] (the same tensor where tied)."""
+    """The target: `embed` and `lm_head` [V, H] (the same tensor where they are tied), final `norm` [H]."""
 
     embed: Tensor
     layers: tuple[LayerWeights, ...]
@@ -37,8 +39,11 @@ class TargetWeights:
 
 @dataclass(frozen=True, slots=True)
 class DraftWeights:
-    """`fc` [Hd, n·H]; `layer.input_norm` norms the embedding, `feature_norm` the feature; `target_ids` [W] are
-    absolute.
+    """The draft: `fc` [Hd, n·H] projects the auxiliary hidden states, `lm_head` is [W, Hd].
+
+    `layer.input_norm` is applied to the embedding and `feature_norm` to the hidden state. `concat_norm` and
+    `chunk_norms` belong to the variants `norm_before_fc` and `fc_norm`. `target_ids` int64 [W] are absolute target
+    token ids.
     """
 
     embed: Tensor
@@ -53,7 +58,10 @@ class DraftWeights:
 
 
 def pack_layer(tensors: MutableMapping[str, Tensor], prefix: str) -> LayerWeights:
-    """Pack the Hugging Face tensors below `prefix`, and take them out of `tensors`: no two copies outlive a layer."""
+    """Pack the Hugging Face tensors whose names start with `prefix`.
+
+    They are removed from `tensors`, so that at most one layer is in memory twice.
+    """
 
     def take(*names: str) -> Tensor:
         found = [tensors.pop(f"{prefix}{name}.weight") for name in names]
@@ -70,7 +78,7 @@ def pack_layer(tensors: MutableMapping[str, Tensor], prefix: str) -> LayerWeight
 
 
 def pack_target(checkpoint: TargetCheckpoint) -> TargetWeights:
-    """Packs the layers' tensors out of the checkpoint, which keeps the others."""
+    """Pack the target. The layers' tensors are removed from the checkpoint, the others stay in it."""
     tensors, geometry = checkpoint.tensors, checkpoint.geometry
     embed = tensors["model.embed_tokens.weight"]
     return TargetWeights(
@@ -82,7 +90,7 @@ def pack_target(checkpoint: TargetCheckpoint) -> TargetWeights:
 
 
 def pack_draft(checkpoint: DraftCheckpoint, target: TargetWeights) -> DraftWeights:
-    """Embedding and LM head come from the target where the draft has none of its own."""
+    """Pack the draft. Where it has no embedding or LM head of its own, it gets the target's."""
     tensors, geometry = checkpoint.tensors, checkpoint.geometry
     rows = torch.arange(geometry.draft_vocab, device=target.embed.device)
     return DraftWeights(

@@ -1,4 +1,4 @@
-"""Safetensors shards of tensors that are read, or made, only when their shard is written."""
+"""Write safetensors shards. Their tensors are read, or generated, only when their shard is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {name: dtype for dtype, name in DTYPE
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor:
-    """What a file's header says of a tensor, and how to get it; `read` gives `shape` and `dtype`, on the CPU."""
+    """A tensor's shape and dtype, and a function that gets it. `read` returns `shape` and `dtype`, on the CPU."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -33,17 +33,18 @@ class LazyTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def to(self, dtype: torch.dtype) -> LazyTensor:
+        """The same tensor, converted to `dtype` when it is read."""
         return LazyTensor(self.shape, dtype, lambda: self.read().to(dtype))
 
 
 def lazy_tensors(source: TensorSource, names: Iterable[str] | None = None) -> dict[str, LazyTensor]:
-    """The tensors `names` of a checkpoint, or all of them."""
+    """The tensors `names` of a checkpoint, or all of them, by name."""
     entries = {name: source.entries[name] for name in names or source.entries}
     return {n: LazyTensor(e.shape, DTYPES[e.dtype], partial(source.read, n)) for n, e in entries.items()}
 
 
 def write_shards(folder: Path, tensors: Mapping[str, LazyTensor]) -> None:
-    """`model.safetensors`, or shards of at most `SHARD_BYTES` with their index; one shard is in memory at a time."""
+    """Write `model.safetensors`, or shards of at most `SHARD_BYTES` with an index. One shard at a time is in memory."""
     from safetensors.torch import save_file
 
     shards = list(shards_of(tensors))
@@ -60,6 +61,7 @@ def write_shards(folder: Path, tensors: Mapping[str, LazyTensor]) -> None:
 
 
 def shards_of(tensors: Mapping[str, LazyTensor]) -> Iterator[list[str]]:
+    """The names of the tensors in each shard."""
     shard, used = list[str](), 0
     for name, tensor in tensors.items():
         if shard and used + tensor.nbytes > SHARD_BYTES:

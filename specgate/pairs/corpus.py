@@ -1,7 +1,7 @@
-"""Text by package: documents of a wheel (read inside the zip) or of an installed package, and the pool of each.
+"""Text by package: the documents of a wheel (read inside the zip) or of an installed package, and their pools.
 
-The pool of a document depends on its package's name and its path alone, not on the version, so a draft is never trained
-on a file that is measured, and no warm-up prompt is cut from a file that measured prompts come from.
+The pool of a document depends only on the package's name and the document's path, not on the version. So a draft is
+never trained on a file that is measured, and warm-up prompts never come from the files of measured prompts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEXT_FILES: Final = ("*.py", "*.rst", "*.md", "*.txt")
 MEASURE_PERCENT: Final = 20
 WARMUP_PERCENT: Final = 10
 SHORTEST_DOCUMENT: Final = 200
-"""Characters; shorter files (empty `__init__.py`, redirects) are no documents."""
+"""Characters. Shorter files (an empty `__init__.py`, redirects) do not count as documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def wheel_corpus(name: str, version: str, wheel: Path, patterns: tuple[str, ...]
 
 
 def installed_corpus(name: str, patterns: tuple[str, ...] = TEXT_FILES) -> Corpus:
-    """The files of an installed distribution. Raises UsageError where there is none of that name."""
+    """The files of an installed distribution. Raises UsageError where none of that name is installed."""
     try:
         distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError as error:
@@ -77,7 +77,7 @@ def installed_corpus(name: str, patterns: tuple[str, ...] = TEXT_FILES) -> Corpu
 
 
 def stdlib_corpus(patterns: tuple[str, ...] = TEXT_FILES) -> Corpus:
-    """The running Python's standard library, as package `python`."""
+    """The standard library of the running Python, under the package name `python`."""
     root = Path(sysconfig.get_path("stdlib"))
     found = (p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
     paths = matching([p for p in found if not p.startswith(("site-packages/", "dist-packages/"))], patterns)
@@ -89,12 +89,12 @@ def matching(paths: list[str], patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def canonical(name: str) -> str:
-    """A package's name as the registry compares it: lower case, runs of `-_.` as one hyphen."""
+    """A package's name in the normal form of registries: lower case, runs of `-_.` as one hyphen."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def documents(corpus: Corpus, *pools: Pool) -> Iterator[Document]:
-    """The documents of `corpus` in path order; of `pools` only, where any are named."""
+    """The documents of `corpus` in path order, limited to `pools` where any are named."""
     for path in corpus.paths:
         if not pools or pool_of(corpus.name, path) in pools:
             document = load(corpus, path)
@@ -103,7 +103,7 @@ def documents(corpus: Corpus, *pools: Pool) -> Iterator[Document]:
 
 
 def load(corpus: Corpus, path: str) -> Document | None:
-    """One document; None where the file is too short or is not UTF-8 text."""
+    """One document. None where the file is too short or is not UTF-8 text."""
     try:
         text = corpus.read(path).decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError:
@@ -116,7 +116,7 @@ def pool(document: Document) -> Pool:
 
 
 def pool_of(name: str, path: str) -> Pool:
-    """A hundred equal shares of the hash space: the first 20 are measured, the next 10 warm up, the rest may train."""
+    """The pool of a document, from a hash of its name: 20 % are measured, 10 % warm up, the rest may be trained on."""
     digest = hashlib.sha256(f"{canonical(name)}/{path}".encode()).digest()
     share = int.from_bytes(digest[:8], "big") * 100 >> 64
     if share < MEASURE_PERCENT:

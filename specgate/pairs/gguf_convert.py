@@ -1,7 +1,7 @@
-"""A llama-architecture GGUF file made into a Hugging Face folder: weights in bfloat16, config, tokenizer.
+"""Convert a llama-architecture GGUF file to a Hugging Face folder: weights in bfloat16, config, tokenizer.
 
-The row order of the query and key projections is that of llama.cpp's converter. Needs neither torch nor transformers;
-both can read the folder.
+The row order of the query and key projections is that of llama.cpp's converter. The conversion needs neither torch nor
+transformers; both can read the folder.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ PER_LAYER: Final = {
 def convert(gguf_file: Path, out: Path) -> None:
     """Write `out/{config,generation_config,tokenizer,tokenizer_config}.json` and `out/model.safetensors`.
 
-    `out` appears whole or not at all; it must not exist yet. Raises CheckpointError for another architecture, tokenizer
-    or rope scaling, and for missing, misshapen, left-over or undecodable tensors.
+    `out` must not exist yet, and appears whole or not at all. Raises CheckpointError for another architecture,
+    tokenizer or RoPE scaling, and for missing, misshapen, left-over or undecodable tensors.
     """
     metadata = Metadata.read(gguf_file)
     sizes = Sizes.from_metadata(metadata)
@@ -58,7 +58,7 @@ def convert(gguf_file: Path, out: Path) -> None:
 
 
 def resolve_tensors(m: Metadata, sizes: Sizes) -> dict[str, ReaderTensor]:
-    """Hugging Face name → GGUF tensor, each found exactly once and of the right shape."""
+    """Hugging Face name → GGUF tensor. Raises CheckpointError unless each is there once and has the right shape."""
     names = dict(OUTER)
     if not sizes.tied:
         names |= UNTIED_HEAD
@@ -100,7 +100,8 @@ def load(m: Metadata, sizes: Sizes, name: str, tensor: ReaderTensor) -> NDArray[
 def half_split_rows(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     """Undo llama.cpp's row order of a `[heads * head_dim, hidden]` projection.
 
-    llama.cpp rotates neighbouring rows (2i, 2i + 1) of a head together, Hugging Face rows (i, i + head_dim / 2).
+    llama.cpp rotates neighbouring rows (2i, 2i + 1) of a head together. Hugging Face rotates rows (i, i + head_dim /
+    2).
     """
     rows, columns = weight.shape
     pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
@@ -108,7 +109,7 @@ def half_split_rows(weight: NDArray[np.float32], heads: int) -> NDArray[np.float
 
 
 def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Finite float32 values rounded to bfloat16, nearest with ties to even, as bit patterns."""
+    """Finite float32 values rounded to bfloat16, to nearest with ties to even, as bit patterns."""
     import numpy as np
 
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
@@ -119,8 +120,8 @@ def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 def write_safetensors(file: Path, m: Metadata, sizes: Sizes, tensors: Mapping[str, ReaderTensor]) -> None:
     """Stream `tensors` into one file, one tensor in memory at a time.
 
-    Written by hand because numpy, and with it `safetensors.numpy`, has no bfloat16. Layout: the header's length as
-    8 bytes little-endian, the JSON header padded with spaces to a multiple of 8, then the data without gaps.
+    Written by hand because numpy, and with it `safetensors.numpy`, has no bfloat16. The file holds the header's length
+    (8 bytes, little-endian), the JSON header padded with spaces to a multiple of 8, and the data without gaps.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     for name, start, end in extents(tensors, sizes):
@@ -135,7 +136,7 @@ def write_safetensors(file: Path, m: Metadata, sizes: Sizes, tensors: Mapping[st
 
 
 def extents(names: Iterable[str], sizes: Sizes) -> Iterator[tuple[str, int, int]]:
-    """(name, first byte, byte past the last) of every tensor in the data section."""
+    """(name, first byte, byte after the last) of every tensor in the data section."""
     start = 0
     for name in names:
         end = start + 2 * math.prod(sizes.shape(name))

@@ -1,4 +1,4 @@
-"""What the metadata of a llama-architecture GGUF file says: keys, sizes, shapes.
+"""The metadata of a llama-architecture GGUF file: keys, sizes, shapes.
 
 Source: the GGUF specification (metadata keys, tensor names).
 """
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from gguf import GGUFReader
 
 HEAD: Final = "output.weight"
-"""Absent where the embedding serves as the head."""
+"""The LM head's tensor. It is absent where the embedding serves as the head."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """The key-value section of a GGUF file, with errors that name file and key."""
+    """The key-value section of a GGUF file. Errors name file and key."""
 
     file: Path
     reader: GGUFReader
@@ -52,7 +52,10 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a llama decoder is made of; `rope_theta` and `rms_eps` as the shortest decimals of their float32 values."""
+    """The sizes of a llama decoder.
+
+    `rope_theta` and `rms_eps` are the shortest decimals that round to the stored float32 values.
+    """
 
     layers: int
     hidden: int
@@ -107,7 +110,7 @@ class Sizes:
 
 
 def shortest_float32(value: float) -> float:
-    """0.00001 for the float32 that is stored nearest to it."""
+    """The shortest decimal that rounds to the float32 `value`, e.g. 0.00001 for 9.999999747378752e-06."""
     import numpy as np
 
     return float(str(np.float32(value)))

@@ -29,7 +29,11 @@ def tokenizer_config(m: Metadata, sizes: Sizes) -> dict[str, object]:
 
 
 def write_tokenizer(file: Path, m: Metadata) -> None:
-    """Byte-level BPE as llama.cpp's pre-tokenizer `smollm`: every digit alone, then GPT-2's pattern; nothing added."""
+    """Write byte-level BPE as llama.cpp's pre-tokenizer `smollm` does it.
+
+    Every digit stands alone, then GPT-2's pattern splits the text, and no special token is added. Raises
+    CheckpointError for any other tokenizer.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     m.require_one_of("tokenizer.ggml.model", ("gpt2",))

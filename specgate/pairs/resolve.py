@@ -1,4 +1,4 @@
-"""Which pair is meant: the demo pair, a planted pair that ships with specgate, or folders on disk."""
+"""Find the pair that is meant: the demo pair, a planted pair that ships with specgate, or folders on disk."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from specgate.errors import UsageError
 from specgate.pairs.demo import DEMO, demo_pair, demo_target
 
 SHIPPED: Final = Path(__file__).resolve().parent / "planted"
-"""Planted pairs by name: configs and calibrations; the weights are made when they are loaded."""
+"""Planted pairs by name. They consist of configs and calibrations; their weights are generated when loaded."""
 
 
 def resolve_pair(pair: str | None, target: Path | None, draft: Path | None) -> PairRef:
-    """The pair that a scenario (`pair`: a name) or the command line (`pair`: a name, or a folder with `target` and
-    `draft` in it; or `target` and `draft`: folders, which win) asks for.
+    """The pair that a scenario or a command line asks for.
 
-    A draft alone is taken for the demo target. Raises UsageError for an unknown name or folder, EnvironmentRefused
-    where the demo target has not been fetched.
+    `pair` is the name of a shipped pair, or a folder that holds a `target` and a `draft`. `target` and `draft` are
+    folders and win over `pair`. A draft alone is taken for a draft of the demo target.
+
+    Raises UsageError for an unknown name or folder, EnvironmentRefused where the demo target has not been fetched.
     """
     if target is not None:
         if draft is None:
@@ -43,7 +44,7 @@ def resolve_pair(pair: str | None, target: Path | None, draft: Path | None) -> P
 
 
 def refuse_two_names(pair: str | None, target: Path | None, draft: Path | None) -> None:
-    """Raise UsageError where a command line says twice which pair it means."""
+    """Raise UsageError where a command line names its pair in two ways."""
     if pair is not None and (target is not None or draft is not None):
         raise UsageError("--pair together with --target or --draft", hint="name the pair in one way")
 
@@ -53,13 +54,14 @@ def shipped_names() -> tuple[str, ...]:
 
 
 def of_folders(name: str, target: Path, draft: Path) -> PairRef:
+    """The pair in two folders. It counts as planted where the draft's config says so."""
     planted = PLANTED in read_config(draft)
     source: AcceptanceSource = "planted" if planted else "real"
     return PairRef(name, target, draft, source)
 
 
 def checkpoint(option: str, folder: Path) -> Path:
-    """`folder`, absolute, once it has been seen to hold a Hugging Face checkpoint."""
+    """`folder` as an absolute path. Raises UsageError where it holds no Hugging Face checkpoint."""
     if not folder.is_dir():
         raise UsageError(f"{option} {folder}: no such folder", hint="it must be a Hugging Face folder with config.json")
     if not (folder / "config.json").is_file():
@@ -68,7 +70,7 @@ def checkpoint(option: str, folder: Path) -> Path:
 
 
 def target_limits(pair: PairRef, rope: Mapping[str, float | str] | None) -> tuple[int, int]:
-    """(positions that the target allows under the RoPE override `rope`, its vocabulary).
+    """(positions that the target allows under the RoPE override `rope`, size of its vocabulary).
 
     Raises CheckpointError for a bad config.
     """

@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all."""
+"""Write a folder so that it appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 
 @contextmanager
 def appearing(out: Path) -> Iterator[Path]:
-    """A scratch folder beside `out` that takes its place at the end; after an error nothing of it is left.
+    """Yield a scratch folder beside `out`, which takes the place of `out` at the end.
 
-    What was at `out` before is gone then, and only then.
+    After an error the scratch folder is removed and `out` is as it was before. After success, what was at `out` is
+    gone.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))

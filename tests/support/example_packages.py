@@ -30,7 +30,7 @@ def install(work: Path) -> Path:
     sources = [shutil.copytree(folder, work / "sources" / folder.name) for folder in FOLDERS]
     options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
     target = work / "installed"
-    command = [sys.executable, "-m", "pip", "install", *options, "--target", target, *sources]
+    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), *map(str, sources)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return target

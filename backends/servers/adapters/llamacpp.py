@@ -1,4 +1,4 @@
-"""llama.cpp: `llama-server` on GGUF files, counters per position in /metrics, synthetic acceptance."""
+"""llama.cpp: `llama-server` on GGUF files, counters per position in /metrics, forced acceptance ("synthetic")."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
 
 CACHE_TYPES: Final = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
-"""A scenario's dtype, in the names that the flags for the cache have."""
+"""A scenario's dtype → its name in the flags for the KV cache."""
 LOOKUP: Final = 4
-"""Length of the n-grams that are looked up, as for vLLM."""
+"""Length of the n-grams that are looked up, the same as for vLLM."""
 
 
 class LlamaCpp:
@@ -46,9 +46,10 @@ class LlamaCpp:
     )
 
     def command(self, launch: Launch) -> Command:
-        """The context is shared out among the slots; caches get the scenario's dtype, weights have their file's.
+        """The KV cache gets the scenario's dtype; the weights have that of their file.
 
-        Without `--cache-ram 0` the server copies the last request's cache away before it begins the next one.
+        `-c` is the total context of all slots. Without `--cache-ram 0` the server would copy the last request's cache
+        away before it begins the next one.
         """
         batch, cache = launch.max_batch, CACHE_TYPES[launch.dtype]
         argv = [
@@ -62,14 +63,14 @@ class LlamaCpp:
         return Command((*argv, *launch.options.args_of(launch.role)))
 
     def speculation(self, launch: Launch) -> list[str]:
-        """Drafts of any probability are proposed, so that chains are whole.
+        """Flags for drafting. `p-min 0` proposes draft tokens of any probability, so that all chains are whole.
 
-        Sampled by the backend, as is the default, drafts of requests that run side by side are mixed up (b11434): half
-        of them are lost.
+        With backend sampling, which is the default, draft tokens of simultaneous requests are mixed up (b11434), and
+        half of them are lost.
         """
         k = str(launch.role.k)
         if launch.options.drafter == "ngram":
-            # A chain shorter than the n-gram that was looked up is never proposed.
+            # A chain that is shorter than the n-gram looked up is never proposed.
             lookup = str(min(LOOKUP, launch.role.k))
             argv = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", lookup]
             argv += ["--spec-ngram-simple-size-m", k]
@@ -79,7 +80,7 @@ class LlamaCpp:
                 "-md", draft, "--spec-type", "draft-eagle3", "--spec-draft-n-max", k, "--spec-draft-p-min", "0",
                 "--spec-draft-type-k", cache, "--spec-draft-type-v", cache, "--no-spec-draft-backend-sampling",
             ]  # fmt: skip
-        if launch.options.force_al is not None:  # in llama.cpp's unit: bonus token included
+        if launch.options.force_al is not None:  # llama.cpp's length includes the bonus token
             argv += ["--spec-synth-len", f"{launch.options.force_al:g}"]
         return argv
 
@@ -87,7 +88,7 @@ class LlamaCpp:
         return str(client.json("/props")["build_info"])
 
     def forget(self, client: Client) -> None:
-        """Every request says cache_prompt: false."""
+        """Nothing to do: every request says cache_prompt: false."""
 
     def request(self, ask: Ask) -> tuple[str, Json]:
         return "/completion", {
@@ -103,7 +104,7 @@ class LlamaCpp:
         }
 
     def read(self, event: Json, seen: int) -> Chunk:
-        """The last event repeats no tokens; `timings` count all of the request's."""
+        """The last event repeats no tokens. Its `timings` cover the whole request."""
         if not event["stop"]:
             return Chunk(tokens=integers(event, "tokens"), top=top_of(event))
         timings = part(event, "timings")
@@ -121,12 +122,13 @@ class LlamaCpp:
         )
 
     def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
-        """Baked in when the draft is converted, by the converter's reading of the config."""
+        """Fixed when the draft was converted to GGUF, by the converter's reading of the config."""
         found = resolve_boundaries(draft, target_layers)
         return AuxiliaryLayers(found.boundaries, f"{found.rule}, if the converter to GGUF read it so")
 
 
 def top_of(event: Json) -> tuple[float, ...]:
+    """The log-probabilities of the most likely first tokens."""
     found = event.get("completion_probabilities")
     if not isinstance(found, list) or not found:
         return ()

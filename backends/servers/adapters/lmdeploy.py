@@ -61,7 +61,7 @@ class Lmdeploy:
         return "not told over HTTP"
 
     def forget(self, client: Client) -> None:
-        """There is no way to ask it over HTTP; its prefix cache is off unless it was switched on."""
+        """Not possible over HTTP. The prefix cache is off unless someone switched it on."""
 
     def request(self, ask: Ask) -> tuple[str, Json]:
         prompt = {"prompt": ask.prompt} if isinstance(ask.prompt, str) else {"input_ids": list(ask.prompt)}

@@ -1,4 +1,4 @@
-"""The OpenAI completions format, as vLLM and TensorRT-LLM speak it."""
+"""The OpenAI completions format, as used by vLLM and TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def body(ask: Ask, **extra: object) -> Json:
 
 
 def read(event: Json, seen: int) -> Chunk:
-    """One chunk: a choice with `token_ids`, or the usage record that ends the stream."""
+    """One event of the stream: a choice with `token_ids`, or the usage record at the end."""
     choices = event["choices"]
     if not isinstance(choices, list) or len(choices) > 1:
         raise TypeError("choices must be a list of one")
@@ -56,9 +56,9 @@ def top_of(logprobs: object) -> tuple[float, ...]:
 
 
 def served_model(client: Client, wanted: str | None) -> str:
-    """The model of a server, by the list that all of these engines have.
+    """The name of the server's model, from the list that all of these engines provide.
 
-    Raises BackendError where it is not the one `wanted`, or none is named and there are several.
+    Raises BackendError where `wanted` is not served, or where nothing is wanted and several models are.
     """
     answer = client.json("/v1/models")
     try:

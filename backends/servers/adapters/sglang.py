@@ -1,4 +1,4 @@
-"""SGLang: `sglang.launch_server`, acceptance in the `meta_info` of every answer, a simulated acceptance length."""
+"""SGLang: `sglang.launch_server`, acceptance in the `meta_info` of every answer, forced acceptance ("simulated")."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Sglang:
         return Command((*argv, *launch.options.args_of(launch.role)), {"HF_HUB_OFFLINE": "1", **self.forcing(launch)})
 
     def speculation(self, launch: Launch) -> list[str]:
-        """A chain of k: k steps, one candidate each, k + 1 tokens verified."""
+        """Flags for a chain of k draft tokens: k steps, one candidate each, k + 1 tokens verified."""
         k = launch.role.k
         if launch.options.drafter == "ngram":
             return ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", str(k + 1)]
@@ -71,7 +71,10 @@ class Sglang:
         ]  # fmt: skip
 
     def forcing(self, launch: Launch) -> Mapping[str, str]:
-        """In SGLang's unit: bonus token included. The drafted token is emitted, so that the text stays diverse."""
+        """Environment that forces acceptance. SGLang's length includes the bonus token.
+
+        Draft tokens are emitted as they are, so that the text stays diverse.
+        """
         if launch.options.force_al is None or not launch.role.speculative:
             return {}
         return {
@@ -98,7 +101,10 @@ class Sglang:
         return "/generate", {**prompt, "sampling_params": sampling, "stream": True, **top}
 
     def read(self, event: Json, seen: int) -> Chunk:
-        """`output_ids` are all tokens so far or, with incremental streaming, the new ones: their number tells."""
+        """One event. Its `output_ids` are all tokens so far or, with incremental streaming, only the new ones.
+
+        Their number, beside `completion_tokens`, tells which.
+        """
         meta = part(event, "meta_info")
         ids, total = integers(event, "output_ids"), integer(meta, "completion_tokens")
         if len(ids) not in (total, total - seen):
@@ -126,14 +132,14 @@ class Sglang:
 
 
 def counts_of(meta: Mapping[str, object]) -> SpecCounts:
-    """What the engine counted of one answer, the prefill token and the trimmed end apart."""
+    """What the engine counted for one answer, without the prefill token and without tokens cut off at the end."""
     steps, accepted = integer(meta, "spec_verify_ct"), integer(meta, "spec_num_correct_drafts")
     hist = integers(meta, "spec_correct_drafts_histogram")
     return SpecCounts(steps, integer(meta, "spec_num_proposed_drafts"), accepted, hist)
 
 
 def top_of(positions: object) -> tuple[float, ...]:
-    """The log-probabilities of the candidates for the first token: [[log-probability, id, text], …] per token."""
+    """The log-probabilities of the candidates for the first token, from [[log-probability, id, text], …] per token."""
     if not isinstance(positions, list) or not positions or not positions[0]:
         return ()
     return tuple(float(entry[0]) for entry in positions[0])

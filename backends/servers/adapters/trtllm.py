@@ -1,4 +1,4 @@
-"""TensorRT-LLM: `trtllm-serve`, counts per iteration in the JSON of /metrics, a forced number of accepted tokens."""
+"""TensorRT-LLM: `trtllm-serve`, counts per iteration in the JSON of /metrics, forced acceptance."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Trtllm:
             "--config", str(file),
         ]  # fmt: skip
         env = {"HF_HUB_OFFLINE": "1"}
-        if launch.options.force_al is not None and launch.role.speculative:  # in its unit: without the bonus token
+        if launch.options.force_al is not None and launch.role.speculative:  # its length excludes the bonus token
             env["TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS"] = f"{launch.options.force_al - 1:g}"
         return Command((*argv, *launch.options.args_of(launch.role)), env)
 
@@ -80,7 +80,7 @@ class Trtllm:
         return str(client.json("/version")["version"])
 
     def forget(self, client: Client) -> None:
-        """There is no way to ask it over HTTP; cache hits are counted where the usage record says so."""
+        """Not possible over HTTP. Cache hits are counted where the usage record reports them."""
 
     def request(self, ask: Ask) -> tuple[str, Json]:
         return openai.PATH, openai.body(ask, detokenize=False)
@@ -96,7 +96,10 @@ class Trtllm:
 
 
 class IterationMeter:
-    """Sums the statistics of every iteration. Who reads them consumes them, so nobody else may."""
+    """Sums the statistics of every iteration.
+
+    Reading them consumes them, so nobody else may read them.
+    """
 
     def __init__(self) -> None:
         self.spec = NOTHING
@@ -119,7 +122,7 @@ class IterationMeter:
 
 
 def counts_of(iteration: Mapping[str, object]) -> SpecCounts:
-    """No histogram: the engine counts no positions."""
+    """The counts of one iteration. There is no histogram, because the engine does not count by position."""
     if not iteration.get("specDecodingStats"):
         return NOTHING
     stats = part(iteration, "specDecodingStats")

@@ -1,4 +1,4 @@
-"""vLLM: `vllm serve`, counters per position in /metrics, synthetic acceptance."""
+"""vLLM: `vllm serve`, counters per position in /metrics, forced acceptance ("synthetic")."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Vllm:
             config |= {"method": "ngram", **LOOKUP}
         else:
             config |= {"method": "eagle3", "model": str(launch.draft)}
-        if launch.options.force_al is not None:  # in vLLM's unit: bonus token included
+        if launch.options.force_al is not None:  # vLLM's length includes the bonus token
             forced = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": launch.options.force_al}
             config |= forced
         return config
@@ -87,12 +87,15 @@ class Vllm:
         return str(client.json("/version")["version"])
 
     def forget(self, client: Client) -> None:
-        """Only a server in development mode has the path. Hits are counted in any case, where it tells of them."""
+        """Reset the prefix cache. Only a server in development mode has this path.
+
+        Cache hits are counted in any case, where the server reports them.
+        """
         client.text("/reset_prefix_cache", method="POST", may_be_missing=True)
 
     def request(self, ask: Ask) -> tuple[str, Json]:
         ids: dict[str, object] = {"return_token_ids": True}
-        if ask.top:  # else two tokens of the same text would be one key
+        if ask.top:  # otherwise two tokens with the same text would share a key
             ids["return_tokens_as_token_ids"] = True
         return openai.PATH, openai.body(ask, **ids)
 

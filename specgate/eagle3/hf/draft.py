@@ -1,7 +1,8 @@
-"""An EAGLE-3 draft's Hugging Face config → `DraftGeometry`, for the layouts that trainers write, or a refusal.
+"""Translate an EAGLE-3 draft's Hugging Face config into `DraftGeometry`, or refuse it and say why.
 
-EAGLE, SpecForge and ModelOpt write one flat config; speculators nests the layer under `transformer_layer_config`. The
-draft's rotary embedding is what the draft's config says, never the target's: drafts are trained with their own.
+EAGLE, SpecForge and ModelOpt write one flat config. speculators nests the keys of the decoder layer under
+`transformer_layer_config`. The draft's RoPE is read from the draft's own config and never taken from the target: drafts
+are trained with their own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RENAMED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DraftKeys:
-    """Where a config says what: `head` holds the keys of the draft, `layer` those of its decoder layer."""
+    """Where to look keys up: `head` for keys of the draft as a whole, `layer` for those of its decoder layer."""
 
     head: Keys
     layer: Keys
@@ -43,7 +44,9 @@ class DraftKeys:
         return cls(config, config.part("transformer_layer_config"), True)
 
     def switch(self, key: str) -> bool:
-        """A flag at the top level or under `eagle_config`; false where neither has it."""
+        """A flag at the top level or under `eagle_config`; false where neither has it. Raises CheckpointError if they
+        differ.
+        """
         nested = self.head.part("eagle_config")
         if key in self.head and key in nested and self.head.values[key] != nested.values[key]:
             raise nested.wrong(key, f"the top level says {self.head.values[key]}: keep one of the two")
@@ -51,7 +54,7 @@ class DraftKeys:
 
 
 def canonical(name: str) -> str:
-    """A draft tensor's name in the layout of the EAGLE authors: `midlayer.*` for `layers.0.*`, and so on."""
+    """A draft tensor's name in the layout of the EAGLE authors, e.g. `midlayer.*` for `layers.0.*`."""
     for pattern, replacement in RENAMED:
         if pattern.fullmatch(name):
             return pattern.sub(replacement, name)
@@ -61,10 +64,12 @@ def canonical(name: str) -> str:
 def draft_geometry(
     config: Keys, target: TargetGeometry, tensors: Collection[str], capture_override: Sequence[int] | None = None
 ) -> tuple[DraftGeometry, AuxiliaryLayers]:
-    """Sizes and switches of a draft of `target`, and the residual streams that it reads.
+    """Sizes and switches of a draft of `target`, and the auxiliary hidden-state layers that it reads.
 
-    `tensors` are the canonical names in its weight files: they tell whether embedding and LM head are the draft's own.
-    Raises CheckpointError for another target's draft and, with the reason, for variants that are not supported.
+    `tensors` are the canonical names in its weight files. They tell whether the draft has its own embedding and LM
+    head. `capture_override` replaces the boundaries that follow from the config.
+
+    Raises CheckpointError for a draft of another target and, with the reason, for variants that are not supported.
     """
     keys = DraftKeys.of(config)
     refuse_unsupported(keys, tensors)
@@ -105,6 +110,7 @@ def draft_geometry(
 
 
 def refuse_unsupported(keys: DraftKeys, tensors: Collection[str]) -> None:
+    """Raise CheckpointError for a draft whose arithmetic the engines do not implement."""
     head, layer, nested = keys.head, keys.layer, keys.head.part("eagle_config")
     if keys.speculators and "norm_before_residual" not in head:
         raise head.wrong("norm_before_residual", "write it down: missing, speculators means false and vLLM true")
@@ -129,7 +135,7 @@ def refuse_unsupported(keys: DraftKeys, tensors: Collection[str]) -> None:
 
 
 def refuse_other_target(keys: DraftKeys, target: TargetGeometry) -> None:
-    """Raise, with everything that does not match, where the draft was made for another target."""
+    """Raise CheckpointError where the draft was made for another target; the message lists everything that differs."""
     head, layer, note = keys.head, keys.layer, keys.head.part(TRAINED_FOR)
     hidden_key = "target_hidden_size" if "target_hidden_size" in head else "hidden_size"
     said = {
@@ -155,12 +161,14 @@ def named_target(keys: DraftKeys) -> str | None:
 
 
 def trained_for_keys(name: str, target: TargetGeometry, sha256: str) -> Mapping[str, object]:
-    """What a draft's config should say of its target, so that another one is recognised. Other engines ignore it."""
+    """The section of a draft's config that identifies its target: name, number of layers, SHA-256. Other engines ignore
+    it.
+    """
     return {TRAINED_FOR: {"name": name, "num_hidden_layers": target.layers, "sha256": sha256}}
 
 
 def window_of(layer: Keys) -> int | None:
-    """Positions that the draft's attention sees, its own included; None is all of them."""
+    """Positions that the draft's attention sees, the query's own included; None means all of them."""
     types = layer.values.get("layer_types")
     if types is not None and types not in (["full_attention"], ["sliding_attention"]):
         raise layer.wrong("layer_types", "one of full_attention and sliding_attention, for the one layer")

@@ -1,4 +1,7 @@
-"""A Hugging Face `config.json` read strictly: errors name the file, the key, the value and what would be right."""
+"""Strict reading of a Hugging Face `config.json`.
+
+Every error names the file, the key, the value, and what would be right.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from typing import Final, TypeGuard
 from specgate.errors import CheckpointError
 
 PLANTED: Final = "planted"
-"""The section of a planted pair's configs that says how its weights are made. Other engines ignore it."""
+"""The section of a planted pair's configs that says how its weights are generated. Other engines ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """One JSON object of `file`; `section` is its dotted path inside the file. A null counts as an absent key."""
+    """One JSON object of `file`. `section` is its dotted path inside the file. A null counts as an absent key."""
 
     file: Path
     values: Mapping[str, object]
@@ -27,20 +30,21 @@ class Keys:
         return self.values.get(key) is not None
 
     def path(self, key: str) -> str:
+        """The dotted path of `key` inside the file."""
         return f"{self.section}.{key}" if self.section else key
 
     def wrong(self, key: str, right: str) -> CheckpointError:
-        """The error to raise about `key`; `right` says what would be right."""
+        """The error to raise about `key`. `right` says what would be right."""
         said = f"= {json.dumps(self.values[key])}" if key in self.values else "is missing"
         return CheckpointError(f"{self.file}: {self.path(key)} {said}", hint=right)
 
     def refuse(self, key: str, harmless: object, reason: str) -> None:
-        """Raise with `reason` where `key` says anything but `harmless`."""
+        """Raise CheckpointError with `reason` where `key` is present and its value is not `harmless`."""
         if key in self and self.values[key] != harmless:
             raise self.wrong(key, reason)
 
     def count(self, key: str, default: int | None = None) -> int:
-        """A positive integer; required where there is no default."""
+        """A positive integer. Required where there is no default."""
         value = self.values.get(key)
         if value is None and default is not None:
             return default
@@ -52,7 +56,7 @@ class Keys:
         return self.count(key) if key in self else None
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A positive finite number; required where there is no default."""
+        """A positive finite number. Required where there is no default."""
         value = self.values.get(key)
         if value is None and default is not None:
             return default
@@ -78,7 +82,7 @@ class Keys:
         return value
 
     def ids(self, key: str) -> tuple[int, ...]:
-        """A list of non-negative integers, or one of them; () where the key is absent."""
+        """A list of non-negative integers, or a single one; () where the key is absent."""
         value = self.values.get(key)
         if value is None:
             return ()

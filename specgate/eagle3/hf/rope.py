@@ -1,4 +1,4 @@
-"""Rotary position embedding as Hugging Face configs spell it, old (`rope_scaling`) and new (`rope_parameters`)."""
+"""Rotary position embedding in Hugging Face configs: the older `rope_scaling` and the newer `rope_parameters`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specgate.eagle3.hf.keys import Keys
 
 Kind = Literal["default", "linear", "llama3", "yarn"]
 DEFAULT_BASE: Final = 10000.0
-"""What `LlamaConfig` means by a missing `rope_theta`; the drafts of the EAGLE authors rely on it."""
+"""The base where `rope_theta` is missing, as in `LlamaConfig`. The drafts of the EAGLE authors rely on it."""
 
 COMMON_KEYS: Final = {
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings", "finetuned",
@@ -24,10 +24,10 @@ KEYS_OF_KIND: Final[Mapping[Kind, set[str]]] = {
 
 
 def rope_of(config: Keys, head_dim: int) -> tuple[RopeSpec, int]:
-    """The rotary embedding of `config`, and the positions it serves.
+    """(the RoPE of `config`, the number of positions it serves).
 
-    A YaRN config may state its positions before or after scaling: the larger of `max_position_embeddings` and
-    original × factor counts. All other kinds are obeyed as written.
+    A YaRN config may state its positions before or after scaling, so the larger of `max_position_embeddings` and
+    original × factor counts. For the other kinds, `max_position_embeddings` counts as written.
     """
     stated = config.count("max_position_embeddings")
     section = scaling_section(config)
@@ -39,7 +39,7 @@ def rope_of(config: Keys, head_dim: int) -> tuple[RopeSpec, int]:
 
 
 def override(spec: RopeSpec, positions: int, keys: Keys) -> tuple[RopeSpec, int]:
-    """Replace a checkpoint's scaling by a user's `keys` (Hugging Face spelling); positions = original × factor.
+    """Replace a checkpoint's RoPE scaling by a user's `keys` (Hugging Face spelling); positions = original × factor.
 
     Base and original positions stay the checkpoint's where `keys` does not name them.
     """
@@ -49,6 +49,7 @@ def override(spec: RopeSpec, positions: int, keys: Keys) -> tuple[RopeSpec, int]
 
 
 def scaling_section(config: Keys) -> Keys:
+    """The config's section on scaling. Raises CheckpointError where both spellings are there and differ."""
     old, new = config.part("rope_scaling"), config.part("rope_parameters")
     if old.values and new.values and old.values != new.values:
         raise config.wrong("rope_scaling", "rope_parameters says something else: keep one of the two")
@@ -56,6 +57,7 @@ def scaling_section(config: Keys) -> Keys:
 
 
 def parse(section: Keys, base: float, head_dim: int, original: int, positions: int) -> RopeSpec:
+    """The RoPE that `section` describes. Raises CheckpointError for keys that its kind does not know."""
     kind = kind_of(section)
     unknown = sorted(k for k in section.values if k in section and k not in COMMON_KEYS | KEYS_OF_KIND[kind])
     if unknown:
@@ -91,6 +93,7 @@ def kind_of(section: Keys) -> Kind:
 
 
 def factor_of(section: Keys, kind: Kind, original: int, positions: int) -> float:
+    """The scaling factor. YaRN may leave it out: then it is positions / original."""
     if kind == "default":
         return 1.0
     if kind == "yarn" and "factor" not in section and positions > original:

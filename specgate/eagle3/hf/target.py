@@ -1,4 +1,4 @@
-"""A target's Hugging Face config → `TargetGeometry`, or a refusal that says why."""
+"""Translate a target's Hugging Face config into `TargetGeometry`, or refuse it and say why."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from specgate.eagle3.hf.keys import Keys
 from specgate.eagle3.hf.rope import override, rope_of
 
 ARCHITECTURES: Final = ("LlamaForCausalLM", "MistralForCausalLM")
-"""Decoders with the same arithmetic: pre-norm, rotary attention over grouped heads, SwiGLU, no biases."""
+"""Architectures with the same arithmetic: pre-norm, rotary attention over grouped heads, SwiGLU, no biases."""
 
 
 def target_geometry(config: Keys, rope: Mapping[str, float | str] | None = None) -> TargetGeometry:
-    """Sizes and switches of the target; `rope` replaces its scaling. Raises CheckpointError."""
+    """Sizes and switches of the target. `rope` (Hugging Face keys) replaces the config's RoPE scaling.
+
+    Raises CheckpointError for a config that is incomplete, contradictory or of an unsupported model.
+    """
     refuse_unsupported(config)
     heads, kv_heads, head_dim = attention_sizes(config)
     spec, positions = rope_of(config, head_dim)
@@ -39,7 +42,7 @@ def target_geometry(config: Keys, rope: Mapping[str, float | str] | None = None)
 
 
 def with_generation_eos(geometry: TargetGeometry, generation: Keys) -> TargetGeometry:
-    """Add the end-of-sequence ids of `generation_config.json`: what `generate` and the serving engines stop at."""
+    """Add the end-of-sequence ids of `generation_config.json`: `generate` and the serving engines stop at these."""
     extra = generation.ids("eos_token_id")
     if any(i >= geometry.vocab for i in extra):
         raise generation.wrong("eos_token_id", f"token ids must be below the vocabulary of {geometry.vocab}")
@@ -47,6 +50,7 @@ def with_generation_eos(geometry: TargetGeometry, generation: Keys) -> TargetGeo
 
 
 def refuse_unsupported(config: Keys) -> None:
+    """Raise CheckpointError for a target whose arithmetic the engines do not implement."""
     names = config.values.get("architectures")
     if not isinstance(names, list) or not any(name in ARCHITECTURES for name in names):
         raise config.wrong("architectures", f"supported targets: {', '.join(ARCHITECTURES)}")
@@ -59,7 +63,7 @@ def refuse_unsupported(config: Keys) -> None:
 
 
 def attention_sizes(config: Keys) -> tuple[int, int, int]:
-    """Query heads, key/value heads, head size (hidden / heads where the config names none)."""
+    """(query heads, key/value heads, head size); the head size is hidden / heads where the config states none."""
     heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
     kv_heads = config.count("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -73,6 +77,7 @@ def attention_sizes(config: Keys) -> tuple[int, int, int]:
 
 
 def token_ids(config: Keys, key: str) -> tuple[int, ...]:
+    """The token ids below `key`, all inside the vocabulary."""
     ids, vocab = config.ids(key), config.count("vocab_size")
     if any(i >= vocab for i in ids):
         raise config.wrong(key, f"token ids must be below vocab_size = {vocab}")

@@ -1,4 +1,4 @@
-"""Geometry → Hugging Face `config.json`: the inverse of `target.py`, `draft.py` and `rope.py`."""
+"""Write geometry as Hugging Face `config.json`: the inverse of `hf/target.py`, `hf/draft.py` and `hf/rope.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
 
 
 def target_config(g: TargetGeometry, dtype: str) -> dict[str, object]:
-    """Keys of a Llama target; `dtype` as torch spells it, e.g. "bfloat16"."""
+    """Config keys of a Llama target. `dtype` is spelled as in torch, e.g. "bfloat16"."""
     return {
         "architectures": ["LlamaForCausalLM"],
         **layer_config(g, dtype),
@@ -25,7 +25,7 @@ def target_config(g: TargetGeometry, dtype: str) -> dict[str, object]:
 
 
 def draft_config(g: DraftGeometry, boundaries: Sequence[int], dtype: str) -> dict[str, object]:
-    """Keys of an EAGLE-3 draft in the common layout, the captured layers in both conventions."""
+    """Config keys of an EAGLE-3 draft in the flat layout. The auxiliary layers are written in both conventions."""
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         **draft_layer_config(g, dtype),
@@ -38,7 +38,7 @@ def draft_config(g: DraftGeometry, boundaries: Sequence[int], dtype: str) -> dic
 
 
 def draft_layer_config(g: DraftGeometry, dtype: str) -> dict[str, object]:
-    """Keys of the draft's one decoder layer: speculators keeps them apart from the others."""
+    """Config keys of the draft's one decoder layer. speculators stores these in a section of their own."""
     return {
         **layer_config(g, dtype),
         "num_hidden_layers": 1,
@@ -48,7 +48,7 @@ def draft_layer_config(g: DraftGeometry, dtype: str) -> dict[str, object]:
 
 
 def switches(g: DraftGeometry) -> dict[str, bool]:
-    """What newer drafts do differently; every one of them false is the layout of the EAGLE authors."""
+    """The variants of newer drafts. With all of them false, the draft has the layout of the EAGLE authors."""
     return {
         "norm_before_residual": g.norm_before_residual,
         "norm_before_fc": g.norm_before_fc,
@@ -77,7 +77,7 @@ def layer_config(g: TargetGeometry | DraftGeometry, dtype: str) -> dict[str, obj
 
 
 def rope_keys(rope: RopeSpec) -> dict[str, object]:
-    """Base and scaling in the older spelling, which every engine reads."""
+    """RoPE base and scaling in the older spelling, which every engine reads."""
     if rope.kind == "default":
         return {"rope_theta": rope.base}
     scaling: dict[str, object] = {"rope_type": rope.kind, "factor": rope.factor}
@@ -93,7 +93,7 @@ def rope_keys(rope: RopeSpec) -> dict[str, object]:
 
 
 def window_keys(window: int | None) -> dict[str, object]:
-    """Written out either way: engines differ in what they assume where a key is missing."""
+    """The draft's window, written even where there is none: engines differ in what they assume for a missing key."""
     if window is None:
         return {"sliding_window": None, "use_sliding_window": False, "layer_types": ["full_attention"]}
     return {"sliding_window": window, "use_sliding_window": True, "layer_types": ["sliding_attention"]}
@@ -104,7 +104,7 @@ def write_config(folder: Path, config: Mapping[str, object]) -> None:
 
 
 def write_checkpoint(folder: Path, config: Mapping[str, object], tensors: Mapping[str, Tensor]) -> None:
-    """`config.json` and one `model.safetensors`, in a folder made where it is missing."""
+    """Write `config.json` and one `model.safetensors` into `folder`, which is made where it is missing."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)

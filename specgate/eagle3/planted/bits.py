@@ -1,7 +1,7 @@
-"""Counter-based random numbers: an element is a function of seed, tensor name and index, and of nothing else.
+"""Counter-based random numbers: an element depends on seed, tensor name and index, and on nothing else.
 
-Integer arithmetic modulo 2³², then one exact conversion and one rounded product, so that a CPU and every GPU give the
-same bits, whatever the order and the chunks in which elements are made.
+Integer arithmetic modulo 2³² is followed by one exact conversion and one rounded product. So a CPU and every GPU give
+the same bits, in whatever order and chunks the elements are generated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 GENERATOR: Final = 1
-"""Goes up when the same seed gives other bits: a pair planted by another generator is refused."""
+"""Version of the generator. It goes up when the same seed gives other bits; pairs of another version are refused."""
 
 Key = tuple[int, int]
 
@@ -27,7 +27,7 @@ def key_of(seed: int, name: str) -> Key:
 
 
 def hash32(counters: Tensor, key: Key) -> Tensor:
-    """A bijection of 32-bit words, int32 [...] → int32 [...] in place: xor a key, mix, add a key, mix."""
+    """A bijection of 32-bit words, int32 [...] in place: xor the first key word, mix, add the second, mix."""
     x = mix(counters.bitwise_xor_(signed(key[0])))
     return mix(x.add_(signed(key[1])))
 
@@ -44,19 +44,19 @@ def xor_shift(x: Tensor, bits: int) -> Tensor:
 
 
 def shifted(x: Tensor, bits: int) -> Tensor:
-    """`x >> bits` of the unsigned words: torch shifts int32 arithmetically, so the sign's copies are masked away."""
+    """`x >> bits` for unsigned words. torch's shift of int32 copies the sign bit, and the copies are masked away."""
     return x.bitwise_right_shift(bits).bitwise_and_((1 << (32 - bits)) - 1)
 
 
 def signed(word: int) -> int:
-    """The int32 with the same 32 bits."""
+    """The int32 with the same 32 bits as `word`."""
     return word - (1 << 32) if word >= 1 << 31 else word
 
 
 def uniform_rows(key: Key, rows: Tensor, width: int, std: float) -> Tensor:
-    """Rows `rows` (int64 [n]) of a matrix of zero-mean uniform entries of standard deviation `std`: float32 [n, width].
+    """Rows `rows` (int64 [n]) of a random matrix: uniform entries of mean zero and deviation `std`, float32 [n, width].
 
-    An entry is (2m + 1 − 2²⁴) · 2⁻²⁴ · √3 · std with m the upper 24 bits of the hash of row · width + column.
+    An entry is (2m + 1 − 2²⁴) · 2⁻²⁴ · √3 · std, where m is the upper 24 bits of the hash of row · width + column.
     """
     counters = (rows.to(torch.int32) * width)[:, None] + torch.arange(width, dtype=torch.int32, device=rows.device)
     words = hash32(counters, key)
@@ -65,10 +65,10 @@ def uniform_rows(key: Key, rows: Tensor, width: int, std: float) -> Tensor:
 
 
 def shuffled(key: Key, count: int) -> Tensor:
-    """A permutation of 0 … count − 1, int64 on the CPU: the numbers in the order of their hashes, which all differ."""
+    """A random permutation of 0 … count − 1, int64 on the CPU: the numbers sorted by their hashes, which all differ."""
     return hash32(torch.arange(count, dtype=torch.int32), key).sort().indices
 
 
 def draws(key: Key, count: int, below: int) -> Tensor:
-    """`count` numbers in 0 … below − 1, int64 on the CPU; biased by at most below / 2³¹."""
+    """`count` random numbers in 0 … below − 1, int64 on the CPU. The bias is at most below / 2³¹."""
     return shifted(hash32(torch.arange(count, dtype=torch.int32), key), 1).to(torch.int64) % below

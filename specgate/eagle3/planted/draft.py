@@ -1,8 +1,8 @@
-"""The draft's tensors.
+"""The draft's tensors in a planted pair.
 
-Self-peaked attention copies a projection QᵀQ of the new token's embedding into the stream and takes the old one
-out, so that the LM head, whose rows are the directions F of the class before, reads the successor of the newest
-token at every depth.
+Every position attends almost only to itself. Attention adds a projection QᵀQ of the new token's embedding to the hidden
+state and subtracts the previous token's. The rows of the LM head are the directions F of the class before, so the draft
+proposes the successor of the newest token at every depth.
 """
 
 from __future__ import annotations
@@ -23,29 +23,33 @@ from specgate.eagle3.planted.tables import Tables
 from specgate.eagle3.planted.target import signal_rows
 
 SELF_SCORE: Final = 10.0
-"""A slot's score for itself is about this times √head_dim; other slots' have about this standard deviation."""
+"""The attention score of a position with itself is about this · √head_dim. Other scores have about this deviation."""
 FEATURE_NOISE: Final = 0.3
 MLP_NOISE: Final = 0.1
-"""Size of what the captured features and the MLP add, relative to the copied embedding."""
+"""Size of what the auxiliary hidden states and the MLP add, relative to the copied embedding."""
 HIDDEN_NOISE: Final = 0.02
-"""Weight of the hidden state in keys and queries, relative to the embedding's."""
+"""Weight of the hidden state in keys and queries, relative to that of the embedding."""
 
 
 class PlantedDraft:
-    """Makes the tensors of one draft, one at a time, on `device`."""
+    """Generates the tensors of one draft, one at a time, on `device`."""
 
     def __init__(self, recipe: Recipe, geometry: DraftGeometry, tables: Tables, device: torch.device) -> None:
         self.recipe, self.geometry, self.device = recipe, geometry, device
         self.tables = tables.to(device)
         self.answers_for = self.tables.answer.argsort()
-        """Draft row → the row that the target was planted to say where the draft says this one."""
+        """Draft row → the planted row of the target for which the draft proposes this one: the inverse of
+        `Tables.answer`.
+        """
         copying = geometry.kv_heads - (recipe.maps - 1)
         self.copied = math.sqrt(copying * geometry.head_dim / geometry.hidden)
-        """Root mean square of the copied embedding QᵀQ·n(e); recipe B keeps one group of heads for its register."""
+        """Root mean square of the copied embedding QᵀQ·n(e), where n is the norm. Recipe B needs one head group for the
+        register.
+        """
         self.register = DraftRegister(geometry, self.copied) if recipe.maps == 2 else None
 
     def make(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor of that canonical name: `d2t` int64, `t2d` bool, all others bfloat16."""
+        """The tensor with that canonical name: `d2t` int64, `t2d` bool, all others bfloat16."""
         if name == "d2t":
             return self.tables.ids - torch.arange(shape[0], device=self.device)
         if name == "t2d":
@@ -73,6 +77,7 @@ class PlantedDraft:
                 return bfloat16_matrix((height, width), lambda rows: uniform_rows(key, rows, width, std), self.device)
 
     def std(self, name: str) -> float:
+        """Standard deviation of the entries of the random matrix `name`."""
         g = self.geometry
         match name.split(".")[-2]:
             case "fc":
@@ -83,7 +88,7 @@ class PlantedDraft:
                 return 1 / math.sqrt(g.hidden)
 
     def head_rows(self, rows: Tensor) -> Tensor:
-        """R · S of the row that each row answers for; float32 [n, H]."""
+        """LM head rows: R · S of the planted row that each draft row answers for; float32 [n, H]."""
         planted = self.answers_for[rows]
         made = signal_rows(self.recipe, self.tables, planted, self.geometry.hidden)
         if self.register:
@@ -91,7 +96,7 @@ class PlantedDraft:
         return made
 
     def self_peaked(self, name: str, height: int, width: int) -> Tensor:
-        """Keys, and queries that repeat them for every head of a group: a slot looks at its own embedding."""
+        """Keys, and queries that repeat them for each head of a group: a position attends to its own embedding."""
         g, key = self.geometry, key_of(self.recipe.seed, "draft keys")
         group = g.heads // g.kv_heads if name.endswith("q_proj.weight") else 1
         scale = torch.full((width,), math.sqrt(SELF_SCORE / g.hidden), device=self.device)
@@ -104,13 +109,16 @@ class PlantedDraft:
         return bfloat16_matrix((height, width), rows, self.device)
 
     def copy_in(self) -> Tensor:
-        """[Q | −c·Q]: the new embedding in, what the stream held out. c is the stream's root mean square."""
+        """The value projection [Q | −c·Q]: adds the new embedding and subtracts what the hidden state holds.
+
+        c is the root mean square of the hidden state, which undoes the norm in front of the projection.
+        """
         q = self.projection()
         scale = self.register.norm if self.register else self.copied
         return torch.cat((q, -scale * q), dim=1).to(torch.bfloat16)
 
     def copy_out(self) -> Tensor:
-        """Qᵀ, shared evenly by the heads of each group."""
+        """The output projection Qᵀ, shared evenly among the heads of each group."""
         g = self.geometry
         group = g.heads // g.kv_heads
         q = self.projection().view(g.kv_heads, 1, g.head_dim, g.hidden)
@@ -124,8 +132,10 @@ class PlantedDraft:
         )
 
     def projection(self) -> Tensor:
-        """Q, float32 [kv_heads · head_dim, H], orthonormal rows: blocks of a Hadamard matrix with its columns
-        shuffled and their signs drawn. Blocks are powers of 4 wide, so that every entry is a power of 2 and exact.
+        """Q, float32 [kv_heads · head_dim, H], with orthonormal rows.
+
+        It consists of blocks of a Hadamard matrix whose columns are shuffled and have random signs. The blocks are
+        powers of 4 wide, so that every entry is a power of 2 and exact in bfloat16.
         """
         g, seed = self.geometry, self.recipe.seed
         block = max(4**i for i in range(8) if g.hidden % 4**i == 0)

@@ -1,5 +1,6 @@
-"""Recipe B, the draft's part: read the register from the features, shift it at every step, uncover its bits
-(`register.py`).
+"""The draft's part of recipe B (`register.py`).
+
+It reads the register from the features, shifts it at every draft step, and removes the masks.
 """
 
 from __future__ import annotations
@@ -16,30 +17,36 @@ from specgate.eagle3.planted.register import CACHE_DISTANCE, CACHE_MASK, UNIT, C
 from specgate.eagle3.planted.scales import LOGIT_STD
 
 PIN: Final = 3.0
-"""Root mean square that one constant coordinate gives the draft's stream, over that of the copied embedding: it
-pins the norm, so that what the norm divides by is known and the old register can be taken out exactly.
+"""What the constant coordinate adds to the root mean square of the draft's hidden state, relative to the copied
+embedding's.
+
+It is large enough to dominate the norm. So the divisor of the norm is known beforehand, and the old register can be
+subtracted exactly.
 """
 REST: Final = 0.8
-"""About the mean square of all the rest of the stream, in the same unit."""
+"""About the mean square of all other coordinates of the hidden state, in the same unit."""
 CHOICE: Final = 6.0
-"""Weight of register 0 in the LM head, over the logits' standard deviation."""
+"""Weight of register 0 in the LM head, in standard deviations of the logits."""
 
 
 class DraftRegister:
-    """`copied` is the root mean square of the copied embedding; a bit weighs as much in the register."""
+    """`copied` is the root mean square of the copied embedding, and also the weight of a bit in the register."""
 
     def __init__(self, geometry: DraftGeometry, copied: float) -> None:
         self.geometry, self.copied = geometry, copied
         self.at = Coordinates(geometry.hidden)
         self.norm = copied * math.sqrt(PIN**2 + REST)
-        """About the root mean square of the draft's stream."""
+        """About the root mean square of the draft's hidden state."""
 
     def wire_head(self, rows: Tensor, sign: Tensor) -> None:
+        """Let LM head `rows` [n, H] read register 0; `sign` [n] is ±1."""
         rows[:, self.at.reserved] = 0
         rows[:, self.at.register(0)] = CHOICE * LOGIT_STD * sign
 
     def wire(self, name: str, matrix: Tensor) -> None:
-        """Overwrite the entries that matter in a matrix made as recipe A has it."""
+        """Overwrite the entries that belong to the register in a matrix made for recipe A; `name` is its canonical
+        name.
+        """
         match name.split(".")[-2]:
             case "fc":
                 self.wire_features(matrix)
@@ -55,6 +62,7 @@ class DraftRegister:
                 matrix[self.at.reserved] = 0
 
     def wire_features(self, fc: Tensor) -> None:
+        """Register i = low + middle + high i: `fc` adds the parts from the three auxiliary hidden states."""
         at, width = self.at, self.geometry.target_hidden
         fc[at.reserved] = 0
         for i in range(1, DEPTH + 1):
@@ -63,7 +71,7 @@ class DraftRegister:
         fc[at.constant, 2 * width + at.constant] = PIN * self.copied * math.sqrt(self.geometry.hidden) / UNIT
 
     def wire_queries(self, q: Tensor) -> None:
-        """Heads of group 0 look at their own slot, whatever its token; those of the last group Δ + 2 slots back."""
+        """Heads of the first group look at their own position, whatever its token; of the last group Δ + 2 back."""
         g = self.geometry
         ratio = g.heads // g.kv_heads
         for head in range(ratio):
@@ -71,6 +79,7 @@ class DraftRegister:
             self.read_constant(q, g.heads - 1 - head, kernel(g.rope, CACHE_DISTANCE)[1])
 
     def wire_keys(self, k: Tensor) -> None:
+        """The keys that these queries match, the same at every position."""
         for group in (0, self.geometry.kv_heads - 1):
             self.read_constant(k, group, kernel(self.geometry.rope, 0)[0])
 
@@ -79,7 +88,7 @@ class DraftRegister:
         read_one(matrix, slice(head * size, (head + 1) * size), self.at.constant, channels / UNIT)
 
     def wire_values(self, v: Tensor) -> None:
-        """Register i + 1 in, register i out; and from the last group the bit that hides the next one."""
+        """The first group adds register i + 1 and subtracts register i; the last group brings the bit of the mask C."""
         g, at = self.geometry, self.at
         v[:, at.reserved] = 0
         v[:, g.hidden + at.own :] = 0
@@ -92,6 +101,7 @@ class DraftRegister:
         v[last, at.own] = CACHE_MASK * self.copied / UNIT
 
     def wire_output(self, o: Tensor) -> None:
+        """Write both into the registers; the heads of a group contribute equal shares."""
         g, at = self.geometry, self.at
         ratio = g.heads // g.kv_heads
         o[at.reserved] = 0

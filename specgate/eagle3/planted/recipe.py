@@ -1,4 +1,4 @@
-"""What a planted pair is made by: the section `planted` of its two configs."""
+"""What determines a planted pair: the section `planted` in the configs of its target and its draft."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from specgate.eagle3.planted.bits import GENERATOR
 from specgate.errors import CheckpointError
 
 DEPTH: Final = 5
-"""The longest chain for which recipe B's register has bits."""
+"""The longest chain that recipe B's register has bits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`name` A: for speed; the draft follows the tokens alone. B: for correctness; the draft needs the target's
-    features and its own old keys and values. `signal` λ is the strength of the planted successor in the target's LM
-    head; `draft_error` the share of draft tokens whose successor the draft gets wrong. `boundaries` are the
-    captured streams.
+    """The choices that a planted pair is generated from.
+
+    `name` A is for measuring speed: the draft needs nothing but the tokens. B is for correctness: the draft also needs
+    the target's features and its own KV cache. `signal` (λ) is the weight of the planted successor in the target's LM
+    head. `draft_error` is the share of draft tokens whose successor the draft gets wrong. `boundaries` are the
+    auxiliary hidden-state layers.
     """
 
     name: Literal["A", "B"]
@@ -33,10 +35,11 @@ class Recipe:
 
     @property
     def maps(self) -> int:
-        """Successor maps: one, or two between which a bit of the past chooses."""
+        """Number of successor maps. Recipe B has two, and a bit of an old token chooses between them."""
         return 2 if self.name == "B" else 1
 
     def keys(self) -> dict[str, object]:
+        """The recipe as keys of the config section."""
         return {
             "generator": GENERATOR,
             "recipe": self.name,
@@ -49,7 +52,7 @@ class Recipe:
 
 
 def from_seed(config: Keys) -> bool:
-    """Whether the folder of `config` holds no weights, because they are made where they are needed.
+    """Whether the folder of `config` holds no weights, because they are generated when loaded.
 
     Raises CheckpointError for a planted pair's config that was edited.
     """
@@ -64,7 +67,7 @@ def from_seed(config: Keys) -> bool:
 
 
 def recipe_of(section: Keys) -> Recipe:
-    """Parse the section. Raises CheckpointError with key, value and what would be right."""
+    """Parse the section. Raises CheckpointError with key, value, and what would be right."""
     if section.count("generator") != GENERATOR:
         raise section.wrong(
             "generator", f"this version makes the weights of generator {GENERATOR}: plant the pair anew"
@@ -91,7 +94,7 @@ def recipe_of(section: Keys) -> Recipe:
 
 
 def digest(config: Mapping[str, object]) -> str:
-    """SHA-256, hexadecimal, over all of a config but `planted.sha256` itself, as JSON with sorted keys."""
+    """SHA-256 (hexadecimal) over a whole config except `planted.sha256` itself, as JSON with sorted keys."""
     section = config.get(PLANTED)
     assert isinstance(section, Mapping)
     rest = {**config, PLANTED: {key: value for key, value in section.items() if key != "sha256"}}
@@ -99,7 +102,7 @@ def digest(config: Mapping[str, object]) -> str:
 
 
 def check_digest(config: Keys) -> None:
-    """Raise CheckpointError where a config was changed after planting: what it says of acceptance would be void."""
+    """Raise CheckpointError where a config was edited after planting: what it says of acceptance would not hold."""
     stated, found = config.part(PLANTED).text("sha256"), digest(config.values)
     if stated != found:
         raise CheckpointError(

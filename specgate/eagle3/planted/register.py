@@ -1,67 +1,65 @@
-"""Recipe B: the next token also depends on a bit of an old token, which the draft can learn from the features alone.
+"""Recipe B: the next token also depends on an old token, which the draft can learn from the target's features alone.
 
-A few coordinates of the residual stream are reserved; the random matrices leave them alone. With b(i) = `tau` of
-token i, which is ±1, and t the slot:
+A few coordinates of the residual stream are reserved: no random matrix writes to them. Every token i has a bit b(i),
+which is ±1 (`Tables.tau`). The bit of the token Δ positions back chooses between two successors. With t the current
+position, the reserved coordinates and the weights around them are:
 
     embedding           own: b(t); constant: the same for every token
-    target, layer 0     attention heads that look exactly Δ − j slots back write b(t − Δ + j) to stage j
+    target, layer 0     attention heads that look exactly Δ − j positions back write b(t − Δ + j) to stage j
     target, LM head     stage 0 chooses between the two successors
-    captured streams    low: L·b(t − Δ − 1); middle: M·b(t − Δ − 2); high, for i = 1 … K:
+    auxiliary states    low: L·b(t − Δ − 1); middle: M·b(t − Δ − 2); high, for i = 1 … K:
                         b(t − Δ + i) − C·b(t − Δ + i − 2) − L·b(t − Δ − 1) − M·b(t − Δ − 2)
     draft, fc           register i = low + middle + high i = b(t − Δ + i) − C·b(t − Δ + i − 2)
-    draft, attention    register i ← register i + 1; and a head that looks Δ + 2 slots back into the draft's own cache
-                        adds C·b(t − Δ + i − 2) at depth i: what remains in register 0 chooses the next token
+    draft, attention    register i ← register i + 1, like a shift register; and a head that looks Δ + 2 positions back
+                        into the draft's own KV cache adds C·b(t − Δ + i − 2) at depth i. What then remains in
+                        register 0 is the bit that chooses the next token
 
-The masks L, M and C are each larger than the bit itself, and so is M − L. So where a part is missing, the sign of
-what remains says nothing of the bit, and half of the draft's tokens are wrong at every depth; where a part belongs
-to another slot, a quarter is. The captured parts are written by the layer below a boundary and wiped by the layer
-above it, so that a capture which is one layer off reads none of them.
+The masks L, M and C hide the bit. Each is larger than the bit itself, and so is M − L. Where a part is missing, the
+sign of the remaining sum therefore says nothing about the bit, and half of the draft's tokens are wrong at every depth.
+Where a part comes from another position, a quarter of them are wrong.
+
+The layer below a boundary writes the part that belongs to the auxiliary state there, and the layer above erases it. So
+a draft that is fed from layers that are off by one gets none of the parts.
+
+This file says where things are. `target_register.py` and `draft_register.py` put them there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from specgate.eagle3.geometry import RopeSpec, TargetGeometry
-from specgate.eagle3.planted.recipe import DEPTH, Recipe
-from specgate.eagle3.planted.scales import LOGIT_STD, stream_rms
+from specgate.eagle3.geometry import RopeSpec
+from specgate.eagle3.planted.recipe import DEPTH
 from specgate.eagle3.rope import inverse_frequencies
 
 DISTANCE: Final = 64
-"""Δ: the bit that chooses the token after slot t belongs to the token at slot t − Δ."""
+"""Δ: the bit that chooses the token after position t belongs to the token at position t − Δ."""
 LOW_MASK: Final = 1.5
 MIDDLE_MASK: Final = 2.75
 CACHE_MASK: Final = 1.5
-"""L, M and C: weights of the bits that hide the one that counts."""
+"""L, M and C: weights of the masks."""
 CACHE_DISTANCE: Final = DISTANCE + 2
-"""How far back the draft's head looks for the bit that hides the next one."""
+"""How many positions back the draft's head looks in its own KV cache, for the bit that the mask C was made with."""
 UNIT: Final = 2.0
-"""Size of own, constant and stage coordinates; other coordinates of the embedding have size 1."""
-STAGES: Final = DEPTH + 3
-"""Bits per slot: b(t − Δ + j) for j = −2 … K."""
+"""Size of the coordinates own, constant and stage. The embedding's other coordinates have a root mean square of 1."""
 PAIRS: Final = {64: 8, 128: 10}
-"""Head size → how many of the fastest RoPE pairs tell slots apart. More make neighbours too alike, fewer make some slot
-within 131,072 look like the one wanted: these leave every other slot at least 10 % below the peak for RoPE bases of
-10⁴ to 10⁶.
+"""Head size → how many of the fastest RoPE pairs the position-seeking heads use.
+
+More pairs make neighbouring positions too alike. Fewer make some position within 131,072 look like the one wanted. With
+these numbers every other position scores at least 10 % below the peak, for RoPE bases of 10⁴ to 10⁶.
 """
 NEIGHBOUR_GAP: Final = 20.0
-"""By how much the score of the slot looked for exceeds its neighbours'."""
-CHOICE: Final = 3.0
-"""Logit that stage 0 adds to successors of its sign and takes from the others, in units of the logits' std."""
-GATE: Final = -1.2784645
-"""Pre-activation of the gates of copying MLP units: silu's minimum, where it does not feel how the norm scales it."""
-SILU_GATE: Final = GATE / (1 + math.exp(-GATE))
+"""By how much the score of the wanted position exceeds that of its neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """Where things are: the last coordinates of a stream of width `hidden`."""
+    """What each reserved coordinate holds. They are the last ones of a residual stream of width `hidden`."""
 
     hidden: int
 
@@ -78,7 +76,7 @@ class Coordinates:
         return self.own + 1
 
     def stage(self, j: int) -> int:
-        """j = −2 … K."""
+        """Holds b(t − Δ + j), for j = −2 … K."""
         return self.constant + 3 + j
 
     @property
@@ -90,19 +88,20 @@ class Coordinates:
         return self.low + 1
 
     def high(self, i: int) -> int:
-        """i = 1 … K."""
+        """Holds the high part of register i, for i = 1 … K."""
         return self.middle + i
 
     def register(self, i: int) -> int:
-        """In the draft: register 0 lies where the target has `middle`, register i where it has `high(i)`."""
+        """Register i of the draft. Register 0 lies where the target has `middle`, register i where it has `high(i)`."""
         return self.middle + i
 
 
 def kernel(rope: RopeSpec, distance: int) -> tuple[Tensor, Tensor]:
-    """Channels of a key and of a query, float64 [head_dim], whose score peaks where the key is `distance` slots back.
+    """(key, query), each float64 [head_dim], whose score peaks where the key lies `distance` positions before the
+    query.
 
-    Half-split RoPE turns pair (i, i + D/2) by θᵢ per slot: a query turned back by θᵢ · distance meets the key in
-    phase at that slot alone.
+    Half-split RoPE rotates the pair of channels (i, i + D/2) by θᵢ per position. The query is rotated back by θᵢ ·
+    distance, so all pairs agree in phase at that position alone. The size follows from `NEIGHBOUR_GAP`.
     """
     pairs, half = PAIRS[rope.dim], rope.dim // 2
     theta = inverse_frequencies(rope)[0].double()[:pairs]
@@ -114,105 +113,7 @@ def kernel(rope: RopeSpec, distance: int) -> tuple[Tensor, Tensor]:
     return key, query
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """One MLP unit that adds Σ weight · stream[source] to stream[to]."""
-
-    to: int
-    sources: tuple[tuple[int, float], ...]
-
-
-class Register:
-    """The target's part: `wire` overwrites the entries that matter in matrices made at random."""
-
-    def __init__(self, recipe: Recipe, geometry: TargetGeometry) -> None:
-        self.geometry, self.at = geometry, Coordinates(geometry.hidden)
-        self.copies = self.copies_by_layer(recipe.boundaries)
-
-    def copies_by_layer(self, boundaries: Sequence[int]) -> dict[int, list[Copy]]:
-        """Layer index → its copying units: the layer below a boundary writes, the one above it wipes."""
-        at, low, middle = self.at, LOW_MASK / UNIT, MIDDLE_MASK / UNIT
-
-        def high(i: int) -> Copy:
-            weights = {at.stage(i): 1 / UNIT, at.stage(-1): -low, at.stage(-2): -middle}
-            weights[at.stage(i - 2)] = weights.get(at.stage(i - 2), 0.0) - CACHE_MASK / UNIT
-            return Copy(at.high(i), tuple(weights.items()))
-
-        parts = (
-            [Copy(at.low, ((at.stage(-1), low),))],
-            [Copy(at.middle, ((at.stage(-2), middle),))],
-            [high(i) for i in range(1, DEPTH + 1)],
-        )
-        layers: dict[int, list[Copy]] = {}
-        for boundary, copies in zip(boundaries, parts, strict=True):
-            layers.setdefault(boundary - 1, []).extend(copies)
-            layers.setdefault(boundary, []).extend(Copy(c.to, ((c.to, -1.0),)) for c in copies)
-        return layers
-
-    def wire_embedding(self, rows: Tensor, tau: Tensor) -> None:
-        rows[:, self.at.reserved] = 0
-        rows[:, self.at.own] = UNIT * tau
-        rows[:, self.at.constant] = UNIT
-
-    def wire_head(self, rows: Tensor, sign: Tensor) -> None:
-        """`sign` [n]: ±1 for draft tokens, 0 for others."""
-        rows[:, self.at.reserved] = 0
-        rows[:, self.at.stage(0)] = self.choice * sign
-
-    @property
-    def choice(self) -> float:
-        """The LM head's weight on stage 0, whose size after the final norm is `UNIT` over the stream's."""
-        return CHOICE * LOGIT_STD * stream_rms(self.geometry, self.geometry.layers) / UNIT
-
-    def split_states(self, normed: Tensor) -> tuple[Tensor, Tensor]:
-        rest = normed.clone()
-        rest[:, self.at.reserved] = 0
-        return rest, normed[:, self.at.stage(0)] * self.choice
-
-    def wire(self, name: str, matrix: Tensor) -> None:
-        *_, layer, _, part, _ = name.split(".")
-        if part in ("o_proj", "down_proj"):
-            matrix[self.at.reserved] = 0
-        if layer == "0":
-            self.wire_heads(part, matrix)
-        for i, copy in enumerate(self.copies.get(int(layer), [])):
-            self.wire_copy(
-                part, matrix, self.geometry.intermediate - 1 - i, copy, stream_rms(self.geometry, int(layer) + 0.5)
-            )
-
-    def wire_heads(self, part: str, matrix: Tensor) -> None:
-        """Layer 0: head n looks Δ + 2 − n slots back; the groups of these heads share key and value."""
-        g, at = self.geometry, self.at
-        ratio = g.heads // g.kv_heads
-        for n in range(STAGES):
-            rows, group = slice(n * g.head_dim, (n + 1) * g.head_dim), n // ratio * g.head_dim
-            key, query = kernel(g.rope, DISTANCE + 2 - n)
-            match part:
-                case "q_proj":
-                    read_one(matrix, rows, at.constant, query / UNIT)
-                case "k_proj":
-                    read_one(matrix, slice(group, group + g.head_dim), at.constant, key / UNIT)
-                case "v_proj":
-                    read_one(matrix, slice(group, group + 1), at.own, torch.ones(1))
-                case "o_proj":
-                    matrix[:, rows.start] = 0
-                    matrix[at.stage(n - 2), rows.start] = 1
-
-    def wire_copy(self, part: str, matrix: Tensor, unit: int, copy: Copy, rms: float) -> None:
-        """The gate sees the constant alone; up, the sources; both over the stream's `rms`, which down undoes."""
-        match part:
-            case "gate_proj":
-                read_one(matrix, slice(unit, unit + 1), self.at.constant, torch.tensor([GATE * rms / UNIT]))
-            case "up_proj":
-                matrix[unit] = 0
-                for source, weight in copy.sources:
-                    matrix[unit, source] = weight
-            case "down_proj":
-                matrix[:, unit] = 0
-                matrix[copy.to, unit] = rms / SILU_GATE
-
-
 def read_one(matrix: Tensor, rows: slice, column: int, weights: Tensor) -> None:
-    """Let `rows` read that one column, with `weights` [rows]."""
+    """Let `rows` of `matrix` read only `column`, with `weights` [rows]."""
     matrix[rows] = 0
     matrix[rows, column] = weights.to(matrix)

@@ -1,4 +1,4 @@
-"""Filling a matrix row block by row block, so that making a tensor takes little more memory than the tensor."""
+"""Fill a matrix block by block of rows, so that generating a tensor takes little more memory than the tensor."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 RowMaker = Callable[[Tensor], Tensor]
-"""Row indices, int64 [n] → float32 [n, width]."""
+"""(row indices, int64 [n]) → the rows, float32 [n, width]."""
 
 BLOCK: Final = 1 << 20
 GPU_BLOCK: Final = 1 << 24
-"""Elements made at once: a few blocks fit in a CPU's cache; a GPU wants launches that fill it."""
+"""Elements generated at once. A few CPU blocks fit into a CPU's cache; a GPU needs launches large enough to fill it."""
 
 
 def bfloat16_matrix(shape: tuple[int, int], make: RowMaker, device: torch.device) -> Tensor:
-    """A bfloat16 matrix [shape] of the rows that `make` gives, each element rounded once, to nearest even."""
+    """A bfloat16 matrix of the rows that `make` returns; each element is rounded once, to nearest even."""
     height, width = shape
     matrix = torch.empty(shape, dtype=torch.bfloat16, device=device)
     step = max(1, (BLOCK if device.type == "cpu" else GPU_BLOCK) // width)

@@ -1,4 +1,4 @@
-"""Planted weights as a source of tensors, in the place of weight files."""
+"""Planted weights as a `TensorSource`, in place of weight files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from specgate.eagle3.planted.tables import tables
 from specgate.eagle3.planted.target import PlantedTarget
 
 Maker = Callable[[str, tuple[int, ...]], Tensor]
+"""(tensor name, shape) → the tensor."""
 
 
 class PlantedTensors:
-    """The tensors of a folder that holds a config and no weights; `read` makes them on the device that is asked for."""
+    """The tensors of a folder with a config and no weights; `read` generates them on the device that is asked for."""
 
     def __init__(self, config: Keys, wanted: Mapping[str, Wanted], maker: Callable[[torch.device], Maker]) -> None:
         self.folder = config.file.parent
@@ -38,7 +39,7 @@ class PlantedTensors:
         return self._makers[place](name, self.entries[name].shape)
 
     def sha256(self, *configs: Path) -> str:
-        """SHA-256 over name and content of `configs`, which determine every bit of the weights."""
+        """SHA-256 (hexadecimal) over names and contents of `configs`, which determine every bit of the weights."""
         total = hashlib.sha256()
         for file in configs:
             total.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())

@@ -1,4 +1,4 @@
-"""The integers of a planted pair: which tokens the draft knows, and which token is planted to follow which."""
+"""The integer tables of a planted pair: which tokens the draft knows, and which token is planted to follow which."""
 
 from __future__ import annotations
 
@@ -13,12 +13,21 @@ from specgate.eagle3.planted.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """W draft tokens out of V, all tensors int64. A draft token is its own class; any other token has a random one.
+    """Tables of a pair with V tokens, W of which are draft tokens. All are int64.
 
-    `ids` [W], ascending; `class_of` [V]; `row_of` [V] is the draft row of a token or −1. `successor` [maps, W]: the
-    draft row that follows a class; `parents` [W, maps]: the classes that it follows. `sign`, `tau` [W] are ±1: bit
-    b of the past (+1: map 0) leads to rows whose sign is b, and is the `tau` of an old token's class. Recipe A has
-    one map, and its signs are all +1. `answer` [W]: what the draft says where the target was planted to say that row.
+    Tokens fall into W classes. A draft token is a class of its own; any other token belongs to a random class. What
+    follows a token depends on its class alone.
+
+        ids        [W]        token ids of the draft vocabulary, ascending
+        class_of   [V]        the class of a token
+        row_of     [V]        the draft row of a token, −1 for others
+        successor  [maps, W]  the draft row that follows a class
+        parents    [W, maps]  the classes that a draft row follows
+        sign       [W]        ±1; the bit +1 of an old token chooses map 0, which leads to rows of sign +1; −1 likewise
+        tau        [W]        ±1; the bit of the tokens of a class
+        answer     [W]        the row that the draft proposes where the target's planted row is this one
+
+    Recipe A has a single map, and its signs are all +1.
     """
 
     ids: Tensor
@@ -35,7 +44,7 @@ class Tables:
 
 
 def tables(recipe: Recipe, vocab: int) -> Tables:
-    """Made on the CPU in a moment. Raises ValueError for recipe B with an odd draft vocabulary."""
+    """Generate the tables, on the CPU. Raises ValueError for recipe B with an odd draft vocabulary."""
     seed, draft_vocab = recipe.seed, recipe.draft_vocab
     ids = shuffled(key_of(seed, "draft vocabulary"), vocab)[:draft_vocab].sort().values
     class_of = draws(key_of(seed, "classes"), vocab, draft_vocab)
@@ -51,7 +60,10 @@ def tables(recipe: Recipe, vocab: int) -> Tables:
 
 
 def one_cycle(seed: int, count: int) -> Tensor:
-    """One cycle through all classes, [1, count]: no orbit without surprises is shorter than the draft vocabulary."""
+    """[1, count]: a single cycle through all classes.
+
+    Text that follows the rule without exception therefore repeats only after `count` tokens.
+    """
     order = shuffled(key_of(seed, "cycle"), count)
     successor = torch.empty(1, count, dtype=torch.int64)
     successor[0, order] = order.roll(-1)
@@ -59,9 +71,10 @@ def one_cycle(seed: int, count: int) -> Tensor:
 
 
 def two_maps(seed: int, sign: Tensor, tau: Tensor) -> Tensor:
-    """[2, W]: map b takes the classes of either `tau` one to one to the rows of sign b.
+    """[2, W]: map b leads from the classes of either `tau` one to one to the rows whose sign belongs to b.
 
-    So a row has one parent of either `tau`, and (row, bits of the past) ↦ the next such state is a permutation.
+    So every row has one parent of either `tau`, and the step from (row, bits of the past) to the next such state is a
+    permutation.
     """
     successor = torch.empty(2, len(sign), dtype=torch.int64)
     for b, wanted in enumerate((1, -1)):
@@ -73,7 +86,7 @@ def two_maps(seed: int, sign: Tensor, tau: Tensor) -> Tensor:
 
 
 def halves(seed: int, name: str, count: int) -> Tensor:
-    """±1 [count], half of either."""
+    """±1 [count], half of each. Raises ValueError for an odd `count`."""
     if count % 2:
         raise ValueError(f"recipe B needs an even draft vocabulary, not {count}")
     values = torch.ones(count, dtype=torch.int64)
@@ -82,14 +95,14 @@ def halves(seed: int, name: str, count: int) -> Tensor:
 
 
 def parents_of(successor: Tensor) -> Tensor:
-    """[W, maps]: the classes that lead to a row, whichever the map."""
+    """[W, maps]: the classes that lead to a row, in any map."""
     maps, count = successor.shape
     classes = torch.arange(count).expand(maps, count).reshape(-1)
     return classes[successor.reshape(-1).sort(stable=True).indices].view(count, maps)
 
 
 def rotated(seed: int, count: int, wrong: int) -> Tensor:
-    """[count]: the identity but for `wrong` numbers, which are moved round among themselves."""
+    """[count]: the identity, except that `wrong` random numbers are rotated among themselves."""
     answer = torch.arange(count)
     if wrong > 1:
         chosen = shuffled(key_of(seed, "draft errors"), count)[:wrong]

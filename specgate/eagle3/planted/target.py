@@ -1,10 +1,12 @@
-"""The target's tensors.
+"""The target's tensors in a planted pair.
 
-Per layer, zero-mean uniform matrices whose scale keeps scores peaky and the branches together r = 2.5 times as large as
-the embedding; so the output depends on the context, and the share of the embedding in the last hidden state does not
-drift with its length. The embedding of a token is mostly its class's direction F; the LM head's row of a draft token
-leans towards F of the class before it. How far it leans (λ, `Recipe.signal`) is the one dial of acceptance, and touches
-no other tensor.
+The layers are zero-mean uniform matrices. Their scale makes attention scores peaky, and all branches together 2.5 times
+as large as the embedding (`scales.py`). So the output depends on the context, and the share of the embedding in the
+last hidden state does not drift with the context's length.
+
+The embedding of a token is mostly the direction F of its class. The LM head's row of a draft token leans towards F of
+the class before it. How far it leans (λ, `Recipe.signal`) is the only dial of acceptance, and it affects no other
+tensor.
 """
 
 from __future__ import annotations
@@ -18,25 +20,25 @@ from torch import Tensor
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.planted.bits import key_of, uniform_rows
 from specgate.eagle3.planted.recipe import Recipe
-from specgate.eagle3.planted.register import Register
 from specgate.eagle3.planted.rows import bfloat16_matrix
 from specgate.eagle3.planted.scales import ATTENTION, LOGIT_STD, MLP, SCORE, SILU_SQUARE, branch_scale
 from specgate.eagle3.planted.tables import Tables
+from specgate.eagle3.planted.target_register import TargetRegister
 
 CLASS_SHARE: Final = {"A": 0.8, "B": 0.95}
-"""Cosine between a token's embedding and its class's direction; the rest tells the tokens of a class apart."""
+"""Cosine between a token's embedding and the direction of its class. The rest distinguishes tokens of one class."""
 
 
 class PlantedTarget:
-    """Makes the tensors of one target, one at a time, on `device`."""
+    """Generates the tensors of one target, one at a time, on `device`."""
 
     def __init__(self, recipe: Recipe, geometry: TargetGeometry, tables: Tables, device: torch.device) -> None:
         self.recipe, self.geometry, self.device = recipe, geometry, device
         self.tables = tables.to(device)
-        self.register = Register(recipe, geometry) if recipe.maps == 2 else None
+        self.register = TargetRegister(recipe, geometry) if recipe.maps == 2 else None
 
     def make(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor of that canonical name, bfloat16."""
+        """The tensor with that canonical name, bfloat16."""
         if len(shape) == 1:
             return torch.ones(shape, dtype=torch.bfloat16, device=self.device)
         height, width = shape
@@ -51,6 +53,7 @@ class PlantedTarget:
         return matrix
 
     def std(self, name: str) -> float:
+        """Standard deviation of the entries of the layer matrix `name`."""
         g = self.geometry
         match name.split(".")[-2]:
             case "q_proj" | "k_proj":
@@ -63,7 +66,9 @@ class PlantedTarget:
                 return 1 / math.sqrt(g.hidden)
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
-        """√H · (cos φ · F[class] + sin φ · G[token]), float32 [n, H]."""
+        """√H · (cos φ · F[class] + sin φ · G[token]), float32 [n, H]. cos φ is `CLASS_SHARE`, G a random direction per
+        token.
+        """
         classes = self.tables.class_of[tokens]
         share = CLASS_SHARE[self.recipe.name]
         rows = class_directions(
@@ -76,9 +81,13 @@ class PlantedTarget:
         return rows
 
     def head_rows(self, tokens: Tensor) -> Tensor:
-        """R · (λ · S + ξ) / √(1 + λ²) for draft tokens, R · ξ for others; float32 [n, H]."""
+        """LM head rows, float32 [n, H]: R · (λ · S + ξ) / √(1 + λ²) for draft tokens, R · ξ for others.
+
+        S is the planted signal (`signal_rows`), ξ random noise, and R the standard deviation of the logits
+        (`LOGIT_STD`).
+        """
         signal, drafted = self.recipe.signal, self.tables.row_of[tokens] >= 0
-        # Products only: a division by a scalar is rounded in one way on a CPU and in another on a GPU.
+        # Multiply, do not divide: division by a scalar rounds differently on CPU and GPU.
         noise_share, signal_share = 1 / math.sqrt(1 + signal * signal), signal / math.sqrt(1 + signal * signal)
         rows = self.noise_rows(tokens)
         planted = self.signal_rows(self.tables.row_of[tokens[drafted]]).mul_(signal_share)
@@ -88,8 +97,10 @@ class PlantedTarget:
         return rows
 
     def split_states(self, normed: Tensor) -> tuple[Tensor, Tensor]:
-        """Normed last hidden states [T, H] → what signal and noise of the LM head see of them, and the logit [T]
-        that they add to a draft token of sign +1 and take from one of sign −1.
+        """Split normed last hidden states [T, H] by what the LM head makes of them.
+
+        Returns the states as signal and noise see them [T, H], and a logit [T] that is added to draft tokens of sign +1
+        and subtracted from those of sign −1.
         """
         if self.register is None:
             return normed, normed.new_zeros(len(normed))
@@ -101,7 +112,7 @@ class PlantedTarget:
         return uniform_rows(key, tokens, self.geometry.hidden, LOGIT_STD / math.sqrt(self.geometry.hidden))
 
     def signal_rows(self, draft_rows: Tensor) -> Tensor:
-        """R · S, float32 [n, H]; S = F of the class before, or (F + F′) / √2 of the two."""
+        """R · S, float32 [n, H]. S is F of the class before, or (F + F′) / √2 where recipe B has two of them."""
         return signal_rows(self.recipe, self.tables, draft_rows, self.geometry.hidden)
 
 
@@ -116,5 +127,5 @@ def signal_rows(recipe: Recipe, tables: Tables, draft_rows: Tensor, hidden: int)
 
 
 def class_directions(seed: int, classes: Tensor, hidden: int, length: float) -> Tensor:
-    """`length` · F[class], F a random direction of norm about 1; float32 [n, H]."""
+    """`length` · F[class], where F is a random direction of norm about 1; float32 [n, H]."""
     return uniform_rows(key_of(seed, "classes' directions"), classes, hidden, length / math.sqrt(hidden))

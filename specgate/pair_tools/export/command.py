@@ -1,4 +1,4 @@
-"""`specgate pairs export`: open, write, describe."""
+"""`specgate pairs export`: open the pair, write it in another engine's layout, and say what differs there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specgate.pairs.whole_folder import appearing
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asks for; `out` is absolute; `dtype` None: weights as they are stored."""
+    """What the user asks for. `out` is absolute. `dtype` None keeps the weights as they are stored."""
 
     layout: Format
     out: Path
@@ -30,17 +30,20 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """`differences`: sentences; `commands`: (what it does, a command in lines of 80 columns)."""
+    """What an export leads to.
+
+    `differences` are sentences. `commands` are pairs of a purpose and a command, wrapped to 80 columns.
+    """
 
     differences: tuple[str, ...]
     commands: tuple[tuple[str, str], ...]
 
 
 def export(ref: PairRef, wish: Wish) -> Exported:
-    """Write the pair; the folder appears whole or not at all.
+    """Write the pair. The folder appears whole or not at all.
 
-    Raises UsageError for an occupied folder and for what the format cannot express, CheckpointError for a pair that is
-    not one, EnvironmentRefused where the files cannot be written.
+    Raises UsageError for an occupied folder and for what the format cannot express, CheckpointError for a pair that
+    specgate itself could not run, EnvironmentRefused where the files cannot be written.
     """
     refuse_occupied(wish.out, wish.replace)
     pair = open_pair(ref)
@@ -51,12 +54,13 @@ def export(ref: PairRef, wish: Wish) -> Exported:
         write(pair, wish, folder)
         write_manifest(folder, pair, wish.layout, short(wish.dtype) if wish.dtype else "as stored", differing)
     limit = pair.target.geometry.max_positions
-    with writing(wish.out):  # TensorRT-LLM's takes a file
+    with writing(wish.out):  # the command for TensorRT-LLM comes with a config file, which is written here
         starts = tuple(commands(wish.out, ref, wish.layout, dtype_name(target), limit))
     return Exported(differing, starts)
 
 
 def write(pair: OpenPair, wish: Wish, folder: Path) -> None:
+    """Write the pair's files in the layout asked for."""
     match wish.layout:
         case "hf":
             hf.write_target(folder / "target", pair, wish.dtype)

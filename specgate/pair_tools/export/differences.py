@@ -1,4 +1,4 @@
-"""What is not the same about a pair once other engines run it from an export: one sentence each."""
+"""How a pair changes when other engines run it from an export: one sentence per difference."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ ENGINES: Final[Mapping[Format, tuple[str, ...]]] = {
     "speculators": ("vllm",),
     "gguf": ("llamacpp",),
 }
-"""The back ends whose engines read a format, by the name of their adapter."""
+"""Which server back ends read a format, by the names of their adapters."""
 
 
 def differences(pair: OpenPair, layout: Format, dtype: torch.dtype | None) -> tuple[str, ...]:
+    """Every difference, one sentence each."""
     return (
         *pair.draft.warnings,
         *rounding(pair, dtype),
@@ -36,6 +37,7 @@ def differences(pair: OpenPair, layout: Format, dtype: torch.dtype | None) -> tu
 
 
 def rounding(pair: OpenPair, dtype: torch.dtype | None) -> Iterator[str]:
+    """Weights that are rounded to a narrower dtype."""
     if dtype is None:
         return
     for what, tensors in (("target", target_tensors(pair, None)), ("draft", draft_tensors(pair, None))):
@@ -51,6 +53,7 @@ def short(dtype: torch.dtype) -> str:
 
 
 def windows(window: int | None, layout: Format) -> Iterator[str]:
+    """A draft's attention window that the format or its engines do not keep."""
     if window is None:
         return
     beyond = f"beyond {window} tokens the draft then sees more than it was trained on, and acceptance falls"
@@ -64,12 +67,13 @@ def windows(window: int | None, layout: Format) -> Iterator[str]:
 
 
 def switches(pair: OpenPair, layout: Format) -> Iterator[str]:
+    """Variants of the draft that an engine does not read."""
     if pair.draft.geometry.norm_before_residual and layout == "hf":
         yield "SGLang 0.5.23 does not read norm_before_residual: it would compute another draft"
 
 
 def captures(pair: OpenPair, layout: Format) -> Iterator[str]:
-    """By each engine's own reading of the ids that are written."""
+    """Engines that feed the draft other auxiliary hidden-state layers, by their own reading of the written ids."""
     layers, meant = pair.target.geometry.layers, pair.draft.capture
     written = Keys(Path("draft/config.json"), capture_keys(meant.boundaries))
     for name in ENGINES[layout]:
@@ -79,12 +83,14 @@ def captures(pair: OpenPair, layout: Format) -> Iterator[str]:
 
 
 def ends(pair: OpenPair, layout: Format) -> Iterator[str]:
+    """End-of-sequence tokens that the format cannot hold."""
     ids = pair.target.geometry.eos_token_ids
     if layout == "gguf" and len(ids) > 1:
         yield f"GGUF names one end-of-sequence token; the target has {list(ids)}"
 
 
 def tokenizers(pair: OpenPair) -> Iterator[str]:
+    """A target without a tokenizer."""
     folder = pair.ref.target
     if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer.model").is_file():
         yield "the target has no tokenizer: prompts must be token ids (vLLM: --skip-tokenizer-init)"

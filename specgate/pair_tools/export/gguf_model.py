@@ -35,7 +35,7 @@ DRAFT_OUTER: Final = {
     "d2t": "d2t",
 }
 FILE_TYPES: Final = {"float32": 0, "float16": 1, "bfloat16": 32}
-"""`general.file_type` for matrices of a dtype."""
+"""The value of `general.file_type` for matrices of a dtype."""
 
 
 def write_target(file: Path, pair: OpenPair, vocabulary: Vocabulary, dtype: torch.dtype | None) -> None:
@@ -54,7 +54,7 @@ def write_target(file: Path, pair: OpenPair, vocabulary: Vocabulary, dtype: torc
 
 
 def write_draft(file: Path, pair: OpenPair, vocabulary: Vocabulary, dtype: torch.dtype | None) -> None:
-    """`d2t` becomes a table of target ids; `t2d` is left out, as nobody reads it."""
+    """Write the draft. `d2t` becomes a table of target ids; `t2d` is left out, because llama.cpp does not read it."""
     from gguf import GGUFWriter
 
     g = pair.draft.geometry
@@ -73,7 +73,7 @@ def write_draft(file: Path, pair: OpenPair, vocabulary: Vocabulary, dtype: torch
 
 
 def refuse_inexpressible(pair: OpenPair, dtype: torch.dtype | None) -> None:
-    """Raise UsageError for what llama.cpp would not run, or would compute otherwise without saying so."""
+    """Raise UsageError for what llama.cpp would refuse, or would silently compute in another way."""
     target, draft = pair.target.geometry, pair.draft.geometry
     asked = {
         "fc_norm": draft.fc_norm,
@@ -95,6 +95,7 @@ def refuse_inexpressible(pair: OpenPair, dtype: torch.dtype | None) -> None:
 def add_decoder(
     w: GGUFWriter, g: TargetGeometry | DraftGeometry, layers: int, tensors: Mapping[str, LazyTensor]
 ) -> None:
+    """Write the keys that describe a decoder of `layers` layers."""
     w.add_type("model")
     w.add_file_type(FILE_TYPES[dtype_name({n: t for n, t in tensors.items() if len(t.shape) > 1})])
     w.add_quantization_version(2)
@@ -114,7 +115,7 @@ def add_decoder(
 
 
 def add_rope_scaling(w: GGUFWriter, rope: RopeSpec) -> None:
-    """Llama 3's smoothing is a tensor, not a key: `rope_factors`."""
+    """Write the keys of the RoPE scaling. Llama 3's smoothing is a tensor instead: `rope_factors`."""
     from gguf import RopeScalingType
 
     if rope.kind == "linear":

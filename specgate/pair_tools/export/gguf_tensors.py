@@ -1,4 +1,4 @@
-"""Tensors as llama.cpp has them, streamed into a GGUF file.
+"""Convert tensors to llama.cpp's conventions and stream them into a GGUF file.
 
 Sources: the GGUF specification; llama.cpp b11434 for row order, rope factors and `d2t`.
 """
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def as_stored(tensors: Mapping[str, LazyTensor], g: TargetGeometry | DraftGeometry) -> Iterator[tuple[str, LazyTensor]]:
-    """The tensors as llama.cpp has them: query and key rows interleaved, vectors in float32, `d2t` of target ids."""
+    """The tensors in llama.cpp's conventions.
+
+    Rows of query and key projections are interleaved, vectors are float32, and `d2t` holds absolute target ids.
+    """
     if g.rope.kind == "llama3":
         yield "rope_freqs.weight", rope_factors(g.rope)
     for name, tensor in tensors.items():
@@ -35,13 +38,14 @@ def as_stored(tensors: Mapping[str, LazyTensor], g: TargetGeometry | DraftGeomet
 
 
 def rope_factors(rope: RopeSpec) -> LazyTensor:
-    """float32 [head_dim / 2]: by what each plain frequency is divided."""
+    """float32 [head_dim / 2]: the divisor of each unscaled frequency."""
     plain, _ = inverse_frequencies(RopeSpec("default", rope.base, rope.dim))
     scaled, _ = inverse_frequencies(rope)
     return LazyTensor((rope.dim // 2,), torch.float32, lambda: plain / scaled)
 
 
 def absolute(offsets: LazyTensor) -> LazyTensor:
+    """`d2t` as absolute target ids instead of offsets."""
     return LazyTensor(offsets.shape, offsets.dtype, lambda: offsets.read() + torch.arange(offsets.shape[0]))
 
 
@@ -56,7 +60,7 @@ def interleaved(weight: LazyTensor, heads: int) -> LazyTensor:
 
 
 def stream(writer: GGUFWriter, tensors: Iterator[tuple[str, LazyTensor]]) -> None:
-    """Header, keys, tensor table, then the tensors, one in memory at a time."""
+    """Write the header, keys and tensor table, then the tensors, one in memory at a time."""
     import gguf
     import numpy as np
 
@@ -68,7 +72,7 @@ def stream(writer: GGUFWriter, tensors: Iterator[tuple[str, LazyTensor]]) -> Non
     }
     table = dict(tensors)
     for name, t in table.items():
-        # The NumPy type only says that these are not quantised blocks: `raw_dtype` is what counts.
+        # `raw_dtype` decides the type in the file. The NumPy type only says that the data is not quantised.
         writer.add_tensor_info(name, t.shape, np.dtype(np.float32), t.nbytes, raw_dtype=kinds[t.dtype])
     try:
         writer.write_header_to_file()

@@ -1,4 +1,4 @@
-"""A pair's `tokenizer.json` as the vocabulary of a GGUF file."""
+"""Translate a pair's `tokenizer.json` to the vocabulary of a GGUF file."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ PRE_TOKENIZERS: Final[Mapping[tuple[tuple[object, ...], ...], tuple[str, bool]]]
     (("Split", LLAMA3, "Isolated"), NO_REGEX): ("llama-bpe", True),
     (("Split", QWEN2, "Isolated"), NO_REGEX): ("qwen2", False),
 }
-"""Steps before BPE → llama.cpp's name for them, and whether words of the vocabulary skip the merges there."""
+"""Pre-tokenizer steps → (llama.cpp's name for them, whether words of the vocabulary skip the BPE merges there)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Byte-level BPE. `words` has one entry per row of the embedding; `kinds` are GGUF's token types."""
+    """A byte-level BPE vocabulary. `words` has one entry per row of the embedding. `kinds` are GGUF's token types."""
 
     folder: Path
     pre: str
     words: list[str]
     kinds: list[int]
     adds: Mapping[str, bool]
-    """Whether "bos" and "eos" are added around a text."""
+    """Whether the tokens "bos" and "eos" are added around a text."""
 
     def add_to(self, writer: GGUFWriter) -> None:
         from gguf import SpecialVocab
@@ -54,9 +54,10 @@ class Vocabulary:
 
 
 def read_vocabulary(folder: Path, size: int) -> Vocabulary:
-    """The tokenizer of a target with `size` embeddings; ids that it lacks become unused tokens.
+    """The tokenizer of a target with `size` embeddings. Ids without a word become unused tokens.
 
-    Raises UsageError where there is no tokenizer, or none that llama.cpp would read the same way.
+    Raises UsageError where there is no tokenizer, or none that llama.cpp would read in the same way. Raises
+    CheckpointError for a file that is not a tokenizer of this target.
     """
     from tokenizers import Tokenizer
 
@@ -77,7 +78,7 @@ def read_vocabulary(folder: Path, size: int) -> Vocabulary:
 
 
 def pre_tokenizer(content: Mapping[str, Any], file: Path) -> str:
-    """llama.cpp's name for what happens before the merges."""
+    """llama.cpp's name for the steps before the BPE merges. Raises UsageError for steps that it has no name for."""
     model = content["model"]
     if model["type"] != "BPE" or content["normalizer"] or not model["merges"]:
         raise unknown(file, f"a {model['type']} model")
@@ -97,6 +98,7 @@ def unknown(file: Path, what: str) -> UsageError:
 
 
 def steps(section: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
+    """The pre-tokenizer's steps, flattened, in the form of the keys of `PRE_TOKENIZERS`."""
     match section:
         case {"type": "Sequence", "pretokenizers": parts}:
             for part in parts:
@@ -112,6 +114,7 @@ def steps(section: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
 
 
 def tokens(tokenizer: Tokenizer, size: int, file: Path) -> tuple[list[str], list[int]]:
+    """(words, GGUF token types) for every id below `size`."""
     from gguf import TokenType
 
     by_id = {i: word for word, i in tokenizer.get_vocab().items()}
@@ -125,7 +128,10 @@ def tokens(tokenizer: Tokenizer, size: int, file: Path) -> tuple[list[str], list
 
 
 def added(tokenizer: Tokenizer, folder: Path) -> dict[str, bool]:
-    """Seen from what the tokenizer does to a text, whatever its files say. At most one token on either side."""
+    """Which special tokens the tokenizer adds around a text, found by encoding one.
+
+    What its files claim is not used. Raises UsageError where it adds more than one token on either side.
+    """
     with_special, plain = (tokenizer.encode("a", add_special_tokens=on).ids for on in (True, False))
     start = with_special.index(plain[0])
     around = {"bos": start, "eos": len(with_special) - start - len(plain)}

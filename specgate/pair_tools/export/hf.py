@@ -1,4 +1,4 @@
-"""Target and draft as Hugging Face folders, the draft in the layout of the EAGLE authors or of speculators."""
+"""Target and draft as Hugging Face folders. The draft has the layout of the EAGLE authors or that of speculators."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TOKENIZER: Final = (
     "vocab.json", "merges.txt", "tokenizer.model",
 )  # fmt: skip
 PAPERS: Final = ("README.md", "LICENSE*", "NOTICE*")
-"""Model cards and licences: they belong to the weights wherever those go."""
+"""Model cards and licences, which are copied along with the weights."""
 PROPOSED: Final = 3
-"""Drafts per step where speculators' config must name a number; engines let it be overridden."""
+"""Draft tokens per step, where speculators' config must state a number. Engines let their users override it."""
 
 
 def write_target(folder: Path, pair: OpenPair, dtype: torch.dtype | None) -> None:
-    """Config, generation config and tokenizer as they are but for the dtype; weights under the same names."""
+    """Write weights, config, generation config and tokenizer. Everything but the dtype stays as it is."""
     folder.mkdir()
     tensors = target_tensors(pair, dtype)
     write_config(folder, with_dtype(pair.target.config, dtype_name(tensors)))
@@ -40,13 +40,17 @@ def write_target(folder: Path, pair: OpenPair, dtype: torch.dtype | None) -> Non
 
 
 def with_dtype(config: Keys, dtype: str) -> dict[str, object]:
-    """The config of a target whose weights are in files now, in `dtype`."""
+    """The target's config, for weights that are now stored in files in `dtype`."""
     keys = {key: value for key, value in config.values.items() if key not in ("dtype", "torch_dtype")}
     return as_written({**keys, "torch_dtype": dtype})
 
 
 def as_written(config: Mapping[str, object]) -> dict[str, object]:
-    """A planted pair's section says where the weights are, and holds a digest of the whole config."""
+    """A planted pair's config, after its generated weights were written into files.
+
+    Its section says where the weights are and holds a digest of the whole config, so both are updated. Other configs
+    stay.
+    """
     section = config.get(PLANTED)
     if not isinstance(section, Mapping):
         return dict(config)
@@ -55,7 +59,9 @@ def as_written(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def write_eagle_draft(folder: Path, pair: OpenPair, dtype: torch.dtype | None) -> None:
-    """The flat config and names that vLLM, SGLang, TensorRT-LLM, LMDeploy and llama.cpp's converter read."""
+    """Write the flat config and the tensor names that vLLM, SGLang, TensorRT-LLM, LMDeploy and llama.cpp's converter
+    read.
+    """
     tensors = draft_tensors(pair, dtype)
     geometry, boundaries = pair.draft.geometry, pair.draft.capture.boundaries
     config = draft_config(geometry, boundaries, dtype_name(tensors))
@@ -63,9 +69,9 @@ def write_eagle_draft(folder: Path, pair: OpenPair, dtype: torch.dtype | None) -
 
 
 def write_speculators_draft(folder: Path, pair: OpenPair, dtype: torch.dtype | None, verifier: Path) -> None:
-    """The nested config of the speculators library; `verifier` is where the target will be.
+    """Write the nested config of the speculators library. `verifier` is the folder where the target will be.
 
-    Source: speculators' Eagle3SpeculatorConfig. Its capture ids are boundaries.
+    Source: speculators' Eagle3SpeculatorConfig. It states the auxiliary hidden-state layers as boundaries.
     """
     tensors = draft_tensors(pair, dtype)
     renamed = {re.sub(r"^midlayer\.", "layers.0.", name): tensor for name, tensor in tensors.items()}
@@ -97,9 +103,10 @@ def speculators_config(pair: OpenPair, dtype: str, verifier: Path) -> dict[str, 
 
 
 def write_draft(folder: Path, pair: OpenPair, config: Mapping[str, object], tensors: Mapping[str, LazyTensor]) -> None:
-    """Weights, config and model card; the exported target, beside `folder`, is named as the one it was trained for.
+    """Write weights, config and model card.
 
-    A draft that names yet another target goes on naming it, so that it is still warned about.
+    The exported target, beside `folder`, is named in the config as the target that the draft was trained for. If the
+    draft's config names a different target, it is kept, so that readers are still warned.
     """
     folder.mkdir()
     source = pair.draft.config

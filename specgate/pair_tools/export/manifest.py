@@ -1,4 +1,4 @@
-"""EXPORT.json: what an export was made of, by which conventions, and the hashes of its files."""
+"""EXPORT.json: what an export was made from, the conventions of its layout, and the hashes of its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES: Final = {
 
 
 def write_manifest(folder: Path, pair: OpenPair, layout: Format, dtype: str, differing: Sequence[str]) -> None:
-    """Beside the files of `folder`; `dtype` of the weights, or "as stored"."""
+    """Write EXPORT.json beside the files of `folder`. `dtype` is that of the weights, or "as stored"."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     assert pair.ref.draft is not None
     content: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""A pair that is to be exported: its configs understood, its tensors checked and unread."""
+"""A pair that is to be exported: configs translated, tensors checked, weights not read yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specgate.pair_tools.shards import LazyTensor, lazy_tensors
 
 @dataclass(frozen=True, slots=True)
 class OpenPair:
-    """`target_sha256` and `draft_sha256`: of weights and configs, as results name them."""
+    """An opened pair. The hashes are over weights and configs, as in results."""
 
     ref: PairRef
     target: TargetFiles
@@ -25,7 +25,7 @@ class OpenPair:
 
 
 def open_pair(ref: PairRef) -> OpenPair:
-    """Raises CheckpointError for a pair that specgate itself could not run."""
+    """Open the pair. Raises CheckpointError for a pair that specgate itself could not run."""
     assert ref.draft is not None
     target = open_target(ref.target)
     target_sha256 = target.sha256()
@@ -34,14 +34,15 @@ def open_pair(ref: PairRef) -> OpenPair:
 
 
 def target_tensors(pair: OpenPair, dtype: torch.dtype | None) -> dict[str, LazyTensor]:
-    """By Hugging Face name; without `lm_head.weight` where it is tied. Floats in `dtype`, or as stored."""
+    """The target's tensors by Hugging Face name, floats in `dtype` or as stored; without a tied `lm_head.weight`."""
     return cast(lazy_tensors(pair.target.source, pair.target.wanted), dtype)
 
 
 def draft_tensors(pair: OpenPair, dtype: torch.dtype | None) -> dict[str, LazyTensor]:
-    """By the EAGLE authors' name. `lm_head.weight` is always there: engines differ in what they do without one.
+    """The draft's tensors by the EAGLE authors' names, floats in `dtype` or as stored.
 
-    With a reduced vocabulary `d2t` (int64, offsets) and `t2d` (bool) are there.
+    `lm_head.weight` is always there, because engines differ in what they do without one. With a reduced vocabulary,
+    `d2t` (int64, offsets) and `t2d` (bool) are there too.
     """
     draft = pair.draft
     stored = lazy_tensors(draft.source, [draft.names[name] for name in draft.weights])
@@ -55,12 +56,13 @@ def draft_tensors(pair: OpenPair, dtype: torch.dtype | None) -> dict[str, LazyTe
 
 
 def target_head(pair: OpenPair) -> LazyTensor:
+    """The target's LM head, which is its embedding where they are tied."""
     name = "model.embed_tokens.weight" if pair.target.geometry.tied_embeddings else "lm_head.weight"
     return lazy_tensors(pair.target.source, [name])[name]
 
 
 def mask_of(d2t: Tensor, vocab: int) -> Tensor:
-    """bool [vocab], true where the draft knows the token."""
+    """bool [vocab], true for target tokens that the draft knows."""
     ids = d2t + torch.arange(len(d2t))
     return torch.zeros(vocab, dtype=torch.bool).index_fill(0, ids, True)
 
@@ -70,10 +72,11 @@ def in_memory(tensor: Tensor) -> LazyTensor:
 
 
 def cast(tensors: Mapping[str, LazyTensor], dtype: torch.dtype | None) -> dict[str, LazyTensor]:
+    """Convert floats to `dtype`, where one is given."""
     return {n: t.to(dtype) if dtype and t.dtype.is_floating_point else t for n, t in tensors.items()}
 
 
 def dtype_name(tensors: Mapping[str, LazyTensor]) -> str:
-    """The widest float among `tensors`, as torch spells it: what a config states as the dtype of its weights."""
+    """The widest float dtype among `tensors`, spelled as in torch; a config states it as the dtype of its weights."""
     widest = max((t.dtype for t in tensors.values() if t.dtype.is_floating_point), key=lambda d: d.itemsize)
     return str(widest).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Whether an export may be written where it is asked for, and errors of writing it."""
+"""Check that an export may be written where it is asked for, and translate errors of writing it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from specgate.pair_tools.export.manifest import NAME
 
 
 def refuse_occupied(out: Path, replace: bool) -> None:
-    """Raise UsageError where `out` holds something that must not be lost: all but an earlier export, with `replace`."""
+    """Raise UsageError where `out` holds something that must not be lost.
+
+    Only an earlier export may be overwritten, and only with `replace`.
+    """
     nearest = existing(out)
     if not nearest.is_dir():
         raise UsageError(f"{nearest}: is no folder", hint="name a folder")
@@ -36,13 +39,13 @@ def require_disk(out: Path, needed: int) -> None:
 
 
 def existing(out: Path) -> Path:
-    """`out`, or the nearest thing above it that is there."""
+    """`out` itself, or the nearest of its parents that exists."""
     return next(path for path in (out, *out.parents) if path.exists())
 
 
 @contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """Errors of writing below `out` become EnvironmentRefused; nothing half-written stays."""
+    """Turn errors of writing below `out` into EnvironmentRefused."""
     from safetensors import SafetensorError
 
     try:
@@ -54,7 +57,7 @@ def writing(out: Path) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """NumPy's short writes carry no error number, only two counts of items."""
+    """The cause of a failed write. NumPy's errors about short writes have no error number, only two item counts."""
     if not isinstance(error, OSError):
         return str(error)
     return os.strerror(error.errno) if error.errno else f"{error} (is the disk full?)"

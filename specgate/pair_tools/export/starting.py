@@ -1,4 +1,4 @@
-"""The commands that start each engine with an export, as the server back ends of specgate start it."""
+"""The commands that start each engine with an export, the same as specgate's server back ends use."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WIDTH: Final = 80
 
 
 def commands(out: Path, ref: PairRef, layout: Format, dtype: str, positions: int) -> Iterator[tuple[str, str]]:
-    """(what it does, a command) for every engine that reads `layout`, and how specgate measures with one of them.
+    """(purpose, command) for every engine that reads `layout`, and for measuring with one of them.
 
-    `dtype` as torch spells it; `positions`: the longest context.
+    `dtype` is spelled as in torch. `positions` is the longest context.
     """
     own = {"target_gguf": str(out / "target.gguf"), "draft_gguf": str(out / "draft.gguf")} if layout == "gguf" else {}
     for engine in ENGINES[layout]:
@@ -42,7 +42,9 @@ def commands(out: Path, ref: PairRef, layout: Format, dtype: str, positions: int
 
 
 def measuring(out: Path, ref: PairRef, layout: Format, own: Mapping[str, str]) -> list[str]:
-    """specgate reads sizes and tokenizer from Hugging Face folders, which a GGUF export has none of."""
+    """The specgate command. It reads sizes and tokenizer from Hugging Face folders, so a GGUF export points to the
+    source.
+    """
     command = ["specgate", "micro", "--backend", ENGINES[layout][0]]
     if layout != "gguf":
         return [*command, "--pair", str(out)]
@@ -51,7 +53,7 @@ def measuring(out: Path, ref: PairRef, layout: Format, own: Mapping[str, str]) -
 
 
 def flags(argv: Sequence[str]) -> Iterator[str]:
-    """The words of a command line, a flag together with its value."""
+    """The words of a command line, each flag joined with its value."""
     words = list(argv)
     while words:
         word = shlex.quote(words.pop(0))
@@ -61,7 +63,7 @@ def flags(argv: Sequence[str]) -> Iterator[str]:
 
 
 def wrapped(parts: Sequence[str]) -> str:
-    """Lines of at most `WIDTH` columns for the shell, where no part alone is longer."""
+    """Join `parts` into shell lines of at most `WIDTH` columns, unless a single part is longer."""
     lines = ["  "]
     for part in parts:
         if len(lines[-1]) + len(part) + 3 > WIDTH and lines[-1].strip():

@@ -1,10 +1,11 @@
-"""How strong the signal must be for a wanted share of planted tokens.
+"""Find the signal strength at which a wanted share of the target's tokens are the planted ones.
 
-The signal touches the LM head alone, so the last hidden states of a text can be judged under every strength without
-another pass: of each state, find the strength from which on its planted successor has the highest logit. A quantile of
-these thresholds is the strength to choose. The first texts are walks that follow the rule with the wanted
-probability; then the pair's own greedy texts, because the tokens that surprise are not drawn evenly: some suit a
-whole context.
+The signal (λ) affects the LM head alone. So one forward pass over a text gives its last hidden states, and every
+strength can be tried on them. For each state, find the strength from which on its planted successor has the highest
+logit. A quantile of these thresholds is the strength to choose.
+
+The first texts follow the planted rule with the wanted probability. Later rounds use the pair's own greedy text. That
+matters because unplanted tokens are not drawn uniformly in it: some are favoured by a whole context.
 """
 
 from __future__ import annotations
@@ -23,39 +24,35 @@ from specgate.backends.reference.ops import rms_norm
 from specgate.backends.reference.target import target_forward
 from specgate.core import Budget, Role
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
-from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import weight_bytes
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.planted.draft import PlantedDraft
 from specgate.eagle3.planted.recipe import DEPTH, Recipe
-from specgate.eagle3.planted.tables import Tables, tables
+from specgate.eagle3.planted.tables import tables
 from specgate.eagle3.planted.target import PlantedTarget
 from specgate.eagle3.rope import cos_sin_table
 from specgate.eagle3.weights import pack_target
 from specgate.pair_tools.plant.geometries import PairGeometry
 from specgate.pair_tools.plant.orbit import Orbit
+from specgate.pair_tools.plant.thresholds import STRONGEST, thresholds
 
 TEXTS: Final = 8
 WALK: Final = 512
-"""Each round reads the last `WALK` states of `TEXTS` texts."""
+"""Each round reads the last `WALK` hidden states of `TEXTS` texts."""
 REFINEMENTS: Final = 3
-"""Rounds on the pair's own texts, each after other prompts. The last two count: a share of 0.8 is then known to about
-half a point.
+"""Rounds on the pair's own text, each after other prompts. The result comes from the last two.
+
+A share of 0.8 is then known to about half a percentage point.
 """
 OWN_TEXT_SPEC: Final = 2
-"""Chain length with which own texts are decoded; they are the same texts with any."""
-STRONGEST: Final = 8.0
-"""A signal 8 times the noise: 99 % of the row. More changes nothing."""
+"""Length of the chains with which own text is decoded. The text does not depend on it."""
 CHUNK: Final = 1024
-VOCAB_BLOCK: Final = 8192
-STATES_BLOCK: Final = 128
-HALVINGS: Final = 22
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """`recipe` with its signal; `share` of `states` states said the planted token under it."""
+    """`recipe` with the signal found. With it, a `share` of the `states` examined gives the planted token."""
 
     recipe: Recipe
     share: float
@@ -65,9 +62,7 @@ class Calibrated:
 def calibrate(
     recipe: Recipe, shape: PairGeometry, share: float, context: int, dtype: torch.dtype, device: str
 ) -> Calibrated:
-    """Choose the signal for `share` after prompts of `context` tokens. Raises OutOfReach where none is strong
-    enough.
-    """
+    """Choose the signal for `share` after prompts of `context` tokens. Raises OutOfReach where no signal is enough."""
     orbit = Orbit(recipe, tables(recipe, shape.target.vocab))
 
     def walks(turn: int) -> list[list[int]]:
@@ -84,6 +79,7 @@ def calibrate(
 
 
 def with_signal(recipe: Recipe, found: Tensor, share: float) -> Recipe:
+    """The recipe with the signal that is enough for a `share` of the states, whose needs are `found` [T]."""
     reachable = float((found < torch.inf).double().mean())
     if share >= reachable:
         raise OutOfReach(reachable)
@@ -91,7 +87,7 @@ def with_signal(recipe: Recipe, found: Tensor, share: float) -> Recipe:
 
 
 class OutOfReach(ValueError):
-    """Not even `STRONGEST` plants as many tokens as wanted, but a share of `reachable`."""
+    """Even the signal `STRONGEST` plants fewer tokens than wanted: only a share of `reachable`."""
 
     def __init__(self, reachable: float) -> None:
         super().__init__(f"a signal of {STRONGEST:g} gives {reachable:.1%}")
@@ -101,8 +97,9 @@ class OutOfReach(ValueError):
 def needed_signals(
     recipe: Recipe, shape: PairGeometry, texts: Sequence[Sequence[int]], dtype: torch.dtype, device: str
 ) -> Tensor:
-    """The signal that each of the last `WALK` states of each text needs, float32 [T]; infinite where `STRONGEST` is too
-    weak.
+    """The signal that each of the last `WALK` states of each text needs, float32 [T].
+
+    It is infinite where `STRONGEST` is too weak.
     """
     integers = tables(recipe, shape.target.vocab)
     orbit = Orbit(recipe, integers)
@@ -114,7 +111,7 @@ def needed_signals(
 def own_texts(
     recipe: Recipe, shape: PairGeometry, prompts: Sequence[list[int]], dtype: torch.dtype, device: str
 ) -> list[list[int]]:
-    """Prompts and what the pair says after them, `WALK` tokens."""
+    """Each prompt with the `WALK` tokens that the pair greedily generates after it."""
     longest = max(map(len, prompts)) + WALK + DEPTH + 3
     target, draft = made_target(recipe, shape, dtype, device), made_draft(recipe, shape, dtype, device)
     engine = ReferenceEngine(target, draft, max_batch=len(prompts), max_positions=longest, device=device)
@@ -124,7 +121,7 @@ def own_texts(
 
 
 def calibration_bytes(shape: PairGeometry, context: int, dtype: torch.dtype) -> int:
-    """What calibrating needs beside the target's weights: the draft's, and the caches of all texts at once."""
+    """Bytes that calibration needs beside the target's weights: the draft's weights and the KV caches of all texts."""
     positions = TEXTS * (context + WALK)
     caches = sum(2 * n * g.kv_heads * g.head_dim for n, g in ((shape.target.layers, shape.target), (1, shape.draft)))
     return weight_bytes(draft_tensors(shape.draft, False, False), dtype) + positions * caches * dtype.itemsize
@@ -147,7 +144,7 @@ def made_draft(recipe: Recipe, shape: PairGeometry, dtype: torch.dtype, device: 
 
 @torch.inference_mode()
 def last_states(checkpoint: TargetCheckpoint, texts: Sequence[Sequence[int]], device: str) -> Tensor:
-    """Normed last hidden states [len(texts) · WALK, H], float32, of each text's last tokens but one."""
+    """Normed hidden states of each text's last tokens but one: [len(texts) · WALK, H], float32."""
     weights, g = pack_target(checkpoint), checkpoint.geometry
     longest = max(map(len, texts))
     dtype = weights.embed.dtype
@@ -164,42 +161,3 @@ def last_states(checkpoint: TargetCheckpoint, texts: Sequence[Sequence[int]], de
         last = torch.cat(streams[-2:], dim=1)[0, -WALK:]
         found.append(rms_norm(last, weights.norm, g.rms_eps).float())
     return torch.cat(found)
-
-
-@torch.inference_mode()
-def thresholds(recipe: Recipe, g: TargetGeometry, tables: Tables, states: Tensor, planted: Tensor) -> Tensor:
-    """The signal from which on the draft row `planted` [T] wins in `states` [T, H]; infinite where none does. [T]."""
-    device = states.device
-    head = PlantedTarget(recipe, g, tables, device)
-    normed, boost = head.split_states(states)
-    signal, noise = (
-        torch.cat([normed @ rows(block).T for block in blocks], dim=1)
-        for rows, blocks in (
-            (head.signal_rows, torch.split(torch.arange(recipe.draft_vocab, device=device), VOCAB_BLOCK)),
-            (head.noise_rows, torch.split(tables.ids.to(device), VOCAB_BLOCK)),
-        )
-    )
-    others = torch.split((tables.row_of < 0).nonzero().squeeze(1).to(device), VOCAB_BLOCK)
-    rival = torch.stack([(normed @ head.noise_rows(block).T).amax(dim=1) for block in others]).amax(dim=0)
-    sign = tables.sign.to(device)
-    parts = [torch.split(t, STATES_BLOCK) for t in (signal, noise, boost, rival, planted)]
-    return torch.cat([bisected(s, n, b[:, None] * sign, r, y) for s, n, b, r, y in zip(*parts, strict=True)])
-
-
-def bisected(signal: Tensor, noise: Tensor, boost: Tensor, rival: Tensor, planted: Tensor) -> Tensor:
-    """Bisect λ per state. Logits are (λ · signal + noise) / √(1 + λ²) + boost [t, W], against `rival` [t] elsewhere."""
-    column = planted[:, None]
-
-    def wins(strength: Tensor) -> Tensor:
-        logits = (strength[:, None] * signal + noise) / (1 + strength * strength).sqrt()[:, None] + boost
-        own = logits.gather(1, column).squeeze(1)
-        best = logits.scatter(1, column, -torch.inf).amax(dim=1)
-        return own > torch.maximum(best, rival)
-
-    low, high = torch.zeros_like(rival), torch.full_like(rival, STRONGEST)
-    reachable = wins(high)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        won = wins(middle)
-        high, low = torch.where(won, middle, high), torch.where(won, low, middle)
-    return torch.where(reachable, high, torch.inf)

@@ -1,4 +1,4 @@
-"""Measure a planted pair with the reference engine, against the tokens themselves and against what was predicted."""
+"""Decode a planted pair with the reference engine, and compare acceptance with the tokens and with the prediction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specgate.pair_tools.plant.truth import chain_hits, period, planted_share
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is decoded: `prompts` prompts of `context` random tokens, `steps` cycles each, together in one batch."""
+    """What is decoded: `prompts` prompts of `context` random tokens in one batch, for `steps` cycles."""
 
     context: int
     prompts: int
@@ -36,9 +36,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One spec-K measurement. `decided` drafts were compared with the target; `strays` of them were not what the
-    tokens say a faithful draft proposes. `hits` of `visits` tokens were the planted ones. `shortest_period`: of a
-    text that loops.
+    """One measurement of spec-K.
+
+    `decided`: draft tokens that were compared with the target's. `strays`: those of them that a faithful draft would
+    not have proposed. `hits` of `visits`: how many of the target's tokens were the planted ones. `shortest_period`: of
+    the texts that loop, None where none does. `repeated_share`: mean share of repeated n-grams.
     """
 
     k: int
@@ -58,7 +60,7 @@ class Measured:
 
     @property
     def faithful_share(self) -> float:
-        """Share of decided drafts that are what the successor map says."""
+        """Share of decided draft tokens that a faithful draft would have proposed."""
         return 1 - self.strays / self.decided
 
     def keys(self) -> dict[str, object]:
@@ -80,7 +82,7 @@ def pair_recipe(pair: PairRef) -> Recipe:
 
 
 def check(pair: PairRef, ks: Sequence[int], load: Load, dtype: str, device: str) -> Iterator[Measured]:
-    """Decode with spec-K for each of `ks`, after one prefill."""
+    """Decode with spec-K for each K of `ks`, after a single prefill. Raises UsageError for too short prompts."""
     if load.context < HISTORY:
         raise UsageError(
             f"context {load.context}", hint=f"planted tokens depend on the past: at least {HISTORY} are needed"
@@ -107,6 +109,7 @@ def check(pair: PairRef, ks: Sequence[int], load: Load, dtype: str, device: str)
 
 
 def measured(orbit: Orbit, prompts: Sequence[Sequence[int]], decoded: Decoded, k: int) -> Measured:
+    """What a decode run says about the pair."""
     record = AcceptanceRecord.from_steps(
         k, decoded.accepted, decoded.drafted, sum(len(t) - 1 for t in decoded.tokens), sum(decoded.truncated)
     )
@@ -136,16 +139,18 @@ def measured(orbit: Orbit, prompts: Sequence[Sequence[int]], decoded: Decoded, k
 
 
 def count_strays(orbit: Orbit, prompt: Sequence[int], tokens: Sequence[int], accepts: Sequence[int], k: int) -> int:
-    """Cycles whose accept count is not the one that the text implies: in each, one draft was not the faithful one."""
-    text, root, strays = [*prompt, *tokens], len(prompt), 0
+    """Cycles that accepted another number of draft tokens than the text implies: one of theirs was not the faithful
+    one.
+    """
+    text, last, strays = [*prompt, *tokens], len(prompt), 0
     for accepted in accepts:
-        strays += chain_hits(orbit, text, root, k) != accepted
-        root += accepted + 1
+        strays += chain_hits(orbit, text, last, k) != accepted
+        last += accepted + 1
     return strays
 
 
 def predictions(pair: PairRef) -> dict[int, float]:
-    """K → acceptance length that was predicted when the pair was calibrated, as its draft's config has it."""
+    """K → acceptance length predicted at calibration, from the config of the pair's draft."""
     pair_recipe(pair)
     assert pair.draft is not None
     section = read_config(pair.draft).part(PLANTED).part("predicted_acceptance_length")

@@ -1,4 +1,4 @@
-"""`specgate pairs plant`: calibrate, write, measure."""
+"""`specgate pairs plant`: calibrate, write and measure a planted pair."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from specgate.eagle3.memory import require_room
 from specgate.eagle3.pair import target_source
 from specgate.eagle3.planted.recipe import DEPTH, Recipe
 from specgate.errors import UsageError
-from specgate.pair_tools.plant.calibrate import STRONGEST, TEXTS, WALK, OutOfReach, calibrate, calibration_bytes
+from specgate.pair_tools.plant.calibrate import TEXTS, WALK, OutOfReach, calibrate, calibration_bytes
 from specgate.pair_tools.plant.check import Load, Measured, check
 from specgate.pair_tools.plant.geometries import PairGeometry, geometry_of
 from specgate.pair_tools.plant.law import acceptance_length, share_for
 from specgate.pair_tools.plant.orbit import HISTORY
+from specgate.pair_tools.plant.thresholds import STRONGEST
 from specgate.pair_tools.plant.write import write_draft, write_target
 
 CHECK_STEPS: Final = 128
@@ -28,7 +29,7 @@ CHECK_PROMPTS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asks for. `context` None: the geometry's own; `written` None: as the geometry has it."""
+    """What the user asks for. `context` None and `written` None leave the choice to the geometry."""
 
     geometry: str
     length: float
@@ -42,9 +43,10 @@ class Wish:
 
 
 def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> Measured:
-    """Write `out/target` and `out/draft`, and return what the reference engine then measures of them.
+    """Write `out/target` and `out/draft`, and return what the reference engine measures of them.
 
-    Raises UsageError for what cannot be meant or reached, EnvironmentRefused where the weights do not fit into memory.
+    Raises UsageError for requests that make no sense or are out of reach, EnvironmentRefused where the weights do not
+    fit into memory.
     """
     shape = geometry_of(wish.geometry)
     context = wish.context or shape.context
@@ -82,6 +84,7 @@ def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> M
 
 
 def refuse_nonsense(wish: Wish, shape: PairGeometry, context: int, out: Path) -> None:
+    """Raise UsageError for values outside their ranges, and for an `out` that is not empty."""
     if not 1 <= wish.spec <= DEPTH:
         raise UsageError(f"--spec {wish.spec}", hint=f"planted pairs serve chains of 1 to {DEPTH} drafts")
     if not 0 <= wish.draft_error < 1:
@@ -102,7 +105,7 @@ def refuse_nonsense(wish: Wish, shape: PairGeometry, context: int, out: Path) ->
 
 
 def out_of_reach(wish: Wish, share: float, reachable: float) -> UsageError:
-    """The strongest signal is not always enough: in a narrow stream its direction is one of few."""
+    """The error to raise, with the reachable range. In a narrow stream, even the strongest signal may not be enough."""
     most = acceptance_length(reachable * (1 - wish.draft_error), wish.spec)
     return UsageError(
         f"--accept-length {wish.length:g} at spec-{wish.spec} is out of reach of geometry {wish.geometry} with recipe "
@@ -112,6 +115,7 @@ def out_of_reach(wish: Wish, share: float, reachable: float) -> UsageError:
 
 
 def draft_notes(wish: Wish, realised: float) -> Mapping[str, object]:
+    """What the draft's config says about the request and the acceptance lengths to expect."""
     share = realised * (1 - wish.draft_error)
     return {
         "asked": {"spec": wish.spec, "acceptance_length": wish.length},

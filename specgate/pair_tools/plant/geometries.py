@@ -1,4 +1,4 @@
-"""The geometries that can be planted. A function each, so that each can say where its numbers come from."""
+"""The geometries that can be planted. Each is a function, so that its docstring can say where the numbers come from."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from specgate.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class PairGeometry:
-    """`context`: tokens at which the pair is calibrated, where the user names no other. `written`: whether weights
-    go into files by default; larger ones are made when they are loaded.
+    """Sizes of a pair, and defaults for planting it.
+
+    `context`: tokens at which the pair is calibrated. `written`: whether the weights go into files; those of larger
+    pairs are generated when loaded.
     """
 
     target: TargetGeometry
@@ -24,32 +26,36 @@ class PairGeometry:
 
 
 def tiny() -> PairGeometry:
-    """Seconds on a CPU, half a minute to calibrate; the sizes are this project's own, large enough for recipe B
-    (eight heads, a width of 512).
+    """A pair that decodes in seconds on a CPU and calibrates in half a minute.
+
+    The sizes are this project's own, just large enough for recipe B (eight heads, a width of 512).
     """
     target = dense(6, 512, 1024, heads=8, kv_heads=4, head_dim=64, vocab=2048, positions=8192)
     return PairGeometry(target, draft_of(target, 512), (1, 3, 5), context=256, written=True)
 
 
 def medium() -> PairGeometry:
-    """Some minutes to calibrate on a CPU; the sizes are this project's own: 1024 wide, between `tiny` and a real
-    model.
+    """A pair that calibrates in a few minutes on a CPU.
+
+    The sizes are this project's own: 1024 wide, between `tiny` and a real model.
     """
     target = dense(8, 1024, 4096, heads=16, kv_heads=4, head_dim=64, vocab=8192, positions=8192)
     return PairGeometry(target, draft_of(target, 2048), (2, 4, 5), context=1024, written=True)
 
 
 def smollm2_135m() -> PairGeometry:
-    """SmolLM2-135M (https://huggingface.co/HuggingFaceTB/SmolLM2-135M, config.json), its LM head untied: a tied one
-    has no room for a signal. Draft: as the demo pair's, with full attention.
+    """SmolLM2-135M (https://huggingface.co/HuggingFaceTB/SmolLM2-135M, config.json) with an untied LM head.
+
+    A tied head has no room for a signal. Draft: as the demo pair's, with full attention.
     """
     target = dense(30, 576, 1536, heads=9, kv_heads=3, head_dim=64, vocab=49152, positions=32768, base=100000.0)
     return PairGeometry(target, draft_of(target, 10240, intermediate=2048), default(target), context=2048, written=True)
 
 
 def llama_3_2_1b() -> PairGeometry:
-    """Llama-3.2-1B (https://huggingface.co/meta-llama/Llama-3.2-1B, config.json), its LM head untied. Draft: the
-    layer of the target, 32,000 draft tokens.
+    """Llama-3.2-1B (https://huggingface.co/meta-llama/Llama-3.2-1B, config.json) with an untied LM head.
+
+    Draft: one layer of the target's sizes, 32,000 draft tokens.
     """
     target = dense(
         16, 2048, 8192, heads=32, kv_heads=8, head_dim=64, vocab=128256, positions=131072, rope=llama3(64, 32.0)
@@ -58,8 +64,9 @@ def llama_3_2_1b() -> PairGeometry:
 
 
 def llama_3_1_8b() -> PairGeometry:
-    """Llama-3.1-8B (https://huggingface.co/meta-llama/Llama-3.1-8B, config.json). Draft: SpecForge's
-    `configs/llama3-8B-eagle3.json` (https://github.com/sgl-project/SpecForge).
+    """Llama-3.1-8B (https://huggingface.co/meta-llama/Llama-3.1-8B, config.json).
+
+    Draft: SpecForge's `configs/llama3-8B-eagle3.json` (https://github.com/sgl-project/SpecForge).
     """
     target = dense(
         32, 4096, 14336, heads=32, kv_heads=8, head_dim=128, vocab=128256, positions=131072, rope=llama3(128, 8.0)
@@ -68,16 +75,18 @@ def llama_3_1_8b() -> PairGeometry:
 
 
 def qwen3_32b() -> PairGeometry:
-    """Qwen3-32B (https://huggingface.co/Qwen/Qwen3-32B, config.json) as a Llama: without its norms of queries and keys.
-    Draft: the layer of the target, 32,000 draft tokens.
+    """Qwen3-32B (https://huggingface.co/Qwen/Qwen3-32B, config.json) as a Llama, without its norms of queries and keys.
+
+    Draft: one layer of the target's sizes, 32,000 draft tokens.
     """
     target = dense(64, 5120, 25600, heads=64, kv_heads=8, head_dim=128, vocab=151936, positions=40960, base=1000000.0)
     return PairGeometry(target, draft_of(target, 32000), default(target), context=16384, written=False)
 
 
 def gpt_oss_120b() -> PairGeometry:
-    """gpt-oss-120b (https://huggingface.co/openai/gpt-oss-120b, config.json) as a dense stand-in: an MLP as wide as
-    its four active experts of 2880, full attention, plain RoPE. Draft: SpecForge's
+    """gpt-oss-120b (https://huggingface.co/openai/gpt-oss-120b, config.json) as a dense stand-in.
+
+    Its MLP is as wide as the four active experts of 2880, and it has full attention and plain RoPE. Draft: SpecForge's
     `configs/gpt-oss-120B-eagle3.json`.
     """
     target = dense(36, 2880, 4 * 2880, heads=64, kv_heads=8, head_dim=64, vocab=201088, positions=131072, base=150000.0)
@@ -98,21 +107,21 @@ GEOMETRIES: Final[Mapping[str, Callable[[], PairGeometry]]] = {
 
 
 def geometry_of(name: str) -> PairGeometry:
-    """Raises UsageError for a name that is not in `GEOMETRIES`."""
+    """The geometry with that name. Raises UsageError for a name that is not in `GEOMETRIES`."""
     if name not in GEOMETRIES:
         raise UsageError(f"geometry {name!r} is not known", hint=f"known: {', '.join(GEOMETRIES)}")
     return GEOMETRIES[name]()
 
 
 def llama3(head_dim: int, factor: float) -> RopeSpec:
-    """The scaling of Llama 3.1 (factor 8) and 3.2 (factor 32)."""
+    """The RoPE scaling of Llama 3.1 (factor 8) and 3.2 (factor 32)."""
     return RopeSpec(
         "llama3", 500000.0, head_dim, factor=factor, original_positions=8192, low_freq_factor=1.0, high_freq_factor=4.0
     )
 
 
 def default(target: TargetGeometry) -> tuple[int, int, int]:
-    """The EAGLE authors' boundaries."""
+    """The boundaries that the EAGLE authors use."""
     return 2, target.layers // 2, target.layers - 3
 
 
@@ -129,7 +138,7 @@ def dense(
     base: float = 10000.0,
     rope: RopeSpec | None = None,
 ) -> TargetGeometry:
-    """A Llama with no special tokens: any token of a planted pair is as good as any other."""
+    """A Llama without special tokens, because all tokens of a planted pair are alike."""
     return TargetGeometry(
         layers=layers,
         hidden=hidden,
@@ -148,7 +157,7 @@ def dense(
 
 
 def draft_of(target: TargetGeometry, draft_vocab: int, intermediate: int | None = None) -> DraftGeometry:
-    """An EAGLE-3 head with the target's attention sizes, RoPE and positions."""
+    """An EAGLE-3 draft with the target's attention sizes, RoPE and positions."""
     return DraftGeometry(
         hidden=target.hidden,
         target_hidden=target.hidden,

@@ -1,7 +1,7 @@
-"""Acceptance length ↔ share of accepted drafts, where every draft is accepted with the same probability.
+"""Acceptance length ↔ share of accepted draft tokens, where each is accepted with the same probability.
 
-In a planted pair the target emits the planted successor with probability p, whatever came before, and the draft
-proposes it with probability 1 − f; so each draft that is reached is accepted with s = p · (1 − f).
+In a planted pair the target emits the planted successor with probability p, whatever came before. The draft proposes it
+with probability 1 − f. So each draft token that is reached is accepted with probability s = p · (1 − f).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 
 
 def acceptance_length(share: float, k: int) -> float:
-    """1 + s + s² + … + s^K: the expected tokens per cycle of a chain of `k` drafts, bonus token included."""
+    """1 + s + s² + … + s^K: the expected tokens per cycle of a chain of K draft tokens, bonus token included."""
     return float(sum(share**i for i in range(k + 1)))
 
 

@@ -1,6 +1,4 @@
-"""Token sequences of a planted pair: which token is planted to follow which, and texts that look like generated
-ones.
-"""
+"""Token sequences of a planted pair: which token is planted to follow which, and texts like those it generates."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from specgate.eagle3.planted.register import CACHE_DISTANCE, DISTANCE
 from specgate.eagle3.planted.tables import Tables
 
 HISTORY: Final = CACHE_DISTANCE + 1
-"""Tokens of the past on which, at most, a token of the target or a proposal of the draft depends."""
+"""The most past tokens that a token of the target or a proposal of the draft depends on."""
 
 
 class Orbit:
@@ -28,7 +26,7 @@ class Orbit:
         self.answer: list[int] = tables.answer.tolist()
 
     def planted_row(self, tokens: Sequence[int], at: int) -> int:
-        """The draft row planted to follow tokens[at]; its `at` + 1 ≥ `HISTORY` tokens of the past must be there."""
+        """The draft row planted to follow tokens[at]. Needs `at` + 1 ≥ `HISTORY`."""
         chosen = 0
         if self.two_maps:
             chosen = (1 - self.tau[self.class_of[tokens[at - DISTANCE]]]) // 2
@@ -39,12 +37,13 @@ class Orbit:
         return self.ids[self.planted_row(tokens, at)]
 
     def drafted(self, tokens: Sequence[int], at: int) -> int:
-        """What a faithful draft proposes to follow tokens[at]: the planted token, but for planted errors."""
+        """What a faithful draft proposes to follow tokens[at]: the planted token, except for planted errors."""
         return self.ids[self.answer[self.planted_row(tokens, at)]]
 
     def text(self, prompt: int, walk: int, share: float, seed: str) -> list[int]:
-        """`prompt` random tokens, then `walk` that follow the planted successor with probability `share`, else a random
-        token: what greedy decoding of the pair gives after a random prompt.
+        """`prompt` random tokens, then `walk` tokens like the pair's greedy text.
+
+        Each of these is the planted successor with probability `share`, else a random token.
         """
         generator, vocab = random.Random(seed), len(self.class_of)
         tokens = generator.choices(range(vocab), k=prompt)

@@ -1,4 +1,4 @@
-"""A planted pair as two Hugging Face folders: configs alone, or with weights in safetensors shards."""
+"""Write a planted pair as two Hugging Face folders: configs only, or with weights in safetensors shards."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from specgate.pair_tools.plant.geometries import PairGeometry
 from specgate.pair_tools.shards import lazy_tensors, write_shards
 
 DTYPE: Final = "bfloat16"
-"""What the weights of a planted pair are, in a file or made anew."""
+"""The dtype of a planted pair's weights, in files and when generated."""
 
 
 def write_target(folder: Path, g: TargetGeometry, recipe: Recipe, notes: Mapping[str, object], written: bool) -> None:
-    """`notes` go into the section that says how the pair was planted."""
+    """Write the target. `notes` are added to the config section that says how the pair was planted."""
     save(folder, target_config(g, DTYPE), recipe, notes, written)
     if written:
         write_shards(folder, lazy_tensors(planted_target(read_config(folder), g)))
@@ -29,7 +29,7 @@ def write_target(folder: Path, g: TargetGeometry, recipe: Recipe, notes: Mapping
 def write_draft(
     folder: Path, pair: PairGeometry, recipe: Recipe, notes: Mapping[str, object], written: bool, target_sha256: str
 ) -> None:
-    """The draft; its weights are made once, so that its notes can be rewritten without them."""
+    """Write the draft. Its weights are written only once, so that a second call can update the notes."""
     config = draft_config(pair.draft, pair.boundaries, DTYPE)
     config |= trained_for_keys(folder.parent.name, pair.target, target_sha256)
     save(folder, config, recipe, notes, written)
@@ -38,6 +38,7 @@ def write_draft(
 
 
 def save(folder: Path, config: dict[str, object], recipe: Recipe, notes: Mapping[str, object], written: bool) -> None:
+    """Write the config with the section on planting and its digest."""
     folder.mkdir(parents=True, exist_ok=True)
     section: dict[str, object] = {**recipe.keys(), "weights": "written" if written else "seed", **notes}
     config = {**config, PLANTED: section}

@@ -1,4 +1,4 @@
-"""The acceptance table of a pair: one row per context length, over held-out text."""
+"""The acceptance table of a pair: one row per context length, measured on held-out text."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ def acceptance_table(
     yarn: float | None,
     device: str,
 ) -> Iterator[AcceptanceRow]:
-    """Rows for `contexts`, each over up to `most_prompts` prompts per corpus; bfloat16 on CUDA, float32 elsewhere.
+    """Yield a row for each of `contexts`, over up to `most_prompts` prompts per corpus.
 
-    Raises UsageError where a context is longer than the target allows, and where no corpus is long enough for it.
+    Computes in bfloat16 on CUDA and in float32 elsewhere. `yarn` lengthens the target's context by that factor. Raises
+    UsageError where a context is longer than the target allows, or where no corpus is long enough for it.
     """
     from tokenizers import Tokenizer
 

@@ -1,4 +1,4 @@
-"""A whole training run, from folders and package names to an exported draft."""
+"""A whole training run: from folders and package names to an exported draft."""
 
 from __future__ import annotations
 
@@ -33,9 +33,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 COUNTED_BATCHES = 100
+"""Batches over which the target's preferred tokens are counted, to choose the draft vocabulary."""
 DRAFT_ROPE_BASE = 10_000.0
 POSITIONS_PER_TARGET_POSITION = 8
-"""A windowed draft sees relative positions only, so it serves contexts that the target reaches by RoPE scaling."""
+"""How many positions a windowed draft claims per position of the target.
+
+Such a draft sees only relative positions within its window. So it also serves the contexts that the target reaches by
+RoPE scaling.
+"""
 
 
 def train_draft(
@@ -47,10 +52,10 @@ def train_draft(
     say: Callable[[str], None],
     start: Path | None = None,
 ) -> None:
-    """Train a draft of the target in `target_folder` on the `train` pool of `corpora` and export it to `out`.
+    """Train a draft of the target in `target_folder` on the `train` pool of `corpora`, and export it to `out`.
 
-    `start` is a draft to continue from, with its sizes, its vocabulary and its captured layers. Computes in bfloat16 on
-    CUDA and in float32 elsewhere. Raises UsageError and CheckpointError.
+    `start` is a draft to continue from; its sizes, vocabulary and auxiliary hidden-state layers are kept. Computes in
+    bfloat16 on CUDA and in float32 elsewhere. Raises UsageError and CheckpointError.
     """
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     checkpoint = load_target(target_folder, dtype, device)
@@ -79,7 +84,10 @@ def train_draft(
 
 
 def default_boundaries(layers: int) -> tuple[int, int, int]:
-    """What engines read where a config names nothing: 2, n // 2 and n − 3; in a shallow target 1, n // 2 and n − 1."""
+    """The boundaries that engines use where a config names none: 2, n // 2 and n − 3.
+
+    A target of fewer than 7 layers gets 1, n // 2 and n − 1. Raises UsageError where the three would not be distinct.
+    """
     low, middle, high = (2, layers // 2, layers - 3) if layers >= 7 else (1, layers // 2, layers - 1)
     if not low < middle < high:
         raise UsageError(f"the target has {layers} layers", hint="an EAGLE-3 draft reads three: at least 4 are needed")
@@ -87,7 +95,7 @@ def default_boundaries(layers: int) -> tuple[int, int, int]:
 
 
 def calibrate(target: FrozenTarget, sources: Sequence[Source], seed: int) -> Tensor:
-    """The spread of every captured channel over one batch, [n·H]."""
+    """The spread of every channel of the auxiliary hidden states, [n·H], over one batch."""
     sample = next(mixed_batches(sources, seed + 2))
     features, _ = target.features_and_stream(sample.tokens, sample.rows)
     return channel_spread(features)
@@ -96,7 +104,7 @@ def calibrate(target: FrozenTarget, sources: Sequence[Source], seed: int) -> Ten
 def choose_vocabulary(
     target: FrozenTarget, sources: Sequence[Source], recipe: Recipe, say: Callable[[str], None]
 ) -> Tensor:
-    """The target ids that the draft can propose, ascending [W]."""
+    """The target ids that the draft can propose, int64 [W], ascending: those that the target prefers most often."""
     counts = preferred_counts(target, mixed_batches(sources, recipe.seed + 1), COUNTED_BATCHES)
     target_ids = draft_vocabulary(counts, recipe.draft_vocab)
     say(f"draft vocabulary: {len(target_ids)} tokens, {coverage(counts, target_ids):.2%} of what the target prefers")
@@ -104,7 +112,7 @@ def choose_vocabulary(
 
 
 def draft_geometry(target: TargetGeometry, recipe: Recipe, features: int) -> DraftGeometry:
-    """The plain EAGLE-3 layout with the target's attention shape."""
+    """The plain EAGLE-3 layout with the target's attention sizes."""
     return DraftGeometry(
         hidden=target.hidden,
         target_hidden=target.hidden,
@@ -125,7 +133,7 @@ def draft_geometry(target: TargetGeometry, recipe: Recipe, features: int) -> Dra
 def tokenise(
     target_folder: Path, corpora: Sequence[TextCorpus], target: TargetGeometry, device: str, say: Callable[[str], None]
 ) -> Corpora:
-    """The `train` pool of every corpus as a token stream on `device`, documents closed by the target's EOS."""
+    """The `train` pool of every corpus as a token stream on `device`; the target's EOS follows each document."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(target_folder / "tokenizer.json"))
@@ -146,7 +154,7 @@ def make_source(
     device: str,
     say: Callable[[str], None],
 ) -> Source:
-    """The batches of one strand; the target's own continuations are made here."""
+    """The source of batches for one strand. The target's own continuations are generated here."""
     rows = target_rows(target_folder, target.geometry, strand, device)
     pool: Corpora | Tensor = corpora
     if strand.own_tokens:
@@ -160,7 +168,7 @@ def make_source(
 
 
 def target_rows(folder: Path, target: TargetGeometry, strand: Strand, device: str) -> RopeTable:
-    """The target's RoPE rows for the positions of `strand`, YaRN-stretched where it says so."""
+    """The target's RoPE rows for the positions of `strand`, with YaRN where the strand asks for it."""
     if strand.yarn is None:
         return rope_rows_upto(target.rope, strand.length, device)
     stretched = target_geometry(read_config(folder), {"rope_type": "yarn", "factor": strand.yarn})
@@ -168,9 +176,12 @@ def target_rows(folder: Path, target: TargetGeometry, strand: Strand, device: st
 
 
 def fast(function: Callable[P, R], device: str) -> Callable[P, R]:
-    """Compiled for the few static shapes of a run on CUDA; as it is elsewhere, where compiling takes too long."""
+    """`function`, compiled for CUDA. Elsewhere it is returned as it is, because compiling takes too long.
+
+    A run has few shapes, and all are static.
+    """
     if device != "cuda":
         return function
-    # A variant per strand length, and of the chain step one per step too.
+    # There is a variant per strand length. The chain step also has one per step of the chain.
     torch._dynamo.config.recompile_limit = 64
     return torch.compile(function, dynamic=False)

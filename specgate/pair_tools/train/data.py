@@ -1,4 +1,4 @@
-"""Token streams, and batches of sequences drawn from them."""
+"""Token streams, and batches of sequences that are drawn from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKENISED_AT_ONCE: Final = 256
 
 
 def token_stream(documents: Iterable[str], tokenizer: Tokenizer, separator: int) -> Tensor:
-    """All documents as one int32 stream [N], each followed by the `separator` token; empty without documents."""
+    """All documents as one stream, int32 [N], each followed by the `separator` token. Empty without documents."""
     parts = [torch.empty(0, dtype=torch.int32)]
     for texts in batched(documents, TOKENISED_AT_ONCE):
         for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False):
@@ -40,13 +40,13 @@ def batched(items: Iterable[str], size: int) -> Iterator[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Corpora:
-    """Token streams [N] with the probability ∝ `shares` that a chunk comes from each."""
+    """Token streams [N]. A chunk comes from each with a probability proportional to its share."""
 
     streams: tuple[Tensor, ...]
     shares: tuple[float, ...]
 
     def chunks(self, count: int, length: int, generator: torch.Generator) -> Tensor:
-        """`count` chunks [count, length] at random places, int64. Raises UsageError where a stream is too short."""
+        """`count` chunks at random places, int64 [count, length]. Raises UsageError where a stream is too short."""
         shortest = min(map(len, self.streams))
         if shortest <= length:
             raise UsageError(f"a corpus of {shortest} tokens", hint=f"sequences of {length} tokens need a longer one")
@@ -62,7 +62,10 @@ class Corpora:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Token sequences [B, T] with the target's RoPE rows; what precedes position `learned_from` is context only."""
+    """Token sequences [B, T] with the target's RoPE rows.
+
+    Tokens before position `learned_from` are context only: the draft does not learn from them.
+    """
 
     tokens: Tensor
     rows: RopeTable
@@ -71,7 +74,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Batches of `count` sequences of `length` tokens from `pool`: corpora, or ready sequences [M, length]."""
+    """Draws batches of `count` sequences of `length` tokens from `pool`: corpora, or ready sequences [M, length].
+
+    A batch comes from this source with a probability proportional to `share`.
+    """
 
     share: float
     pool: Corpora | Tensor
@@ -90,7 +96,7 @@ class Source:
 
 
 def mixed_batches(sources: Sequence[Source], seed: int) -> Iterator[Batch]:
-    """Endless batches, each of one source; `seed` fixes which and what."""
+    """Endless batches, each from a single source. `seed` determines both the source and the content."""
     generator = torch.Generator().manual_seed(seed)
     shares = torch.tensor([s.share for s in sources])
     while True:

@@ -1,4 +1,4 @@
-"""The draft's trainable tensors, under their checkpoint names, and how they are initialised from the target."""
+"""The draft's trainable tensors under their checkpoint names, and their initialisation from the target."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from specgate.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class TrainableDraft:
-    """Float32 master tensors by Hugging Face name.
+    """Float32 master tensors by checkpoint name.
 
-    `fc.weight` is kept in units of `feature_scale` [n·H] (the spread of each captured channel), so that one learning
-    rate suits streams whose sizes differ by orders of magnitude; `named` divides it out again.
+    `fc.weight` is multiplied by `feature_scale` [n·H], the spread of each channel of the auxiliary hidden states. Their
+    sizes differ by orders of magnitude, and with the scale one learning rate suits all of them. `named` divides it out
+    again. `target_ids` int64 [W] are the draft vocabulary.
     """
 
     geometry: DraftGeometry
@@ -30,7 +31,11 @@ class TrainableDraft:
     def initialise(
         cls, geometry: DraftGeometry, target: TargetWeights, target_ids: Tensor, feature_scale: Tensor, seed: int
     ) -> TrainableDraft:
-        """Head and final norm from the target, the last captured stream passed through, the rest small and random."""
+        """A new draft.
+
+        LM head and final norm are copied from the target. `fc` passes the last auxiliary hidden state through. The rest
+        is small and random.
+        """
         g, device = geometry, target.embed.device
         generator = torch.Generator().manual_seed(seed)
 
@@ -62,7 +67,7 @@ class TrainableDraft:
 
     @classmethod
     def resume(cls, draft: DraftCheckpoint, feature_scale: Tensor) -> TrainableDraft:
-        """Take over a draft in the plain EAGLE-3 layout, vocabulary included. Raises UsageError for other layouts."""
+        """Continue from a draft in the plain EAGLE-3 layout, with its vocabulary. Raises UsageError for others."""
         g = draft.geometry
         if g.own_embedding or not g.own_lm_head or g.fc_norm or g.norm_before_fc or draft.d2t is None:
             raise UsageError(
@@ -77,11 +82,12 @@ class TrainableDraft:
 
     @property
     def matrices(self) -> list[Tensor]:
-        """The weights between hidden spaces: not the head, not the norms."""
+        """The matrices between hidden spaces: without the LM head and the norms."""
         return [t for name, t in self.tensors.items() if t.dim() == 2 and name != "lm_head.weight"]
 
     @property
     def others(self) -> list[Tensor]:
+        """The LM head and the norms."""
         return [t for name, t in self.tensors.items() if t.dim() == 1 or name == "lm_head.weight"]
 
     def named(self) -> dict[str, Tensor]:
@@ -89,7 +95,7 @@ class TrainableDraft:
         return self.tensors | {"fc.weight": self.tensors["fc.weight"] / self.feature_scale}
 
     def weights(self, target: TargetWeights) -> DraftWeights:
-        """Packed for the forward pass, in the target's dtype; gradients flow to the master tensors."""
+        """The tensors packed for the forward pass, in the target's dtype. Gradients flow back to the master tensors."""
         tensors = {name: tensor.to(target.embed.dtype) for name, tensor in self.named().items()}
         return DraftWeights(
             embed=target.embed,
@@ -105,6 +111,6 @@ class TrainableDraft:
 
 
 def channel_spread(features: Tensor) -> Tensor:
-    """A robust standard deviation of every captured channel, [n·H]: the median of |x| over [B, T, n·H], over 0.6745."""
+    """A robust standard deviation of every channel, [n·H]: the median of |x| over `features` [B, T, n·H] / 0.6745."""
     rows = features.flatten(0, 1).float().abs()
     return rows.median(dim=0).values.clamp(min=1e-6) / 0.6745

@@ -1,8 +1,8 @@
-"""Acceptance of a draft on held-out prompts, for every draft length from one pass.
+"""Acceptance of a draft on held-out prompts, for every draft length in one pass.
 
-A greedy engine commits the target's own tokens, and a chain counts only as far as the target agrees with it. So which
-drafts a cycle accepts can be read off a teacher-forced unroll along the target's greedy continuation: exactly what an
-engine counts, for all draft lengths at once.
+A greedy engine emits the target's own tokens, and a chain counts only as far as it agrees with them. So accepted draft
+tokens can be read off an unroll of the draft along the target's greedy text, with the target's tokens as input
+(teacher-forced). The counts are exactly those of an engine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specgate.pair_tools.train.unroll import unroll
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceRow:
-    """One context length: acceptance per draft length 1 … K, and the share of repeated 8-grams in the new text."""
+    """One context length: acceptance for 1 … K draft tokens, and the share of repeated 8-grams in the new text."""
 
     context: int
     prompts: int
@@ -48,12 +48,12 @@ def acceptance_at(
     target_rows: RopeTable,
     draft_rows: RopeTable,
 ) -> AcceptanceRow:
-    """Continue `prompts` [B, P] by `new_tokens` greedy tokens, drafting 1 … `most_drafts` tokens a cycle.
+    """Continue `prompts` [B, P] by `new_tokens` greedy tokens, with 1 … `most_drafts` draft tokens per cycle.
 
     `target_rows` and `draft_rows` hold RoPE rows for at least P + new_tokens + most_drafts positions.
     """
     context = prompts.shape[1]
-    # The last cycles look at tokens beyond the ones that are emitted.
+    # The last cycles compare draft tokens with target tokens that are no longer emitted.
     text = target.continue_greedily(prompts, new_tokens + most_drafts, target_rows)
     features, _ = target.features_and_stream(text, target_rows)
     right = agreement(draft, geometry, features, text, context - 1, most_drafts, draft_rows)
@@ -67,30 +67,31 @@ def agreement(
     geometry: DraftGeometry,
     features: Tensor,
     text: Tensor,
-    first_slot: int,
+    first_position: int,
     steps: int,
     draft_rows: RopeTable,
 ) -> Tensor:
-    """Which drafts of which chains the target agrees with: bool [steps, B, chains].
+    """Which draft tokens of which chains the target agrees with: bool [steps, B, chains].
 
-    Entry [j, b, i] is draft j + 1 of the chain that starts from the feature at slot `first_slot` + i of `text` [B, T].
-    Slots that no window of these chains reaches are left out of the unroll.
+    Entry [j, b, i] is draft token j + 1 of the chain that starts from the features at position `first_position` + i of
+    `text` [B, T]. Positions that no attention window of these chains reaches are left out of the unroll.
     """
-    start = 0 if geometry.window is None else max(0, first_slot + 1 - geometry.window)
+    start = 0 if geometry.window is None else max(0, first_position + 1 - geometry.window)
     length = text.shape[1]
     rows = (draft_rows[0][:, start:length], draft_rows[1][:, start:length])
     logits = unroll(draft, geometry, rows, features[:, start:], text.roll(-1, dims=1)[:, start:], steps)
     expected = text.roll(-2, dims=1)[:, start:]
-    chains = length - steps - 1 - first_slot
-    first = first_slot - start
+    chains = length - steps - 1 - first_position
+    first = first_position - start
     agrees = [draft_argmax(x, draft.target_ids) == expected for x in logits]
     return torch.stack([x[:, first + j : first + j + chains] for j, x in enumerate(agrees)])
 
 
 def count_cycles(right: Tensor, new_tokens: int) -> AcceptanceRecord:
-    """Walk the cycles of every sequence until it has emitted `new_tokens` tokens (prefill token included).
+    """Walk the cycles of every sequence until it has emitted `new_tokens` tokens, the prefill token included.
 
-    `right` [K, B, chains]: a cycle from chain i accepts the leading run of right[:, b, i] and moves on by one more.
+    `right` is bool [K, B, chains]. A cycle that starts from chain i accepts the leading trues of right[:, b, i], and
+    the next one starts from chain i + accepted + 1.
     """
     k = len(right)
     accepted = right.long().cumprod(dim=0).sum(dim=0).tolist()
@@ -108,14 +109,14 @@ def count_cycles(right: Tensor, new_tokens: int) -> AcceptanceRecord:
 
 
 def spread_prompts(stream: Tensor, context: int, most: int) -> Tensor:
-    """Up to `most` prompts [B, context], evenly spread over the token `stream` [N] and overlapping at most by half."""
+    """Up to `most` prompts [B, context], evenly spaced over the token `stream` [N]. They overlap by at most half."""
     count = max(0, min(most, 2 * len(stream) // context - 1))
     starts = torch.linspace(0, len(stream) - context, count).long()
     return stream[starts[:, None] + torch.arange(context)].long()
 
 
 def merged(rows: Sequence[AcceptanceRow]) -> AcceptanceRow:
-    """Several rows of one context length as one, token-weighted."""
+    """Merge rows of one context length. Acceptance is weighted by tokens, repetition by prompts."""
     records = tuple(
         AcceptanceRecord(
             same_k[0].k,

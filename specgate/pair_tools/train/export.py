@@ -1,4 +1,4 @@
-"""A trained draft as a Hugging Face folder in the common EAGLE-3 layout."""
+"""Write a trained draft as a Hugging Face folder in the common EAGLE-3 layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training loop: one optimiser step per batch of sequences, the draft unrolled as an engine unrolls it."""
+"""The training loop: each batch of sequences is one optimiser step over the draft, unrolled as in an engine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from specgate.pair_tools.train.target import FrozenTarget, upto
 from specgate.pair_tools.train.unroll import ChainStep, chain_step, unroll
 
 LOWEST_RATE = 0.02
+"""The learning rate at the end, relative to its peak."""
 CLIP = 1.0
+"""Largest norm of the gradient."""
 
 StepLoss = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The two functions that take the time, as they are or compiled."""
+    """The two functions that take nearly all the time, plain or compiled."""
 
     chain_step: ChainStep = chain_step
     step_loss: StepLoss = step_loss
@@ -34,7 +36,12 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Means since the last report: `loss` (nats) and `survival` (of teacher-forced chains) per step of the chain."""
+    """Figures since the last report.
+
+    `loss` (nats) and `survival` are means per step of the chain. Survival is the share of chains whose draft tokens
+    were all right so far, with the target's tokens as input. `coverage` is the share of labels inside the draft
+    vocabulary.
+    """
 
     step: int
     seconds: float
@@ -62,7 +69,11 @@ def train(
     report_every: int = 100,
     kernels: Kernels | None = None,
 ) -> None:
-    """Train `draft` in place until the recipe's steps or minutes are over; `draft_rows` are RoPE rows of one piece."""
+    """Train `draft` in place until the recipe's steps or minutes are over.
+
+    `draft_rows` are the draft's RoPE rows for one piece of a sequence. `report` is called every `report_every` steps
+    and at the end.
+    """
     optimisers = make_optimisers(draft, recipe)
     groups = [(group, group["lr"]) for optimiser in optimisers for group in optimiser.param_groups]
     began, step, tokens, progress = time.monotonic(), 0, 0, 0.0
@@ -87,13 +98,16 @@ def train(
 
 
 def rate_factor(step: int, progress: float, warmup: int) -> float:
-    """Linear warm-up over `warmup` steps, then a cosine in `progress` (0 … 1) down to LOWEST_RATE."""
+    """The learning rate relative to its peak.
+
+    It rises linearly over `warmup` steps and then falls as a cosine of `progress` (0 … 1) to LOWEST_RATE.
+    """
     cosine = 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
     return min(1.0, (step + 1) / warmup) * (LOWEST_RATE + (1 - LOWEST_RATE) * cosine)
 
 
 def make_optimisers(draft: TrainableDraft, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices between hidden spaces, AdamW for the head and the norms."""
+    """Muon for the matrices between hidden spaces, AdamW for LM head and norms."""
     muon = torch.optim.Muon(
         draft.matrices, lr=recipe.matrix_rate, weight_decay=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw"
     )
@@ -104,12 +118,12 @@ def make_optimisers(draft: TrainableDraft, recipe: Recipe) -> list[torch.optim.O
 def backward(
     target: FrozenTarget, draft: TrainableDraft, batch: Batch, draft_rows: RopeTable, recipe: Recipe, kernels: Kernels
 ) -> Tensor:
-    """Accumulate the gradients of one batch; return [losses, survivals, coverage], 2·unroll + 1 figures."""
+    """Accumulate the gradients of one batch. Returns [losses, survivals, coverage], 2 · unroll + 1 figures."""
     cut = PieceCutter(recipe.piece)
     with torch.no_grad():
         features, stream = target.features_and_stream(batch.tokens, batch.rows)
         position = torch.arange(batch.tokens.shape[1], device=stream.device).expand(batch.tokens.shape)
-        # Row q is labelled with the token after next, so the row before the last of the context is the first to count.
+        # The label of row q is the token at q + 2, so the first row to count is the one two before `learned_from`.
         counted = cut(position >= batch.learned_from - 2)
         logits = target_logits(target.weights, target.geometry, cut(stream))
         labels = labels_from(logits, draft.target_ids, recipe.label_temperature, counted)
@@ -121,7 +135,10 @@ def backward(
 
 @dataclass(frozen=True, slots=True)
 class PieceCutter:
-    """Long sequences are cut for the draft, whose attention has a window anyway; shorter ones stay whole."""
+    """Cuts long sequences into pieces of `length` for the draft. Shorter sequences stay whole.
+
+    The draft's attention has a window, so it loses little by the cut.
+    """
 
     length: int
 

@@ -1,4 +1,4 @@
-"""What the draft is trained on: soft targets over the draft vocabulary, at every step of the unrolled chain."""
+"""What the draft learns: soft labels over the draft vocabulary, at every step of the unrolled chain."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What row q of any step should predict: the target's distribution for the token two after position q.
+    """What row q of any step should predict: the target's distribution of the token at position q + 2.
 
-    `logits` [B, T, W]: the target's logits at q + 1 for the draft vocabulary; `best` [B, T]: its argmax as a draft id,
-    −1 where the target prefers a token outside the draft vocabulary; `counted` [B, T]: rows to learn from.
+    `logits` [B, T, W]: the target's logits at position q + 1, for the draft vocabulary. `best` [B, T]: their argmax as
+    a draft id, −1 where the target prefers a token outside the draft vocabulary. `counted` bool [B, T]: rows to learn
+    from.
     """
 
     logits: Tensor
@@ -23,15 +24,15 @@ class Labels:
 
     @property
     def coverage(self) -> Tensor:
-        """Share of counted labels that the draft vocabulary can express."""
+        """Share of the counted labels that lie inside the draft vocabulary."""
         return (self.counted & (self.best >= 0)).sum() / self.counted.sum()
 
 
 def labels_from(target_logits: Tensor, target_ids: Tensor, temperature: float, counted: Tensor) -> Labels:
-    """Labels from the target's full logits [B, T, V]; `target_ids` [W] are the draft vocabulary's tokens.
+    """Labels from the target's logits [B, T, V] over its whole vocabulary. `target_ids` [W] are the draft vocabulary.
 
-    The last row of a sequence is never counted: its label lies outside. A temperature below 1 sharpens the labels
-    towards the target's greedy token.
+    The last row of a sequence is never counted, because its label lies outside. A `temperature` below 1 sharpens the
+    labels towards the target's greedy token.
     """
     within = target_logits[..., target_ids]
     top = within.max(dim=-1)
@@ -42,14 +43,18 @@ def labels_from(target_logits: Tensor, target_ids: Tensor, temperature: float, c
 
 
 def step_loss(logits: Tensor, label_logits: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean cross entropy (nats, float32) of `logits` against softmax(label_logits) [B, T, W] where `counted` [B, T].
+    """(loss, argmax [B, T] of the draft) of one step.
 
-    Also returns the draft's argmax [B, T].
+    The loss is the mean cross entropy (nats, float32) of `logits` [B, T, W] against softmax(label_logits), over the
+    rows where `counted` [B, T] is true.
     """
     loss = -(label_logits.float().softmax(-1) * logits.float().log_softmax(-1)).sum(-1)
     return (loss * counted).sum() / counted.sum().clamp(min=1), logits.argmax(-1)
 
 
 def survival(correct: Tensor, alive: Tensor) -> Tensor:
-    """Chains still alive after a step: row q continues the chain that was alive at q − 1 and predicted right at q."""
+    """Which chains are still right after a step, bool [B, T].
+
+    Row q continues the chain that was right at q − 1 (`alive`), and is right if its own prediction is (`correct`).
+    """
     return correct & F.pad(alive[:, :-1], (1, 0))

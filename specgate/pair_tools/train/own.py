@@ -1,4 +1,4 @@
-"""The target's own text: greedy continuations of corpus chunks, which is what a draft meets when it is used."""
+"""The target's own text: greedy continuations of corpus chunks. In use, a draft meets such text."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from specgate.pair_tools.train.recipe import Strand
 from specgate.pair_tools.train.target import FrozenTarget
 
 TOKENS_AT_ONCE = {"cpu": 16_384, "cuda": 1_048_576}
-"""Prompt and continuation tokens whose keys and values are held at a time."""
+"""Tokens of prompts and continuations whose KV cache is held at a time, by device type."""
 
 
 def own_sequences(
     target: FrozenTarget, corpora: Corpora, strand: Strand, rows: RopeTable, most_repeated: float, seed: int
 ) -> Tensor:
-    """Sequences [M, strand.length], int32: `strand.sequences` drawn, less those whose continuation mostly loops."""
+    """Sequences, int32 [M, strand.length], each a prompt and the target's continuation.
+
+    `strand.sequences` are drawn. Those whose continuation repeats more than `most_repeated` of its 8-grams are dropped.
+    """
     generator = torch.Generator().manual_seed(seed)
     device = corpora.streams[0].device
     at_once = max(1, TOKENS_AT_ONCE[device.type] // strand.length)
@@ -32,5 +35,5 @@ def own_sequences(
 
 
 def repeated_share(tokens: Tensor) -> Tensor:
-    """Share of the 8-grams of each row of `tokens` [B, T] that occurred earlier in that row, float [B]."""
+    """Share of the 8-grams in each row of `tokens` [B, T] that occurred earlier in the same row, float [B]."""
     return torch.tensor([repeated_ngram_share(row) for row in tokens.tolist()], device=tokens.device)

@@ -1,4 +1,4 @@
-"""Everything that can be chosen about a training run."""
+"""Everything that can be chosen for a training run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from specgate.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Strand:
-    """One kind of training sequence, `length` tokens long, drawn with probability ∝ `share`.
+    """One kind of training sequence: `length` tokens long, drawn with a probability proportional to `share`.
 
-    Plain text, or text whose last `own_tokens` tokens are the target's greedy continuation: then `sequences` of them
-    are made beforehand, and only the continuation is learned from. `yarn` stretches the target's RoPE by that factor.
+    With `own_tokens` = 0 it is plain text. Otherwise its last `own_tokens` tokens are the target's greedy continuation:
+    `sequences` of them are generated beforehand, and only the continuation is learned from. `yarn` scales the target's
+    RoPE by that factor.
     """
 
     length: int
@@ -41,12 +42,16 @@ LONG = (
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`steps` optimiser steps, or as many as fit into `minutes`; exactly one is set.
+    """A training run of `steps` optimiser steps, or as many as fit into `minutes`. Exactly one of the two is set.
 
-    `unroll` steps of training-time test, step j weighted `decay`**j. A batch has `batch_tokens` tokens; the draft sees
-    them in pieces of `piece`. Labels are softmax(logits / `label_temperature`). Continuations with more than
-    `most_repeated` of their 8-grams repeated are dropped. Rates are peaks: `matrix_rate` of Muon, `other_rate` of AdamW
-    (head and norms); they rise over `warmup` steps.
+    Batches have `batch_tokens` tokens, and the draft sees sequences in pieces of `piece` tokens. The draft is unrolled
+    over `unroll` steps (training-time test), and the loss of step j is weighted `decay`**j. Labels are softmax(logits /
+    `label_temperature`). Continuations in which more than `most_repeated` of the 8-grams repeat are dropped.
+
+    `matrix_rate` (Muon) and `other_rate` (AdamW: LM head and norms) are peak learning rates, reached after `warmup`
+    steps.
+
+    Raises UsageError for a run without a length and for sequences that fit neither pieces nor batches.
     """
 
     draft_vocab: int = 10_240

@@ -1,6 +1,6 @@
-"""The frozen target as the trainer uses it: whole sequences of equal length at once, and greedy continuations of them.
+"""The frozen target for training: forward passes over whole sequences of equal length, and greedy continuations.
 
-The arithmetic is the reference engine's; what differs is that nothing is cached where nothing is decoded.
+The arithmetic is the reference engine's, but keys and values are cached only while tokens are generated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WholeSequenceLayer = Callable[[LayerWeights, TargetGeometry, Tensor, Tensor, Ten
 def decoder_layer(
     w: LayerWeights, g: TargetGeometry, x: Tensor, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer over whole sequences x [B, T, H]; also returns the rotated keys and the values [B, G, T, D]."""
+    """One layer over whole sequences x [B, T, H]. Returns the new x, the rotated keys and the values [B, G, T, D]."""
     qkv = matmul_rows(rms_norm(x, w.input_norm, g.rms_eps), w.qkv)
     q, k, v = (part.transpose(1, 2) for part in split_and_rotate(qkv, (cos, sin), g.heads, g.kv_heads))
     mixed = attention(q, k, v, None, causal=True)
@@ -34,9 +34,10 @@ def decoder_layer(
 
 @dataclass(frozen=True, slots=True)
 class FrozenTarget:
-    """Weights in the training dtype; `boundaries` are the residual streams that the draft reads.
+    """A target that is not trained.
 
-    `layer` is `decoder_layer` or its compiled form.
+    `weights` are in the training dtype. `boundaries` are the auxiliary hidden-state layers. `layer` is `decoder_layer`,
+    plain or compiled.
     """
 
     weights: TargetWeights
@@ -46,9 +47,9 @@ class FrozenTarget:
 
     @torch.no_grad()
     def features_and_stream(self, tokens: Tensor, rows: RopeTable) -> tuple[Tensor, Tensor]:
-        """Captured features [B, T, n·H] and last residual stream [B, T, H] of `tokens` [B, T] at positions 0 … T − 1.
+        """The auxiliary hidden states [B, T, n·H] and the last hidden states [B, T, H] of `tokens` [B, T].
 
-        `rows` are RoPE rows of at least T positions.
+        The tokens are at positions 0 … T − 1, and `rows` are RoPE rows of at least T positions.
         """
         streams = {0: self.weights.embed[tokens]}
         x = streams[0]
@@ -60,7 +61,9 @@ class FrozenTarget:
 
     @torch.no_grad()
     def continue_greedily(self, prompts: Tensor, new_tokens: int, rows: RopeTable) -> Tensor:
-        """`prompts` [B, P] followed by `new_tokens` greedy ones: [B, P + new_tokens]. EOS is a token like any other."""
+        """`prompts` [B, P] followed by `new_tokens` greedy tokens: [B, P + new_tokens]. An EOS token does not end a
+        sequence.
+        """
         length = prompts.shape[1]
         out = F.pad(prompts, (0, new_tokens))
         cache: list[tuple[Tensor, Tensor]] = []
@@ -84,27 +87,27 @@ class FrozenTarget:
 def decode_layer(
     w: LayerWeights, g: TargetGeometry, x: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor, t: int
 ) -> Tensor:
-    """One layer over one token x [B, 1, H] of every sequence, at position `t`; appends to the caches [B, G, S, D]."""
+    """One layer over one token x [B, 1, H] per sequence, at position `t`. Writes to the caches [B, G, S, D]."""
     qkv = matmul_rows(rms_norm(x, w.input_norm, g.rms_eps), w.qkv)
     q, k, v = split_and_rotate(qkv, (cos, sin), g.heads, g.kv_heads)
     k_cache[:, :, t], v_cache[:, :, t] = k[:, 0], v[:, 0]
-    # The query heads that share a key head are rows of one attention, so that the cache is read once for all of them.
+    # Query heads that share a key head become rows of one attention, so that the cache is read once for all of them.
     grouped = q[:, 0].reshape(len(q), g.kv_heads, -1, g.head_dim)
     mixed = F.scaled_dot_product_attention(grouped, k_cache[:, :, : t + 1], v_cache[:, :, : t + 1])
     return mlp(w, x + matmul_rows(mixed.flatten(1)[:, None], w.o), g.rms_eps)
 
 
 def with_room(cache: Tensor, rows: int) -> Tensor:
-    """`cache` [B, G, T, D] with `rows` further positions."""
+    """`cache` [B, G, T, D] with room for `rows` more positions."""
     return F.pad(cache, (0, 0, 0, rows)).contiguous()
 
 
 def rope_rows_upto(spec: RopeSpec, length: int, device: torch.device | str) -> RopeTable:
-    """cos and sin [1, length, 1, D/2] in float32 for positions 0 … length − 1."""
+    """cos and sin, float32 [1, length, 1, D/2], of positions 0 … length − 1."""
     cos, sin = cos_sin_table(spec, length, device)
     return cos[None, :, None], sin[None, :, None]
 
 
 def upto(rows: RopeTable, length: int) -> RopeTable:
-    """The rows of positions 0 … length − 1."""
+    """The RoPE rows of positions 0 … length − 1."""
     return rows[0][:, :length], rows[1][:, :length]

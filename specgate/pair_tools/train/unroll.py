@@ -1,11 +1,13 @@
 """Training-time test: the draft unrolled over its own hidden states, from every position of a batch at once.
 
-An engine that drafts from slot p runs step 0 on the target's feature g(p), and step j at position q = p + j on the
-hidden state that step j − 1 left at q − 1. So step j of the chain that started at p = q − j, with its query at q, sees
+An engine that drafts from position p runs step 0 on the target's features at p. Step j runs at position q = p + j, on
+the hidden state that step j − 1 left at q − 1. So the query of step j at position q belongs to the chain that started
+at p = q − j. It sees
 
-    the feature keys (step 0) at positions ≤ q − j, and the chain's own keys: step i at position q − j + i, i = 1 … j.
+    the keys of step 0 (from features) at positions ≤ q − j, and
+    the chain's own keys: that of step i at position q − j + i, for i = 1 … j.
 
-The first is a causal attention that stops j positions early; the second adds one key per earlier step.
+The first part is causal attention that stops j positions early. The second adds one key per earlier step.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ def chain_step(
     keys: Sequence[Tensor],
     values: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The draft's layer at step len(keys): its stream [B, T, Hd], and the keys and values [B, T, G, D] it adds."""
+    """The draft's layer at step len(keys).
+
+    Returns its output hidden states [B, T, Hd], and the keys and values [B, T, G, D] that it adds.
+    """
     mixed_input, residual = draft_input(w, geometry, next_tokens, hidden)
     q, k, v = split_and_rotate(matmul_rows(mixed_input, w.layer.qkv), rows, geometry.heads, geometry.kv_heads)
     mixed = chain_attention(q, [*keys, k], [*values, v], geometry.window)
@@ -54,11 +59,13 @@ def unroll(
     steps: int,
     step: ChainStep = chain_step,
 ) -> Iterator[Tensor]:
-    """Draft logits [B, T, W] of steps 0 … steps − 1; row q of every step predicts the token two after position q.
+    """Yield the draft logits [B, T, W] of steps 0 … steps − 1. Row q of every step predicts the token at position q +
+    2.
 
-    `features` [B, T, n·H]; `next_tokens` [B, T] is the token one ahead of each position; `rows` are cos and sin
-    [1, T, 1, D/2]. Row q of step j belongs to the chain that started at q − j, so rows q < j mean nothing. `step` is
-    `chain_step` or its compiled form.
+    `features` [B, T, n·H] are the target's auxiliary hidden states. `next_tokens` [B, T] holds the token after each
+    position. `rows` are cos and sin [1, T, 1, D/2]. `step` is `chain_step`, plain or compiled.
+
+    Row q of step j belongs to the chain that started at q − j, so rows q < j have no meaning.
     """
     hidden = project_features(w, geometry, features)
     keys: list[Tensor] = []
@@ -73,22 +80,22 @@ def unroll(
 
 
 def split_and_rotate(qkv: Tensor, rows: RopeTable, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Packed [B, T, (N + 2G)·D] → q [B, T, N, D], k and v [B, T, G, D], q and k rotated (in float32)."""
+    """Packed [B, T, (N + 2G)·D] → q [B, T, N, D], k and v [B, T, G, D]. q and k are rotated in float32."""
     parts = qkv.view(*qkv.shape[:2], heads + 2 * kv_heads, -1)
     rotated = rope(parts[:, :, : heads + kv_heads].float(), *rows).to(qkv.dtype)
     return rotated[:, :, :heads], rotated[:, :, heads:], parts[:, :, heads + kv_heads :]
 
 
 def shift_right(x: Tensor, by: int) -> Tensor:
-    """x [B, T, …] moved `by` positions later; the first `by` rows become zero."""
+    """`x` [B, T, …] moved `by` positions later. The first `by` rows become zero."""
     return torch.cat((torch.zeros_like(x[:, :by]), x[:, : x.shape[1] - by]), dim=1)
 
 
 def chain_attention(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], window: int | None) -> Tensor:
-    """Attention of step j = len(keys) − 1, q [B, T, N, D], over keys[i], values[i] [B, T, G, D] of steps i ≤ j.
+    """Attention of step j = len(keys) − 1. Returns [B, T, N·D].
 
-    Positions are cut into blocks of the window's length: a query sees its own block and the one before, so the cost is
-    linear in T. Returns [B, T, N·D].
+    The queries q [B, T, N, D] see keys[i] and values[i] [B, T, G, D] of the steps i ≤ j. Positions are cut into blocks
+    of the window's length. A query sees its own block and the one before, so the cost is linear in T.
     """
     length, step = q.shape[1], len(keys) - 1
     block = min(window or length, length)
@@ -115,24 +122,30 @@ def blocks(x: Tensor, block: int) -> Tensor:
 
 
 def grouped_blocks(q: Tensor, block: int, repeat: int) -> Tensor:
-    """[B, n·C, G·R, D] → [B, n, G, R·C, D]: the R query heads that share a key head become rows of one product."""
+    """[B, n·C, G·R, D] → [B, n, G, R·C, D], with C = `block`.
+
+    The R query heads that share a key head become rows of one product.
+    """
     batch, length, heads, dim = q.shape
     return blocks(q, block).reshape(batch, length // block, heads // repeat, repeat * block, dim)
 
 
 def ungrouped(x: Tensor, repeat: int) -> Tensor:
-    """The inverse of `grouped_blocks`, heads joined: [B, n, G, R·C, D] → [B, n·C, G·R·D]."""
+    """The inverse of `grouped_blocks`, with the heads joined: [B, n, G, R·C, D] → [B, n·C, G·R·D]."""
     split = x.reshape(*x.shape[:3], repeat, -1, x.shape[4])
     return split.permute(0, 1, 4, 2, 3, 5).flatten(3, 5).flatten(1, 2)
 
 
 def with_previous(x: Tensor) -> Tensor:
-    """Each block after the one before it: [B, n, G, C, D] → [B, n, G, 2·C, D]; before the first there are zeros."""
+    """Each block together with the one before it: [B, n, G, C, D] → [B, n, G, 2·C, D]. Zeros precede the first."""
     return torch.cat((shift_right(x, 1), x), dim=3)
 
 
 def near_view(block: int, step: int, repeat: int, q: Tensor) -> Tensor:
-    """Which of the 2·C keys the R·C rows of each block see, [n, 1, R·C, 2·C]: those at least `step`, under C away."""
+    """Which of the 2·C keys the R·C query rows of each block see, bool [n, 1, R·C, 2·C].
+
+    These are the keys at a distance of at least `step` and less than C.
+    """
     row = torch.arange(block, device=q.device)
     distance = (block + row[:, None] - torch.arange(2 * block, device=q.device)).repeat(repeat, 1)
     start = block * torch.arange(q.shape[1], device=q.device)[:, None, None, None]
@@ -141,6 +154,6 @@ def near_view(block: int, step: int, repeat: int, q: Tensor) -> Tensor:
 
 
 def chain_rows(x: Tensor, block: int, repeat: int) -> Tensor:
-    """[B, n·C, G, D] → [B, n, G, R·C, D]: one key (or value) of its own for every query row."""
+    """[B, n·C, G, D] → [B, n, G, R·C, D]: one key (or value) of its own for each query row."""
     cut = blocks(x, block).unsqueeze(3)
     return cut.expand(-1, -1, -1, repeat, -1, -1).flatten(3, 4)

@@ -1,4 +1,4 @@
-"""Which target tokens the draft can propose: the ones the target most often prefers, in ascending order of id."""
+"""Choose the draft vocabulary: the tokens that the target prefers most often, in ascending order of id."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from specgate.pair_tools.train.data import Batch
 from specgate.pair_tools.train.target import FrozenTarget
 
 ROWS_AT_ONCE = 8192
-"""Rows whose logits over the whole vocabulary are held at a time."""
+"""Rows whose logits over the whole vocabulary are in memory at a time."""
 
 
 @torch.no_grad()
 def preferred_counts(target: FrozenTarget, batches: Iterator[Batch], count: int) -> Tensor:
-    """How often each token is the target's greedy choice over the learned rows of `count` batches, [V]."""
+    """How often each token is the target's greedy choice, int64 [V], over the learned rows of `count` batches."""
     counts = torch.zeros(target.geometry.vocab, dtype=torch.long, device=target.weights.embed.device)
     for batch in islice(batches, count):
         _, stream = target.features_and_stream(batch.tokens, batch.rows)
@@ -32,7 +32,10 @@ def preferred_counts(target: FrozenTarget, batches: Iterator[Batch], count: int)
 
 
 def draft_vocabulary(counts: Tensor, size: int) -> Tensor:
-    """The `size` ids with the largest `counts` [V], ascending [W]; equal counts: the lower id. Raises UsageError."""
+    """The `size` ids with the largest `counts` [V], ascending, int64 [W]. The lower id wins a tie.
+
+    Raises UsageError for a size that the vocabulary does not have.
+    """
     if not 0 < size <= len(counts):
         raise UsageError(f"draft vocabulary of {size} tokens", hint=f"the target has {len(counts)}")
     ranked = counts.sort(descending=True, stable=True).indices
@@ -40,7 +43,7 @@ def draft_vocabulary(counts: Tensor, size: int) -> Tensor:
 
 
 def coverage(counts: Tensor, target_ids: Tensor) -> float:
-    """Share of the counted tokens that the draft vocabulary holds."""
+    """Share of the counted tokens that the draft vocabulary contains."""
     return float(counts[target_ids].sum() / counts.sum())
 
 

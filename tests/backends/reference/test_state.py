@@ -54,7 +54,7 @@ def test_a_slot_ends_at_eos_stop_or_limit_inside_an_accepted_run(case: tuple[lis
         assert slots.length[i] == 10 + len(out)
         assert slots.truncated[i] == cut
         assert reasons[i] == (reason or "steps")
-        assert slots.root[i] == (out[-1] if out else 0)
+        assert slots.last_token[i] == (out[-1] if out else 0)
 
 
 def test_a_finished_slot_is_left_alone() -> None:

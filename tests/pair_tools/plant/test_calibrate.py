@@ -12,9 +12,10 @@ from specgate.eagle3.planted.recipe import Recipe
 from specgate.eagle3.planted.tables import tables
 from specgate.eagle3.planted.target import PlantedTarget
 from specgate.pair_tools.plant import calibrate as module
-from specgate.pair_tools.plant.calibrate import OutOfReach, calibrate, last_states, made_target, thresholds
+from specgate.pair_tools.plant.calibrate import OutOfReach, calibrate, last_states, made_target
 from specgate.pair_tools.plant.geometries import tiny
 from specgate.pair_tools.plant.orbit import Orbit
+from specgate.pair_tools.plant.thresholds import thresholds
 
 SHAPE = tiny()
 WALK = 256
@@ -63,7 +64,7 @@ def test_the_share_agrees_with_the_law_of_the_largest_of_many_normal_logits() ->
 
 
 def test_a_share_that_no_signal_gives_is_refused_with_what_is_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STRONGEST", 0.5)
+    monkeypatch.setattr("specgate.pair_tools.plant.thresholds.STRONGEST", 0.5)
     recipe = Recipe("A", 1, 512, 1.0, SHAPE.boundaries)
     with pytest.raises(OutOfReach) as caught:
         calibrate(recipe, SHAPE, 0.95, 128, torch.float32, "cpu")

@@ -157,7 +157,7 @@ def test_what_cannot_be_meant_is_refused_with_what_can(wish: Wish, message: str,
 def test_an_acceptance_length_out_of_reach_is_refused_with_the_reachable_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specgate.pair_tools.plant.calibrate.STRONGEST", 0.5)
+    monkeypatch.setattr("specgate.pair_tools.plant.thresholds.STRONGEST", 0.5)
     said = refused(replace(WISH, length=3.5), tmp_path / "out")
     assert "--accept-length 3.5 at spec-3 is out of reach of geometry tiny with recipe A" in said
     assert "\n  reachable: 1.00 to " in said

@@ -20,20 +20,20 @@ def orbit_of(name: str, draft_error: float = 0.0) -> Orbit:
     return Orbit(recipe, tables(recipe, VOCAB))
 
 
-def literal_cycles(orbit: Orbit, text: Sequence[int], root: int, k: int) -> list[int]:
+def literal_cycles(orbit: Orbit, text: Sequence[int], last: int, k: int) -> list[int]:
     """Draft a whole chain on its own tokens, then compare: how an engine does it."""
     accepts = list[int]()
     while True:
-        chain = list(text[: root + 1])
+        chain = list(text[: last + 1])
         for _ in range(k):
             chain.append(orbit.drafted(chain, len(chain) - 1))
-        drafts = chain[root + 1 :]
-        rest = text[root + 1 : root + 1 + k + 1]
+        drafts = chain[last + 1 :]
+        rest = text[last + 1 : last + 1 + k + 1]
         accepted = next((i for i, d in enumerate(drafts) if i >= len(rest) or d != rest[i]), k)
-        if root + accepted + 1 >= len(text):
+        if last + accepted + 1 >= len(text):
             return accepts
         accepts.append(accepted)
-        root += accepted + 1
+        last += accepted + 1
 
 
 @pytest.mark.parametrize("name", ["A", "B"])
