@@ -8,6 +8,7 @@ rows.py              fills a matrix row block by row block, to need little memor
 target.py            the target's tensors, by name
 draft.py             the draft's tensors, by name
 register.py          recipe B: bits of old tokens, carried through the features
+target_register.py   recipe B, the target's part: collects those bits, writes them for the draft
 draft_register.py    recipe B, the draft's part: reads those bits from the features
 source.py            target and draft as something that `specgate.eagle3.pair` can load
 """

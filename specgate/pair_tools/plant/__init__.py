@@ -4,6 +4,7 @@ command.py       `specgate pairs plant`: calibrate, write, measure
 geometries.py    the shapes that can be planted
 law.py           acceptance length ↔ share of accepted drafts
 calibrate.py     how strong the signal must be for a wanted share
+thresholds.py    from which signal on a planted successor wins, without another forward pass
 orbit.py         token sequences like generated ones
 truth.py         the accept counts that a text implies, without any arithmetic of a model
 write.py         the pair as two Hugging Face folders: configs alone, or with weights
