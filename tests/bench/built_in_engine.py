@@ -1,10 +1,10 @@
-"""How fast the built-in engine's steps are, beside the fewest bytes that they must read.
+"""Time the built-in engine's steps, and compare them with the bytes that they must at least read.
 
     python -m tests.bench.built_in_engine --pair planted-llama-3.1-8b-al3.0 --context 32768 --batch 1 --spec 3
 
-One run prints, for the baseline and every draft length asked for: milliseconds per step (mean over steps, CUDA
-events), its phases, the floor (what must be moved at least, at the measured bandwidth of a plain read), and the ratio
-to the baseline of the same run.
+For the baseline and each draft length, one run prints milliseconds per step (mean over steps, CUDA events), the phases
+of a step, its floor, and the ratio to the baseline of the same run. The floor is the time to move the fewest possible
+bytes at the measured bandwidth of a plain read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from specgate.pairs.resolve import resolve_pair
 @click.option("--steps", default=128)
 @click.option("--option", "-o", multiple=True, help="KEY=VALUE, as for specgate micro")
 def main(pair: str, context: int, batch: int, spec: tuple[int, ...], steps: int, option: tuple[str, ...]) -> None:
-    """Print step times beside their floors."""
+    """Print step times with their floors."""
     most = max(spec)
     request = OpenRequest(
         pair=resolve_pair(pair, None, None),
@@ -64,7 +64,9 @@ def main(pair: str, context: int, batch: int, spec: tuple[int, ...], steps: int,
 
 
 def floor_ms(engine: CupyEngine, k: int, context: int, batch: int, bandwidth: float) -> float:
-    """Of a cycle at `context` cached positions that extends the draft over one token per slot."""
+    """The floor of a cycle, in milliseconds, at `context` cached positions. It extends the draft over one token per
+    slot.
+    """
     traffic = engine.facts().traffic
     assert traffic is not None
     moved = pass_bytes(traffic.target, [Slot(context, k + 1)] * batch)

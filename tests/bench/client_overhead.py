@@ -1,9 +1,9 @@
-"""What the client itself costs: 64 streams at 200 tokens a second, against a stub in a process of its own.
+"""Measure the cost of the client itself: 64 streams at 200 tokens per second, from a stub server in another process.
 
     python -m tests.bench.client_overhead [--streams 64] [--rate 200] [--tokens 1000]
 
-Prints the time per token as the client measured it, as the stub sent it, and the share of a core that the client used.
-Run it on a quiet machine with two cores at least.
+Prints the time per token as the client measured it and as the stub sent it, and the client's share of a CPU core. Run
+it on a quiet machine with at least two cores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.backends.servers.helpers import running_stub
 
 
 def sent_ms(stamps: Sequence[float]) -> float:
-    """Mean time between tokens, in milliseconds, of one stream as the stub sent it."""
+    """Mean time between tokens of one stream, in milliseconds, as the stub sent it."""
     return (stamps[-1] - stamps[0]) / (len(stamps) - 1) * 1e3
 
 

@@ -1,12 +1,14 @@
-"""How often the decision rule is wrong, and how soon it is right: simulated pairs of blocks.
+"""How often the decision rule is wrong, and how soon it decides, on simulated pairs of blocks.
 
     python -m tests.bench.gate_simulation --runs 20000
 
-Noise of a block: Student t with 4 degrees of freedom, scaled to the standard deviation asked for; a random walk of
-0.15 % per block; 1 % of settling with a time constant of 6 blocks; 0.4 % that the second place of a pair costs. Pairs
-run A B · B A, and are looked at after 6, 10, 16 and 24; where a scenario has several prompt sets, which differ by 5 %
-(sd), at the ends of its passes. `tests/analysis/test_stats.py` holds the vectorised rule used here against
-`stats.decide`.
+The noise of a block consists of Student's t with 4 degrees of freedom, scaled to the standard deviation asked for; a
+random walk of 0.15 % per block; 1 % of settling with a time constant of 6 blocks; and a cost of 0.4 % for the second
+place in a pair.
+
+Pairs run A B · B A. The interim looks are after 6, 10, 16 and 24 pairs or, where a scenario has several prompt sets, at
+the end of each pass over them. Prompt sets differ by 5 % (standard deviation). `tests/analysis/test_stats.py` compares
+the vectorised rule used here with `stats.decide`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ DRIFT, SETTLING, TIME_CONSTANT, SLOT_COST = 0.0015, 0.01, 6.0, 0.004
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of all simulated runs: which ended above or below the floor, and after how many pairs."""
+    """For each simulated run: whether it ended above or below the floor, and after how many pairs."""
 
     above: NDArray[np.bool_]
     below: NDArray[np.bool_]
@@ -37,20 +39,22 @@ class Outcome:
 
 
 def orders(pairs: int) -> list[int]:
-    """+1 where the baseline runs first: A B · B A."""
+    """+1 for pairs in which the baseline runs first, −1 for the others: A B · B A."""
     return [1 if i % 2 == 0 else -1 for i in range(pairs)]
 
 
 def prompts(sets: int, pairs: int = LOOKS[-1]) -> list[int]:
-    """The prompt set of every pair: passes over the sets, two rounds on each."""
+    """The prompt set of every pair: passes over the sets, with two rounds on each."""
     return [i // 2 % sets for i in range(pairs)]
 
 
 def log_ratios(
     runs: int, effect: float, sd: float, noise: np.random.Generator, prompt_sets: Sequence[int], spread: float = 0.05
 ) -> Floats:
-    """(runs, pairs) of ln(candidate / baseline) speed, for a candidate whose true log-ratio over its prompts is
-    `effect`; `spread`: standard deviation between prompt sets.
+    """ln(candidate / baseline) of speed, float64 [runs, pairs].
+
+    `effect` is the candidate's true log-ratio over its prompts, `sd` the noise of a block, and `spread` the standard
+    deviation between prompt sets.
     """
     pairs = len(prompt_sets)
     blocks = noise.standard_t(4, (runs, 2 * pairs)) * (sd / math.sqrt(2.0))  # the variance of t(4) is 2
@@ -66,7 +70,7 @@ def log_ratios(
 def sequential(
     d: Floats, floor: float, prompt_sets: Sequence[int], looks: Sequence[int] = LOOKS, alpha: float = ALPHA
 ) -> Outcome:
-    """`stats.decide` for many runs at once; `floor` on the log scale, `alpha` over all `looks`."""
+    """`stats.decide` for many runs at once. `floor` is on the log scale; `alpha` is shared by all `looks`."""
     runs = len(d)
     above, below = np.zeros(runs, bool), np.zeros(runs, bool)
     pairs = np.full(runs, looks[-1])
@@ -85,7 +89,7 @@ def sequential(
 
 
 def bound(wrong: NDArray[np.bool_], confidence: float = 0.99) -> tuple[float, float, float]:
-    """Share of `wrong` with its exact (Clopper–Pearson) two-sided interval."""
+    """(share of `wrong`, lower and upper end of its exact two-sided Clopper–Pearson interval)."""
     found = scipy_stats.binomtest(int(wrong.sum()), len(wrong)).proportion_ci(confidence)
     return float(wrong.mean()), float(found.low), float(found.high)
 
@@ -97,13 +101,13 @@ def bound(wrong: NDArray[np.bool_], confidence: float = 0.99) -> tuple[float, fl
 @click.option("--slowdown", default=3.0, show_default=True, help="What a worse build loses, percent.")
 @click.option("--seed", default=1, show_default=True)
 def main(runs: int, sd: float, margin: float, slowdown: float, seed: int) -> None:
-    """Print error rates, power, and the pairs that a decision takes."""
+    """Print error rates, power, and the number of pairs that a decision takes."""
     noise = np.random.default_rng(seed)
 
     def simulate(
         loss: float, floor: float, sets: int = 1, looks: Sequence[int] = LOOKS, alpha: float = ALPHA
     ) -> Outcome:
-        """`loss` and `floor`: percent of time per token that the candidate loses, and may lose."""
+        """`loss` is the time per token that the candidate loses, `floor` what it may lose, both in percent."""
         d = log_ratios(runs, -math.log1p(loss / 100), sd / 100, noise, prompts(sets))
         return sequential(d, -math.log1p(floor / 100), prompts(sets), looks, alpha)
 

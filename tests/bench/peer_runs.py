@@ -1,4 +1,4 @@
-"""One peer, measured in the process that it is given: see `peers.py`."""
+"""Measure one peer in the current process; see `peers.py`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from specgate.pairs.resolve import resolve_pair
 from tests.bench.static_decoder import Attention, StaticDecoder
 
 WARM_UP: Final = 8
-"""Steps before any is timed; what is compiled or captured at its first uses is so by then."""
+"""Steps before the first timed one. Whatever is compiled or captured on first use is done by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What every peer decodes: `layers` of the pair's target (two counts to extrapolate from; none: all), batch slots
-    of `context` cached positions, `steps` timed steps.
+    """What every peer decodes.
+
+    `layers` of the pair's target (two counts to extrapolate from; none means all), `batch` slots of `context` cached
+    positions, `steps` timed steps.
     """
 
     pair: str
@@ -56,7 +58,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Milliseconds per step, and per token of a slot; `layers` that were timed, fewer than all where extrapolated."""
+    """Milliseconds per step, and per token of a slot. `layers` are the counts that were timed."""
 
     name: str
     ms_per_step: float
@@ -65,7 +67,7 @@ class Measured:
 
 
 class Clock:
-    """Ticks on the device's own time line, without waiting for it; on a CPU by the wall."""
+    """Takes times on the device's own time line, without waiting for it. On a CPU it uses the wall clock."""
 
     def __init__(self, device: str) -> None:
         self.cuda, self.ticks = device == "cuda", list[Any]()
@@ -79,7 +81,7 @@ class Clock:
             self.ticks.append(time.perf_counter())
 
     def median_ms(self, last: int) -> float:
-        """Of the last `last` intervals."""
+        """The median of the last `last` intervals, in milliseconds."""
         if self.cuda:
             torch.cuda.synchronize()
         pairs = list(zip(self.ticks, self.ticks[1:], strict=False))[-last:]
@@ -88,7 +90,7 @@ class Clock:
 
 
 def engine(setup: Setup) -> list[Measured]:
-    """The built-in engine, baseline and speculating; on a CPU the reference engine in its place."""
+    """The built-in engine, baseline and speculating. On a CPU the reference engine takes its place."""
     name, dtype = ("cupy", "bfloat16") if setup.device == "cuda" else ("reference", "float32")
     room = setup.context + (setup.steps + 2) * (setup.spec + 1) + 8
     opened = plugins.backend(name).open(
@@ -100,14 +102,14 @@ def engine(setup: Setup) -> list[Measured]:
     for role in (Role(0), Role(setup.spec)):
         opened.decode(role, Budget(steps=min(WARM_UP, setup.steps)), ())
         block = opened.decode(role, Budget(steps=setup.steps), ())
-        step = block.elapsed_ns / len(block.step_ns) / 1e6  # a median would leave out what lies between two graphs
+        step = block.elapsed_ns / len(block.step_ns) / 1e6  # a median would leave out the time between two graphs
         tokens = sum(len(t) - 1 for t in block.tokens) / setup.batch / len(block.step_ns)
         found.append(Measured(f"specgate {name}, {role.name}", step, step / tokens))
     return found
 
 
 def compiled(setup: Setup, attention: Attention) -> list[Measured]:
-    """`StaticDecoder` under torch.compile, CUDA graphs included."""
+    """`StaticDecoder` under torch.compile, with CUDA graphs."""
 
     def run(layers: int) -> float:
         with torch.device(setup.device):
@@ -120,7 +122,7 @@ def compiled(setup: Setup, attention: Attention) -> list[Measured]:
         clock = Clock(setup.device)
         with torch.no_grad():
             for _ in range(WARM_UP + setup.steps):
-                token = step(token, position).clone()  # the next step writes where this one did
+                token = step(token, position).clone()  # the next step overwrites this one's output
                 position = position + 1
                 clock.tick()
         return clock.median_ms(setup.steps - 1)
@@ -135,7 +137,7 @@ def transformers(setup: Setup, *, static: bool) -> list[Measured]:
     g = setup.geometry
 
     class Ticking(library.StoppingCriteria):  # type: ignore[misc]  # transformers ships no types
-        """Called after every step, and never stops."""
+        """Called after every step. Takes the time and never stops the generation."""
 
         def __init__(self, clock: Clock) -> None:
             self.clock = clock
@@ -185,8 +187,9 @@ def transformers(setup: Setup, *, static: bool) -> list[Measured]:
 
 
 def extrapolated(name: str, setup: Setup, run: Callable[[int], float]) -> list[Measured]:
-    """A step of all layers: the line through two measured counts, or measured. Raises ValueError where more layers took
-    less: such a line says nothing.
+    """The time of a step of all layers: measured, or on the line through two measured layer counts.
+
+    Raises ValueError where more layers took less time, because such a line means nothing.
     """
     whole = setup.geometry.layers
     counts: Sequence[int] = setup.layers or (whole,)
@@ -207,4 +210,4 @@ RUNS: Final[dict[str, Callable[[Setup], list[Measured]]]] = {
     "transformers-static": lambda setup: transformers(setup, static=True),
     "transformers-eager": lambda setup: transformers(setup, static=False),
 }
-"""In the order in which they run: what matters most, first."""
+"""In running order, the most important first."""

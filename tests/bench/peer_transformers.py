@@ -1,8 +1,8 @@
-"""Reference engine beside transformers `generate`: same weights, dtype, prompts and threads, in one run.
+"""The reference engine beside `generate` of transformers: same weights, dtype, prompts and threads, in one run.
 
     python -m tests.bench.peer_transformers [--context 1024] [--new-tokens 48] [--rounds 3]
 
-Needs the demo pair (`specgate pairs fetch`) and transformers. Prints medians and ratios; asserts nothing.
+Needs the demo pair (`specgate pairs fetch`) and transformers. Prints medians and ratios, and asserts nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def generate_ms(model: torch.nn.Module, ids: torch.Tensor, new_tokens: int) -> float:
-    """Milliseconds per decoded token: the time of `new_tokens` tokens less that of one, which is the prefill's."""
+    """Milliseconds per decoded token: the time of `new_tokens` tokens minus that of one, which is the prefill's."""
 
     def run(count: int) -> float:
         generate: Callable[..., torch.Tensor] = model.generate  # type: ignore[assignment]  # mixed in by transformers

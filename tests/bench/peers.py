@@ -1,10 +1,13 @@
-"""The built-in engine beside what else decodes the same sizes on the same GPU, in one go.
+"""Compare the built-in engine with other ways to decode the same sizes on the same GPU, in one run.
 
     python -m tests.bench.peers --context 32768 --batch 1 --spec 3 --budget-seconds 240
 
-Every peer runs in a process of its own, one after the other: one that fails, hangs or runs out of memory is reported,
-and ends nothing. Theirs are random weights of the pair's sizes; with two `--layers` their step is extrapolated to all
-layers by a line. A slot of theirs gets one token per step; ours, speculating, what the pair's acceptance gives.
+Peers run one after another, each in a process of its own. A peer that fails, hangs or runs out of memory is reported
+and does not end the run.
+
+Peers have random weights of the pair's sizes. With two `--layers` counts, the time of a step is extrapolated linearly
+to all layers. A peer's slot gets one token per step. A slot of the built-in engine gets, when it speculates, as many as
+the pair's acceptance gives.
 """
 
 from __future__ import annotations
@@ -79,7 +82,7 @@ def main(
 
 
 def measure(name: str, seconds: float) -> tuple[list[Measured], str]:
-    """What peer `name` took in a process of its own, and why there is nothing where there is not."""
+    """(what peer `name` measured in a process of its own, the reason where there is nothing)."""
     if seconds <= 0:
         return [], "left out: the budget is spent"
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +95,7 @@ def measure(name: str, seconds: float) -> tuple[list[Measured], str]:
             try:
                 code = process.wait(seconds)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # its compiler's workers too
+                os.killpg(process.pid, signal.SIGKILL)  # the workers of its compiler too
                 process.wait()
                 return [], f"ended after {seconds:.0f} s: the budget is spent"
         if code == 0 and result.is_file():
@@ -101,14 +104,14 @@ def measure(name: str, seconds: float) -> tuple[list[Measured], str]:
 
 
 def cause(log: str) -> str:
-    """The last line that names an exception, or the last line at all."""
+    """The last line that names an exception, or else the last line."""
     lines = log.strip().splitlines() or ["said nothing"]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Refused|Unsupported)\b", line)]
     return (named or lines)[-1][:300]
 
 
 def without_peers(arguments: Sequence[str]) -> Iterator[str]:
-    """The command line as it was given, but for which peers to run."""
+    """The given command line without the choice of peers."""
     given = iter(arguments)
     for argument in given:
         if argument == "--peer":
@@ -118,7 +121,7 @@ def without_peers(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def ratios(found: Sequence[Measured]) -> Iterator[str]:
-    """How often a token of ours fits into one of each peer's."""
+    """How many times faster than each peer the built-in engine is, per token."""
     ours = [m for m in found if m.name.startswith("specgate")]
     theirs = [m for m in found if m not in ours]
     for peer in theirs:

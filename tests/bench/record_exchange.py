@@ -1,10 +1,10 @@
-"""Record one answer of a real server, with its counters before and after: the raw material of an adapter's fixture.
+"""Record one answer of a real server, and its counters before and after: raw material for an adapter's test data.
 
     python -m tests.bench.record_exchange --backend vllm --target T --draft D -o program=FILE FOLDER
 
 Starts the server as a run would, sends one prompt at a draft length of 3, and writes stream.txt, before.txt and
-after.txt. Of the counters, only lines of the families that the adapter reads are kept. What they must become
-(expected.json) is for whoever reads the files to work out.
+after.txt. Of the counters, only the families that the adapter reads are kept. The expected result (expected.json) has
+to be worked out by hand from these files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def counters(server: Server) -> str:
 
 
 def record(server: Server, prompt: tuple[int, ...], folder: Path) -> None:
-    """The second of two answers: some counters are there only after the first."""
+    """Record the second of two answers, because some counters appear only after the first."""
     path, body = server.adapter.request(Ask(server.model, prompt, NEW_TOKENS, ignore_eos=True))
     server.client.stream(path, [body])
     (folder / "before.txt").write_text(counters(server))

@@ -1,10 +1,10 @@
-"""What the page of a large run costs: seconds, bytes, memory.
+"""Measure the cost of the HTML page of a large run: seconds, bytes, memory.
 
     python -m tests.bench.report_size
 
-The run has 50 points (10 contexts, 5 batches) of 4 roles, so 200 cells, and 50 measured blocks per cell, so 10,000
-samples, with the machine watched and every rule of a policy judged. It is built and stored first; a process of its own
-reads it and renders the page, so that time and memory are the report's.
+The run has 50 points (10 contexts, 5 batch sizes) of 4 roles, so 200 cells. With 50 measured blocks per cell, there are
+10,000 samples. The machine is watched and every rule of a policy judged. The run is built and stored first. Another
+process reads it and renders the page, so that time and memory are those of the report.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MIB = 1 << 20
 @click.option("--render", type=click.Path(path_type=Path), help="Only render the run of this folder.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Copy the page to this file.")
 def main(render: Path | None, keep: Path | None) -> None:
-    """Print what reading the run and rendering its page took."""
+    """Print the cost of reading the run and rendering its page."""
     if render is not None:
         click.echo(cost_of(render))
         return

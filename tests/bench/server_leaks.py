@@ -1,6 +1,8 @@
-"""Start and stop a small real server a hundred times, a tenth of them by kill -9 of the harness; count what is left.
+"""Start and stop a small real server a hundred times, and count the processes and ports that are left.
 
-python -m tests.bench.server_leaks [--cycles 100]
+    python -m tests.bench.server_leaks [--cycles 100]
+
+A tenth of the servers is ended by kill -9 of the harness.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ KILLED_EVERY = 10
 
 
 def cycle(folder: Path, kill: bool) -> tuple[int, bool]:
-    """(processes left, whether the port is taken) after one start and end."""
+    """(number of processes left, whether the port is still taken) after one start and end."""
     port, pids = free_port(), folder / "pids"
     if kill:
         arguments = [sys.executable, "-c", HARNESS, str(folder / "log"), *command(port, pids).argv]

@@ -1,6 +1,7 @@
-"""A Llama decode step in plain torch with a static cache, made to be compiled: a careful user's, without own kernels.
+"""A Llama decode step in plain torch with a static cache, for torch.compile: what a careful user writes without
+kernels.
 
-One token per slot and step; q, k, v and gate, up are one product each; the whole step is one graph for `torch.compile`.
+One token per slot and step. q, k and v are one product, gate and up another. The whole step is one graph.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Attention = Literal["sdpa", "matmul"]
 
 
 class Layer(nn.Module):
-    """One decoder layer over a cache [B, G, P, D] of its own."""
+    """One decoder layer with its own cache [B, G, P, D]."""
 
     keys: Tensor
     values: Tensor
@@ -36,7 +37,7 @@ class Layer(nn.Module):
             self.register_buffer(name, torch.zeros(slots, g.kv_heads, positions, g.head_dim))
 
     def forward(self, x: Tensor, position: Tensor, cos: Tensor, sin: Tensor, seen: Tensor) -> Tensor:
-        """x [B, 1, H] at `position` [1]; cos, sin [1, D/2]; `seen` bool [P]."""
+        """x [B, 1, H] at `position` [1] → [B, 1, H]; cos, sin [1, D/2]; `seen` bool [P] are the visible positions."""
         x = x + self.o(self.attend(self.qkv(self.input_norm(x)), position, cos, sin, seen))
         gate, up = self.gate_up(self.post_norm(x)).chunk(2, dim=-1)
         out: Tensor = x + self.down(F.silu(gate) * up)
@@ -47,7 +48,7 @@ class Layer(nn.Module):
         q, k, v = torch.split(qkv.view(slots, -1, g.head_dim), [g.heads, g.kv_heads, g.kv_heads], dim=1)
         self.keys.index_copy_(2, position, rotated(k, cos, sin).unsqueeze(2))
         self.values.index_copy_(2, position, v.unsqueeze(2))
-        # The heads that share a key/value head become its query rows: no key is repeated.
+        # Query heads that share a key/value head become rows of one product, so that no key is repeated.
         rows = rotated(q, cos, sin).view(slots, g.kv_heads, g.heads // g.kv_heads, g.head_dim)
         if self.attention == "sdpa":
             mixed = F.scaled_dot_product_attention(
@@ -61,7 +62,7 @@ class Layer(nn.Module):
 
 
 class StaticDecoder(nn.Module):
-    """`layers` layers of `geometry`, embedding and LM head, over `slots` slots of up to `positions` positions."""
+    """`layers` layers of `geometry`, with embedding and LM head, for `slots` slots of up to `positions` positions."""
 
     cos: Tensor
     sin: Tensor
@@ -79,7 +80,7 @@ class StaticDecoder(nn.Module):
             self.register_buffer(name, table)
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
-        """Greedy next token [B, 1] after `token` [B, 1] at `position` int64 [1]."""
+        """The greedy next token [B, 1] after `token` [B, 1] at `position` int64 [1]."""
         return self.logits(token, position).argmax(-1)
 
     def logits(self, token: Tensor, position: Tensor) -> Tensor:
@@ -93,7 +94,7 @@ class StaticDecoder(nn.Module):
 
     @torch.no_grad()
     def randomise(self) -> None:
-        """Weights that keep a stream's variance, and a cache of noise, as after a long prompt."""
+        """Random weights that keep the variance of the hidden states, and a cache of noise, as after a long prompt."""
         for name, tensor in (*self.named_parameters(), *self.named_buffers()):
             if tensor.dim() == 2 and name not in ("cos", "sin"):
                 tensor.normal_(0.0, tensor.shape[-1] ** -0.5)
@@ -102,7 +103,7 @@ class StaticDecoder(nn.Module):
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over the tensors of a Hugging Face Llama."""
+        """Copy the weights of a Hugging Face Llama."""
         self.embed.weight.copy_(weights["model.embed_tokens.weight"])
         self.norm.weight.copy_(weights["model.norm.weight"])
         self.lm_head.weight.copy_(weights["lm_head.weight"])
@@ -121,6 +122,6 @@ class StaticDecoder(nn.Module):
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [B, heads, D], half-split rotary layout."""
+    """x [B, heads, D] rotated in the half-split layout."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)

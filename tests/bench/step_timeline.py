@@ -1,11 +1,13 @@
-"""When every kernel of a step begins and ends, one under another: where a step waits.
+"""When every kernel of a step begins and ends, as a table: it shows where a step waits.
 
     python -m tests.bench.step_timeline --pair planted-llama-3.1-8b-al3.0 --context 32768 --spec 3 --without qkv
 
-Kernels start before the one before them has ended, so what one of them costs is not how long it lasts: `adds` is by how
-much its end lies behind that of the one before. `--without` leaves kernels of the target's layer out, one after the
-other, and prints how much shorter the step is without each. Weights are random at the pair's sizes. A profiler's clock
-is read (CUPTI); a replay under it takes about as long as without, which the first line shows.
+A kernel starts before the previous one has ended, so its duration is not its cost. `adds` is by how much its end lies
+after the end of the previous kernel. `--without` leaves out kernels of the target's layer, one after another, and
+prints how much shorter the step becomes.
+
+Weights are random, of the pair's sizes. Times come from a profiler (CUPTI). A replay under the profiler takes about as
+long as without it; the first line of the output shows both.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def main(pair: str, context: int, batch: int, spec: int, around: int, without: t
 
 
 def timeline(stage: Stage, stream: Stream) -> list[tuple[int, int, str]]:
-    """Begin and end of every kernel of one replay, in nanoseconds, in the order of their beginnings."""
+    """(begin, end, name) of every kernel of one replay, in nanoseconds, in order of beginning."""
     stage.reset()
     graph = captured(lambda: stage.cycle(stage.b), stream)
     stage.reset()
@@ -93,6 +95,7 @@ def show(spans: list[tuple[int, int, str]], around: int) -> None:
 
 @contextmanager
 def left_out(stage: Stage, part: str) -> Iterator[None]:
+    """Replace one kernel of the target's layer by nothing."""
     layer = stage.cycle.verify.layer
     kernel = getattr(layer, part)
     setattr(layer, part, lambda *_, **__: None)

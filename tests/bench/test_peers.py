@@ -1,4 +1,4 @@
-"""The peer bench is only worth its figures where the peers compute a Llama, and one that fails does not end it."""
+"""The peer bench: the peers must compute a Llama, and a peer that fails must not end the run."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What the watch costs a block that keeps every CPU busy: its time with the watch on, over its time with it off.
+"""Measure what the machine watch costs a block that keeps every CPU busy: the block's time with the watch over without.
 
     python -m tests.bench.watch_cost --pairs 24 [--gpu]
 
-One run, interleaved A B · B A. A block hashes a fixed number of bytes on every usable CPU; with --gpu it is a decode
-stretch of the built-in engine, by CUDA events. The watch samples as in a run, the GPU too where there is one. Beside
-the ratio, the CPU time that the watch itself used says what to expect.
+One run, with pairs in the order A B · B A. A block hashes a fixed number of bytes on every usable CPU. With --gpu it is
+a decode run of the built-in engine, timed by CUDA events. The watch samples as in a real run, the GPU too where there
+is one. The CPU time that the watch itself used is printed with the ratio, and says what ratio to expect.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ CHUNK = bytes(1 << 24)
 @click.option("--pairs", default=24)
 @click.option("--seconds", default=2.0, help="Length of a block, about.")
 @click.option("--interval", default=INTERVAL_S, help="Seconds between samples.")
-@click.option("--gpu", is_flag=True, help="Blocks are decode stretches on the GPU.")
+@click.option("--gpu", is_flag=True, help="Blocks are decode runs on the GPU.")
 def main(pairs: int, seconds: float, interval: float, gpu: bool) -> None:
     """Print the ratio on/off with its 95 % interval, and the share of CPU time that the watch used."""
     uuid = inventory.visible_gpu_uuid()
     cpus = len(usable_cpus())
-    block = stretches(seconds) if gpu else hashes(cpus, seconds)
+    block = decode_runs(seconds) if gpu else hashes(cpus, seconds)
     wall, cpu, orders, shares = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for pair in range(pairs):
@@ -66,7 +66,7 @@ def main(pairs: int, seconds: float, interval: float, gpu: bool) -> None:
 
 
 def timed(block: Callable[[], float]) -> tuple[float, float]:
-    """Seconds of a block, and the CPU seconds of this process meanwhile: time that others took is not among these."""
+    """(seconds of a block, CPU seconds of this process meanwhile). The CPU seconds exclude other processes."""
     before = time.process_time()
     return block(), time.process_time() - before
 
@@ -82,7 +82,7 @@ def say(what: str, ratios: Sequence[float], orders: Sequence[int]) -> None:
 
 
 def hashes(cpus: int, seconds: float) -> Callable[[], float]:
-    """A block of about `seconds`: every CPU hashes as much; hashing lets go of the interpreter's lock."""
+    """A block of about `seconds` in which every CPU hashes the same amount. Hashing releases the interpreter lock."""
 
     def block(chunks: int) -> float:
         start = time.perf_counter()
@@ -95,8 +95,8 @@ def hashes(cpus: int, seconds: float) -> Callable[[], float]:
     return lambda: block(chunks)
 
 
-def stretches(seconds: float) -> Callable[[], float]:
-    """A block of about `seconds`: steps of a small planted pair, which are bound by launches, not by memory."""
+def decode_runs(seconds: float) -> Callable[[], float]:
+    """A block of about `seconds`: steps of a small planted pair, which are bound by launches and not by memory."""
     from specgate.backends.cupy_eagle3.memory.sizes import Sizes
     from tests.backends.cupy_eagle3.gpu_pairs import checkpoints_of, engine_of, random_prompts
 
@@ -119,7 +119,7 @@ def hashed(chunks: int) -> str:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Order statistics that hold the median with 95 %: the sign test's interval."""
+    """The 95 % interval of the median, from order statistics (the sign test)."""
     from scipy.stats import binom
 
     ordered, n = sorted(values), len(values)
@@ -128,7 +128,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def watch_cpu_s() -> float:
-    """CPU seconds of every process that was started here: the watch, and what Python keeps beside it, which idles."""
+    """CPU seconds of all processes started here: the watch, and Python's helper process beside it, which idles."""
     return sum(sum(child.cpu_times()[:2]) for child in psutil.Process().children())
 
 

@@ -1,4 +1,4 @@
-"""Runs whose cycles are split into parts, with the traffic and the bandwidth that give them floors."""
+"""Runs whose cycles are split into phases, with the traffic and bandwidth that give the phases their floors."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ TRAFFIC = Traffic(PASS, DraftTraffic(PassTraffic(850_000_000, 0, ()), PassTraffi
 
 
 def asks(floor: float) -> Policy:
+    """A policy with a speed gate for spec-3 at `floor`."""
     return policy_of(Rule("fast", "speed", True, role="spec-3", params={"min": floor}))
 
 
 def split(made: Block) -> Block:
+    """The block with its time divided among the phases of a cycle."""
     shares = {"draft": 0.15 if made.role.k else 0.0, "verify": 0.8, "accept": 0.001, "commit": 0.002}
     return replace(made, phase_ns={name: int(share * made.elapsed_ns) for name, share in shares.items()})
 
 
 def with_traffic(run: Run, traffic: Traffic | None = TRAFFIC) -> dict[str, EngineFacts]:
-    """The engines of a run, on the device whose bandwidth is `MEMORY`."""
+    """The engines of a run with `traffic`, on the device whose bandwidth is `MEMORY`."""
     return {key: replace(f, traffic=traffic, device=MEMORY.device) for key, f in run.engines.items()}
 
 
@@ -42,7 +44,7 @@ def budgeted(
     cycle_ns: int = 14_000_000,
     base_ns: int = 10_000_000,
 ) -> Run:
-    """With the ceilings that a speed gate of `floor` has for spec-3."""
+    """A run with cycle budgets, and with the ceilings that a speed gate of `floor` has for spec-3."""
     plan = plan_of(scenario(kind=kind))
     blocks = blocks_of(plan, jitter=0, change=change, cycle_ns=cycle_ns, base_ns=base_ns)
     run = run_of(plan, blocks)

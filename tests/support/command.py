@@ -1,4 +1,4 @@
-"""The command line as a user runs it, in a folder of its own, on a tiny pair."""
+"""The command line as a user runs it, in a folder of its own and on a tiny pair."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ rules:
 
 
 class Cli:
-    """`python -m specgate` in a folder of its own, with a tiny pair, a scenario and a policy at hand."""
+    """`python -m specgate` in a folder of its own, which holds a scenario and a policy. The pair is tiny."""
 
     def __init__(self, folder: Path, target: Path, draft: Path) -> None:
         self.folder, self.target, self.draft = folder, target, draft
@@ -58,7 +58,7 @@ class Cli:
         return self.run("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *arguments)
 
     def signalled_after_seven_blocks(self, signal_: signal.Signals) -> int:
-        """Send a signal to a run whose engine hangs in its eighth block; return the exit status."""
+        """Send a signal to a run whose engine hangs in its eighth block. Returns the exit status."""
         command = [sys.executable, "-m", "specgate", "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
         command += ["--backend", "fake", "-o", "hang_after_blocks=7"]
         command += ["--target", str(self.target), "--draft", str(self.draft)]

@@ -1,6 +1,6 @@
-"""Blocks and runs to test with, made from a plan by arithmetic: no engine, no clock.
+"""Blocks and runs for tests, computed from a plan without an engine or a clock.
 
-The text is a function of prompt set, slot and index; a cycle that accepts a drafts emits a + 1 tokens of it.
+The text depends on prompt set, slot and index. A cycle that accepts a draft tokens emits a + 1 tokens of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from specgate.core import (
 from specgate.planning.plan import build_plan
 
 ACCEPT = (3, 1, 2, 0, 3, 2)
-"""Drafts accepted by cycle, repeated; cut to k."""
+"""Accepted draft tokens per cycle, at most k, repeated."""
 
 
 def scenario(
@@ -84,7 +84,7 @@ def block(
     worker_generation: int = 0,
     **changes: Any,
 ) -> Block:
-    """A whole block of `steps` cycles; slot s of the batch starts s further on in `accept`."""
+    """A complete block of `steps` cycles. Slot s of the batch starts s steps into `accept`."""
     batch = round_.point.batch
     accepted = tuple(
         tuple(min(role.k, accept[(step + s) % len(accept)]) for s in range(batch)) for step in range(steps)
@@ -121,7 +121,7 @@ def blocks_of(
     jitter: float = 0.02,
     change: Callable[[Block], Block] = lambda block: block,
 ) -> list[Block]:
-    """Every block of `plan`, in running order, with step times that wander by `jitter` (seeded)."""
+    """Every block of `plan` in running order. Step times vary by `jitter`, from a fixed seed."""
     noise = random.Random(7)
     made = []
     for round_ in plan.rounds:
@@ -132,7 +132,7 @@ def blocks_of(
 
 
 def corrupt(made: Block, *, slot: int = 0, at: int = 5, warmup: bool = False) -> Block:
-    """The block with one wrong token, where it is a spec block."""
+    """A spec block with one wrong token; other blocks as they are."""
     if not made.role.speculative or made.warmup != warmup:
         return made
     row = list(made.tokens[slot])
@@ -141,7 +141,7 @@ def corrupt(made: Block, *, slot: int = 0, at: int = 5, warmup: bool = False) ->
 
 
 def margins_of(blocks: Sequence[Block], margin: float) -> list[Margin]:
-    """A recorded top-2 gap for every divergence of `blocks`."""
+    """A recorded top-2 margin for every divergence in `blocks`."""
     from specgate.analysis.paired_blocks import find_divergences
 
     return [
@@ -153,7 +153,7 @@ def margins_of(blocks: Sequence[Block], margin: float) -> list[Margin]:
 def run_of(
     plan: Plan, blocks: Sequence[Block], *, margins: Sequence[Margin] = (), near_tie: float = 1e-3, **changes: Any
 ) -> Run:
-    """The run that `blocks` amount to, not yet judged."""
+    """The run that `blocks` amount to, without verdicts."""
     cells, comparisons = measure(plan, blocks, margins, near_tie)
     facts = EngineFacts(
         backend="fake",
@@ -190,11 +190,12 @@ def run_of(
 
 
 def with_acceptance(run: Run, source: AcceptanceSource) -> Run:
-    """The same run, measured by an engine that says where acceptance comes from."""
+    """The same run, from an engine that states this source of its acceptance."""
     return replace(run, engines={key: replace(facts, acceptance=source) for key, facts in run.engines.items()})
 
 
 def judged(run: Run, policy: Policy) -> Run:
+    """The run with the policy's verdicts."""
     from specgate import plugins
 
     verdicts = [v for rule in policy.rules for v in plugins.gate(rule.gate).judge(rule, run)]

@@ -1,6 +1,6 @@
-"""A driver in place of `pynvml`: the functions, return types and error classes that specgate uses, on scripted GPUs.
+"""A stand-in for `pynvml`: the functions, return types and error classes that specgate uses, on scripted GPUs.
 
-It refuses what the real one refuses: calls before `nvmlInit`, unknown UUIDs, and everything once the GPU is lost.
+It refuses what the real driver refuses: calls before `nvmlInit`, unknown UUIDs, and everything once the GPU is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TEXT = {
 
 
 class NVMLError(Exception):
-    """Its `value` is the driver's return code, its text the driver's."""
+    """Has the driver's return code as `value` and the driver's text as its message."""
 
     def __init__(self, value: int) -> None:
         super().__init__(value)
@@ -37,7 +37,7 @@ class NVMLError(Exception):
 
 @dataclass
 class Gpu:
-    """A healthy, idle H200 unless told otherwise; figures as read from one (driver 580)."""
+    """A healthy, idle H200, unless told otherwise. The figures were read from a real one (driver 580)."""
 
     uuid: str = "GPU-5a1e0000-0000-4000-8000-000000000001"
     name: str = "NVIDIA H200"
@@ -63,17 +63,17 @@ class Gpu:
     persistence: int = 1
     pcie_width: int = 16
     refuses: dict[str, int] = field(default_factory=dict)
-    """Call without `nvmlDeviceGet` → the code it is refused with."""
+    """Call, without `nvmlDeviceGet` → the code that it fails with."""
 
     def busy(self, *pids: int) -> Gpu:
-        """At work for these processes."""
+        """Make the GPU busy with these processes."""
         self.processes, self.reasons, self.sm_clock_mhz = list(pids), 0, 1980
         self.power_mw, self.utilization_pct, self.temperature_c = 420_000, 99, 51
         return self
 
 
 def liar(uuid: str = "GPU-5a1e0000-0000-4000-8000-000000000001") -> Gpu:
-    """Every call succeeds and says nothing: all zero."""
+    """A GPU whose calls all succeed and all return zero."""
     gpu = Gpu(uuid=uuid, name="", violations_ns={0: 0, 1: 0}, reasons=0, pcie_width=0, ecc=0, persistence=0)
     for name, value in vars(gpu).items():
         if isinstance(value, int):
@@ -82,7 +82,7 @@ def liar(uuid: str = "GPU-5a1e0000-0000-4000-8000-000000000001") -> Gpu:
 
 
 class Driver:
-    """Stands in `sys.modules["pynvml"]`. `lost` makes every later call fail, as when a GPU falls off the bus."""
+    """Goes into `sys.modules["pynvml"]`. With `lost`, every later call fails, as when a GPU falls off the bus."""
 
     NVMLError = NVMLError
 
@@ -140,7 +140,7 @@ class Driver:
 
 
 def driver(capabilities: Mapping[str, tuple[int, int] | None]) -> Driver:
-    """A driver with these GPUs, by UUID, of this compute capability; None: it does not know."""
+    """A driver with these GPUs: UUID → compute capability, None where the driver does not know it."""
     return Driver([Gpu(uuid=uuid, capability=capability) for uuid, capability in capabilities.items()], version="570.1")
 
 

@@ -1,4 +1,4 @@
-"""Strings that somebody might put into a name, and that must come out as text everywhere."""
+"""Strings that somebody might use as a name. Every report must show them as plain text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STRINGS = (
 
 
 def with_text(run: Run, text: str) -> Run:
-    """The run with `text` in everything that comes from outside: pair, messages, reasons, warnings, command line."""
+    """The run with `text` in every field that comes from outside: pair, messages, reasons, warnings, command line."""
     verdicts = tuple(replace(v, message=text, next_step=text, reason_code=text) for v in run.verdicts)
     return replace(
         run,

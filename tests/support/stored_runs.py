@@ -1,4 +1,4 @@
-"""Run folders to test with, written as a run writes them, from blocks that were made by arithmetic."""
+"""Run folders for tests, written as a run writes them, from computed blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def store(
     changes: dict[str, Any] | None = None,
     **how: Any,
 ) -> Path:
-    """The run folder `folder`, with `blocks`, or those of `blocks_of` under `how`; `changes` are fields of the run."""
+    """Write the run folder `folder` with `blocks`, or with those that `blocks_of` makes from `how`.
+
+    `changes` are fields of the run.
+    """
     plan = build_plan(tuple(scenarios), backend)
     made = list(blocks if blocks is not None else blocks_of(plan, **how))
     run = judged(run_of(plan, made, **{"id": folder.name, "kind": scenarios[0].kind, **(changes or {})}), POLICY)
@@ -42,7 +45,7 @@ def store(
 
 
 def rewrite(folder: Path, run: Run) -> None:
-    """Store `run` in the place of what the folder holds, under a manifest that agrees."""
+    """Replace the stored run by `run`, with a manifest that agrees."""
     stored = RunFolder(folder)
     stored.write_run(replace(run, id=folder.name))
     stored.write_manifest()

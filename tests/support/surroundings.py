@@ -1,4 +1,4 @@
-"""Blocks with times and samples around them, as a watch would have left them: quiet unless a test disturbs them."""
+"""Blocks with times, and the machine samples around them. All is quiet unless a test disturbs it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ BUSY_GPU = GpuReading(
     ecc_uncorrected=0,
     rows_in_trouble=False,
 )
-"""As read from an H200 at work."""
+"""As read from an H200 under load."""
 
 
 def timed(blocks: Sequence[Block], start_ns: int = 100 * SECOND) -> list[Block]:
-    """The blocks one after the other, two seconds each."""
+    """The blocks one after another, two seconds each."""
     starts = (start_ns + i * (BLOCK_NS + PAUSE_NS) for i in range(len(blocks)))
     return [replace(b, span_ns=(at, at + BLOCK_NS)) for b, at in zip(blocks, starts, strict=True)]
 
@@ -48,7 +48,7 @@ def sample(at_ns: int, worker_generation: int = 0, **gpu: Any) -> Sample:
 
 
 def watched(blocks: Sequence[Block], *, worker_generation: int = 0, interval_ns: int = SECOND // 2) -> list[Sample]:
-    """Samples from a second before the first of these timed blocks to a second after the last."""
+    """Samples from one second before the first of these timed blocks to one second after the last."""
     spans = [b.span_ns for b in blocks if b.span_ns is not None]
     start, end = spans[0][0] - SECOND, spans[-1][1] + SECOND
     return [sample(at, worker_generation) for at in range(start, end + 1, interval_ns)]
@@ -70,7 +70,7 @@ MIDDLE = len(SAMPLES) // 2
 
 
 def disturbed(change: Callable[[Sample], Sample], at: slice = slice(MIDDLE, MIDDLE + 1)) -> list[Sample]:
-    """The quiet samples, some of them changed: by default a single one, in the middle."""
+    """The quiet samples with some of them changed: by default a single one, in the middle."""
     changed = list(SAMPLES)
     changed[at] = map(change, changed[at])
     return changed

@@ -1,4 +1,4 @@
-"""Tiny wheels for tests, and a cache that holds them."""
+"""Tiny wheels for tests."""
 
 from __future__ import annotations
 
