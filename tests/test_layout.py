@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,36 @@ def test_of_specgate_itself_only_version_and_place_are_imported() -> None:
 def test_no_files_import_each_other_in_a_circle() -> None:
     circles = {frozenset(b for b in reached_from(a) if a in reached_from(b)) for a in modules()} - {frozenset()}
     assert not circles, "\n".join(f"a circle of {len(circle)}: {', '.join(sorted(circle))}" for circle in circles)
+
+
+def test_the_parts_of_a_folder_import_in_one_direction() -> None:
+    """A folder inside it counts as one part, so that folders do not import each other in a circle either."""
+    for folder in sorted({module.rpartition(".")[0] for module in modules()} - {"", "specgate"}):
+        inside = [module for module in modules() if module.startswith(f"{folder}.")]
+        parts = dict[str, set[str]]()
+        for module in inside:
+            part = part_of(module, folder)
+            imported = {part_of(other, folder) for other in imported_modules(module) if other.startswith(f"{folder}.")}
+            parts.setdefault(part, set()).update(imported - {part})
+        try:
+            TopologicalSorter(parts).prepare()
+        except CycleError as circle:
+            pytest.fail(f"{folder}: {' ← '.join(circle.args[1])}")
+
+
+def part_of(module: str, folder: str) -> str:
+    return module.removeprefix(f"{folder}.").split(".")[0]
+
+
+def test_imports_are_seen_wherever_they_stand(tmp_path: Path) -> None:
+    (file := tmp_path / "module.py").write_text(
+        "import a.b\nif TYPE_CHECKING:\n    from c import d as e\n"
+        "def later():\n    from f.g import h, i\n    importlib.import_module('j.k')\n"
+    )
+    assert sorted(imports_of(file)) == ["a.b", "c.d", "f.g.h", "f.g.i", "j.k"]
+    (relative := tmp_path / "relative.py").write_text("def later():\n    from .other import name\n")
+    with pytest.raises(AssertionError, match=r"relative\.py:2: relative import"):
+        imports_of(relative)
 
 
 # The plug-in door

@@ -14,7 +14,7 @@ from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import Command
 from specgate.core import PairRef, Role
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
-from specgate.eagle3.hf.keys import Keys
+from specgate.eagle3.hf_keys import Keys
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client

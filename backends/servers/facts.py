@@ -12,8 +12,8 @@ from specgate.core import AcceptanceSource, EngineFacts
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.files import checkpoint_sha256
 from specgate.eagle3.hf.draft import DraftKeys, window_of
-from specgate.eagle3.hf.keys import PLANTED, read_config, read_json
 from specgate.eagle3.hf.target import target_geometry, with_generation_eos
+from specgate.eagle3.hf_keys import PLANTED, read_config, read_json
 from specgate.errors import BackendError, UsageError
 
 

@@ -3,6 +3,7 @@
     pair.py                opens or loads a target and its draft: translated config, checked tensors, content hash
     geometry.py            every size and switch of a target and of a draft
     hf/                    Hugging Face `config.json` ↔ geometry
+    hf_keys.py             such a file, read strictly: errors name the file, the key and the value
     layout.py              which tensors a geometry implies, with their shapes
     checkpoint.py          strict reading of weight files: every missing, misshapen and left-over tensor is named
     files.py               the files of a checkpoint folder, and the digest that names them

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.eagle3.hf.keys import Keys
+from specgate.eagle3.hf_keys import Keys
 from specgate.errors import CheckpointError, UsageError
 
 IDS: Final = "eagle_aux_hidden_state_layer_ids"

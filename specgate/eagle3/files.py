@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from specgate.eagle3.hf.keys import read_json
+from specgate.eagle3.hf_keys import read_json
 from specgate.errors import CheckpointError
 
 INDEX: Final = "model.safetensors.index.json"

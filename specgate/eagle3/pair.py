@@ -19,8 +19,8 @@ from specgate.eagle3.checkpoint import TensorFiles, TensorSource, Wanted, check_
 from specgate.eagle3.d2t import check_d2t
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.eagle3.hf.draft import TRAINED_FOR, canonical, draft_geometry
-from specgate.eagle3.hf.keys import Keys, read_config, read_json
 from specgate.eagle3.hf.target import target_geometry, with_generation_eos
+from specgate.eagle3.hf_keys import Keys, read_config, read_json
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import require_room
 from specgate.eagle3.planted.recipe import from_seed

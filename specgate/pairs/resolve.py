@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from specgate.core import AcceptanceSource, PairRef
-from specgate.eagle3.hf.keys import PLANTED, read_config
 from specgate.eagle3.hf.target import target_geometry
+from specgate.eagle3.hf_keys import PLANTED, read_config
 from specgate.errors import UsageError
 from specgate.pairs.demo import DEMO, demo_pair, demo_target
 

@@ -14,8 +14,8 @@ from specgate import plugins
 from specgate.api import OpenRequest
 from specgate.core import Budget, PairRef, Role
 from specgate.eagle3.geometry import TargetGeometry
-from specgate.eagle3.hf.keys import read_config
 from specgate.eagle3.hf.target import target_geometry
+from specgate.eagle3.hf_keys import read_config
 from specgate.pairs.resolve import resolve_pair
 from tests.bench.static_decoder import Attention, StaticDecoder
 

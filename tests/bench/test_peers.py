@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specgate.eagle3.hf.keys import read_config
 from specgate.eagle3.hf.target import target_geometry
+from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.pair import load_target
 from tests.bench.peer_runs import RUNS, Measured, Setup, extrapolated
 from tests.bench.peers import cause, ratios, without_peers

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.eagle3.hf.keys import read_config
+from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.pair import target_source
 from specgate.files.run_folder import RunFolder
 from specgate.pair_tools.plant.geometries import tiny

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specgate.eagle3.hf.keys import Keys
+from specgate.eagle3.hf_keys import Keys
 
 Tensors = dict[str, Tensor]
 

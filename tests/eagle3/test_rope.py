@@ -7,9 +7,9 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specgate.eagle3.hf.keys import Keys
 from specgate.eagle3.hf.rope import rope_of
 from specgate.eagle3.hf.target import target_geometry
+from specgate.eagle3.hf_keys import Keys
 from specgate.eagle3.rope import cos_sin_table, inverse_frequencies
 from specgate.errors import CheckpointError
 from tests.eagle3.folders import LLAMA, keys

@@ -16,8 +16,8 @@ from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.checkpoint import TensorFiles, Wanted
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.eagle3.hf.draft import draft_geometry
-from specgate.eagle3.hf.keys import read_config
 from specgate.eagle3.hf.target import target_geometry
+from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, canonical_names
 from specgate.eagle3.planted.recipe import from_seed

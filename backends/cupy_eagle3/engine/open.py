@@ -24,8 +24,8 @@ from specgate.backends.cupy_eagle3.tuned.required import describe, require
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.core.fmha import parse_config
 from specgate.eagle3.auxiliary_layers import parse_boundaries
-from specgate.eagle3.hf.keys import read_config
 from specgate.eagle3.hf.target import target_geometry
+from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.memory import refusing_overflow
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from specgate.eagle3.spec_config import SpecConfig, check

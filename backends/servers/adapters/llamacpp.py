@@ -11,7 +11,7 @@ from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import file_of
 from specgate.backends.servers.process import HOST, Command
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
-from specgate.eagle3.hf.keys import Keys
+from specgate.eagle3.hf_keys import Keys
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client

@@ -12,7 +12,7 @@ from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
-from specgate.eagle3.hf.keys import Keys
+from specgate.eagle3.hf_keys import Keys
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client

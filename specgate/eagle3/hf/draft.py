@@ -14,9 +14,9 @@ from typing import Final
 
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
-from specgate.eagle3.hf.keys import Keys
 from specgate.eagle3.hf.rope import rope_of
 from specgate.eagle3.hf.target import attention_sizes
+from specgate.eagle3.hf_keys import Keys
 from specgate.errors import CheckpointError
 
 TRAINED_FOR: Final = "trained_for"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from specgate.eagle3.geometry import RopeSpec
-from specgate.eagle3.hf.keys import Keys
+from specgate.eagle3.hf_keys import Keys
 
 Kind = Literal["default", "linear", "llama3", "yarn"]
 DEFAULT_BASE: Final = 10000.0

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from specgate.eagle3.geometry import TargetGeometry
-from specgate.eagle3.hf.keys import Keys
 from specgate.eagle3.hf.rope import override, rope_of
+from specgate.eagle3.hf_keys import Keys
 
 ARCHITECTURES: Final = ("LlamaForCausalLM", "MistralForCausalLM")
 """Architectures with the same arithmetic: pre-norm, rotary attention over grouped heads, SwiGLU, no biases."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from specgate.eagle3.hf.keys import PLANTED, Keys
+from specgate.eagle3.hf_keys import PLANTED, Keys
 from specgate.eagle3.planted.bits import GENERATOR
 from specgate.errors import CheckpointError
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from specgate.eagle3.checkpoint import Entry, Wanted
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.hf.draft import draft_geometry
-from specgate.eagle3.hf.keys import PLANTED, Keys
+from specgate.eagle3.hf_keys import PLANTED, Keys
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.planted.draft import PlantedDraft
 from specgate.eagle3.planted.recipe import recipe_of

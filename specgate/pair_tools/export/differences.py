@@ -11,7 +11,7 @@ import torch
 from specgate.backends.servers.conventions import warning
 from specgate.backends.servers.engines import adapter_named
 from specgate.eagle3.auxiliary_layers import capture_keys
-from specgate.eagle3.hf.keys import Keys
+from specgate.eagle3.hf_keys import Keys
 from specgate.pair_tools.export.opened import OpenPair, draft_tensors, target_tensors
 
 Format = Literal["hf", "speculators", "gguf"]

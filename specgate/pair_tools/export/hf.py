@@ -12,8 +12,8 @@ import torch
 
 from specgate.eagle3.auxiliary_layers import IDS
 from specgate.eagle3.hf.draft import TRAINED_FOR, trained_for_keys
-from specgate.eagle3.hf.keys import PLANTED, Keys
 from specgate.eagle3.hf.write import draft_config, draft_layer_config, switches, write_config
+from specgate.eagle3.hf_keys import PLANTED, Keys
 from specgate.eagle3.pair import open_target
 from specgate.eagle3.planted.recipe import digest
 from specgate.pair_tools.export.opened import OpenPair, draft_tensors, dtype_name, target_tensors

@@ -11,8 +11,8 @@ from specgate.api import Decoded, Engine, OpenRequest
 from specgate.backends.reference.open import open_engine
 from specgate.core import Budget, PairRef, Role
 from specgate.core.acceptance import AcceptanceRecord
-from specgate.eagle3.hf.keys import PLANTED, read_config
 from specgate.eagle3.hf.target import target_geometry
+from specgate.eagle3.hf_keys import PLANTED, read_config
 from specgate.eagle3.planted.recipe import Recipe, recipe_of
 from specgate.eagle3.planted.tables import tables
 from specgate.errors import UsageError

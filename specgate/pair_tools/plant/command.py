@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from specgate.backends.reference.open import DTYPES
 from specgate.core import PairRef
-from specgate.eagle3.hf.keys import read_config
+from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.layout import target_tensors
 from specgate.eagle3.memory import require_room
 from specgate.eagle3.pair import target_source

@@ -8,8 +8,8 @@ from typing import Final
 
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.hf.draft import trained_for_keys
-from specgate.eagle3.hf.keys import PLANTED, read_config
 from specgate.eagle3.hf.write import draft_config, target_config, write_config
+from specgate.eagle3.hf_keys import PLANTED, read_config
 from specgate.eagle3.planted.recipe import Recipe, digest
 from specgate.eagle3.planted.source import planted_draft, planted_target
 from specgate.pair_tools.plant.geometries import PairGeometry

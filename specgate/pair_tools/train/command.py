@@ -12,8 +12,8 @@ from torch import Tensor
 
 from specgate.backends.reference.target import RopeTable
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
-from specgate.eagle3.hf.keys import read_config
 from specgate.eagle3.hf.target import target_geometry
+from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.pair import load_draft, load_target
 from specgate.eagle3.weights import pack_target
 from specgate.errors import UsageError

@@ -16,7 +16,7 @@ from specgate.backends.servers.engine import check_forced
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.options import Options
 from specgate.core import BASELINE, PairRef, Role
-from specgate.eagle3.hf.keys import Keys
+from specgate.eagle3.hf_keys import Keys
 from specgate.errors import UsageError
 from tests.backends.servers.helpers import ENGINES, own_options
 

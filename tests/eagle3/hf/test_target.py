@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
-from specgate.eagle3.hf.keys import read_config
 from specgate.eagle3.hf.target import target_geometry, with_generation_eos
+from specgate.eagle3.hf_keys import read_config
 from specgate.errors import CheckpointError
 from tests.eagle3.folders import LLAMA, keys
 

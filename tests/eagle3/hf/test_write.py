@@ -7,9 +7,9 @@ import pytest
 
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.eagle3.hf.draft import draft_geometry
-from specgate.eagle3.hf.keys import Keys
 from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf.write import draft_config, target_config
+from specgate.eagle3.hf_keys import Keys
 
 LLAMA3 = RopeSpec(
     "llama3", 500000.0, 16, factor=8.0, original_positions=8192, low_freq_factor=1.0, high_freq_factor=4.0

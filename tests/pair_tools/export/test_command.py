@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from specgate.commands.pairs import pairs
 from specgate.core import PairRef
-from specgate.eagle3.hf.keys import read_config
+from specgate.eagle3.hf_keys import read_config
 from specgate.errors import CheckpointError, EnvironmentRefused, ExitCode, UsageError
 from specgate.pair_tools.export.command import Wish, export
 from specgate.pair_tools.export.differences import Format

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specgate.backends.servers.engines import ADAPTERS
 from specgate.core import PairRef
 from specgate.eagle3.geometry import RopeSpec
-from specgate.eagle3.hf.keys import read_config
+from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from specgate.pair_tools import shards
 from specgate.pair_tools.export.command import Wish, export

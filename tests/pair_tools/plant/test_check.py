@@ -10,7 +10,7 @@ from specgate.api import OpenRequest
 from specgate.backends.reference.open import open_engine
 from specgate.core import Budget, PairRef, Role
 from specgate.core.acceptance import AcceptanceRecord
-from specgate.eagle3.hf.keys import read_config
+from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.planted.tables import tables
 from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import UsageError

@@ -35,7 +35,7 @@ from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.cupy_eagle3.tuned.lookup import SHIPPED, Tuned
 from specgate.core.gemms import GemmShape
 from specgate.eagle3.hf.draft import draft_geometry
-from specgate.eagle3.hf.keys import read_config
+from specgate.eagle3.hf_keys import read_config
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import without_weights
 
