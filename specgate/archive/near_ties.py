@@ -18,7 +18,7 @@ from specgate.errors import InvalidResult
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.run.beginning import fitting_prompts
-from specgate.run.runner import open_request, patience_s
+from specgate.run.runner import answer_timeout_s, open_request
 from specgate.run.worker import EngineWorker
 
 Asked = tuple[str, int, int, int]
@@ -72,7 +72,7 @@ def answers(
 ) -> Iterator[tuple[Place, tuple[float, float]]]:
     """(place, the two largest logits there) from one engine; nothing for a place of which it cannot say."""
     request = open_request(plan, [point], reference.config, folder)
-    engine = EngineWorker(point.backend, request, patience_s(plan, [point]), folder / "agree.log")
+    engine = EngineWorker(point.backend, request, answer_timeout_s(plan, [point]), folder / "agree.log")
     with closing(engine):
         for prompt_set, of_set in groupby(sorted(places, key=itemgetter(1)), key=itemgetter(1)):
             engine.prefill(prompts.measured[prompt_set].token_ids, draft=False)

@@ -30,7 +30,7 @@ class Stored:
         """The measured blocks that the figures of the run rest on."""
         plan = build_plan(tuple(self.config.scenarios.values()), self.config.backend)
         found = RunFolder.open(self.path, read_only=True).blocks()
-        return [b for b in whole_rounds(early_stop.without(plan, self.run.ended_early), found) if not b.warmup]
+        return [b for b in whole_rounds(early_stop.truncated_plan(plan, self.run.ended_early), found) if not b.warmup]
 
 
 def stored(path: Path) -> Stored:

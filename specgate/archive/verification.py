@@ -149,7 +149,7 @@ def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
     run = judge(with_figures(stored, plan, config.policy, folder.journal()), config.policy)
     if stored.files:  # a run that was never written to its end, or by an older version, has none
         run = replace(run, files=folder.ground_hashes())
-    return run, early_stop.without(plan, run.ended_early), config
+    return run, early_stop.truncated_plan(plan, run.ended_early), config
 
 
 def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) -> Iterator[Difference]:
