@@ -71,7 +71,7 @@ def plain(found: PromotionStatus) -> dict[str, object]:
 
 
 def lines(found: PromotionStatus) -> list[str]:
-    from specgate.promotion.admission import described, missing
+    from specgate.promotion.admission import subject_in_words, what_is_missing
 
     streak, history = found.streak, found.history
     said = [f"ledger {found.ledger.file}: {len(history.entries)} entries, chain intact"]
@@ -79,12 +79,12 @@ def lines(found: PromotionStatus) -> list[str]:
         said.append("  a torn line at its end: a writer was killed; the next one will set it aside")
     if history.set_aside:
         said.append(f"  {history.set_aside} torn lines set aside in ledger.torn.jsonl")
-    said.append(f"micro gates {', '.join(found.promotion.gates)} ({described(found.claim)})")
+    said.append(f"micro gates {', '.join(found.promotion.gates)} ({subject_in_words(found.claim)})")
     said += [f"  {e.time} {e.state.value:12} {e.run}: {effect}" for e, effect in streak.steps[-LAST:]]
     said.append(f"streak {streak.length} of {found.promotion.needed}")
     if streak.complete and streak.expires:
         until = streak.expires.isoformat(timespec="minutes")
         said.append(f"full may begin until {until}, if source, weights and machine stay as they are")
-    said += [f"  {line}" for line in missing(found.claim, found.promotion, streak)]
+    said += [f"  {line}" for line in what_is_missing(found.claim, found.promotion, streak)]
     said += [f"overridden: {e.time} {e.run}: {e.override}" for e in history.entries if e.override]
     return said

@@ -184,7 +184,7 @@ class Runner:
             self._record_margins(point, prompt_set, engine)
 
     def _trace_point(self, point: Point, worker: EngineWorker) -> None:
-        """Decode one untimed block of every role under a profiler, if the scenario asks for the PERF_MODE invariants."""
+        """Decode one untimed block of every role under a profiler, if the scenario checks the PERF_MODE invariants."""
         roles = [cell.role for cell in self._untraced(point)]
         if not roles:
             return
