@@ -60,12 +60,12 @@ def agree(
     from specgate.analysis.verdict import overall_of_agreement
     from specgate.archive.agreeing import agreement_of
     from specgate.archive.near_ties import with_margins
-    from specgate.archive.stored import several
+    from specgate.archive.stored import load_runs
     from specgate.core.agreement import Agreement
     from specgate.files.plain import to_plain
     from specgate.planning.policy import near_tie_margin
 
-    first, *others = several((reference, *runs))
+    first, *others = load_runs((reference, *runs))
     agreement = agreement_of([first, *others], margin)
     if not offline:
         tie = near_tie_margin(first.policy) if near_tie is None else near_tie

@@ -38,12 +38,12 @@ def compare(a: Path, b: Path, policy: str, html: bool, md: bool, csv: bool, out:
     from specgate import plugins
     from specgate.analysis.verdict import overall_of_contrast
     from specgate.archive.contrasting import contrast_of
-    from specgate.archive.stored import several
+    from specgate.archive.stored import load_runs
     from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
     gates = plugins.contrast_gates()
     judging = find_policy(policy, {name: gate.params for name, gate in gates.items()}, FOR_CONTRASTS)
-    one, other = several((a, b))
+    one, other = load_runs((a, b))
     contrast = contrast_of(one, other)
     verdicts = [v for rule in judging.rules for v in gates[rule.gate].judge(rule, contrast)]
     contrast = replace(contrast, verdicts=tuple(verdicts))
@@ -68,10 +68,10 @@ def matrix(runs: tuple[Path, ...], html: bool, md: bool, csv: bool, out: Path, p
     judged.
     """
     from specgate import plugins
-    from specgate.archive.stored import several
+    from specgate.archive.stored import load_runs
     from specgate.core.matrix import matrix_of
 
-    found = matrix_of([stored.run for stored in several(runs)])
+    found = matrix_of([stored.run for stored in load_runs(runs)])
     view = plugins.view("matrix")
     click.echo(view.render(found, "plain" if is_plain(plain) else "console"))
     write_files(out, rendered(view, found, html=html, md=md, csv=csv))

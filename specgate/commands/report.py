@@ -11,7 +11,7 @@ import click
 from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
 
 if TYPE_CHECKING:
-    from specgate.archive.stored import Stored
+    from specgate.archive.stored import StoredRun
 
 FORMATS = {
     "html": ("html",),
@@ -50,9 +50,9 @@ def report(
     run whose files were changed is refused (exit code 6); else the exit code is 0, whatever the verdict.
     """
     from specgate.archive.rendering import files, rendered
-    from specgate.archive.stored import several
+    from specgate.archive.stored import load_runs
 
-    found = several(runs)
+    found = load_runs(runs)
     chosen = [
         name
         for option, wanted in zip(FORMATS, (html, csv, md, junit), strict=True)
@@ -68,7 +68,7 @@ def report(
     write_files(out, files(names, found))
 
 
-def annotate(runs: list[Stored]) -> None:
+def annotate(runs: list[StoredRun]) -> None:
     """Annotations on the standard output; the summaries where GitHub wants them, if it says where."""
     from specgate.archive.rendering import rendered
     from specgate.files.writing import disk
