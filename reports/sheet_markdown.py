@@ -1,4 +1,4 @@
-"""A sheet as Markdown, for a comment or a step summary."""
+"""Render a sheet as Markdown, for a CI comment or step summary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specgate.reports.sheet import Sheet
 from specgate.reports.sheet_console import in_words
 
 ROWS = 40
-"""Of a table; what follows is counted."""
+"""Most rows of a table. A line below it says how many are left out."""
 
 
 def text(sheet: Sheet) -> str:
