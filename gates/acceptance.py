@@ -1,4 +1,4 @@
-"""Is the acceptance length at least what the policy asks?"""
+"""Gate `acceptance`: is the acceptance length at least what the policy asks for?"""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ NOT_THE_PAIRS: Final = {
     "forced": ("forced_acceptance", "acceptance was forced by the engine, not measured"),
     "stand-in": ("stand_in_drafter", "the drafts were a stand-in's, not the pair's"),
 }
+"""Sources of acceptance that say nothing about the pair → (reason code, message)."""
 
 NEXT_TO_NOTHING: Final = 1.1
-"""An acceptance length that a trained draft does not fall to: something is wrong with how it is run."""
+"""A trained draft has more than this acceptance length. With less, something is wrong with how the draft is run."""
 
 
 class Acceptance:
-    """`min`: tokens per cycle, bonus included.
+    """`min`: the least acceptance length, in tokens per cycle, bonus token included.
 
-    Greedy decoding of fixed prompts is deterministic, so the length is compared as it is; its interval over prompts
-    says how far it carries to other prompts, and is evidence, not part of the decision.
+    Greedy decoding of fixed prompts is deterministic, so the measured length is compared with `min` as it is. Its
+    interval over prompts says how well it holds for other prompts. The interval is shown as evidence, but does not take
+    part in the decision.
     """
 
     name = "acceptance"

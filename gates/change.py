@@ -1,4 +1,4 @@
-"""Is a figure of run B no worse than that of run A, but for a margin?"""
+"""Gate `change`: is a figure of run B at most a given margin worse than run A's?"""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from specgate.gates.select import verdict
 
 
 class ChangeGate:
-    """`metric`: which figure; `margin_pct`: how much worse is let through, in percent; `trust_unpaired`: whether times
-    that were measured one after the other may decide (clocks locked, machine alone), or never do.
+    """`metric`: the figure to compare. `margin_pct`: how much worse it may be, in percent. `trust_unpaired`: whether
+    times that were measured one after the other may decide, which is reasonable if the clocks are locked and the
+    machine is not shared.
 
-    PASS where the interval excludes more than the margin, FAIL where it excludes less, IMPROVED where B is proven
-    better. Worse is lower or higher, as the metric has it.
+    PASS if the 95 % interval of the ratio excludes a loss of more than the margin, FAIL if it excludes a smaller loss,
+    IMPROVED if B is proven better, else INCONCLUSIVE. Whether a lower or a higher value is worse depends on the metric.
     """
 
     name = "change"
@@ -58,7 +59,10 @@ class ChangeGate:
 
 
 def decided(worst: float, best: float, margin_pct: float, said: str) -> tuple[State, str, str]:
-    """State, reason code and message of an interval from `worst` to `best`, where above 1 is better."""
+    """State, reason code and message for a ratio whose interval runs from `worst` to `best`; above 1 is better.
+
+    `said`: the interval in words, with which the message begins.
+    """
     floor = 1 / (1 + margin_pct / 100)
     if best < floor:
         return State.FAIL, "margin_exceeded", f"{said}: more than {margin_pct:g} % worse"
@@ -87,7 +91,9 @@ def reason(change: Change) -> str:
 
 
 def worse_to_better(name: str, low: float, high: float) -> tuple[float, float]:
-    """The ends of an interval of B / A, turned so that above 1 is better; the worse end first."""
+    """The ends of an interval of B / A, the worse end first. If lower is better they are inverted, so that above 1 is
+    always better.
+    """
     return (low, high) if METRICS[name].direction == "higher" else (1 / high, 1 / low)
 
 

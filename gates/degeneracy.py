@@ -1,4 +1,4 @@
-"""Is the generated text mostly loops? Loops are easy to draft and inflate acceptance."""
+"""Gate `degeneracy`: does the generated text loop? Loops are easy to draft, so they inflate acceptance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specgate.gates.select import nothing_selected, selected, unmeasured, verdic
 
 
 class Degeneracy:
-    """`max_repeated_share`: share of generated 8-grams that occurred before in their own sequence."""
+    """`max_repeated_share`: the largest share of generated 8-grams that may repeat an earlier one of their sequence."""
 
     name = "degeneracy"
     params: Mapping[str, type] = {"max_repeated_share": float}

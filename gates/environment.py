@@ -1,4 +1,7 @@
-"""Could the machine be trusted while this cell was measured? From the samples of the watch, never from this moment."""
+"""Gate `environment`: could the machine be trusted while this cell was measured?
+
+It judges the samples that were taken during the run, never the machine as it is now.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,31 @@ from specgate.core.conditions import THROTTLES, Conditions, GpuConditions, clock
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 MAX_GAP_S = 5.0
-"""Ten intervals of the watch. What could hide in a longer silence is not known."""
+"""The longest time, in seconds, without a sample: ten sampling intervals. A disturbance could go unnoticed in a longer
+one.
+"""
 MUST_BE_READ = ("processes", "clock_event_reasons")
-"""Without these, silence would pass for quiet."""
+"""Readings of NVML that must be there. Without them, a disturbed machine would look like a quiet one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """A disturbance: its reason code, what was found, and what to do about it."""
+
     code: str
     message: str
     next_step: str
 
 
 class Environment:
-    """`gpu`: the GPU is judged, and what cannot be read rejects; without it, only the host is.
+    """The state ENV_REJECTED means that the machine was disturbed, so that its times prove nothing.
 
-    `max_other_cpu_share`: of the usable CPUs' time, spent by others. `max_clock_shift`: how far the mean SM clocks of
-    two roles may lie apart, as a share. `max_clock_jump_s`: seconds the wall clock may jump against the monotonic one.
-    All cells of a point have the same conditions, since they are compared with each other.
+    `gpu`: whether the GPU is judged as well as the host; a GPU that cannot be read is then rejected.
+    `max_other_cpu_share`: the share of the usable CPUs' time that other processes may use. `max_clock_shift`: how far
+    apart the mean SM clocks of two roles may lie, as a share of the higher one. `max_clock_jump_s`: by how many seconds
+    the wall clock may jump relative to the monotonic clock.
+
+    All cells of a point are judged by the same samples, since they are compared with each other.
     """
 
     name = "environment"
@@ -67,7 +77,7 @@ class Environment:
 
 
 def unwatched(result: CellResult, found: Conditions | None) -> str | None:
-    """Why the samples do not cover the blocks; None where they do."""
+    """Why the samples do not cover the blocks; None if they do."""
     if found is None:
         return "no sample of the machine was kept"
     if found.watched < found.blocks:
@@ -78,8 +88,10 @@ def unwatched(result: CellResult, found: Conditions | None) -> str | None:
 
 
 def of_gpu(rule: Rule, gpu: GpuConditions) -> Iterator[Finding]:
-    """Worst first: what cannot be known, who else was there, what the GPU itself did."""
-    yield from blindness(gpu)
+    """What disturbed the GPU, worst first: readings that are missing, other processes, memory errors, then throttling,
+    a lowered power limit and clocks that differ between roles.
+    """
+    yield from missing_readings(gpu)
     if gpu.foreign:
         yield Finding("foreign_process", f"on the GPU beside the engine: {', '.join(gpu.foreign)}", "end it, or wait")
     if gpu.ecc_uncorrected:
@@ -99,7 +111,8 @@ def of_gpu(rule: Rule, gpu: GpuConditions) -> Iterator[Finding]:
         yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", "measure again, longer blocks")
 
 
-def blindness(gpu: GpuConditions) -> Iterator[Finding]:
+def missing_readings(gpu: GpuConditions) -> Iterator[Finding]:
+    """What NVML did not tell, or told wrongly."""
     if gpu.missing:
         what = f"{gpu.missing} samples without a GPU reading: {gpu.why_missing or 'no reason given'}"
         yield Finding("nvml_missing", what, "see `specgate doctor`; a policy with gpu: false does without")
@@ -115,6 +128,7 @@ def blindness(gpu: GpuConditions) -> Iterator[Finding]:
 
 
 def throttling(gpu: GpuConditions) -> Iterator[Finding]:
+    """Whether the GPU lowered its own clocks, and why."""
     reasons = clock_events(gpu.clock_event_reasons & THROTTLES)
     seconds = (gpu.thermal_violation_ns or 0) / 1e9
     if reasons or seconds:
@@ -123,12 +137,13 @@ def throttling(gpu: GpuConditions) -> Iterator[Finding]:
 
 
 def clock_shift(gpu: GpuConditions) -> float | None:
-    """How far the mean clocks of two roles lie apart, as a share of the higher; None where fewer than two are known."""
+    """How far apart the mean SM clocks of two roles lie, as a share of the higher; None if fewer than two are known."""
     clocks = list(gpu.sm_clock_mhz.values())
     return 1 - min(clocks) / max(clocks) if len(clocks) > 1 and max(clocks) > 0 else None
 
 
 def of_host(rule: Rule, found: Conditions) -> Iterator[Finding]:
+    """What disturbed the host: a jump of the wall clock, or CPU time that other processes used."""
     if found.clock_jump_s > float(rule.params["max_clock_jump_s"]):
         what = f"the wall clock jumped by {found.clock_jump_s:.1f} s: it was set, or the machine slept"
         yield Finding("clock_jump", what, "measure again")

@@ -1,4 +1,4 @@
-"""Did every PERF_MODE invariant hold? A broken one makes the cell invalid: no speed of it may be quoted."""
+"""Gate `invariants`: did every PERF_MODE invariant hold? If one is broken, no speed of the cell may be quoted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from specgate.gates.select import nothing_selected, selected, unmeasured, verdic
 
 
 class Invariants:
-    """`accept_unseen`: which invariants need not be observable, e.g. "I1 I6", or none; all others must be seen to
-    hold.
+    """`accept_unseen`: the invariants that need not be observable, for example "I1 I6", or none.
+
+    All others must be observed to hold; otherwise the cell is INVALID.
     """
 
     name = "invariants"

@@ -1,4 +1,4 @@
-"""Is a role no slower than another role of the same rounds, but for a margin?"""
+"""Gate `regression`: is a role at most a given margin slower than another role of the same rounds?"""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from specgate.gates.speed import with_source
 
 
 class Regression:
-    """`against`: the other role. `margin_pct`: how much more time per token is let through, in percent.
+    """`against`: the other role. `margin_pct`: how much more time per token the role may take, in percent.
 
-    Non-inferiority: PASS where more than the margin is excluded, FAIL where less is, IMPROVED where the role is proven
-    faster and by more than the machine's minimum detectable effect. Both roles ran in one round of one process, so the
-    ratio to the baseline cancels; a stored run of another day is no partner.
+    This is a test of non-inferiority. PASS if the interval excludes a loss of more than the margin, FAIL if it excludes
+    a smaller loss, IMPROVED if the role is proven faster and its mean gain exceeds the machine's minimum detectable
+    effect, else INCONCLUSIVE.
+
+    Both roles ran in the same rounds of one process, so the baseline that each is paired with cancels. A role of
+    another run cannot be compared in this way.
     """
 
     name = "regression"
@@ -80,7 +83,10 @@ class Regression:
 
 
 def pairs_between(cell: Cell, base: Cell, run: Run) -> Pairs | None:
-    """ln(cell / base) per round, through the baseline that both were paired with; None where speed is withheld."""
+    """ln(speed of `cell` / speed of `base`) per round, computed from the pairs of each with the baseline.
+
+    None if no speed of one of the two may be quoted.
+    """
     comparisons = [run.comparison(c.key) for c in (cell, base) if c.role != BASELINE]
     if any(c is None or c.tokens.mismatches for c in comparisons):
         return None

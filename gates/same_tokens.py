@@ -1,4 +1,4 @@
-"""Are run B's tokens those of run A?"""
+"""Gate `same-tokens`: does run B emit the same tokens as run A?"""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from specgate.gates.select import verdict
 
 
 class SameTokens:
-    """PASS where every sequence of both runs is the same, over the length both have; FAIL where one is not.
+    """PASS if every sequence is the same in both runs, up to the length of the shorter one; FAIL if one differs.
 
-    Neither run is thereby proven wrong: its own `tokens` gate says whether it kept to its baseline.
+    A difference does not prove either run wrong. Whether a run kept to its own baseline is judged by its gate `tokens`.
     """
 
     name = "same-tokens"

@@ -1,4 +1,4 @@
-"""Verdicts that rest on pairs of blocks: which side of a floor, at which look, and what would settle it."""
+"""What the gates that judge pairs of blocks share: interim looks, evidence, and how many more pairs would decide."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ Evidence = Mapping[str, float | int | str | None]
 
 
 def looks_of(result: CellResult, run: Run) -> tuple[int, ...]:
+    """The numbers of pairs after which the cell may be judged; see `analysis.stats.planned_looks`."""
     return planned_looks(run.scenarios[result.cell.point.scenario])
 
 
 def evidence_of(decision: Decision, mde: float | None) -> Evidence:
-    """The figures of the look that decided (or of the last one): ratios, not logarithms."""
+    """The figures of the look that decided, or of the last look if none did. They are ratios, not logarithms.
+
+    `mde`: the machine's minimum detectable effect, or None. The stored key `slot_effect` holds the order effect.
+    """
     found = decision.interval
     return {
         "ratio": math.exp(found.mean) if found else None,
@@ -33,7 +37,7 @@ def evidence_of(decision: Decision, mde: float | None) -> Evidence:
 
 
 def span(decision: Decision, found: Interval) -> str:
-    """Ratio, interval and what it rests on, in words."""
+    """In words: the ratio, its interval, the number of pairs, and which look it was."""
     low, high = math.exp(found.low), math.exp(found.high)
     level = f"{100 * (1 - 2 * decision.alpha):.4g} % interval {low:.3f}–{high:.3f}"
     look = f", look {decision.look} of {decision.looks}" if decision.looks > 1 else ""
@@ -41,14 +45,15 @@ def span(decision: Decision, found: Interval) -> str:
 
 
 def smallest_effect(mde: float | None) -> str:
+    """The machine's minimum detectable effect as the end of a message; empty if it is not known."""
     return f"; this machine can tell {100 * mde:.1f} %" if mde is not None else ""
 
 
 def more_pairs(decision: Decision, floor: float, result: CellResult, run: Run) -> str:
-    """What would decide: so many more pairs, or, where the mean is at the floor itself, nothing of that kind.
+    """What to do to get a decision, in words.
 
-    A run that ended before its last look is to be continued; one that did not needs a new run, since pairs of two runs
-    are not pooled.
+    A run that ended before its last look should be continued. Otherwise a new run with more pairs is needed, since
+    pairs of two runs are not pooled. If the mean lies at the floor itself, no number of pairs would decide.
     """
     if not decision.final:
         return "continue with --resume: the run ended before its last look"

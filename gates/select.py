@@ -1,4 +1,4 @@
-"""Which cells a rule speaks of, and verdicts with its name on them."""
+"""What all gates share: which cells a rule selects, and how to make a verdict of that rule."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ def verdict(
     evidence: Mapping[str, float | int | str | None] | None = None,
     next_step: str | None = None,
 ) -> Verdict:
+    """A verdict of `rule` on the cell with the key `cell`, which is empty for a verdict on no single cell."""
     return Verdict(rule.id, rule.gate, cell, state, rule.required, reason_code, message, evidence or {}, next_step)
 
 
 def nothing_selected(rule: Rule) -> Verdict:
-    """A rule that matches no cell of this run is shown as skipped, not left out."""
+    """The verdict of a rule that matches no cell of this run. It is reported as SKIPPED, not left out."""
     what = f"no cell of this run matches scenario {rule.scenario!r} and role {rule.role!r}"
     return verdict(rule, "", State.SKIPPED, "no_cell", what)
 
 
 def unmeasured(rule: Rule, result: CellResult, run: Run) -> Verdict:
-    """A cell that was planned and has no figures can pass nothing."""
+    """The verdict on a cell that was planned but has no figures: INVALID, with the reason."""
     cause = run.failures.get(result.cell.point.key) or run.failures.get("run")
     why = (cause or result.reason or "no block was measured").splitlines()[0]
     next_step = "continue the run with --resume once the cause is mended" if cause else None

@@ -1,4 +1,4 @@
-"""Is speculation at least so many times as fast as the baseline it was paired with?"""
+"""Gate `speed`: is speculation at least so many times as fast as the baseline that it was paired with?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from specgate.gates.select import nothing_selected, selected, unmeasured, verdic
 
 
 class Speed:
-    """`min`: ratio of output tok/s. PASS where the interval of a look lies at or above it, FAIL where it lies below."""
+    """`min`: the least ratio of output tokens per second, speculation over baseline.
+
+    PASS if the interval lies at or above `min` at a planned look, FAIL if it lies below, else INCONCLUSIVE.
+    """
 
     name = "speed"
     params: Mapping[str, type] = {"min": float}
@@ -59,9 +62,9 @@ class Speed:
 
 
 def would_do(result: CellResult, run: Run, factor: float) -> str:
-    """What would make a speed that falls short `factor` times as high.
+    """What would make a speed that is too low `factor` times as high, in words.
 
-    In a micro run, speed is acceptance length per cycle time; in a full run, prefill has its share.
+    In a micro run, speed is acceptance length divided by cycle time. In a full run, prefill takes its share too.
     """
     if run.scenarios[result.cell.point.scenario].kind == "full":
         return f"whole requests, prefill included, would have to be {factor:.2f} times as fast"
@@ -76,7 +79,7 @@ def would_do(result: CellResult, run: Run, factor: float) -> str:
 
 
 def within_reach(run: Run, key: str, floor: float) -> str:
-    """Whether this pair can come to `floor` on this device at all, where that is known."""
+    """Whether this pair can reach `floor` on this device at all, in words; empty if that is not known."""
     budget = run.budgets.get(key)
     if budget is None or budget.limit is None or run.bandwidth is None:
         return ""
@@ -87,7 +90,7 @@ def within_reach(run: Run, key: str, floor: float) -> str:
 
 
 def with_source(found: Verdict, run: Run) -> Verdict:
-    """A speed that hangs on an acceptance which is no trained pair's says so."""
+    """`found`, marked with the source of acceptance unless that is a trained pair: the speed depends on it."""
     forced = "; acceptance was forced" if run.acceptance == "forced" else ""
     evidence = found.evidence if run.acceptance == "real" else {**found.evidence, "acceptance": run.acceptance}
     return replace(found, message=found.message + forced, evidence=evidence)

@@ -1,4 +1,7 @@
-"""Does a spec cell emit the baseline's tokens? Greedy speculation is lossless: a different token is a defect."""
+"""Gate `tokens`: does a spec cell emit the baseline's tokens?
+
+Greedy speculative decoding is lossless, so a different token is a defect.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from specgate.gates.select import nothing_selected, selected, unmeasured, verdic
 
 
 class Tokens:
-    """`near_tie_margin`: top-2 logit gap below which the baseline's own choice is too close to call.
+    """`near_tie_margin`: the gap between the two largest logits below which a different token is no defect, since the
+    baseline's own choice was too close to call.
 
-    The gap is applied when the run is reduced (`measurement.measure`); the verdict lists what it let through.
+    The margin is applied when the samples are reduced (`analysis.reduce.measure`). The verdict counts the near ties.
     """
 
     name = "tokens"

@@ -1,4 +1,4 @@
-"""May this cell be judged at all? The draft was used, every planned block is there, the acceptance record adds up."""
+"""Gate `validity`: may this cell be judged at all?"""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from specgate.gates.select import nothing_selected, selected, unmeasured, verdic
 
 
 class Validity:
+    """PASS if the draft was used, every planned block is there, no prompt came from a cache instead of a prefill, and
+    the acceptance record adds up; else INVALID.
+    """
+
     name = "validity"
     params: Mapping[str, type] = {}
 

@@ -1,4 +1,7 @@
-"""The command line: parse, call, exit code. Command modules import nothing heavy; commands do, when they run."""
+"""The command line: parse it, call the command, and end with an exit code.
+
+The modules of the commands import nothing heavy. A command imports what it needs when it runs, so --help stays fast.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def cli() -> None:
     """Measure speculative decoding, and judge it.
 
     Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 4 environment refused, 5 order refused, 6 invalid, 7 back-end
-    error, 70 internal error, 130 interrupted, 141 the reader of the output has gone.
+    error, 70 internal error, 130 interrupted, 141 output pipe closed.
     """
 
 
@@ -64,13 +67,13 @@ cli.add_command(pairs)
 
 
 def main() -> None:
-    """Run the command line and map every way it can end to a code of `ExitCode`."""
+    """Run the command line, and turn every way in which it can end into one of the `ExitCode`s."""
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     debug = len(arguments) < len(sys.argv[1:])
     for name in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.default_int_handler)  # a cancelled job saves what it has, as after Ctrl-C
+        signal.signal(name, signal.default_int_handler)  # a cancelled job saves its blocks, as after Ctrl-C
     try:
-        # Not `cli.main`, which ends with 1, our FAIL, where the reader of a pipe has gone.
+        # `cli.main` is not used: it ends with 1, our code for FAIL, if the reader of a pipe has gone.
         with cli.make_context("specgate", arguments) as context:
             cli.invoke(context)
         sys.stdout.flush()
@@ -84,7 +87,7 @@ def main() -> None:
         error.show()
         sys.exit(ExitCode.USAGE)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's last flush does not fail as well
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter's last flush fails too
         sys.exit(ExitCode.BROKEN_PIPE)
     except Exception as error:
         hint = "" if debug else "\n  run again with --debug for the traceback"

@@ -1,4 +1,4 @@
-"""What a policy's rules ask of the speed of a cell."""
+"""The least speed-up that a policy asks of a cell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from specgate.core import Cell, Point, Policy, Role
 
 
 def floor_of(policy: Policy, cell: Cell) -> float | None:
-    """The highest `min` of the speed rules that select the cell; None where none asks for one."""
+    """The highest `min` of the speed rules that select the cell; None if there is no such rule."""
     asked = [
         float(rule.params["min"])
         for rule in policy.rules
@@ -16,5 +16,6 @@ def floor_of(policy: Policy, cell: Cell) -> float | None:
 
 
 def floors(policy: Policy, point: Point, roles: tuple[Role, ...]) -> dict[Role, float]:
+    """Role → the least speed-up that the policy asks of it at `point`, for the roles of which it asks one."""
     found = {role: floor_of(policy, Cell(point, role)) for role in roles}
     return {role: floor for role, floor in found.items() if floor is not None}

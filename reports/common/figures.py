@@ -1,4 +1,4 @@
-"""Figures as text: by the unit of their metric, never by its name."""
+"""Figures as text. The format depends on the unit of the metric; only the speed-up is formatted by its name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from specgate.core.metrics import metric
 NONE = "–"
 SPEEDUP = "speedup_vs_ar_ratio"
 COUNTED = ("steps", "blocks", "slots")
-"""Units of what is counted: whole numbers are written as such, means of them are not."""
+"""Units of counts. Whole numbers of them are written without decimals; means of them have decimals."""
 
 
 def number(value: float, digits: int = 3) -> str:
-    """`digits` significant digits without an exponent, thousands apart: 0.0123, 12.3, 1,230."""
+    """The value with `digits` significant digits, without an exponent and with separated thousands: 0.0123, 1,230."""
     if not math.isfinite(value):
         return NONE
     magnitude = math.floor(math.log10(abs(value))) if value else 0
@@ -30,7 +30,7 @@ def ratio(value: float) -> str:
 
 
 def figure(value: Value | None) -> str:
-    """The value without its unit, or a dash; `×` and `%` belong to the number and stay."""
+    """The value without its unit, or a dash if there is none. `×` and `%` are kept, as parts of the number."""
     if value is None or value.value is None:
         return NONE
     kind = metric(value.metric)
@@ -44,7 +44,7 @@ def figure(value: Value | None) -> str:
 
 
 def span(value: Value | None) -> str | None:
-    """The interval, formatted like its value; None where there is none."""
+    """The interval, formatted like its value; None if there is none."""
     if value is None or value.value is None or value.ci_low is None or value.ci_high is None:
         return None
     share = metric(value.metric).unit == "ratio" and value.metric != SPEEDUP
@@ -53,7 +53,7 @@ def span(value: Value | None) -> str | None:
 
 
 def reason(value: Value | None) -> str | None:
-    """Why a figure may not be quoted; None where it may, or was never there."""
+    """Why a figure may not be quoted; None if it may, or if there is no figure."""
     return value.reason_code.replace("_", " ") if value is not None and value.reason_code else None
 
 

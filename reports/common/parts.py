@@ -1,4 +1,4 @@
-"""What the page is made of: tables, and pictures with their tables."""
+"""The parts that pages are made of: tables, and pictures with their tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cell of a table: its text, and a second, quieter line."""
+    """One cell of a table: its text, and a note below it in a quieter style."""
 
     text: str
     note: str | None = None
@@ -16,7 +16,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`texts` leading columns are words and flush left; the others are figures and flush right."""
+    """A table. The first `texts` columns are words, aligned left; the others are figures, aligned right."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str | Entry]]
@@ -25,7 +25,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Without `svg` there was nothing to draw; `caption` then says why. `wide`: it needs the width of the page."""
+    """A picture and the tables with its figures.
+
+    If there was nothing to draw, `svg` is None and `caption` says why. `wide`: the picture needs the width of the page.
+    """
 
     name: str
     caption: str
@@ -35,4 +38,5 @@ class Picture:
 
 
 def left_out(name: str, why: str) -> Picture:
+    """A picture that could not be drawn, and why."""
     return Picture(name, f"Left out: {why}.")

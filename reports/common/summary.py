@@ -26,7 +26,10 @@ _BAD_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE)
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """`state` is a value of `State`, or BACKEND_ERROR where the engine failed; `advice` is what to do next."""
+    """The first sentence of a report.
+
+    `state`: a value of `State`, or BACKEND_ERROR if the engine failed. `advice`: what to do next, or None.
+    """
 
     state: str
     code: ExitCode
@@ -35,6 +38,7 @@ class Headline:
 
 
 def headline(run: Run) -> Headline:
+    """The headline of a run: its first failure if it was cut short, else its worst required verdict."""
     state, code = overall(run)
     if run.failures:
         point, why = next(iter(run.failures.items()))
@@ -48,7 +52,7 @@ def headline(run: Run) -> Headline:
 
 
 def out_of_order(run: Run) -> str | None:
-    """The first line of every report of a full run that began before its micro gates were green."""
+    """The first line of every report of a full run that began before its micro gates were green, else None."""
     promotion = run.promotion
     if promotion is None or promotion.override is None:
         return None
@@ -56,7 +60,7 @@ def out_of_order(run: Run) -> str | None:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """The first required verdict of the worst state that is not green."""
+    """The first required verdict of the worst state; None if all required verdicts are green."""
     required = [v for v in verdicts if v.required]
     return next((v for state in _BAD_FIRST for v in required if v.state is state), None)
 
@@ -66,30 +70,33 @@ def about(verdict: Verdict) -> str:
 
 
 def short(cell_key: str) -> str:
-    """`scenario/backend/c1024/b1/spec-3` without the back end, which a run has only one of."""
+    """A cell's or point's key without its back end, since a run has only one: `scenario c1024 b1 spec-3`."""
     scenario, _, rest = cell_key.partition("/")
     return f"{scenario} {rest.partition('/')[2].replace('/', ' ')}"
 
 
 def label(cell: Cell) -> str:
-    """As `short`, of a cell: every report names cells alike."""
+    """The name of a cell, the same in every report; see `short`."""
     return short(cell.key)
 
 
 def acceptance_label(run: Run) -> str | None:
-    """What stands beside figures whose acceptance is not a trained pair's: `forced acceptance`."""
+    """The label of figures whose acceptance is not a trained pair's, for example `forced acceptance`; None if it is."""
     return None if run.acceptance == "real" else f"{run.acceptance} acceptance"
 
 
 def cell_note(run: Run, result: CellResult) -> str | None:
-    """What stands beside the name of a cell that may not be taken as it is: blocks are missing, or drafts."""
+    """The note on a cell with missing blocks or an unusable draft; None for other cells."""
     trouble = run.draft_trouble(result)
     said = (result.reason, f"draft unusable: {trouble}" if trouble else None)
     return "; ".join(text for text in said if text) or None
 
 
 def tally(run: Run, *, required: bool) -> str:
-    """`5 PASS, 1 FAIL` over the required or the advisory verdicts; empty where there are none."""
+    """How many verdicts are in each state, for example `5 PASS, 1 FAIL`; empty if there are none.
+
+    `required`: whether the required or the advisory verdicts are counted.
+    """
     states = Counter(v.state for v in run.verdicts if v.required is required)
     return ", ".join(f"{states[state]} {state.value}" for state in State if states[state])
 
@@ -110,14 +117,14 @@ def reproduction(run: Run) -> str:
 
 
 def seconds(run: Run) -> float | None:
-    """How long the run took; None while it has no end."""
+    """How many seconds the run took; None if it has not ended."""
     if run.ended is None:
         return None
     return (datetime.fromisoformat(run.ended) - datetime.fromisoformat(run.started)).total_seconds()
 
 
 def duration(run: Run) -> str | None:
-    """`4 min 30 s`; None while the run has no end."""
+    """How long the run took, as in `4 min 30 s`; None if it has not ended."""
     took = seconds(run)
     if took is None:
         return None

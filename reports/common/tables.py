@@ -1,4 +1,4 @@
-"""What the page shows in rows: pure functions from a run to texts. Markup is the template's."""
+"""The tables of report.html: pure functions from a run to texts. The template adds the markup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specgate.reports.common.summary import acceptance_label, cell_note, label, 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The cells of one point, under what was asked of it."""
+    """The cells of one point, with the question that its scenario asks."""
 
     title: str
     question: str
@@ -28,7 +28,7 @@ def name_of(point: Point) -> str:
 
 
 def title(run: Run, point: Point) -> str:
-    """Scenario, context and batch, and where acceptance comes from if not from a trained pair."""
+    """Scenario, context and batch of a point, and the source of acceptance if that is not a trained pair."""
     return " · ".join(part for part in (name_of(point), acceptance_label(run)) if part)
 
 
@@ -110,7 +110,7 @@ def certificates(run: Run) -> Table:
 
 
 def certificate_evidence(run: Run) -> Table:
-    """What each invariant of each cell rests on."""
+    """What was found of each invariant of each cell, and by what."""
     rows = [
         [label(result.cell), i.id, i.held.value, i.message]
         for result in run.cells
@@ -127,7 +127,10 @@ QUIET: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Rows: cells; columns: rules; entries: numbers of verdicts in `Run.verdicts`, None where a rule is silent."""
+    """The gate matrix: a row per cell, a column per rule.
+
+    An entry is the index of the verdict in `Run.verdicts`, or None if the rule does not judge the cell.
+    """
 
     rules: Sequence[str]
     rows: Sequence[tuple[str, Sequence[int | None]]]
@@ -142,7 +145,7 @@ def matrix(run: Run, policy: Policy) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict with its number in `Run.verdicts`, the name of its cell, and its evidence in one line."""
+    """A verdict with its index in `Run.verdicts`, the name of its cell, and its evidence in one line."""
 
     number: int
     verdict: Verdict
@@ -151,7 +154,7 @@ class Judgement:
 
     @property
     def quiet(self) -> bool:
-        """Green or skipped: it asks for nothing."""
+        """Whether the verdict is green or skipped, so that nothing needs to be done."""
         return self.verdict.state in QUIET
 
 
@@ -204,7 +207,7 @@ def loops(run: Run) -> Table:
 
 
 def all_figures(run: Run, point: Point) -> Table:
-    """Every value of a point's cells, a column per role."""
+    """Every value of a point's cells: a row per metric, a column per role."""
     results = [r for r in run.cells if r.cell.point == point]
     names = list(dict.fromkeys(name for r in results for name in r.values))
     rows = [[name, metric(name).unit, *(figures.of(r, name) for r in results)] for name in names]

@@ -1,6 +1,6 @@
-"""The last run of every series in the custom JSON of the action github-action-benchmark.
+"""The export `github-action-benchmark`: the last run of every series, in the custom JSON of the action of that name.
 
-The action takes one direction per file: `customBiggerIsBetter` and `customSmallerIsBetter`.
+The action takes one file per direction: one for `customBiggerIsBetter`, one for `customSmallerIsBetter`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FILES: Mapping[Direction, str] = {"higher": "bigger-is-better.json", "lower": "s
 
 
 class GithubActionBenchmark:
-    """An `api.Export`: a list of {name, unit, value, range, extra} per direction; an empty list is written too."""
+    """An `api.Export`: per direction, a file with a list of {name, unit, value, range, extra}, which may be empty."""
 
     name = "github-action-benchmark"
 
@@ -43,7 +43,7 @@ def entries(trends: Trends, direction: Direction) -> Iterator[dict[str, object]]
 
 
 def name(series: Series) -> str:
-    """The action joins entries of one name into one chart, so the ground is part of it."""
+    """The name of an entry. The action joins entries of the same name into one chart, so it includes the ground."""
     return f"{label(series.cell)} {series.metric} ({series.cell.point.backend}, {series.ground})"
 
 

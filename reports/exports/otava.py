@@ -1,7 +1,7 @@
-"""Trends as input of Apache Otava, which looks for change points: otava.yaml, and a CSV file per cell and ground.
+"""The export `otava`: trends as input of Apache Otava, which looks for change points.
 
-Otava wants a number in every field: a metric is a column where every run of the file has it, and a comment names those
-that are left out.
+It writes otava.yaml and a CSV file per cell and ground. Otava needs a number in every field, so a metric becomes a
+column only if every run of the file has it.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Otava:
 
 
 def one_test(series: Series) -> tuple[Cell, str]:
+    """Series with the same key go into one file."""
     return series.cell, series.ground
 
 
@@ -55,7 +56,7 @@ def one_test_order(series: Series) -> tuple[str, str]:
 
 
 def complete(series: Sequence[Series]) -> tuple[list[Series], list[int]]:
-    """The series that have a reading of every run that any of them has, and these runs."""
+    """The series that have a reading of every run that any of the series has, and the numbers of these runs."""
     places = sorted({r.run for s in series for r in s.readings})
     return [s for s in series if len(s.readings) == len(places)], places
 
@@ -75,7 +76,7 @@ def rows(trends: Trends, series: Sequence[Series], places: Sequence[int]) -> Ite
 
 
 def direction(name: str) -> int:
-    """1: an increase is an improvement; -1: a decrease is."""
+    """1 if an increase of the metric is an improvement, -1 if a decrease is."""
     return -1 if metric(name).direction == "lower" else 1
 
 

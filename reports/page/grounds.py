@@ -1,4 +1,4 @@
-"""What a result rests on: engines, prompts, environment and its change since the last green run, files."""
+"""What a result rests on: engines, prompts, environment, what has changed since the last green run, and files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AFTER_THE_PAGE: Final = ("run.json", "summary.csv", "metrics.csv", "MANIFEST.sh
 
 
 def grounds(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Folded lists: title, rows. Points with the same engine share one list."""
+    """(title, rows) of every list that the page shows folded. Points with the same engine share one list."""
     engines: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for key, engine in run.engines.items():
         stated = {name: value for name, value in asdict(engine).items() if value is not None}
@@ -47,16 +47,17 @@ def grounds(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def changes(run: Run) -> Table:
-    """Fingerprint and environment against the last green run's."""
+    """What differs from the last green run, in fingerprint and environment."""
     found = (run.last_green.differences if run.last_green else None) or ()
     rows = [[key, then if then is not None else NONE, now if now is not None else NONE] for key, then, now in found]
     return Table(("what", "then", "now"), rows, texts=3)
 
 
 def files(run: Run) -> list[tuple[str, str, str | None]]:
-    """(file, what it holds, its SHA-256 where it was finished before this page); files that are not there are left out.
+    """(file, what it holds, its SHA-256) of the files in the run folder.
 
-    A run that was stored without hashes is taken to have every file.
+    The hash is None for a file that is written after this page. A run that was stored without hashes is assumed to have
+    every file.
     """
     there = {*run.files, *_AFTER_THE_PAGE} if run.files else FILES
     return [(name, what, run.files.get(name)) for name, what in FILES.items() if name in there]

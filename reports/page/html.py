@@ -1,4 +1,6 @@
-"""report.html: one file that opens anywhere, offline, light or dark, on paper too; the verdict comes first."""
+"""The report `html`: report.html, one file that needs no network, with light, dark and print styles. The verdict comes
+first.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 class HtmlReport:
-    """An `api.Report`: nothing is fetched, everything is escaped, and the one script that may run is its own."""
+    """An `api.Report`. The page fetches nothing, all text in it is escaped, and only its own script may run."""
 
     name = "html"
     filename = "report.html"
@@ -40,7 +42,7 @@ class HtmlReport:
 
 
 def script_hash(script: str) -> str:
-    """As a Content-Security-Policy names an inline script: any other one on the page is refused by the browser."""
+    """The hash by which the Content-Security-Policy allows the page's own script. The browser refuses any other."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
@@ -78,7 +80,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
-    """The line below the verdict: what ran where, and when."""
+    """(name, value) of the facts below the verdict: what ran, where and when."""
     engine = next(iter(run.engines.values()), None)
     rows = [("run", run.id), ("pair", run.pair.name)]
     if engine is not None:
@@ -90,7 +92,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
 
 
 def speed_pictures(run: Run, policy: Policy) -> Sequence[Picture]:
-    """Of all points together."""
+    """The pictures that show the speed-ups of all points together."""
     return [forest.forest(run, policy), *speed_map.maps(run)]
 
 

@@ -1,4 +1,4 @@
-"""What the page shows of one point: its pictures, each with its figures or the reason why it is not there."""
+"""What report.html shows of one point: its pictures, each with its figures or with the reason why it is missing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from specgate.reports.common.tables import QUIET, all_figures, name_of, title
 from specgate.reports.pictures import acceptance, blocks, cycle, depth, latency, machine, speedups
 
 DRAWN: Final = 6
-"""Points of a run whose pictures are drawn: a page of a hundred points would be slow to make and to open."""
+"""Most points whose pictures are drawn. A page with a hundred points' pictures would be slow to make and to open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`name` is the title without where acceptance comes from; `undrawn` says why there are no pictures."""
+    """What the page shows of one point. `name`: the title without the source of acceptance. `undrawn`: why there are no
+    pictures, or None.
+    """
 
     name: str
     title: str
@@ -41,7 +43,9 @@ def sections(run: Run, policy: Policy) -> Iterator[Section]:
 
 
 def drawn_points(run: Run, points: Sequence[Point]) -> set[Point]:
-    """Those of whose verdicts a required one asks for something, then any one, then the first ones."""
+    """The points whose pictures are drawn: first those with a required verdict that is not green, then those with an
+    advisory one, then the others, in the order of the plan.
+    """
     open_: dict[str, bool] = {}
     for verdict in run.verdicts:
         if verdict.state not in QUIET:
@@ -55,6 +59,7 @@ def drawn_points(run: Run, points: Sequence[Point]) -> set[Point]:
 
 
 def pictures(key: str, run: Run, policy: Policy, point: Point) -> Iterator[Picture]:
+    """All pictures of a point. `key`: what the ids of their elements begin with."""
     results = [r for r in run.cells if r.cell.point == point]
     comparisons = [c for c in run.comparisons if c.cell.point == point]
     drafted = [r for r in results if r.acceptance is not None and r.acceptance.steps]
@@ -77,6 +82,6 @@ def pictures(key: str, run: Run, policy: Policy, point: Point) -> Iterator[Pictu
 
 
 def quotable(results: Sequence[CellResult], comparisons: Sequence[Comparison]) -> list[CellResult]:
-    """Cells with timed blocks, without those whose tokens are not the baseline's."""
+    """The cells whose times may be quoted: they have timed blocks, and their tokens are the baseline's."""
     withheld = {c.cell for c in comparisons if c.tokens.mismatches}
     return [r for r in results if r.series_ms and r.cell not in withheld]

@@ -1,4 +1,4 @@
-"""How many drafts were accepted, and up to which position."""
+"""Pictures of how many draft tokens were accepted, and up to which position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _NO_DRAFT = "no step of this point had a draft"
 
 
 def by_position(key: str, results: Sequence[CellResult]) -> Picture:
-    """Share of steps whose draft i was accepted, over i, a line per role; dashed, given that draft i − 1 was."""
+    """The share of steps that accepted draft i, over i, with a line per role.
+
+    The dashed line is the share of those steps that accepted draft i − 1.
+    """
     name = "Acceptance by draft position"
     if not results:
         return left_out(name, _NO_DRAFT)
@@ -49,21 +52,23 @@ def draw_role(axes: Any, result: CellResult, nudge: float, labelled: bool) -> No
         if value.ci_low is not None and value.ci_high is not None:
             axes.plot([x, x], [value.ci_low, value.ci_high], color=tint, linewidth=4, alpha=0.3, zorder=1)
         if labelled:
-            # Below the line, where the dashed one never is, but not on the axis.
+            # Labels go below the line, since the dashed line is never there, unless they would cover the axis.
             place = (0, -13) if share > 0.15 else (0, 6)
             axes.annotate(f"{share:.0%}", (x, share), place, textcoords="offset points", ha="center")
 
 
 def known(values: Sequence[Value | None]) -> list[tuple[int, float, Value]]:
-    """(position, share, value) where there is a share; positions are 1-based."""
+    """(position, share, value) for every value that is known. Positions count from 1."""
     return [(i, v.value, v) for i, v in enumerate(values, 1) if v is not None and v.value is not None]
 
 
 def shares(result: CellResult) -> list[Value | None]:
+    """Per draft position, the share of steps that accepted the draft."""
     return [result.values.get(f"acceptance_at_pos[{i}]") for i in range(1, result.cell.role.k + 1)]
 
 
 def conditional(result: CellResult) -> list[Value | None]:
+    """Per draft position, the share of steps that accepted the draft, among those that accepted the one before."""
     return [result.values.get(f"cond_acceptance_at_pos[{i}]") for i in range(1, result.cell.role.k + 1)]
 
 
@@ -92,7 +97,7 @@ def _words(result: CellResult) -> str:
 
 
 def histogram(key: str, results: Sequence[CellResult]) -> Picture:
-    """Share of steps with exactly i accepted drafts, a bar per role and i."""
+    """The share of steps that accepted exactly i drafts, with a bar per role and i."""
     name = "Accepted drafts per cycle"
     if not results:
         return left_out(name, _NO_DRAFT)
@@ -121,7 +126,7 @@ def histogram(key: str, results: Sequence[CellResult]) -> Picture:
 
 
 def of_cycles(result: CellResult) -> list[float]:
-    """Shares of steps by accepted drafts; empty where no step had a draft."""
+    """The share of steps that accepted 0, 1, … drafts; empty if no step had a draft."""
     record = result.acceptance
     return [n / record.steps for n in record.hist] if record and record.steps else []
 

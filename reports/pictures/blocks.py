@@ -1,4 +1,4 @@
-"""Every block of a point in running order: drift, warm-up that did not suffice, single outliers."""
+"""Picture of every block of a point in running order. It shows drift, too short a warm-up, and single outliers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specgate.reports.pictures import svg
 
 
 def in_order(key: str, results: Sequence[CellResult]) -> Picture:
-    """Milliseconds per token of every block; the blocks of one round are linked."""
+    """The milliseconds per token of every block. A line links the blocks of one round."""
     name = "Blocks in running order"
     if not results:
         return left_out(name, "no block whose speed may be quoted")
@@ -27,7 +27,7 @@ def in_order(key: str, results: Sequence[CellResult]) -> Picture:
                 rounds.setdefault(pair, []).append(spot)
             at, ms = [x for x, _ in spots], [y for _, y in spots]
             axes.plot(at, ms, "o", color=svg.colour(result.cell.role), label=result.cell.role.name, zorder=3)
-        # One line with a gap after every round.
+        # All links are drawn as one line with a gap after every round.
         links = [spot for linked in rounds.values() for spot in (*sorted(linked), (math.nan, math.nan))]
         axes.plot(*zip(*links, strict=True), color=svg.MUTED, alpha=0.45, linewidth=1, zorder=1)
         axes.set(xlabel="round, in running order", ylabel="ms per token", ylim=(0, None))

@@ -1,4 +1,4 @@
-"""Where the time of a cycle goes, and what that makes of the acceptance length: budget and waterfall.
+"""Two pictures: where the time of a cycle goes (budget), and how acceptance length becomes a speed-up (waterfall).
 
 Formulas and limits: docs/cycle-budget.md.
 """
@@ -19,15 +19,15 @@ from specgate.reports.texts.explain import MEANING, advice, asked, moves
 BUDGET: Final = "Time of a cycle, part by part"
 WATERFALL: Final = "From acceptance length to speed-up"
 TINTS: Final[Mapping[str, int]] = {"verify": 2, "draft": 3, "accept": 4, "commit": 6, "gap": 0}
-"""Part of a cycle → its colour in the palette, in the order in which they are stacked."""
+"""Part of a cycle → its colour in the palette, in the order in which the parts are stacked."""
 SEEN: Final = 0.005
-"""A factor nearer to 1 than this, in every role, is not drawn; the table has it."""
+"""A factor that is nearer to 1 than this in every role is not drawn. It is still in the table."""
 
 Budgets = Sequence[tuple[CellResult, CycleBudget]]
 
 
 def budgets_of(run: Run, results: Sequence[CellResult]) -> Budgets:
-    """Those of cells whose times may be quoted."""
+    """The cells whose times may be quoted, each with the time budget of its cycle."""
     return [(r, run.budgets[r.cell.key]) for r in results if r.cell.key in run.budgets]
 
 
@@ -35,6 +35,7 @@ def budgets_of(run: Run, results: Sequence[CellResult]) -> Budgets:
 
 
 def budget(key: str, run: Run, found: Budgets) -> Picture:
+    """A bar per role, with the parts of its cycle stacked, and a line for the least time that its bytes take."""
     split = [(r, b) for r, b in found if b.parts]
     if not split:
         return left_out(BUDGET, "the engine does not split its steps" if found else "no times may be quoted")
@@ -93,6 +94,7 @@ def _cycle_words(result: CellResult, cycle: CycleBudget) -> str:
 
 
 def waterfall(key: str, run: Run, found: Budgets) -> Picture:
+    """The factors of each role's speed-up, multiplied up bar by bar, with the policy's floors and the limit."""
     shown = [(r, b, b.waterfall) for r, b in found if b.waterfall is not None]
     if not shown:
         return left_out(WATERFALL, "no speed-up may be quoted")
@@ -134,7 +136,7 @@ def factors(found: Waterfall) -> dict[str, float]:
 def draw_lane(
     axes: Any, steps: Sequence[float], speedup: float, offset: float, width: float, result: CellResult
 ) -> None:
-    """The factors that are drawn, one after the other from 1, then the speed-up itself from 1."""
+    """Draw the factors of one role as bars, each from the product before it, and then the speed-up as a bar from 1."""
     tint, product = svg.colour(result.cell.role), 1.0
     for at, step in enumerate(steps):
         low, high = sorted((product, product * step))
@@ -159,7 +161,7 @@ def factor_table(found: Budgets) -> Table:
 
 
 def gate_table(run: Run, found: Budgets) -> Table:
-    """What each speed gate takes, in acceptance lengths."""
+    """What it would take to pass each speed gate, as an acceptance length."""
     rows = [
         [r.cell.role.name, c.rule, f"{c.min:g}×", asked(run, r.cell, b, c)]
         for r, b in found

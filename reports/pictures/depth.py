@@ -1,4 +1,4 @@
-"""Acceptance length and step time against how far a request has come: does either change on the way?"""
+"""Picture of acceptance length and step time over the depth of the KV cache: does either change as a request grows?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specgate.reports.pictures import svg
 
 
 def by_depth(key: str, results: Sequence[CellResult]) -> Picture:
-    """`results`: cells of one point with bins of depth."""
+    """Two panels over cache depth. `results`: the cells of one point that have figures by depth."""
     name = "Acceptance length and step time against cache depth"
     if not results:
         return left_out(name, "the run keeps no steps by depth")

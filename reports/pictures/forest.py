@@ -1,4 +1,4 @@
-"""Every speed-up of a run in one picture, beside what the policy asks of it."""
+"""Picture of every speed-up of a run, with what the policy asks of it (a forest plot)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from specgate.reports.common.summary import label, short
 from specgate.reports.pictures import svg
 
 SHOWN: Final = 60
-"""Rows that are drawn at most; the table has all."""
+"""Most rows that are drawn. The table has all of them."""
 NAME: Final = "Speed-up of every cell, and what is asked"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A ratio of speeds with its 95 % interval, what the policy `asks`, and the minimum detectable effect."""
+    """A ratio of speeds with its 95 % interval, the least ratio that the policy asks for (`asked`), and the machine's
+    minimum detectable effect (`mde`).
+    """
 
     name: str
     role: Role
@@ -33,7 +35,7 @@ class Row:
 
     @property
     def room(self) -> float:
-        """How far the interval lies above what is asked, or above break-even; below 1 it is not proven."""
+        """The lower end of the interval divided by what is asked, or by 1 if nothing is. Below 1, it is not proven."""
         least = self.low if self.low is not None else self.value
         return (least or 0.0) / (self.asked or 1.0)
 
@@ -74,7 +76,7 @@ def over_baseline(run: Run, policy: Policy, comparison: Comparison) -> Row:
 
 
 def over_role(run: Run, verdict: Verdict) -> Row | None:
-    """A role against another one of the same rounds, as a gate has judged it; None where it has no figures."""
+    """The row of a role compared with another role, from the verdict of a gate; None if the verdict has no figures."""
     found, result = verdict.evidence, run.result(verdict.cell)
     value, low, high, margin = (found.get(key) for key in ("ratio", "ci_low", "ci_high", "margin_pct"))
     if result is None or not isinstance(value, float) or not isinstance(margin, float):

@@ -1,4 +1,4 @@
-"""How the times of single requests are spread: empirical distribution functions."""
+"""Pictures of how the times of single requests are distributed (empirical distribution functions)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUANTILES: Final = (0, 10, 50, 90, 99, 100)
 
 
 def ecdf(key: str, metric: str, results: Sequence[CellResult]) -> Picture:
-    """`results`: cells of one point that may be quoted; `metric`: a key of `NAMES`."""
+    """The distribution of `metric`, a key of `NAMES`, over requests. `results`: cells whose times may be quoted."""
     name = NAMES[metric]
     found = [(r, r.distributions[metric]) for r in results if metric in r.distributions]
     if not found:
@@ -44,5 +44,5 @@ def ecdf(key: str, metric: str, results: Sequence[CellResult]) -> Picture:
 
 
 def quantile(spread: Distribution, percent: int) -> float:
-    """The nearest of the order statistics that were kept."""
+    """The quantile, taken as the nearest of the sorted values that were kept."""
     return spread.values[round(percent / 100 * (len(spread.values) - 1))]

@@ -1,4 +1,4 @@
-"""The pairs of a point in time, over what the machine did meanwhile."""
+"""Picture of the pairs of a point over time, above what the machine did meanwhile."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ STRIPS: Final = {
     "power_w": "GPU power, W",
     "other_cpu_share": "CPU of others",
 }
-"""Column of a timeline → its label; a strip of which nothing could be read is not drawn."""
+"""Column of a timeline → label of its strip. A strip is not drawn if nothing of it could be read."""
 
 
 def over_time(key: str, timeline: Timeline, comparisons: Sequence[Comparison]) -> Picture:
-    """`comparisons`: those of the point whose speed may be quoted."""
+    """`comparisons`: the comparisons of the point whose speed may be quoted."""
     name = "Pairs in time, and the machine"
     if not timeline.at_s or not timeline.rounds:
         return left_out(name, "the run keeps no samples of the machine around these blocks")

@@ -1,4 +1,4 @@
-"""Batch × context × draft length: where does speculation pay?"""
+"""Maps of the speed-up over batch and context, one per draft length: where does speculation pay?"""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from specgate.reports.pictures import svg
 
 NAME: Final = "Speed-up by batch and context"
 FULL: Final = 3.0
-"""The speed-up, or slow-down, at which a field has its full colour."""
+"""The speed-up or slow-down at which a field of the map has its full colour."""
 
 Fields = Mapping[tuple[int, int], tuple[float, ...]]
-"""(batch, context) → the speed-ups of the scenarios that ran there, the least first."""
+"""(batch, context) → the speed-ups of the scenarios that ran there, lowest first."""
 
 
 def maps(run: Run) -> Iterator[Picture]:
-    """One map per draft length that was compared at two batches or contexts at least."""
+    """One map per draft length that was measured at two or more combinations of batch and context."""
     by_role: dict[Role, list[Comparison]] = {}
     for comparison in run.comparisons:
         if comparison.speedup.value is not None:
@@ -77,7 +77,9 @@ def said(values: Sequence[float]) -> str:
 def break_even(
     fields: Mapping[tuple[int, int], float], batches: Sequence[int], contexts: Sequence[int]
 ) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
-    """Edges between neighbouring fields of which one gains and the other loses, as (x, y) of their ends."""
+    """The edges between neighbouring fields of which one is faster and one slower than the baseline, as (x, y) of their
+    two ends.
+    """
     for (batch, context), value in fields.items():
         x, y = contexts.index(context), batches.index(batch)
         right = fields.get((batch, contexts[x + 1])) if x + 1 < len(contexts) else None

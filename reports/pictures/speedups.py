@@ -1,4 +1,4 @@
-"""The pairs of a point: how many times the baseline's speed."""
+"""Picture of the speed-up of every pair of blocks of a point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specgate.reports.pictures import svg
 
 
 def of_pairs(key: str, comparisons: Sequence[Comparison], floors: Mapping[Role, float]) -> Picture:
-    """Every pair's speed-up, its mean with interval, break-even at 1, and the policy's floor where there is one."""
+    """Every pair's speed-up, their mean with its interval, break-even at 1, and the policy's floor if there is one."""
     name = "Speed-up over the paired baseline"
     if not comparisons:
         return left_out(name, "no pair of blocks whose speed may be quoted")

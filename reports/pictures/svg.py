@@ -1,8 +1,8 @@
-"""Inline SVG: matplotlib draws, the page's style sheet colours.
+"""Inline SVG for pages: matplotlib draws the picture, the style sheet of the page gives it its colours.
 
-Colours are drawn as placeholders and replaced by CSS variables, so that one picture serves a light and a dark page.
-The same data give the same bytes: settings start from matplotlib's defaults, ids from a fixed salt, and no date.
-A picture's `name` begins every id in it and must be the page's only one of its kind.
+Colours are drawn as placeholders and then replaced by CSS variables, so that one picture suits a light and a dark page.
+The same data give the same bytes: the settings start from matplotlib's defaults, ids are made with a fixed salt, and no
+date is written. Every id in a picture begins with its `name`, which must be unique on the page.
 """
 
 from __future__ import annotations
@@ -50,32 +50,32 @@ _COORDINATES: Final = re.compile(r'\b(?:d|x|y|width|height)="[^"]*"')
 _LONG_NUMBER: Final = re.compile(r"-?\d+\.\d{3,}")
 _ROLES: Final = 9
 _WIDTH, HEIGHT = 5.6, 2.7
-"""Inches; the page scales them to its column."""
+"""Inches. The page scales a picture to the width of its column."""
 WIDE: Final = 2 * _WIDTH
-"""Of a picture that has the whole page's width."""
+"""Width in inches of a picture that is as wide as the page."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.62, 0.08, 0.28, 0.46
-"""Margins in inches, with room for tick labels of six characters, a legend above and the label of the axis below."""
+"""Margins in inches. They leave room for tick labels of six characters, a legend above, and the axis label below."""
 
 
 def colour(role: Role) -> str:
-    """The placeholder of a role's colour: `--role-0` for the baseline, `--role-k` for spec-k; the ninth repeats."""
+    """The placeholder of a role's colour: `--role-0` for the baseline, `--role-k` for spec-k. There are nine."""
     return tint(role.k)
 
 
 def tint(n: int) -> str:
-    """The same palette, for what is no role."""
+    """The placeholder of colour `n` of the same palette, for things that are not roles."""
     return f"#0d01{n % _ROLES:02x}"
 
 
 def drawn(name: str, description: str, draw: Callable[[Any], None], height: float = HEIGHT) -> str:
-    """The `<svg>` element of what `draw` puts on matplotlib axes; `description` is its text alternative."""
+    """The `<svg>` element of what `draw` draws on matplotlib axes; `description` is its text alternative."""
     return stacked(name, description, lambda panels: draw(panels[0]), (1.0,), height)
 
 
 def stacked(
     name: str, description: str, draw: Callable[[Sequence[Any]], None], shares: Sequence[float], height: float
 ) -> str:
-    """The same of panels above each other, with one horizontal axis and these `shares` of the height."""
+    """As `drawn`, with panels above each other that share the horizontal axis. `shares`: their relative heights."""
 
     def paint(figure: Any) -> None:
         grid = {"height_ratios": shares, "hspace": 0.34}
@@ -89,7 +89,7 @@ def stacked(
 
 
 def fitted(name: str, description: str, draw: Callable[[Any], None], width: float, height: float) -> str:
-    """As `drawn`, with margins that follow from the labels: for long ones, at twice the time."""
+    """As `drawn`, with margins that are fitted to the labels. It takes twice the time; use it for long labels."""
     return _svg(name, description, lambda figure: draw(figure.add_subplot()), width, height, layout="constrained")
 
 
@@ -152,7 +152,7 @@ def whole_ticks(axes: Any) -> None:
 
 
 def ratio_axis(axes: Any, which: str = "x") -> None:
-    """Logarithmic, since the mean and its interval are of logarithms; labelled as plain numbers, 1 among them."""
+    """Make an axis logarithmic, since mean and interval are those of logarithms. Its labels are plain numbers."""
     from matplotlib.ticker import MaxNLocator
 
     getattr(axes, f"set_{which}scale")("log")
@@ -170,9 +170,9 @@ def legend(axes: Any, entries: int) -> None:
 
 
 def _for_page(svg: str, name: str, description: str) -> str:
-    """The `<svg>` element alone: ids of its own, CSS colours, a text for those who do not see it, and no fixed size."""
+    """The `<svg>` element for the page, with ids of its own, CSS colours, a text alternative, and no fixed size."""
     svg = slim(svg[svg.index("<svg") :])
-    # Gone: metadata, a style sheet that would apply to the whole page, and a font that the page chooses.
+    # Remove metadata, a style sheet that would apply to the whole page, and the font, which the page chooses.
     svg = _UNWANTED.sub("", svg)
     svg = svg.replace("xlink:href", "href")
     svg = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
@@ -185,7 +185,7 @@ def _for_page(svg: str, name: str, description: str) -> str:
 
 
 def slim(svg: str) -> str:
-    """The same picture at half the size: no names of groups, no rotation by nothing, a hundredth of a point."""
+    """The same picture in half the bytes: without names of groups and rotations by 0, coordinates to 0.01 point."""
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)
     svg = re.sub(r' transform="rotate\(-?0 [^)]*\)"', "", svg)
     svg = re.sub(r"\n\s+", "\n", svg)

@@ -1,4 +1,4 @@
-"""A sheet on a terminal: rich tables, or plain lines with one row each where there is no terminal."""
+"""Render a sheet for a terminal as tables, or as plain lines with one row each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.texts.console import STYLES, printed, words
 
 NAME = 22
+"""Longest entry of the first column, in characters, that is never wrapped."""
 STYLES_BY_NAME = {state.value: style for state, style in STYLES.items()}
 
 
@@ -35,7 +36,7 @@ def _table(section: Section) -> Any:
 
     found = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for n, head in enumerate(section.table.head):
-        # A name that is broken in two is no name; what stands beside it may wrap.
+        # A name of the first column must not be broken in two. Other columns may wrap.
         whole = n == 0 and all(len(in_words(row[0])) <= NAME for row in section.table.rows)
         side: Literal["left", "right"] = "left" if n < section.table.texts else "right"
         found.add_column(words(head), justify=side, overflow="fold", no_wrap=whole)

@@ -1,4 +1,6 @@
-"""A sheet as one HTML file: offline, light and dark, on paper too, without a script; everything escaped."""
+"""Render a sheet as one HTML file that needs no network and no script, with light, dark and print styles. All text is
+escaped.
+"""
 
 from __future__ import annotations
 

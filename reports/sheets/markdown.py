@@ -1,4 +1,4 @@
-"""A sheet as Markdown, for a comment or a step summary."""
+"""Render a sheet as Markdown, for a CI comment or step summary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specgate.reports.sheets.console import in_words
 from specgate.reports.sheets.sheet import Sheet
 
 ROWS = 40
-"""Of a table; what follows is counted."""
+"""Most rows of a table. A line below it says how many are left out."""
 
 
 def text(sheet: Sheet) -> str:

@@ -1,4 +1,4 @@
-"""A page of tables, in no format yet: title, what must be read first, sections."""
+"""A page of tables in no particular format: a title, what must be read first, and sections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specgate.reports.common.parts import Table
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a command ends with, where it judges: a value of `State`, the exit code, and the reason in a sentence."""
+    """How a command that judges ends: its state (a value of `State`), its exit code, and the reason in a sentence."""
 
     state: str
     code: ExitCode
@@ -20,7 +20,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`svg` is a picture of what the table has in figures. Without rows, `note` says why there are none."""
+    """A table under a title. `svg`: a picture of the table's figures. If the table has no rows, `note` says why."""
 
     title: str
     table: Table
@@ -30,7 +30,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """`banners` are sentences without which the figures would be misread."""
+    """A page. `banners`: sentences that must be read first, since the figures would be misread without them."""
 
     title: str
     subtitle: str

@@ -1,4 +1,4 @@
-"""What several runs come to, as a page of tables: built once, then rendered for a terminal, a browser or a comment."""
+"""Views of several runs. A view is built once as a sheet, then rendered for a terminal, as HTML, Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Subject = TypeVar("Subject")
 
 @dataclass(frozen=True, slots=True)
 class SheetView(Generic[Subject]):
-    """An `api.View` whose formats all come from one sheet; only the CSV has rows of its own, with every figure."""
+    """An `api.View` whose formats are rendered from one sheet. Only the CSV has rows of its own, with every figure."""
 
     name: str
     sheet: Callable[[Subject], Sheet]

@@ -1,7 +1,7 @@
-"""Verdicts as annotations of a GitHub Actions run: one workflow command per line on the standard output.
+"""The report `github`: verdicts as annotations of a GitHub Actions run, one workflow command per line.
 
-A required verdict that is not green is an error, since it fails the command; what is advisory or cannot be told is a
-warning. GitHub keeps ten annotations of a kind per step: the last one of each says how many more there are.
+A required verdict that is not green is an error, since it fails the command. One that is advisory or INCONCLUSIVE is a
+warning. GitHub keeps ten annotations of each level per step. If there are more, the tenth says how many are left out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from specgate.reports.common.summary import about, headline
 
 Level = Literal["error", "warning", "notice"]
 KEPT = 10
+"""Annotations of one level that GitHub keeps per step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Annotation:
 
 
 class GithubReport:
-    """An `api.Report` without a file."""
+    """An `api.Report` that is printed, not written to a file."""
 
     name = "github"
     filename = None
@@ -39,6 +40,7 @@ class GithubReport:
 
 
 def annotated(run: Run) -> Iterator[Annotation]:
+    """The verdict of the run as a notice, then errors, then warnings."""
     head = headline(run)
     yield Annotation("notice", f"specgate {run.kind}: {head.state}", f"{head.reason} (run {run.id})")
     failures = [Annotation("error", f"{where}: cut short", why) for where, why in run.failures.items()]
@@ -54,6 +56,7 @@ def annotated(run: Run) -> Iterator[Annotation]:
 
 
 def level_of(verdict: Verdict) -> Level | None:
+    """The level of a verdict's annotation; None if it needs none."""
     if verdict.state in (State.PASS, State.IMPROVED, State.SKIPPED):
         return None
     return "error" if verdict.required and verdict.state is not State.INCONCLUSIVE else "warning"

@@ -1,4 +1,4 @@
-"""The verdict: tables on a terminal of 80 columns or more, one plain line per cell and verdict elsewhere."""
+"""The reports `console` and `plain`: tables for a terminal of 80 columns or more, or one line per cell and verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specgate.reports.common.markup import visible
 from specgate.reports.common.tables import CELL_HEAD, Entry, Group, cell_groups, tokens_entry
 
 LEAST, MOST = 80, 160
-"""Columns: narrower terminals have to wrap, and on wider ones an eye would lose its row."""
+"""Least and most columns that are used. Narrower terminals wrap; in wider tables rows would be hard to follow."""
 STYLES = {
     State.PASS: "green",
     State.IMPROVED: "green",
@@ -25,13 +25,13 @@ STYLES = {
     State.SKIPPED: "dim",
 }
 _COLUMNS = {"role": 8, "acceptance length": 11, "tok/s": 8, "speed-up": 11, "tokens": 12, "repeats": 7}
-"""Of `CELL_HEAD`, with the least width at which an interval and a reason do not break in two."""
+"""The columns of `CELL_HEAD` that are shown → the least width at which an interval or a reason does not wrap."""
 _SHORT = {"acceptance length": "AL"}
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleReport:
-    """An `api.Report` without a file."""
+    """An `api.Report` that is printed, not written to a file."""
 
     name: str
     lines: Callable[[Run], Iterator[str]]
@@ -42,6 +42,7 @@ class ConsoleReport:
 
 
 def closing_lines(run: Run) -> Iterator[str]:
+    """The state with its reason, what to do next, and where acceptance comes from."""
     head = summary.headline(run)
     yield f"{head.state}: {head.reason}"
     if head.advice:
@@ -53,11 +54,13 @@ def closing_lines(run: Run) -> Iterator[str]:
 
 
 def opening_lines(run: Run) -> Iterator[str]:
+    """The warning of a full run that began before its micro gates were green."""
     if warning := summary.out_of_order(run):
         yield warning
 
 
 def plain_lines(run: Run) -> Iterator[str]:
+    """The report without tables: one line per cell and per verdict."""
     yield from opening_lines(run)
     length = f"{summary.acceptance_label(run) or 'acceptance'} length"
     for result in run.cells:
@@ -96,6 +99,7 @@ def _noted(name: str, entry: Entry) -> str:
 
 
 def rich_lines(run: Run) -> Iterator[str]:
+    """The report with tables and colours."""
     yield from printed(
         *(words((line, "bold red")) for line in opening_lines(run)),
         *(_cells(group) for group in cell_groups(run)),
@@ -105,7 +109,9 @@ def rich_lines(run: Run) -> Iterator[str]:
 
 
 def words(*parts: str | tuple[str, str]) -> Any:
-    """A rich Text of texts, each with its style or none. What is in them can neither style nor move the cursor."""
+    """A rich Text made of `parts`, each with a style or none. Control characters in them are shown as escapes, so that
+    they can neither set a style nor move the cursor.
+    """
     from rich.text import Text
 
     styled = ((part, "") if isinstance(part, str) else part for part in parts)
@@ -113,7 +119,7 @@ def words(*parts: str | tuple[str, str]) -> Any:
 
 
 def printed(*renderables: Any) -> Iterator[str]:
-    """What rich makes of `renderables`, in lines, as wide as the terminal; without colour where NO_COLOR is set."""
+    """The lines that rich renders, as wide as the terminal. They have no colour if NO_COLOR is set."""
     from rich.console import Console
 
     width = min(max(shutil.get_terminal_size((LEAST, 24)).columns, LEAST), MOST)
@@ -151,7 +157,10 @@ def _two_lines(entry: Entry) -> Any:
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Any:
-    """What a rule says of several cells in the same words is one row; green cells are counted, the others named."""
+    """The table of verdicts.
+
+    If a rule says the same of several cells, they share a row. Green cells are only counted; the others are named.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

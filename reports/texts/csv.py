@@ -1,7 +1,10 @@
-"""metrics.csv, tidy: one row per value, the same columns for ever; summary.csv, wide: one row per cell.
+"""The reports `metrics_csv` and `summary_csv`.
 
-UTF-8, `\\n`, `.` as decimal sign, empty = missing. A text cell that a spreadsheet would take for a formula gets a
-leading apostrophe.
+metrics.csv is in long form: one row per value, with columns that stay the same in later versions. summary.csv is in
+wide form: one row per cell.
+
+Both are UTF-8 with `\\n` line ends and `.` as decimal sign; an empty field is a missing value. Text that a spreadsheet
+would take for a formula gets a leading apostrophe.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ SUMMARY_COLUMNS = (
     *("compared_tokens", "mismatches", "near_ties", "verdict", "reason_code"),
 )
 FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")
-"""The last four are full-width: some spreadsheets take them for the others."""
+"""First characters of a formula. The last four are full-width forms, which some spreadsheets treat alike."""
 _SEVERITY = (
     State.INVALID,
     State.ENV_REJECTED,
@@ -48,6 +51,7 @@ _SEVERITY = (
 
 
 def metric_rows(run: Run) -> Iterator[Row]:
+    """The rows of metrics.csv: one per value of each cell, then one per sample."""
     for result in run.cells:
         comparison = run.comparison(result.cell.key)
         baseline = run.result(Cell(result.cell.point, BASELINE).key)
@@ -63,7 +67,7 @@ def metric_rows(run: Run) -> Iterator[Row]:
 
 
 def sample_rows(run: Run, result: CellResult, comparison: Comparison | None) -> Iterator[Row]:
-    """The samples behind the medians: every block's time per token, every pair's ratio."""
+    """The samples behind a cell's figures: the time per token of every block, and the speed-up of every pair."""
     head = identity(run, result.cell)
     if not withheld(comparison):
         for i, (pair, slot, ms) in enumerate(result.series_ms):
@@ -74,11 +78,12 @@ def sample_rows(run: Run, result: CellResult, comparison: Comparison | None) -> 
 
 
 def withheld(comparison: Comparison | None) -> bool:
-    """Tokens differ, so that no time of the cell may be quoted."""
+    """Whether no time of the cell may be quoted, because its tokens differ from the baseline's."""
     return comparison is not None and bool(comparison.tokens.mismatches)
 
 
 def identity(run: Run, cell: Cell) -> Row:
+    """The columns that say which run and cell a row belongs to."""
     point = cell.point
     return {
         "schema": SCHEMA,
@@ -95,6 +100,7 @@ def identity(run: Run, cell: Cell) -> Row:
 
 
 def columns_of(value: Value) -> Row:
+    """The columns of one value."""
     kind = metric(value.metric)
     return {
         "metric": value.metric,
@@ -110,6 +116,7 @@ def columns_of(value: Value) -> Row:
 
 
 def against(value: Value, baseline: CellResult | None) -> Row:
+    """The columns that compare a value with the baseline's; none if the baseline has no such value."""
     other = baseline.values.get(value.metric) if baseline else None
     if other is None or other.value is None:
         return {}
@@ -120,7 +127,7 @@ def against(value: Value, baseline: CellResult | None) -> Row:
 
 
 def judged(run: Run, cell: Cell, value: Value) -> Row:
-    """The worst verdict that names this metric in its evidence, with the bound it was held to."""
+    """The columns of the worst verdict that names this metric in its evidence, with the bound that it applied."""
     verdict = worst(v for v in run.verdicts if v.cell == cell.key and value.metric in v.evidence)
     if verdict is None:
         return {}
@@ -132,10 +139,12 @@ def judged(run: Run, cell: Cell, value: Value) -> Row:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """The first verdict of the gravest state; None if there are no verdicts."""
     return min(verdicts, key=lambda v: _SEVERITY.index(v.state), default=None)
 
 
 def summary_rows(run: Run) -> Iterator[Row]:
+    """The rows of summary.csv: one per cell."""
     for result in run.cells:
         length = result.values.get("acceptance_length")
         verdict = worst(v for v in run.verdicts if v.cell == result.cell.key)
@@ -168,21 +177,22 @@ def _paired(comparison: Comparison | None) -> Row:
 
 
 def table(rows: Iterable[Row], columns: Sequence[str]) -> str:
+    """`rows` as CSV text with these columns. A column that a row lacks is empty."""
     import pandas as pd
 
     cells = [[inert(row.get(column)) for column in columns] for row in rows]
-    # dtype object: a column of counts with gaps stays a column of integers.
+    # With dtype object, a column of counts with missing values stays a column of integers.
     return pd.DataFrame(cells, columns=list(columns), dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def inert(value: Scalar) -> Scalar:
-    """Text that begins like a formula, behind an apostrophe: what a spreadsheet opens must not run."""
+    """`value`, with a leading apostrophe if it begins like a formula: a spreadsheet must not run what it opens."""
     return f"'{value}" if isinstance(value, str) and value[:1] in FORMULA_STARTS else value
 
 
 @dataclass(frozen=True, slots=True)
 class CsvReport:
-    """An `api.Report` that is one table, and `api.Combined`: the rows of several runs differ in `run_id`."""
+    """An `api.Report` that is one table. It is also `api.Combined`: the column `run_id` tells several runs apart."""
 
     name: str
     filename: str

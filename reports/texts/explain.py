@@ -1,5 +1,5 @@
-"""Where the time of every cell's cycle goes, what of it is physics, and what follows for the gates: plain lines of 80
-columns.
+"""The report `explain`: where the time of every cell's cycle goes, how much of it the memory bandwidth makes
+unavoidable, and what follows for the speed gates. It consists of plain lines of at most 80 columns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MEANING = {
     "pairing": "mean of the pairs over the ratio of the sums",
 }
 NEAR = 0.9
-"""Share of the floor from which on little is left to win."""
+"""If the floor is more than this share of the cycle time, there is little left to gain in the cycle."""
 
 
 def explain_lines(run: Run) -> Iterator[str]:
@@ -70,6 +70,7 @@ def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
 
 
 def why_none(run: Run, result: CellResult) -> str:
+    """Why no times of the cell may be quoted."""
     comparison = run.comparison(result.cell.key)
     if comparison is not None and comparison.tokens.mismatches:
         return "its tokens are not the baseline's"
@@ -97,6 +98,7 @@ def row(name: str, ms: float, budget: CycleBudget, moved: str, floor: float | No
 
 
 def moves(part: Part) -> str:
+    """The bytes that a part of the cycle must move at least, in words."""
     return size(part.moved.total) if part.moved and part.moved.total else NONE
 
 
@@ -108,6 +110,7 @@ def size(of: float) -> str:
 
 
 def waterfall_lines(budget: CycleBudget) -> Iterator[str]:
+    """The factors of the speed-up, one per line, with their product so far."""
     if budget.waterfall is None:
         return
     yield f"  speed-up {ratio(budget.waterfall.speedup)}, factor by factor and multiplied up:"
@@ -118,6 +121,7 @@ def waterfall_lines(budget: CycleBudget) -> Iterator[str]:
 
 
 def limit_lines(run: Run, cell: Cell, budget: CycleBudget) -> Iterator[str]:
+    """How high the speed-up could be with the cycle at its floor, and what each speed gate would take."""
     if budget.limit is not None and budget.waterfall is not None:
         highest, at_floors = ratio(budget.limit.highest), ratio(budget.limit.at_floors)
         yield from wrapped(
@@ -130,7 +134,7 @@ def limit_lines(run: Run, cell: Cell, budget: CycleBudget) -> Iterator[str]:
 
 
 def asked(run: Run, cell: Cell, budget: CycleBudget, ceiling: Ceiling) -> str:
-    """What the gate takes, in acceptance lengths."""
+    """What it would take to pass the gate, as an acceptance length, in words."""
     assert budget.waterfall is not None
     now, most = budget.waterfall.acceptance, cell.role.k + 1
     device = run.bandwidth.device if run.bandwidth else "this device"
@@ -168,7 +172,7 @@ def advice(cell: Cell, budget: CycleBudget) -> str:
 
 
 def wrapped(text: str, indent: int = 0) -> Iterator[str]:
-    """A number and its percent sign stay together."""
+    """`text` in lines of at most 80 columns. A number and its percent sign stay on one line."""
     pad = " " * indent
     held = text.replace(" %", "\u00a0%")
     return (

@@ -1,8 +1,9 @@
-"""junit.xml: a test case for the verdict and one per gate × cell, as Jenkins' xUnit schema for JUnit (10) has it.
+"""The report `junit`: junit.xml in Jenkins' xUnit schema for JUnit (10).
 
-What fails a run fails its test case: required verdicts that are not green. FAIL and INCONCLUSIVE are failures, INVALID
-and ENV_REJECTED errors. An advisory verdict never does: it is skipped, with what it says. That schema has no
-properties in a test case, so the figures behind a verdict stand in its `system-out`.
+It has a test case for the run as a whole and one per verdict. A required verdict that is not green fails its test case:
+FAIL and INCONCLUSIVE are failures, INVALID and ENV_REJECTED are errors. An advisory verdict that is not green is
+reported as skipped, with its message. The schema has no properties in a test case, so the figures behind a verdict are
+in its `system-out`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ OUTCOMES = {
 
 
 class JunitReport:
-    """An `api.Report`, and `api.Combined`: several runs are several suites of one file."""
+    """An `api.Report`. It is also `api.Combined`: several runs become several suites of one file."""
 
     name = "junit"
     filename = "junit.xml"
@@ -46,6 +47,7 @@ class JunitReport:
 
 
 def suite(run: Run) -> ET.Element:
+    """The test suite of one run."""
     cases = [verdict_case(run), *(case(run, verdict) for verdict in run.verdicts)]
     outcomes = Counter(child.tag for c in cases for child in c)
     found = element(
@@ -71,6 +73,7 @@ def suite(run: Run) -> ET.Element:
 
 
 def case(run: Run, verdict: Verdict) -> ET.Element:
+    """The test case of one verdict."""
     scenario, _, rest = verdict.cell.partition("/")
     classname = ".".join(part for part in ("specgate", run.kind, scenario) if part)
     found = element("testcase", classname=classname, name=" ".join((verdict.rule, *rest.split("/"))).strip(), time="0")
@@ -86,7 +89,7 @@ def case(run: Run, verdict: Verdict) -> ET.Element:
 
 
 def verdict_case(run: Run) -> ET.Element:
-    """The run as a whole, so that the file is red where the exit code is not 0, whatever the cause."""
+    """The test case of the run as a whole. It fails if the exit code is not 0, whatever the cause."""
     head = headline(run)
     found = element("testcase", classname=f"specgate.{run.kind}", name="verdict", time="0")
     if head.code is not ExitCode.PASS:
@@ -98,6 +101,7 @@ def verdict_case(run: Run) -> ET.Element:
 
 
 def element(tag: str, **attributes: str) -> ET.Element:
+    """An XML element. Characters that XML cannot hold are written as escapes."""
     return ET.Element(tag, {name: visible(value) for name, value in attributes.items()})
 
 

@@ -1,4 +1,6 @@
-"""summary.md: the run in at most 60 lines, for the comment of a CI job or its step summary; the verdict first."""
+"""The report `markdown`: summary.md, the run in at most 60 lines, for a CI comment or step summary. The verdict comes
+first.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from specgate.reports.common.tables import tokens_entry
 
 LINES = 60
 CELLS, VERDICTS, WARNINGS = 18, 12, 3
-"""Rows that are shown of each; the worst come first, and a last line counts the others."""
+"""Most rows of each kind. The worst come first, and a last line says how many are left out."""
 _WORST_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE)
 CELL_HEAD = ("cell", "acceptance length", "tok/s", "ms/token", "speed-up", "tokens")
 
@@ -84,7 +86,7 @@ def cell_row(run: Run, result: CellResult) -> list[str]:
 
 
 def concerns(run: Run) -> Iterator[str]:
-    """Verdicts that ask for something: required ones first, the worst before the others."""
+    """The verdicts that are not green: required ones before advisory ones, and each of these worst first."""
     found = [v for v in run.verdicts if v.state in _WORST_FIRST]
     found.sort(key=lambda v: (not v.required, _WORST_FIRST.index(v.state)))
     if not found:
@@ -111,7 +113,7 @@ def warnings(run: Run) -> Iterator[str]:
 
 
 def fenced(command: str) -> str:
-    """One line that cannot end a fence."""
+    """`command` in one line that cannot end a fenced code block."""
     return visible(command).replace("\r", " ").replace("\n", " ").replace("```", "` ` `")
 
 

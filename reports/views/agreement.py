@@ -1,4 +1,4 @@
-"""`specgate agree`: texts and acceptance of several engines beside the reference's."""
+"""The view `agreement`, for `specgate agree`: several engines' texts and acceptance compared with a reference."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ CUT = "Chains end with the request: the reference is counted as if its did too."
 
 
 def sheet(agreement: Agreement) -> Sheet:
+    """The page: engines, acceptance, texts, and where texts differ."""
     reference, *others = agreement.sides
     drafting = [m for m in agreement.matches if m.cell.role.speculative]
     return Sheet(
@@ -53,7 +54,7 @@ def ending(agreement: Agreement) -> Ending:
 
 
 def reasons(agreement: Agreement, state: State) -> Iterator[str]:
-    """What is in `state`, the gravest of all."""
+    """A sentence for everything that is in `state`, which is the gravest state of the comparison."""
     yield from (f"{side.label} was cut short: {side.cut_short}" for side in agreement.sides if side.cut_short)
     for match in agreement.matches:
         where = f"{match.label}, {label(match.cell)}"
@@ -69,6 +70,7 @@ def reasons(agreement: Agreement, state: State) -> Iterator[str]:
 
 
 def banners(agreement: Agreement) -> Iterator[str]:
+    """What must be known to read the figures: warnings of engines, other weights, and shortened chains."""
     reference, *others = agreement.sides
     for side in others:
         yield from side.warnings
@@ -147,6 +149,7 @@ def divergence_row(match: Match, d: Divergence) -> list[str | Entry]:
 
 
 def rows(agreement: Agreement) -> Iterator[Row]:
+    """The rows of agreement.csv: one for the tokens of each cell, and one per figure."""
     runs = {side.label: side.run_id for side in agreement.sides}
     for match in agreement.matches:
         point, ties = match.cell.point, sum(d.near_tie for d in match.divergences)

@@ -1,4 +1,4 @@
-"""`specgate compare`: what differs between two runs first, then figure by figure, then what a policy says of it."""
+"""The view `compare`, for `specgate compare`: what differs between two runs, the verdicts, and every figure."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ COLUMNS = (
 
 
 def sheet(contrast: Contrast) -> Sheet:
+    """The page: runs, what differs, verdicts, the figures of each cell, tokens, and cells that only one run has."""
     a, b = contrast.a, contrast.b
     found = differences(contrast)
     return Sheet(
@@ -54,6 +55,7 @@ def sheet(contrast: Contrast) -> Sheet:
 
 
 def ending(contrast: Contrast) -> Ending:
+    """The state, exit code and reason of the comparison as a whole."""
     state, code = overall_of_contrast(contrast)
     if code is ExitCode.BACKEND_ERROR:
         return Ending(code.name, code, next(cut_short(contrast)))
@@ -66,6 +68,7 @@ def ending(contrast: Contrast) -> Ending:
 
 
 def banners(contrast: Contrast) -> Iterator[str]:
+    """What must be known to read the figures."""
     if any(c.how is How.UNPAIRED and c.ratio is not None for c in contrast.changes):
         yield UNPAIRED
     a, b = contrast.a, contrast.b
@@ -81,6 +84,7 @@ def banners(contrast: Contrast) -> Iterator[str]:
 
 
 def cut_short(contrast: Contrast) -> Iterator[str]:
+    """Why a run has missing blocks, a sentence per failure."""
     for name, run in (("A", contrast.a), ("B", contrast.b)):
         for where, why in run.failures.items():
             yield f"{name} was cut short ({where}): {why.splitlines()[0]}"
@@ -104,7 +108,7 @@ def difference_table(found: Sequence[Difference]) -> Table:
 
 
 def cut(text: str) -> str:
-    """Hashes and lists by their beginnings: what differs is seen there."""
+    """`text`, shortened: the first 12 digits of a hash, or the first 48 characters of anything else."""
     length = 12 if _HASH.fullmatch(text) else 48
     return (text if len(text) <= length else f"{text[:length]}…") or figures.NONE
 
@@ -166,12 +170,14 @@ def tokens(found: Sequence[TokenContrast]) -> Table:
 
 
 def alone(contrast: Contrast) -> Iterator[Section]:
+    """The cells that only one of the two runs has."""
     rows = [[name, label(c)] for name, cells in (("A", contrast.only_a), ("B", contrast.only_b)) for c in cells]
     if rows:
         yield Section("Cells without a partner", Table(("only in", "cell"), rows, texts=2))
 
 
 def rows(contrast: Contrast) -> Iterator[Row]:
+    """The rows of compare.csv: one per cell and figure."""
     for change in contrast.changes:
         point = change.cell.point
         about_it = (v for v in contrast.verdicts if v.cell == change.cell.key)

@@ -1,4 +1,4 @@
-"""In what two runs differ besides their figures: most surprises of a comparison are explained here."""
+"""What differs between two runs apart from their figures. This explains most surprising comparisons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specgate.reports.common.summary import short
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`a` or `b` is empty where that run has nothing under `key`."""
+    """One fact that is not the same in both runs. `a` or `b` is empty if that run has nothing under `key`."""
 
     group: str
     key: str
@@ -24,7 +24,10 @@ class Difference:
 
 
 def differences(contrast: Contrast) -> list[Difference]:
-    """What runs were made of first, then what was asked, then what the machine did; the same of several points once."""
+    """All differences: first in what the runs were made with, then in what was asked, then in what the machine did.
+
+    A difference that several points share is listed once.
+    """
     a, b = contrast.a, contrast.b
     theirs = {asked_point(c.point): c.point for c in (r.cell for r in b.cells)}
     points = [(p, theirs[asked_point(p)]) for p in dict.fromkeys(c.point for c in contrast.cells)]
@@ -45,6 +48,7 @@ def between(group: str, a: Mapping[str, object], b: Mapping[str, object]) -> Ite
 
 
 def of(where: str, found: Difference) -> Difference:
+    """The difference with the scenario or point that it belongs to in front of its key."""
     return replace(found, key=f"{where}: {found.key}")
 
 
@@ -56,7 +60,7 @@ def engine(run: Run, point: Point) -> Mapping[str, object]:
     facts = run.engines.get(point.key)
     if facts is None:
         return {}
-    hashed = ("target_sha256", "draft_sha256")  # the fingerprint has them
+    hashed = ("target_sha256", "draft_sha256")  # they are in the fingerprint
     found = {key: value for key, value in asdict(facts).items() if key not in (*hashed, "details", "kernels")}
     return {**found, "kernels": len(facts.kernels or ()), **facts.details}
 
@@ -73,7 +77,10 @@ def prompts(run: Run, point: Point) -> Mapping[str, object]:
 
 
 def during(run: Run, point: Point) -> Mapping[str, object]:
-    """What the machine did, coarsely: figures that are never twice the same are rounded before they are compared."""
+    """What the machine did while the point was measured.
+
+    Figures that are never the same twice are rounded, so that only large differences show.
+    """
     found = run.conditions.get(point.key)
     return said_of(found) if found else {"watched": "no"}
 

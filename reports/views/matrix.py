@@ -1,4 +1,6 @@
-"""`specgate matrix`: rows scenario × context × batch × role, a column per back end, a table per figure."""
+"""The view `matrix`, for `specgate matrix`: a table per figure, with a row per scenario, context, batch and role, and a
+column per back end.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,7 @@ UNPAIRED = "Unpaired in time: measured one after the other. Only a speed-up is p
 
 
 def sheet(matrix: Matrix) -> Sheet:
+    """The page: the columns first, then a table per figure."""
     return Sheet(
         title="Bench matrix",
         subtitle=f"{len(matrix.rows)} cells on {', '.join(c.label for c in matrix.columns)}",
@@ -49,6 +52,7 @@ def sheet(matrix: Matrix) -> Sheet:
 
 
 def banners(matrix: Matrix) -> Iterator[str]:
+    """What must be known to read the figures."""
     held_back = sum(e.why_not is not None for row in matrix.rows for e in row.entries)
     if held_back:
         yield f"{held_back} entries cannot be held beside the others of their row: each says why."
@@ -85,7 +89,7 @@ def entries(matrix: Matrix, row: MatrixRow, shown: Callable[[Column, MatrixEntry
 
 
 def labelled(shown: Entry, entry: MatrixEntry) -> Entry:
-    """A figure that hangs on an acceptance which is no trained pair's says so."""
+    """`shown`, marked with the source of acceptance unless that is a trained pair: the figure depends on it."""
     if entry.acceptance == "real":
         return shown
     return Entry(shown.text, f"{shown.note}, {entry.acceptance}" if shown.note else entry.acceptance)
@@ -113,6 +117,7 @@ def tokens(column: Column, entry: MatrixEntry) -> Entry:
 
 
 def rows(matrix: Matrix) -> Iterator[Row]:
+    """The rows of matrix.csv: one per cell and back end."""
     for row in matrix.rows:
         for column, entry in zip(matrix.columns, row.entries, strict=True):
             yield {

@@ -1,4 +1,4 @@
-"""A figure over runs as inline SVG, a line per role; drawn and coloured as the pictures of a run's page are."""
+"""Draw a figure over many runs as inline SVG, a line per role, in the style of the pictures of report.html."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specgate.reports.pictures import svg
 
 
 def trend(key: str, title: str, found: Sequence[Series]) -> str:
-    """Value over the number of the run, with its interval where it has one."""
+    """The SVG of the values of `found` over the number of the run, with intervals. `key`: what its ids begin with."""
 
     def draw(axes: Any) -> None:
         svg.rows_of_grid(axes)

@@ -1,4 +1,7 @@
-"""`specgate history`: the runs, and every followed figure over them: one picture per metric, point and ground."""
+"""The view `history`, for `specgate history`: the runs, and one picture per metric, point and ground.
+
+A ground is what must stay the same for figures to be comparable: machine, weights, prompts and settings.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ COLUMNS = (
 
 
 def sheet(trends: Trends) -> Sheet:
+    """The page: the runs, then the trends, then what the grounds are."""
     return Sheet(
         title="History",
         subtitle=f"{counted(len(trends.runs), 'run')} on {counted(len(trends.grounds), 'ground')}; no gate",
@@ -57,6 +61,7 @@ def runs(trends: Trends) -> Table:
 
 
 def one_picture(series: Series) -> tuple[object, ...]:
+    """Series with the same key share a picture."""
     return series.cell.point, series.ground, series.metric
 
 
@@ -74,7 +79,7 @@ def section(trends: Trends, number: int, found: Sequence[Series]) -> Section:
         for place in places
     ]
     head = ("run", "started (UTC)", *(s.cell.role.name for s in found))
-    # A picture of one line has no legend.
+    # A picture with one line has no legend, so its title names the role.
     role = f" {first.cell.role}" if len(found) == 1 else ""
     where = f"{point.scenario} c{point.context} b{point.batch}{role}, {point.backend}, ground {first.ground}"
     title = f"{first.metric} ({metric(first.metric).unit}): {where}"
@@ -87,6 +92,7 @@ def grounds(trends: Trends) -> Table:
 
 
 def rows(trends: Trends) -> Iterator[Row]:
+    """The rows of history.csv: one per run and figure."""
     for series in trends.series:
         point, kind = series.cell.point, metric(series.metric)
         for reading in series.readings:

@@ -1,7 +1,8 @@
-"""Stored runs of several engines → an Agreement. Pure but for reading the samples.
+"""Compare the texts and the acceptance of several engines with a reference engine's, from their stored runs.
 
-What is compared is drafting, not text: acceptance is taken from prompts whose texts are the same in both engines, so
-that an engine with the reference's capture layers, window, vocabulary and positions accepts the same drafts.
+Acceptance is compared only on prompts for which both engines wrote the same text. The comparison is then one of
+drafting alone: an engine that uses the reference's auxiliary hidden-state layers, attention window, vocabulary and
+positions accepts the same draft tokens. Apart from reading the samples, the functions here are pure.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from operator import add
 
 from specgate.analysis.paired_blocks import departure, token_at
 from specgate.analysis.prompt_acceptance import record_of
-from specgate.archive.contrasting import asked, by_cell
-from specgate.archive.stored import Stored
+from specgate.archive.contrasting import by_cell, without_backend
+from specgate.archive.stored import StoredRun
 from specgate.archive.two_samples import log_ratio_of_ratios
 from specgate.core import Block, Cell, Divergence, EngineFacts, Finish, Run, State
 from specgate.core.acceptance import AcceptanceRecord
@@ -24,18 +25,19 @@ from specgate.core.matrix import columns_of
 from specgate.errors import UsageError
 
 Records = Mapping[int, AcceptanceRecord]
-"""Prompt set → its record, all slots and rounds together, as servers count."""
+"""Prompt set → its acceptance record, summed over slots and rounds, as a server counts."""
 Counts = Mapping[tuple[int, int], tuple[float, float]]
-"""(prompt set, 0) → (numerator, denominator) of a figure."""
+"""(prompt set, 0) → (numerator, denominator) of a figure. The 0 stands for the slot; see `two_samples.Clusters`."""
 
 
-def agreement_of(runs: Sequence[Stored], margin_pct: float) -> Agreement:
-    """Every cell of runs[1:] beside that of runs[0].
+def agreement_of(runs: Sequence[StoredRun], margin_pct: float) -> Agreement:
+    """Compare every cell of runs[1:] with the same cell of runs[0], the reference.
 
-    Raises UsageError where a run is of engine steps, or has no cell of the reference's.
+    `margin_pct`: how far acceptance may lie from the reference's, either way, in percent. Raises UsageError if a run is
+    not a full run, has loaded no engine, or has no cell in common with the reference.
     """
     for run in runs:
-        check_whole(run)
+        check_full_run(run)
     reference, *others = runs
     labels = {column.run.id: column.label for column in columns_of([run.run for run in runs])}
     theirs = by_cell(reference.blocks())
@@ -48,13 +50,14 @@ def agreement_of(runs: Sequence[Stored], margin_pct: float) -> Agreement:
     return Agreement(tuple(side_of(run.run, labels) for run in runs), tuple(matches), margin_pct)
 
 
-def check_whole(run: Stored) -> None:
+def check_full_run(run: StoredRun) -> None:
     if run.run.kind != "full":
         hint = "measure with specgate full: steps of one engine are not steps of another, requests are"
         raise UsageError(f"{run.path} is a {run.run.kind} run: its engines wrote texts of different lengths", hint=hint)
 
 
 def side_of(run: Run, labels: Mapping[str, str]) -> Side:
+    """What the agreement says of one engine: version, device, weights. Raises UsageError if none was loaded."""
     engine = next(iter(run.engines.values()), None)
     if engine is None:
         raise UsageError(f"run {run.id} has loaded no engine")
@@ -74,23 +77,24 @@ def side_of(run: Run, labels: Mapping[str, str]) -> Side:
 
 
 def version_of(engine: EngineFacts, run: Run) -> str:
+    """The engine's own version if it states one, else specgate's."""
     said = engine.details.get(f"{engine.backend} version")
     return str(said) if said is not None else f"specgate {run.tool_version}"
 
 
 def matches_of(
-    reference: Run, theirs: Mapping[Cell, Sequence[Block]], other: Stored, label: str, margin_pct: float
+    reference: Run, theirs: Mapping[Cell, Sequence[Block]], other: StoredRun, label: str, margin_pct: float
 ) -> Iterator[Match]:
-    cells = {asked(cell): cell for cell in theirs}
+    cells = {without_backend(cell): cell for cell in theirs}
     for cell, blocks in by_cell(other.blocks()).items():
-        if asked(cell) in cells:
-            mine = cells[asked(cell)]
+        if without_backend(cell) in cells:
+            mine = cells[without_backend(cell)]
             why_not = incomparable(reference, mine, other.run, cell)
             yield match_of(label, cell, theirs[mine], blocks, margin_pct, why_not)
 
 
 def incomparable(reference: Run, mine: Cell, other: Run, cell: Cell) -> str | None:
-    """Why neither the texts nor the acceptance of a cell need be the same in both runs."""
+    """Why a cell's texts and acceptance may differ between the two runs for good reason. None if they must agree."""
     prompts = [run.prompts.get(c.point.key, {}).get("sha256") for run, c in ((reference, mine), (other, cell))]
     if prompts[0] is None or prompts[0] != prompts[1]:
         return "other prompts"
@@ -109,7 +113,7 @@ def match_of(
     divergences = tuple(d for a, b in pairs for d in divergences_of(a, b))
     differing = {d.prompt_set for d in divergences}
     alike = [(a, b) for a, b in pairs if a.prompt_set not in differing]
-    cut = any(shortened(b) for _, b in alike)
+    cut = any(has_short_chains(b) for _, b in alike)
     shares = list(shares_of(alike, cut, margin_pct)) if cell.role.speculative else []
     return Match(
         label=label,
@@ -125,13 +129,13 @@ def match_of(
 
 
 def paired(theirs: Sequence[Block], blocks: Sequence[Block]) -> Iterator[tuple[Block, Block]]:
-    """(reference, engine) blocks of one prompt set and round."""
+    """Pairs of (reference's, engine's) blocks with the same prompt set and round."""
     of = {(b.prompt_set, b.round): b for b in theirs}
     yield from ((of[key], b) for b in blocks if (key := (b.prompt_set, b.round)) in of)
 
 
 def divergences_of(reference: Block, engine: Block) -> Iterator[Divergence]:
-    """Where each sequence leaves the reference's first; margins are not known yet."""
+    """For each sequence that differs from the reference's, the first place where it does. Margins are not known yet."""
     for slot, (expected, got) in enumerate(zip(reference.tokens, engine.tokens, strict=True)):
         if (at := departure(reference, engine, slot)) is not None:
             place = (reference.prompt_set, reference.round, slot, at)
@@ -141,8 +145,8 @@ def divergences_of(reference: Block, engine: Block) -> Iterator[Divergence]:
 # ── acceptance ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def shortened(block: Block) -> bool:
-    """Whether a server has made chains shorter than K, as llama.cpp does where a request has fewer tokens left."""
+def has_short_chains(block: Block) -> bool:
+    """Whether a server drafted chains shorter than K, as llama.cpp does when a request has fewer tokens left."""
     record = block.served.acceptance if block.served is not None else None
     return record is not None and record.drafted < record.k * record.steps
 
@@ -173,10 +177,13 @@ def records_of(block: Block, cut: bool) -> list[AcceptanceRecord]:
 
 
 def cut_record(block: Block, slot: int) -> AcceptanceRecord:
-    """The slot's steps as if no chain had been longer than what the request had left, less the bonus token.
+    """The slot's acceptance record as if drafting ended with the request.
 
-    That changes how many drafts are accepted in the last step only, which emitted accepted − truncated + 1 tokens: all
-    that was left. With one token left there is no draft.
+    That is, as if no chain were longer than the tokens that the request has left, minus one for the bonus token. A
+    server that shortens its chains counts in this way, so the reference is counted alike.
+
+    It makes a difference only in the last step of a request that ended at its length limit. That step emitted accepted
+    − truncated + 1 tokens, which were all that were left. If only one token was left, there is no draft.
     """
     drafted = [row[slot] for row in block.drafted]
     accepted = [row[slot] for row in block.accepted]
@@ -188,10 +195,12 @@ def cut_record(block: Block, slot: int) -> AcceptanceRecord:
 
 
 def lengths(of: Records) -> Counts:
+    """(accepted + steps, steps) of every prompt set, whose ratio is the acceptance length."""
     return {(prompt_set, 0): (r.accepted + r.steps, r.steps) for prompt_set, r in of.items() if r.steps}
 
 
 def at_position(of: Records, i: int) -> Counts:
+    """(steps that accepted draft i, steps) of every prompt set; `i` counts from 0."""
     return {(prompt_set, 0): (r.accepted_at_pos[i], r.steps) for prompt_set, r in of.items() if r.steps}
 
 
@@ -204,7 +213,10 @@ def share(name: str, reference: Counts, engine: Counts, margin_pct: float) -> Sh
 
 
 def state_of(low: float | None, high: float | None, margin_pct: float) -> State:
-    """PASS where the interval lies within the margin either way, FAIL where it lies outside, else INCONCLUSIVE."""
+    """PASS if the interval of the ratio lies inside the margin, FAIL if it lies outside, else INCONCLUSIVE.
+
+    The margin is the range from 1 / (1 + margin_pct / 100) to 1 + margin_pct / 100.
+    """
     if low is None or high is None:
         return State.INCONCLUSIVE
     widest = 1 + margin_pct / 100

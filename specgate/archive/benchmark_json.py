@@ -1,9 +1,9 @@
-"""The benchmark JSON of the EAGLE-3 scripts: what it holds, and whether its counts and means agree.
+"""Read the benchmark JSON of the EAGLE-3 scripts, and check that its counts and means agree.
 
-A result holds `throughput_tokens_per_sec: {mean: …}` and, where it was speculative, an `eagle_speculation` block with
-`num_drafts`, `total_draft_tokens`, `total_accepted_tokens`, `mean_acceptance_rate` and `mean_acceptance_length`. One
-file may hold one result, a list of them (also under `results`), or several by name. Names such as
-`Speculative_Batch4_Context16K_3tokens` say scenario and draft length (here full-16k-b4, spec-3).
+A result holds `throughput_tokens_per_sec: {mean: …}`. A speculative one also holds an `eagle_speculation` block with
+`num_drafts`, `total_draft_tokens`, `total_accepted_tokens`, `mean_acceptance_rate` and `mean_acceptance_length`. A file
+may hold one result, a list of results (also under `results`), or a mapping from names to results. Names such as
+`Speculative_Batch4_Context16K_3tokens` tell scenario and draft length (here full-16k-b4, spec-3).
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ from specgate.core import Role
 from specgate.errors import InvalidResult, UsageError
 
 TOLERANCE: Final = 5e-3
-"""Of means that are stored rounded."""
+"""Absolute tolerance for means, which the file stores rounded."""
 _NAME = re.compile(r"(?:baseline|speculative)_(?:single|batch(?P<batch>\d+))_context(?P<kilo>\d+)k", re.IGNORECASE)
 _TOKENS = re.compile(r"_(\d+)_?tokens", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One result. `k` is 0 for a baseline, None where the file does not say; `tok_s`: mean tokens per second."""
+    """One result.
+
+    `scenario` and `k` (the draft length) are None if the file does not tell them; `k` is 0 for a baseline. `tok_s`:
+    mean tokens per second. `speculation`: the `eagle_speculation` block, None for a baseline.
+    """
 
     name: str
     scenario: str | None
@@ -37,7 +41,7 @@ class Benchmark:
 
 
 def read(file: Path) -> object:
-    """The JSON in `file`. Raises UsageError where there is no such file, InvalidResult where it is not JSON."""
+    """The JSON in `file`. Raises UsageError if the file cannot be read, InvalidResult if it is not JSON."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -47,7 +51,7 @@ def read(file: Path) -> object:
 
 
 def benchmarks(file: Path, data: object, name: str = "") -> Iterator[Benchmark]:
-    """Every result in `data`. Raises InvalidResult where there is none or a figure is missing."""
+    """Every result in `data`. Raises InvalidResult if there is none, or if one lacks a figure."""
     found = list(_benchmarks(file, data, name))
     if not found:
         hint = "it must be a run.json of specgate, or a JSON with throughput_tokens_per_sec.mean"
@@ -83,7 +87,10 @@ def _benchmark(file: Path, data: Mapping[str, Any], key: str) -> Benchmark:
 
 
 def scenario_of(name: str) -> str | None:
-    """`Speculative_Batch4_Context16K` → `full-16k-b4`: the benchmarks measure whole requests."""
+    """The scenario that a benchmark's name stands for: `Speculative_Batch4_Context16K` → `full-16k-b4`.
+
+    It is a full scenario, since the benchmarks measure whole requests. None if the name does not tell.
+    """
     said = _NAME.search(name)
     if said is None:
         return None
@@ -91,7 +98,10 @@ def scenario_of(name: str) -> str | None:
 
 
 def with_answers(result: Benchmark, scenario: str | None, role: str | None, file: Path) -> Benchmark:
-    """The result with the command line's answers to what the file does not say."""
+    """The result, completed by what the command line says: its scenario, and its role for the draft length.
+
+    Raises UsageError if one of the two is still unknown.
+    """
     try:
         k = Role.parse(role).k if role else result.k
     except ValueError as error:
@@ -104,10 +114,10 @@ def with_answers(result: Benchmark, scenario: str | None, role: str | None, file
 
 
 def acceptance_length(file: Path, result: Benchmark) -> float | None:
-    """1 + accepted / drafts, from the counts; None where nothing was drafted.
+    """The acceptance length, 1 + accepted / drafts, computed from the counts. None if nothing was drafted.
 
-    Raises InvalidResult where the counts or the stated means contradict each other. A stated length may leave the bonus
-    token out.
+    Raises InvalidResult if the counts contradict each other or the stated means. The stated mean acceptance length may
+    count the bonus token or leave it out.
     """
     assert result.speculation is not None and result.k
     where = f"{file}: {result.name}: eagle_speculation"

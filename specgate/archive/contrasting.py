@@ -1,4 +1,7 @@
-"""Two stored runs → a Contrast. Pure but for reading the samples of both."""
+"""Compare two stored runs, A and B: every figure with the ratio B / A and its interval, and the tokens.
+
+Apart from reading the samples, the functions here are pure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from specgate.analysis.paired_blocks import first_difference
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.reduce import block_figures
 from specgate.analysis.stats import Pairs
-from specgate.archive.stored import Stored
+from specgate.archive.stored import StoredRun
 from specgate.archive.two_samples import Estimate, difference, log_ratio_of_ratios, of_mean, of_pairs
 from specgate.core import Block, Cell, CellResult, Point, Run, Value
 from specgate.core.contrast import Change, Contrast, How, TokenContrast
@@ -22,13 +25,13 @@ from specgate.errors import UsageError
 SPEEDUP = "speedup_vs_ar_ratio"
 ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate")
 TIMED = ("ms", "tok/s")
-"""Units of what a clock was read for."""
+"""Units of metrics that are measured with a clock."""
 COMPARED = tuple(m.name for m in METRICS.values() if m.direction in ("higher", "lower") and m.name != SPEEDUP)
 
 
 @dataclass(frozen=True, slots=True)
 class Partners:
-    """A cell of A and its partner in B, with the measured blocks of each."""
+    """A cell of A and the matching cell of B, with the measured blocks of each."""
 
     result_a: CellResult
     result_b: CellResult
@@ -51,16 +54,16 @@ class Partners:
         return bool(a) and a.get("sha256") == b.get("sha256")
 
 
-def contrast_of(a: Stored, b: Stored) -> Contrast:
-    """B against A, not yet judged.
+def contrast_of(a: StoredRun, b: StoredRun) -> Contrast:
+    """Compare B with A. Nothing is judged yet.
 
-    Raises UsageError where the runs are of different kinds, one and the same, or have no cell in common.
+    Raises UsageError if one is a micro run and the other a full run, or if they have no cell in common.
     """
     check_comparable(a, b)
-    theirs = {asked(c.cell): c for c in b.run.cells}
-    pairs = [(c, theirs[asked(c.cell)]) for c in a.run.cells if asked(c.cell) in theirs]
+    theirs = {without_backend(c.cell): c for c in b.run.cells}
+    pairs = [(c, theirs[without_backend(c.cell)]) for c in a.run.cells if without_backend(c.cell) in theirs]
     if not pairs:
-        names = (", ".join(dict.fromkeys(described(c.cell) for c in run.cells)) or "none" for run in (a.run, b.run))
+        names = (", ".join(dict.fromkeys(cell_in_words(c.cell) for c in run.cells)) or "none" for run in (a.run, b.run))
         hint = "compare runs of one scenario: specgate compare matches scenario, context, batch and role"
         raise UsageError("no cell of A is also in B; A has {}; B has {}".format(*names), hint=hint)
     blocks_a, blocks_b = by_cell(a.blocks()), by_cell(b.blocks())
@@ -86,18 +89,18 @@ def by_cell(blocks: Sequence[Block]) -> dict[Cell, list[Block]]:
     return found
 
 
-def check_comparable(a: Stored, b: Stored) -> None:
+def check_comparable(a: StoredRun, b: StoredRun) -> None:
     if a.run.kind != b.run.kind:
         said = f"{a.path} is a {a.run.kind} run, {b.path} a {b.run.kind} run"
         raise UsageError(said, hint="micro blocks time engine steps, full ones whole requests: compare like with like")
 
 
-def asked(cell: Cell) -> tuple[str, int, int, int]:
-    """What a cell is but for its back end."""
+def without_backend(cell: Cell) -> tuple[str, int, int, int]:
+    """What identifies a cell apart from its back end: scenario, context, batch and draft length."""
     return cell.point.scenario, cell.point.context, cell.point.batch, cell.role.k
 
 
-def described(cell: Cell) -> str:
+def cell_in_words(cell: Cell) -> str:
     return f"{cell.point.scenario} c{cell.point.context} b{cell.point.batch} {cell.role}"
 
 
@@ -105,6 +108,7 @@ def described(cell: Cell) -> str:
 
 
 def changes(partners: Partners) -> Iterator[Change]:
+    """Every figure that one of the two cells has, the speed-up first."""
     if (speedup := speedup_change(partners)) is not None:
         yield speedup
     for metric in COMPARED:
@@ -114,6 +118,10 @@ def changes(partners: Partners) -> Iterator[Change]:
 
 
 def change(partners: Partners, metric: str, a: Value | None, b: Value | None) -> Change:
+    """One figure of both cells with the ratio B / A and its 95 % interval.
+
+    The ratio is None if it may not be stated, and `reason_code` then says why.
+    """
     untimed = How.BY_PROMPT if partners.same_prompts else How.OTHER_PROMPTS
     bare = Change(
         cell=partners.a,
@@ -147,7 +155,10 @@ def with_interval(bare: Change, estimate: Estimate, n: int) -> Change:
 
 
 def estimated(partners: Partners, metric: str) -> tuple[Estimate | None, int]:
-    """ln(B / A) of a metric with how many samples are behind it; (None, 0) where it has none per block or prompt."""
+    """An estimate of ln(B / A) for a metric, and the number of samples behind it.
+
+    The estimate is None if there are too few samples. The number is 0 if the metric has no samples per block or prompt.
+    """
     if metric == "acceptance_length":
         a, b = lengths(partners.blocks_a), lengths(partners.blocks_b)
         return log_ratio_of_ratios(a, b, paired=partners.same_prompts), min(len(a), len(b))
@@ -164,19 +175,22 @@ def estimated(partners: Partners, metric: str) -> tuple[Estimate | None, int]:
 
 
 def lengths(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Prompt → (accepted + steps, steps), of which acceptance length is the ratio."""
+    """Prompt → (accepted + steps, steps), whose ratio is the acceptance length."""
     return {prompt: (r.accepted + r.steps, r.steps) for prompt, r in by_prompt(blocks).items() if r.steps}
 
 
 def per_block(blocks: Sequence[Block], whole: bool, metric: str) -> dict[tuple[int, int], float]:
-    """(prompt set, round) → the figure of that block, where the metric has one."""
+    """(prompt set, round) → the metric's value in that block. Empty if the metric is not one of single blocks."""
     live = [b for b in blocks if b.emitted]
     of: Callable[[Block], float] | None = block_figures(live, whole).get(metric)
     return {(b.prompt_set, b.round): of(b) for b in live} if of else {}
 
 
 def speedup_change(partners: Partners) -> Change | None:
-    """How the speed-ups compare, of which each is paired in time with the baseline of its own run."""
+    """The ratio of the two speed-ups; None if a run has no speed-up for the cell.
+
+    Each speed-up is itself paired in time with the baseline of its own run.
+    """
     mine, other = partners.run_a.comparison(partners.a.key), partners.run_b.comparison(partners.b.key)
     if mine is None or other is None:
         return None
@@ -194,7 +208,7 @@ def speedup_change(partners: Partners) -> Change | None:
 
 
 def tokens(partners: Partners) -> TokenContrast:
-    """The tokens of the blocks that both runs have of one prompt set and round, over the length both have."""
+    """Compare the tokens of blocks with the same prompt set and round, up to the length of the shorter sequence."""
     if (reason := incomparable(partners)) is not None:
         return TokenContrast(partners.a, 0, 0, 0, None, reason)
     theirs = {(b.prompt_set, b.round): b for b in partners.blocks_b}
@@ -211,17 +225,18 @@ def tokens(partners: Partners) -> TokenContrast:
 
 
 def incomparable(partners: Partners) -> str | None:
-    """Why the tokens of a cell need not be the same in both runs."""
+    """Why a cell's tokens may differ between the two runs for good reason. None if they must agree."""
     run_a, run_b = partners.run_a, partners.run_b
     if not partners.same_prompts:
         return "prompts_differ"
     if "forced" in (run_a.acceptance, run_b.acceptance) and partners.a.role.speculative:
         return "acceptance_forced"
-    if weights(run_a, partners.a.point) != weights(run_b, partners.b.point):
+    if target_hash(run_a, partners.a.point) != target_hash(run_b, partners.b.point):
         return "targets_differ"
     return None
 
 
-def weights(run: Run, point: Point) -> str | None:
+def target_hash(run: Run, point: Point) -> str | None:
+    """SHA-256 of the target weights that measured the point; None if no engine was loaded for it."""
     engine = run.engines.get(point.key)
     return engine.target_sha256 if engine else None

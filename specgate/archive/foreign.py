@@ -1,7 +1,8 @@
-"""A policy applied to a result from elsewhere: our run.json, or a benchmark JSON (see `benchmark_json`).
+"""Apply a policy to a result file: a run.json of specgate, or a benchmark JSON of another tool (see `benchmark_json`).
 
-Means over whole requests, measured at another time than their baseline, prove no speed: a speed gate gets their ratio
-as evidence and cannot tell. Gates that need tokens, texts or steps cannot be judged at all.
+A benchmark holds means over whole requests that were measured at another time than their baseline, which proves no
+speed-up. A speed gate therefore shows their ratio as evidence and is INCONCLUSIVE. Gates that need tokens, texts or
+steps cannot be judged from a benchmark at all.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from specgate.planning.policy import near_tie_margin
 from specgate.run.recompute import judge
 
 ELSEWHERE: Final = "elsewhere"
-"""Stands in a cell's key for the back end."""
+"""The name that stands for the back end in the keys of a benchmark's cells."""
 LACKS: Final = {
     "tokens": "the tokens of both runs",
     "degeneracy": "the generated text",
@@ -44,16 +45,17 @@ LACKS: Final = {
     "invariants": "a certificate",
     "regression": "pairs of blocks",
 }
-"""What a benchmark would have to hold for these gates."""
+"""Gate → what it needs and a benchmark does not hold."""
 
 
 def judged_file(
     file: Path, policy: Policy, *, baseline: Path | None = None, scenario: str | None = None, role: str | None = None
 ) -> Run:
-    """`file` as a run with the policy's verdicts.
+    """The result in `file` as a run with the policy's verdicts.
 
-    Raises UsageError where the file cannot be read or does not say what it answers, InvalidResult where it is no
-    result or contradicts itself.
+    For a benchmark JSON, `baseline` is the file with the result without speculation; `scenario` and `role` say what the
+    benchmark measured, if it does not say so itself. Raises UsageError if the file cannot be read or it is not known
+    what it measured, and InvalidResult if it holds no result or contradicts itself.
     """
     data = read(file)
     if isinstance(data, dict) and data.get("schema") == SCHEMA:
@@ -70,11 +72,14 @@ def judged_file(
     return replace(run, verdicts=tuple(verdicts))
 
 
-# ── our own ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── run.json ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def with_margin(run: Run, margin: float) -> Run:
-    """The comparisons under another policy's near-tie margin. A speed that was withheld stays so."""
+    """`run` with its divergences judged by another near-tie margin.
+
+    A speed-up that was withheld when the run was made stays withheld.
+    """
     return replace(run, comparisons=tuple(_with_margin(c, margin) for c in run.comparisons))
 
 
@@ -138,11 +143,15 @@ def judged_rule(
             yield judged_speed(rule, cell.key, result, baseline_of(result, baselines, single=single))
         else:
             lacks = LACKS.get(rule.gate, "what this gate looks at")
-            yield unable(rule, cell.key, "not_in_file", f"cannot be judged from {run.id}: it lacks {lacks}")
+            yield inconclusive(rule, cell.key, "not_in_file", f"cannot be judged from {run.id}: it lacks {lacks}")
 
 
 def baseline_of(result: Benchmark, candidates: Sequence[Benchmark], *, single: bool) -> Benchmark | None:
-    """The result without speculation for the same scenario; the only one of a file that was named as baseline."""
+    """The result without speculation to compare `result` with; None if there is none.
+
+    It is the one for the same scenario. If the candidates come from a file that was named as the baseline (`single`)
+    and only one of them is without speculation, it is that one, whatever its scenario.
+    """
     plain = [c for c in candidates if c.speculation is None]
     if single and len(plain) == 1:
         return plain[0]
@@ -151,15 +160,17 @@ def baseline_of(result: Benchmark, candidates: Sequence[Benchmark], *, single: b
 
 def judged_speed(rule: Rule, cell: str, result: Benchmark, baseline: Benchmark | None) -> Verdict:
     if baseline is None:
-        return unable(rule, cell, "baseline_missing", "no result without speculation to compare with: --baseline FILE")
+        return inconclusive(
+            rule, cell, "baseline_missing", "no result without speculation to compare with: --baseline FILE"
+        )
     ratio, floor = result.tok_s / baseline.tok_s, float(rule.params["min"])
     evidence = {"speedup_vs_ar_ratio": ratio, "min": floor, "baseline_tok_s": baseline.tok_s, "tok_s": result.tok_s}
     side = "above" if ratio >= floor else "below"
     message = f"{ratio:.3f}x, {side} {floor:g}x, but two means taken at different times prove neither"
-    return unable(rule, cell, "unpaired_in_time", message, evidence, "measure both in pairs: specgate full")
+    return inconclusive(rule, cell, "unpaired_in_time", message, evidence, "measure both in pairs: specgate full")
 
 
-def unable(
+def inconclusive(
     rule: Rule,
     cell: str,
     reason_code: str,

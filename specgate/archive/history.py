@@ -1,4 +1,8 @@
-"""Result folders → Trends."""
+"""Follow figures over many stored runs.
+
+Only figures that rest on the same facts are put into one series: the same machine, weights, prompts and settings. In
+code and reports these facts are called the ground of a figure.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from specgate.archive.stored import stored
+from specgate.archive.stored import load_run
 from specgate.core import Cell, CellResult, Run, Value
 from specgate.core.trends import Reading, Series, Trends
 from specgate.errors import SpecgateError, UsageError
@@ -17,9 +21,9 @@ FOLLOWED = ("speedup_vs_ar_ratio", "acceptance_length", "output_tok_s", "ttft_ms
 
 
 def trends_of(folder: Path) -> Trends:
-    """Every run at or below `folder`. One that cannot be read is named with the reason, and left out.
+    """The trends over all runs at or below `folder`.
 
-    Raises UsageError where there is no run at all.
+    A run that cannot be read is left out, and `unread` says why. Raises UsageError if there is no run folder at all.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="give the folder that holds run folders")
@@ -27,18 +31,19 @@ def trends_of(folder: Path) -> Trends:
     unread: list[str] = []
     for config in sorted(folder.rglob("config.resolved.yaml")):
         try:
-            runs.append(stored(config.parent).run)
+            runs.append(load_run(config.parent).run)
         except SpecgateError as error:
             unread.append(error.message)
     if not runs and not unread:
         raise UsageError(f"{folder} holds no run folder", hint="give the folder that holds run folders")
-    once = {run.id: run for run in runs}  # a copy of a run is no second run
+    once = {run.id: run for run in runs}  # a run that was copied counts once
     ordered = sorted(once.values(), key=lambda run: (run.started, run.id))
     grounds = {name: facts for run in ordered for c in run.cells for name, facts in [ground(run, c.cell)]}
     return Trends(tuple(ordered), tuple(series(ordered)), grounds, tuple(unread))
 
 
 def series(runs: Sequence[Run]) -> Iterator[Series]:
+    """One series per ground, cell and followed metric. `runs`: oldest first."""
     found: dict[tuple[str, Cell, str], list[Reading]] = {}
     for place, run in enumerate(runs):
         for result in run.cells:
@@ -52,7 +57,7 @@ def series(runs: Sequence[Run]) -> Iterator[Series]:
 
 
 def followed(run: Run, result: CellResult) -> Iterator[Value]:
-    """The figures of a cell that a trend shows; none of one that is not whole."""
+    """The figures of a cell that are followed. None of them if the cell is incomplete."""
     if result.status == "ok":
         comparison = run.comparison(result.cell.key)
         values = {**result.values, **({comparison.speedup.metric: comparison.speedup} if comparison else {})}
@@ -66,28 +71,28 @@ def order(item: tuple[tuple[str, Cell, str], object]) -> tuple[object, ...]:
 
 
 def ground(run: Run, cell: Cell) -> tuple[str, Mapping[str, str]]:
-    """What the figures of a cell stand on, by a short name: the beginning of its SHA-256."""
+    """The ground of a cell's figures: (name, facts). The name is the first 8 digits of the SHA-256 of the facts."""
     point = cell.point
     engine, scenario = run.engines.get(point.key), run.scenarios.get(point.scenario)
     facts: dict[str, object] = {
         "back end": point.backend,
         "device": engine.device if engine else None,
-        "CPU": at(run.environment, "host", "cpu"),
+        "CPU": nested(run.environment, "host", "cpu"),
         "dtype": engine.dtype if engine else None,
         "pair": run.pair.name,
         "target": engine.target_sha256 if engine else None,
         "draft": engine.draft_sha256 if engine else None,
         "tape": engine.tape_sha256 if engine else None,
         "acceptance": run.acceptance,
-        "prompts": at(run.prompts, point.key, "sha256"),
+        "prompts": nested(run.prompts, point.key, "sha256"),
         "scenario": digests([scenario])[scenario.name] if scenario else None,
     }
     stated = {name: str(value) for name, value in facts.items() if value is not None}
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:8], stated
 
 
-def at(facts: Mapping[str, object], *path: str) -> object:
-    """What lies under a path of keys; None where one of them is missing."""
+def nested(facts: Mapping[str, object], *path: str) -> object:
+    """The value under a path of keys, or None if one of the keys is missing."""
     found: object = facts
     for key in path:
         found = found.get(key) if isinstance(found, Mapping) else None

@@ -1,4 +1,7 @@
-"""How near to a tie the target was where another engine left its text, by the reference's engine, loaded again."""
+"""Find out how near to a tie the target model was at the places where another engine's text differs.
+
+The reference's engine is loaded again and asked for its two largest logits at these places.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +13,29 @@ from operator import itemgetter
 from pathlib import Path
 
 from specgate.analysis.paired_blocks import NO_TOKEN
-from specgate.archive.contrasting import asked
-from specgate.archive.stored import Stored
+from specgate.archive.contrasting import without_backend
+from specgate.archive.stored import StoredRun
 from specgate.core import Divergence, Plan, Point
 from specgate.core.agreement import Agreement, Match
 from specgate.errors import InvalidResult
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.run.beginning import fitting_prompts
-from specgate.run.runner import open_request, patience_s
+from specgate.run.runner import answer_timeout_s, open_request
 from specgate.run.worker import EngineWorker
 
-Asked = tuple[str, int, int, int]
-"""Scenario, context, batch and K of a cell."""
-Place = tuple[Asked, int, int, int, int]
-"""(cell, prompt set, round, slot, position)."""
+CellKey = tuple[str, int, int, int]
+"""Scenario, context, batch and draft length of a cell, as `contrasting.without_backend` returns them."""
+Place = tuple[CellKey, int, int, int, int]
+"""(cell, prompt set, round, slot, position): where a sequence differs first."""
 
 
-def with_margins(agreement: Agreement, reference: Stored, near_tie_margin: float, folder: Path) -> Agreement:
-    """Every divergence with the gap between the two largest logits of `reference`'s engine, which logs to `folder`.
+def with_margins(agreement: Agreement, reference: StoredRun, near_tie_margin: float, folder: Path) -> Agreement:
+    """`agreement` with the top-2 margin of every divergence: the gap between the two largest logits of the reference.
 
-    Nothing is loaded where no text differs. Raises InvalidResult where the prompts are not those of the run any more,
-    and BackendError where its engine does not start.
+    A divergence whose margin is below `near_tie_margin` is marked as a near tie. The engine's log goes to `folder`. If
+    no text differs, no engine is loaded. Raises InvalidResult if the run's prompts cannot be built again, and
+    BackendError if the engine does not start.
     """
     places = [place(match, d) for match in agreement.matches for d in match.divergences]
     margins = margins_at(places, reference, folder) if places else {}
@@ -46,13 +50,13 @@ def with_margins(agreement: Agreement, reference: Stored, near_tie_margin: float
 
 
 def place(match: Match, d: Divergence) -> Place:
-    return asked(match.cell), d.prompt_set, d.round, d.slot, d.position
+    return without_backend(match.cell), d.prompt_set, d.round, d.slot, d.position
 
 
-def margins_at(places: Sequence[Place], reference: Stored, folder: Path) -> dict[Place, float]:
+def margins_at(places: Sequence[Place], reference: StoredRun, folder: Path) -> dict[Place, float]:
     plan = build_plan(tuple(reference.config.scenarios.values()), reference.config.backend)
     prompts = the_same_prompts(plan, reference)
-    texts = {(asked(b.cell), b.prompt_set, b.round): b.tokens for b in reference.blocks()}
+    texts = {(without_backend(b.cell), b.prompt_set, b.round): b.tokens for b in reference.blocks()}
     margins = {}
     for point in plan.points:
         here = sorted({p for p in places if p[0][:3] == (point.scenario, point.context, point.batch)})
@@ -66,13 +70,13 @@ def answers(
     point: Point,
     places: Sequence[Place],
     prompts: Prompts,
-    texts: Mapping[tuple[Asked, int, int], Sequence[Sequence[int]]],
-    reference: Stored,
+    texts: Mapping[tuple[CellKey, int, int], Sequence[Sequence[int]]],
+    reference: StoredRun,
     folder: Path,
 ) -> Iterator[tuple[Place, tuple[float, float]]]:
-    """(place, the two largest logits there) from one engine; nothing for a place of which it cannot say."""
+    """(place, the two largest logits there) for every place of a point that the engine can tell them of."""
     request = open_request(plan, [point], reference.config, folder)
-    engine = EngineWorker(point.backend, request, patience_s(plan, [point]), folder / "agree.log")
+    engine = EngineWorker(point.backend, request, answer_timeout_s(plan, [point]), folder / "agree.log")
     with closing(engine):
         for prompt_set, of_set in groupby(sorted(places, key=itemgetter(1)), key=itemgetter(1)):
             engine.prefill(prompts.measured[prompt_set].token_ids, draft=False)
@@ -83,8 +87,8 @@ def answers(
                     yield found, top2
 
 
-def the_same_prompts(plan: Plan, reference: Stored) -> dict[str, Prompts]:
-    """The prompts of the run, made again."""
+def the_same_prompts(plan: Plan, reference: StoredRun) -> dict[str, Prompts]:
+    """Build the prompts of the run again. Raises InvalidResult if they are not the same ones."""
     prompts = fitting_prompts(plan, reference.config)
     for key, made in prompts.items():
         stored = reference.run.prompts.get(key, {}).get("sha256")

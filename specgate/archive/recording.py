@@ -1,4 +1,4 @@
-"""The tape of a run: what its journal says of accept counts, one block per prompt set and role."""
+"""Record the tape of a run: how many draft tokens each step accepted, per prompt set and role, from its journal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from specgate.planning.plan import build_plan
 
 
 def tape_of(path: Path, point_key: str | None) -> Tape:
-    """The tape of one point of the run folder `path`, from its whole rounds; the run need not be complete.
+    """The tape of one point of the run folder `path`. The run need not be complete; only whole rounds are used.
 
-    Raises UsageError for a point that is not meant or has no spec blocks, InvalidResult where a block contradicts
-    itself or blocks of the same prompts accepted different counts, EnvironmentRefused while the run is being written.
+    `point_key` may be None if the run has one point. Raises UsageError if it names no point of the run, or if the point
+    has no spec block. Raises InvalidResult if a block contradicts itself, or if blocks of the same prompts accepted
+    different counts. Raises EnvironmentRefused while the run is still being written.
     """
     folder = RunFolder.open(path)
-    # Reading cuts a torn last line off the journal: never under a run that is writing it.
+    # Reading cuts a torn last line off the journal, which must not happen while a run is writing it.
     with folder.lock():
         config, run, engines, journal = folder.read_config(), folder.read_run(), folder.engines(), folder.blocks()
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
@@ -32,7 +33,7 @@ def tape_of(path: Path, point_key: str | None) -> Tape:
         check_block(block)
     sets = sorted({b.prompt_set for b in blocks})
     roles = sorted({b.role for b in blocks})
-    specs = {role.k: tuple(counts(blocks, role, prompt_set) for prompt_set in sets) for role in roles}
+    specs = {role.k: tuple(accept_counts(blocks, role, prompt_set) for prompt_set in sets) for role in roles}
     hashes = run.prompts[point.key].get("set_sha256")
     if not isinstance(hashes, list):
         raise UsageError(f"{folder.path / 'run.json'}: prompts.{point.key} has no set_sha256", hint="run it anew")
@@ -40,7 +41,7 @@ def tape_of(path: Path, point_key: str | None) -> Tape:
 
 
 def origin(run: Run, point: Point, engine: EngineFacts) -> dict[str, str]:
-    """Where a tape comes from. The journal names the engine of a run that has not ended, its run.json does not."""
+    """Where a tape comes from. `engine` is the journal's: a run that has not ended has no engines in its run.json."""
     return {
         "run": run.id,
         "point": point.key,
@@ -56,6 +57,7 @@ def origin(run: Run, point: Point, engine: EngineFacts) -> dict[str, str]:
 
 
 def pick_point(plan: Plan, key: str | None, path: Path) -> Point:
+    """The point named `key`, or the only point of the plan. Raises UsageError if there is no such point."""
     points = {point.key: point for point in plan.points}
     if key is None and len(points) == 1:
         return next(iter(points.values()))
@@ -65,8 +67,12 @@ def pick_point(plan: Plan, key: str | None, path: Path) -> Point:
     return points[key]
 
 
-def counts(blocks: list[Block], role: Role, prompt_set: int) -> Slots:
-    """Accept counts per slot and cycle; greedy blocks of the same prompts agree."""
+def accept_counts(blocks: list[Block], role: Role, prompt_set: int) -> Slots:
+    """Accepted draft tokens per slot and cycle, from all blocks of a role and prompt set.
+
+    Greedy decoding repeats itself, so the blocks must agree. Raises InvalidResult if they do not, and UsageError if a
+    server made them, which does not tell what each step accepted, or if there are none.
+    """
     same = [b for b in blocks if b.role == role and b.prompt_set == prompt_set]
     if any(b.served is not None for b in same):
         raise UsageError(
@@ -85,4 +91,5 @@ def counts(blocks: list[Block], role: Role, prompt_set: int) -> Slots:
 
 
 def by_slot(block: Block) -> Slots:
+    """Accepted draft tokens per slot and cycle of one block, without the steps after a slot had finished."""
     return tuple(tuple(row[slot] for row in block.accepted if row[slot] >= 0) for slot in range(len(block.tokens)))

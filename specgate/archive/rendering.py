@@ -1,4 +1,4 @@
-"""Reports of stored runs: which file each becomes, and its text."""
+"""Render reports of stored runs: the text of each, and the file that it goes to."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from collections.abc import Iterator, Sequence
 
 from specgate import plugins
 from specgate.api import Combined, Report
-from specgate.archive.stored import Stored
+from specgate.archive.stored import StoredRun
 from specgate.errors import UsageError
 
 
-def rendered(name: str, run: Stored) -> str:
+def rendered(name: str, run: StoredRun) -> str:
+    """The text of the report `name` for one run."""
     return plugins.report(name).render(run.run, run.policy)
 
 
-def files(names: Sequence[str], runs: Sequence[Stored]) -> Iterator[tuple[str, str]]:
-    """(path, text) of every report for all runs together, or else for each run, in a folder of its name.
+def files(names: Sequence[str], runs: Sequence[StoredRun]) -> Iterator[tuple[str, str]]:
+    """(path, text) of every report in `names`.
 
-    Raises UsageError, before anything is rendered, where a report is none or has no file.
+    A report that can combine runs becomes one file for all of them. Any other becomes a file per run, in a folder named
+    like the run if there are several. Raises UsageError, before anything is rendered, if there is no report of that
+    name or it is not written to a file.
     """
     chosen = [(plugin, file_of(plugin)) for plugin in (plugins.report(name) for name in dict.fromkeys(names))]
     for plugin, file in chosen:

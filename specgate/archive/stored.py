@@ -1,4 +1,4 @@
-"""A run as it was left, for the commands that show or compare stored runs. Nothing in its folder is written."""
+"""Load stored runs for the commands that show or compare them. Nothing in a run folder is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from specgate.run import early_stop
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRun:
+    """A run that was loaded from its folder `path`, and the configuration that it was made with."""
+
     path: Path
     run: Run
     config: Config
@@ -27,43 +29,43 @@ class Stored:
         return self.config.policy
 
     def blocks(self) -> list[Block]:
-        """The measured blocks that the figures of the run rest on."""
+        """The blocks behind the run's figures: those of whole measured rounds, without warm-up."""
         plan = build_plan(tuple(self.config.scenarios.values()), self.config.backend)
         found = RunFolder.open(self.path, read_only=True).blocks()
-        return [b for b in whole_rounds(early_stop.without(plan, self.run.ended_early), found) if not b.warmup]
+        return [b for b in whole_rounds(early_stop.truncated_plan(plan, self.run.ended_early), found) if not b.warmup]
 
 
-def stored(path: Path) -> Stored:
-    """The run in the folder `path`; of one that never ended, what its finished blocks amount to.
+def load_run(path: Path) -> StoredRun:
+    """Load the run in the folder `path`. For a run that never ended, figures are computed from its finished blocks.
 
-    Raises UsageError where `path` is no run folder, InvalidResult where it cannot be read or a file of it is not the
-    one that the manifest lists.
+    Raises UsageError if `path` is not a run folder. Raises InvalidResult if the run cannot be read, or if a file is not
+    the one that the manifest lists.
     """
     folder = RunFolder.open(path, read_only=True)
     if not (path / MANIFEST).is_file():
         if folder.read_run().status != "running":
             hint = "every run that has ended has one: without it, nothing vouches for the files"
             raise InvalidResult(f"{path}: {MANIFEST} is missing", hint=hint)
-        return unended(folder)
+        return load_unended(folder)
     listed = listings(path / MANIFEST)
     if changed := [d for d in manifest_differences(path) if d.file in listed]:
         hint = f"a run that was changed afterwards is not shown; specgate verify {path} names every place"
         raise InvalidResult(f"{path}: {changed[0]}", hint=hint)
-    return Stored(path, folder.read_run(), folder.read_config())
+    return StoredRun(path, folder.read_run(), folder.read_config())
 
 
-def unended(folder: RunFolder) -> Stored:
-    """A run whose process was killed, as far as its journal goes."""
+def load_unended(folder: RunFolder) -> StoredRun:
+    """Load a run whose process was killed, with the figures of the blocks that its journal holds."""
     try:
         run, _, config = recompute(folder)
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise InvalidResult(f"{folder.path}: its blocks cannot be read: {error}") from error
-    return Stored(folder.path, replace(run, failures={"run": "it never ended", **run.failures}), config)
+    return StoredRun(folder.path, replace(run, failures={"run": "it never ended", **run.failures}), config)
 
 
-def several(paths: Sequence[Path]) -> list[Stored]:
-    """Different runs. Raises UsageError where two of `paths` are one run, and whatever `stored` raises."""
-    found = [stored(path) for path in paths]
+def load_runs(paths: Sequence[Path]) -> list[StoredRun]:
+    """Load several runs. Raises UsageError if two of `paths` hold the same run, and whatever `load_run` raises."""
+    found = [load_run(path) for path in paths]
     for i, one in enumerate(found):
         for other in found[:i]:
             if one.run.id == other.run.id:

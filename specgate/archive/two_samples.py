@@ -1,4 +1,4 @@
-"""Estimates of the ratio of two figures that were not measured in turns: of two runs, or two back ends."""
+"""Estimate the ratio of two figures that were not measured in turns, such as those of two runs or two back ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Clusters = Mapping[tuple[int, int], tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its standard error and the degrees of freedom behind that."""
+    """A mean, its standard error, and the degrees of freedom of that error."""
 
     mean: float
     error: float
@@ -29,7 +29,7 @@ class Estimate:
 
 
 def of_mean(values: Sequence[float]) -> Estimate | None:
-    """None below MIN_PAIRS values."""
+    """The mean of `values` with its standard error; None if there are fewer than MIN_PAIRS values."""
     import numpy as np
 
     n = len(values)
@@ -37,7 +37,7 @@ def of_mean(values: Sequence[float]) -> Estimate | None:
 
 
 def of_pairs(pairs: Pairs) -> Estimate | None:
-    """The mean log-ratio of paired blocks, with the error of its interval; None where that has none."""
+    """The mean log-ratio of paired blocks, with the standard error of its interval; None if it has no interval."""
     from scipy.stats import t
 
     found = pairs.interval()
@@ -48,17 +48,18 @@ def of_pairs(pairs: Pairs) -> Estimate | None:
 
 
 def difference(a: Estimate, b: Estimate) -> Estimate:
-    """b − a of two independent estimates: Welch's, with the degrees of freedom of Welch and Satterthwaite."""
+    """b − a of two independent estimates, as in Welch's t-test: the degrees of freedom are Welch–Satterthwaite's."""
     va, vb = a.error**2, b.error**2
     freedom = (va + vb) ** 2 / (va**2 / a.freedom + vb**2 / b.freedom) if va + vb else a.freedom + b.freedom
     return Estimate(b.mean - a.mean, math.sqrt(va + vb), freedom)
 
 
 def log_ratio_of_ratios(a: Clusters, b: Clusters, *, paired: bool) -> Estimate | None:
-    """ln(r_b / r_a), r being Σ numerators / Σ denominators over clusters (prompts); None below MIN_PAIRS clusters.
+    """ln(r_b / r_a), where r is Σ numerators / Σ denominators over clusters (prompts).
 
-    Linearised: cluster i moves ln r by (nᵢ − r·dᵢ) / Σn. Where `paired`, clusters of one key are the same prompt, and
-    what they have in common cancels; else the variances add up.
+    The error is found by linearising: cluster i moves ln r by (nᵢ − r·dᵢ) / Σn. If `paired`, clusters with the same key
+    are the same prompt in a and b, and what they have in common cancels; otherwise the variances of a and b add up.
+    None if there are fewer than MIN_PAIRS clusters, or if all numerators of one side are 0.
     """
     if paired:
         a, b = {key: a[key] for key in a if key in b}, {key: b[key] for key in a if key in b}

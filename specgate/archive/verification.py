@@ -1,9 +1,9 @@
-"""A run folder checked against itself, offline: its manifest, then every figure, verdict and table from the samples.
+"""Check a run folder offline: its manifest first, then every figure, verdict and table, recomputed from the samples.
 
-What is recomputed: `run.json` (cells, comparisons, engines, verdicts, warnings and whatever else follows from
-`samples/`), `gates.json`, and every report. What is taken as given: the samples themselves, the environment, the
-prompts' hashes and the times of the run; the manifest and, where the ledger is at hand, its hash of the manifest vouch
-for these.
+Recomputed are `run.json` (cells, comparisons, engines, verdicts, warnings and whatever else follows from `samples/`),
+`gates.json`, and every report. Taken as given are the samples themselves, the environment, the hashes of the prompts
+and the times of the run. The manifest vouches for these, and so does the hash of the manifest that the ledger holds, if
+the ledger lies beside the run.
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ from specgate.run.recompute import ending, judge, judgement, speculation_blocks,
 
 MANIFEST: Final = "MANIFEST.sha256"
 UNLISTED: Final = {MANIFEST, ".lock"}
+"""Files of a run folder that the manifest does not list."""
 _DRAWING = re.compile(r"<svg.*?</svg>", re.DOTALL)
-"""What another version of the plotting library draws otherwise; its figures stand in the tables too."""
+"""Pictures are not compared: another version of the plotting library draws them differently, and their figures are in
+the tables too.
+"""
 _DECIMAL = re.compile(r"(-?\d+\.\d+(?:e[+-]?\d+)?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`place` in `file` is not what it should be."""
+    """One place in a file that is not what it should be. An empty `place` stands for the whole file."""
 
     file: str
     place: str
     why: str
     absent: bool = False
-    """Nothing is stored there, or null."""
+    """Whether the file stores nothing there, or null."""
 
     def __str__(self) -> str:
         return f"{self.file}: {self.place}: {self.why}" if self.place else f"{self.file}: {self.why}"
@@ -53,7 +56,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """`run` as it was recomputed; None where the folder does not hold enough of it."""
+    """What checking a run folder found.
+
+    `run`: the run as it was recomputed, or None if it could not be. `files`: how many files the manifest lists.
+    `notes`: what is no contradiction, but worth knowing.
+    """
 
     run: Run | None
     files: int
@@ -62,7 +69,7 @@ class Verification:
 
 
 def verify(path: Path) -> Verification:
-    """Check the run folder `path`; nothing in it is written. Raises UsageError where it is not a run folder."""
+    """Check the run folder `path`. Nothing in it is written. Raises UsageError if it is not a run folder."""
     folder = RunFolder.open(path, read_only=True)
     differences = list(manifest_differences(path))
     notes: list[str] = []
@@ -80,11 +87,11 @@ def verify(path: Path) -> Verification:
             differences += reports
         else:
             notes.append("the run was made by another source tree: check that one out if figures differ")
-            # How a report is worded and laid out is its version's; its figures are those of run.json.
+            # Another version may word and lay out a report differently. Its figures are checked in run.json.
             notes += [f"{d.file} is not as this source tree would write it (from {d.place} on)" for d in reports]
         differences += ledger_differences(path, run, config)
     except (SpecgateError, ValueError, LookupError, TypeError, ArithmeticError) as error:
-        # Samples of the right form that break the arithmetic were not measured so.
+        # Samples that have the right form but break the arithmetic cannot have been measured.
         differences.append(Difference(path.name, "", f"cannot be recomputed: {error}"))
     return Verification(run, files, tuple(differences), tuple(notes))
 
@@ -93,6 +100,7 @@ def verify(path: Path) -> Verification:
 
 
 def manifest_differences(path: Path) -> Iterator[Difference]:
+    """Files that are missing, changed, or not listed, by the manifest of the run folder."""
     file = path / MANIFEST
     if not file.is_file():
         yield Difference(MANIFEST, "", "is missing: the run never ended (continue it with --resume), or it was removed")
@@ -115,7 +123,7 @@ def listings(file: Path) -> dict[str, str]:
 
 
 def ledger_differences(path: Path, run: Run, config: Config) -> Iterator[Difference]:
-    """Where the ledger beside the run knows it: does it know it as it is?"""
+    """Where the run's entry in the ledger beside it contradicts the run. Nothing if the ledger has no such entry."""
     try:
         entry = last_entry(path, run)
     except InvalidResult as error:
@@ -128,13 +136,14 @@ def ledger_differences(path: Path, run: Run, config: Config) -> Iterator[Differe
     if found != entry.manifest_sha256:
         yield Difference(where, "manifest_sha256", f"{entry.manifest_sha256}; {MANIFEST} has {found}")
     if "run" in run.failures:
-        return  # stopped: the ledger has what stopped it
+        return  # the run was stopped, and the ledger has the exit code of what stopped it
     _, code = ending(run, None)
     if entry.exit_code != code:
         yield Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(code)}")
 
 
 def last_entry(path: Path, run: Run) -> Entry | None:
+    """The last entry of the run in the ledger beside its folder, or None."""
     entries = Ledger(path.absolute().parent).read().entries
     return next((e for e in reversed(entries) if e.run == run.id), None)
 
@@ -143,16 +152,20 @@ def last_entry(path: Path, run: Run) -> Entry | None:
 
 
 def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
+    """The run with figures and verdicts computed anew from its samples, its plan without rounds that were not run
+    because a point stopped early, and its configuration.
+    """
     config = folder.read_config()
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     stored = replace(folder.read_run(), scenarios=config.scenarios, pair=config.pair, kind=config.kind)
     run = judge(with_figures(stored, plan, config.policy, folder.journal()), config.policy)
-    if stored.files:  # a run that was never written to its end, or by an older version, has none
+    if stored.files:  # a run that never ended, or that an older version wrote, has none
         run = replace(run, files=folder.evidence_hashes())
-    return run, early_stop.without(plan, run.ended_early), config
+    return run, early_stop.truncated_plan(plan, run.ended_early), config
 
 
 def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) -> Iterator[Difference]:
+    """Where run.json, gates.json and env.json are not what was recomputed."""
     stored = stored_json(folder.path / "run.json")
     version, later = later_fields(stored)
     again = {
@@ -169,14 +182,17 @@ def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) 
     if run.status == "complete" and (wanting := [c.cell.key for c in run.cells if c.status != "ok"]):
         yield Difference("run.json", "status", f"complete; recomputed: {', '.join(wanting)} is not")
     gates = stored_json(folder.path / "gates.json")
-    # Why a run was stopped is no matter of its samples.
+    # What stopped a run does not follow from its samples, so the stored exit code is taken.
     end = ending(run, None) if "run" not in run.failures else ("not reached", stated_code(gates))
     yield from differences_of("gates.json", gates, judgement(run, config.policy, end))
     yield from differences_of("env.json", stored_json(folder.path / "env.json"), run.environment)
 
 
 def later_fields(stored: object) -> tuple[str, list[str]]:
-    """The version that a run.json of these contents should state, and the places that versions after it added."""
+    """The schema version that the stored run.json states, and patterns of the places that later versions added.
+
+    If it states no known version, the current one is returned.
+    """
     version = stored.get("schema_version") if isinstance(stored, dict) else None
     known = ["1.0.0", *LATER_FIELDS]
     if version not in known:
@@ -186,12 +202,14 @@ def later_fields(stored: object) -> tuple[str, list[str]]:
 
 
 def stated_code(gates: object) -> ExitCode:
+    """The exit code that gates.json states for a run that was stopped; INTERNAL if that is not a code of such a run."""
     code = gates.get("exit_code") if isinstance(gates, dict) else None
     stopping = {ExitCode(c) for c in ExitCode if c not in (ExitCode.PASS, ExitCode.FAIL, ExitCode.INCONCLUSIVE)}
     return ExitCode(code) if code in stopping else ExitCode.INTERNAL
 
 
 def report_differences(path: Path, run: Run, config: Config) -> Iterator[Difference]:
+    """The first line of every stored report that differs when the report is rendered again."""
     for name in plugins.registered("specgate.reports"):
         report = plugins.report(name)
         if report.filename is None or not (path / report.filename).is_file():
@@ -212,7 +230,7 @@ def line_differences(file: str, stored: str, again: str) -> Iterator[Difference]
 
 
 def same_line(was: str, now: str) -> bool:
-    """Whether two lines of a report say the same, decimal fractions compared as such."""
+    """Whether two lines of a report agree. Decimal fractions are compared as numbers; see `same_figure`."""
     if was == now:
         return True
     old, new = _DECIMAL.split(was), _DECIMAL.split(now)
@@ -222,7 +240,7 @@ def same_line(was: str, now: str) -> bool:
 
 
 def same_figure(was: float, now: float) -> bool:
-    """Another machine's linear algebra adds in another order: its last digits are no contradiction."""
+    """Whether two figures agree but for rounding: on another machine, linear algebra may add in another order."""
     return math.isclose(was, now, rel_tol=1e-9, abs_tol=1e-12)
 
 
@@ -234,7 +252,7 @@ def stored_json(file: Path) -> object:
 
 
 def differences_of(file: str, stored: object, again: Mapping[str, Any]) -> Iterator[Difference]:
-    """Every place where the stored JSON is not the recomputed one, as that would be stored."""
+    """Every place where the stored JSON differs from `again`, after that has been converted as it is for storing."""
     text = without_home(json.dumps(again, allow_nan=False, ensure_ascii=False))
     yield from _differing(file, "", stored, json.loads(text))
 

@@ -1,4 +1,4 @@
-"""`specgate agree`: do other engines write the reference's texts, and accept its drafts?"""
+"""`specgate agree`: do other engines write the same texts as a reference engine, and accept as many drafts?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specgate.commands.compare import RUN, rendered
 from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
 
 
-@click.command(short_help="Do other engines draft as the reference does?")
+@click.command(short_help="Compare other engines' texts and acceptance with a reference.")
 @click.argument("reference", type=RUN)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option(
@@ -22,19 +22,19 @@ from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_f
     default=3.0,
     show_default=True,
     metavar="PERCENT",
-    help="How far acceptance may be off, either way.",
+    help="How far acceptance may lie from the reference's, either way.",
 )
 @click.option(
     "--near-tie",
     type=click.FloatRange(0),
     metavar="LOGITS",
-    help="Top-2 gap below which texts may part (default: by the reference's policy).",
+    help="Gap of the two largest logits below which texts may differ (default: the reference's policy).",
 )
-@click.option("--offline", is_flag=True, help="Ask no engine how near a tie was.")
-@click.option("--html", is_flag=True, help="agreement.html.")
-@click.option("--md", is_flag=True, help="agreement.md.")
-@click.option("--csv", is_flag=True, help="agreement.csv, a row per figure.")
-@click.option("--json", "as_json", is_flag=True, help="agreement.json, with every divergence.")
+@click.option("--offline", is_flag=True, help="Load no engine to find near ties.")
+@click.option("--html", is_flag=True, help="Write agreement.html.")
+@click.option("--md", is_flag=True, help="Write agreement.md.")
+@click.option("--csv", is_flag=True, help="Write agreement.csv, a row per figure.")
+@click.option("--json", "as_json", is_flag=True, help="Write agreement.json, with every divergence.")
 @OUT_OPTION
 @PLAIN_OPTION
 def agree(
@@ -50,22 +50,25 @@ def agree(
     out: Path,
     plain: bool,
 ) -> None:
-    """Hold full runs RUN... of other engines against the run REFERENCE: texts token by token, acceptance by position.
+    """Compare full runs RUN... of other engines with the full run REFERENCE.
 
-    Where texts part, the reference's engine is loaded again and asked how near a tie that was. Acceptance is compared
-    on the prompts whose texts are the same. Exit code 0 where all figures are proven to be within the margin, 1 where
-    one is proven to be outside or a text differs without a near tie, 3 where the prompts cannot tell.
+    Texts are compared token by token. Where they differ, the reference's engine is loaded again and asked whether its
+    two largest logits were a near tie. Acceptance is compared by draft position, on the prompts whose texts are the
+    same.
+
+    Exit code 0 if all figures are proven to be within the margin, 1 if one is proven to be outside or a text differs
+    without a near tie, 3 if there are too few prompts to tell.
     """
     from specgate import plugins
     from specgate.analysis.verdict import overall_of_agreement
     from specgate.archive.agreeing import agreement_of
     from specgate.archive.near_ties import with_margins
-    from specgate.archive.stored import several
+    from specgate.archive.stored import load_runs
     from specgate.core.agreement import Agreement
     from specgate.files.plain import to_plain
     from specgate.planning.policy import near_tie_margin
 
-    first, *others = several((reference, *runs))
+    first, *others = load_runs((reference, *runs))
     agreement = agreement_of([first, *others], margin)
     if not offline:
         tie = near_tie_margin(first.policy) if near_tie is None else near_tie

@@ -1,4 +1,4 @@
-"""`specgate backends`: the engines that can be measured, and whether they keep what they promise."""
+"""`specgate backends`: list the engines that can be measured, and check that they keep the protocol."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def backends(context: click.Context) -> None:
         show()
 
 
-@backends.command("list", short_help="The same; --validate looks at each.")
+@backends.command("list", short_help="List the engines; --validate checks each.")
 @click.option(
-    "--validate", is_flag=True, help="Load each one and hold it against the protocol; exit 2 for a broken one."
+    "--validate", is_flag=True, help="Load each back end and check that it keeps the protocol; exit 2 if one does not."
 )
 def list_backends(validate: bool) -> None:
     """List the engines that can be measured, and whether they run here."""

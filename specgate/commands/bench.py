@@ -1,4 +1,4 @@
-"""`specgate bench`: how fast are the parts of an engine, each on its own?"""
+"""`specgate bench`: time the parts of an engine, each on its own."""
 
 from __future__ import annotations
 
@@ -9,25 +9,34 @@ import click
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 
 
-@click.group(short_help="How fast are an engine's parts, each on its own?")
+@click.group(short_help="Time the parts of an engine, each on its own.")
 def bench() -> None:
     """Time the parts of an engine, each on its own."""
 
 
 @bench.command(short_help="Time every kernel of a step.")
-@click.option("--pair", "name", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR")
-@click.option("--context", default=32768, show_default=True, type=click.IntRange(64), help="Cached positions per slot.")
-@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Slots.")
 @click.option(
-    "--spec", multiple=True, default=(3,), show_default=True, type=click.IntRange(0), help="Drafts; 0: the baseline."
+    "--pair", "name", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR", help="Pair."
 )
-@click.option("--backend", default="cupy", show_default=True)
-@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there too.")
+@click.option(
+    "--context", default=32768, show_default=True, type=click.IntRange(64), help="Cached positions per sequence."
+)
+@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Sequences.")
+@click.option(
+    "--spec",
+    multiple=True,
+    default=(3,),
+    show_default=True,
+    type=click.IntRange(0),
+    help="Draft tokens per cycle; 0: the baseline.",
+)
+@click.option("--backend", default="cupy", show_default=True, metavar="NAME", help="Engine.")
+@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the figures to FILE.")
 def kernels(name: str, context: int, batch: int, spec: tuple[int, ...], backend: str, file: Path | None) -> None:
-    """Time every kernel of a step alone, beside the bytes that it must move and a library's kernel.
+    """Time every kernel of a step on its own, and compare it with the bytes it must move and with a library's kernel.
 
-    Weights are random at the pair's sizes, so that nothing is loaded. Exit code 6 where a kernel's result is not the
-    oracle's.
+    The weights are random, of the pair's sizes, so that nothing has to be loaded. Exit code 6 if a kernel's result is
+    not the oracle's.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""`specgate calibrate`: what can this machine tell apart?"""
+"""`specgate calibrate`: measure how small a difference this machine can tell."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import click
 from specgate.commands.run import key_value
 
 
-@click.command(short_help="Measure this machine's noise: what can it tell apart?")
+@click.command(short_help="Measure the noise: how small a difference can be told here?")
 @click.option("--backend", metavar="NAME", help="Engine to measure (default: the best one usable here).")
 @click.option("--scenario", "scenarios", multiple=True, required=True, metavar="FILE|NAME", help="Micro scenario.")
 @click.option("--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder of `pairs plant`.")
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
 @click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
-@click.option("--measurement-runs", type=click.IntRange(1), metavar="N", help="Rounds per prompt set (overrides).")
+@click.option(
+    "--measurement-runs", type=click.IntRange(1), metavar="N", help="Rounds per prompt set (overrides the scenario)."
+)
 @click.option(
     "--margin-pct",
     type=click.FloatRange(0, min_open=True),
@@ -27,15 +29,19 @@ from specgate.commands.run import key_value
     help="Difference that an A/A run must exclude.",
 )
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option; may be repeated.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Parent of runs.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Parent of run folders."
+)
 @click.option("--plain", is_flag=True, help="Plain lines instead of tables and progress bars.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def calibrate(**options: Any) -> None:
-    """Run a scenario with the same role in both places of every pair (A/A), and write the noise passport.
+    """Measure this machine's noise with an A/A run, and write the noise passport.
 
-    The passport, noise/<device>.json beside the folder of runs, holds what this machine can tell apart; policies with
-    margins below that are refused from then on. Ends with 4 where the A/A run does not exclude a difference of
-    --margin-pct: this machine is too noisy to judge.
+    In an A/A run, both blocks of a pair have the same role, so that every difference is noise. The passport
+    (noise/<device>.json beside the folder of runs) holds the smallest difference that this machine can tell. From then
+    on, policies with smaller margins are refused.
+
+    Exit code 4 if the A/A run does not exclude a difference of --margin-pct: this machine is then too noisy to judge.
     """
     from specgate.planning.request import Request
     from specgate.run import calibration

@@ -21,18 +21,24 @@ _STYLES = {"ok": "green", "warn": "yellow", "reject": "bold red"}
 
 
 @click.command(short_help="Is this machine fit to measure on?")
-@click.option("--policy", "name", metavar="FILE|NAME", help="Whose demands (default: cpu or seed, by machine).")
-@click.option("--bandwidth", is_flag=True, help="Measure the memory's read bandwidth too, and store it for later runs.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Parent of runs.")
+@click.option(
+    "--policy", "name", metavar="FILE|NAME", help="Policy whose limits must be met (default: cpu or seed, by machine)."
+)
+@click.option(
+    "--bandwidth", is_flag=True, help="Also measure the read bandwidth of the memory, and store it for later runs."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Parent of run folders."
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
 def doctor(name: str | None, bandwidth: bool, out: Path, as_json: bool) -> None:
-    """Look at the GPU that would be measured and at the host; change nothing.
+    """Check whether this machine is fit to measure on: its GPU and its host. Nothing is changed.
 
-    With --bandwidth, read the memory of the GPU (of the host where there is none) for some seconds, and write
-    noise/<device>-bandwidth.json beside the folder of runs. Runs that begin later say how near their cycles come to
+    With --bandwidth, also read the memory of the GPU (of the host, if there is no GPU) for some seconds, and write the
+    bandwidth to noise/<device>-bandwidth.json beside the folder of runs. Later runs say how near their cycles come to
     it.
 
-    Exit code 4 where the policy would reject this machine, else 0.
+    Exit code 4 if the policy would reject this machine, else 0.
     """
     from specgate import plugins
     from specgate.machine import inventory

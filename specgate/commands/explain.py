@@ -1,4 +1,4 @@
-"""`specgate explain RUN`: where the time goes, and what the gates would take."""
+"""`specgate explain RUN`: where the time of a cycle goes, and what it would take to pass the speed gates."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ if TYPE_CHECKING:
     from specgate.core import Policy, Run
 
 
-@click.command(short_help="Where a run's time goes, and what its gates would take.")
+@click.command(short_help="Show where a run's time goes, and what its gates would take.")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--policy", "name", metavar="FILE|NAME", help="Whose speed gates (default: the run's own policy).")
+@click.option("--policy", "name", metavar="FILE|NAME", help="Policy with the speed gates (default: the run's own).")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 def explain(run: Path, name: str | None, as_json: bool) -> None:
-    """Split the cycles of the run folder RUN into draft, verify, accept, commit and host gap, beside the bytes that
-    each must move and the time that takes here; its speed-ups into acceptance and cost; and say how high they could be.
+    """Explain the speed-ups of the run folder RUN.
 
-    Recomputed from the run's samples; nothing is measured and nothing is written.
+    Each cycle is split into draft, verify, accept, commit and host gap, each shown with the bytes that it must move and
+    the least time that this takes here. Each speed-up is split into acceptance and cost, with the highest value that it
+    could reach.
+
+    Everything is recomputed from the run's samples. Nothing is measured and nothing is written.
     """
     from specgate import plugins
     from specgate.analysis.speedup_limits import with_ceilings

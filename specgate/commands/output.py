@@ -1,4 +1,4 @@
-"""What the commands that render stored runs have in common: options, and where their files go."""
+"""What the commands that render stored runs share: their options, and writing their files."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ OUT_OPTION = click.option(
     default=Path("report"),
     show_default=True,
     metavar="FOLDER",
-    help="Where files go.",
+    help="Folder for the files.",
 )
 PLAIN_OPTION = click.option("--plain", is_flag=True, help="Plain lines instead of tables.")
 
 
 def is_plain(plain: bool) -> bool:
-    """Plain where it is asked for, and where nobody looks at a terminal."""
+    """Whether to print plain lines: if they are asked for, or if the output is not a terminal."""
     return plain or not (sys.stdout and sys.stdout.isatty())
 
 
 def write_files(out: Path, files: Iterable[tuple[str, str]]) -> None:
-    """Write (name, text) below `out`, and say so. Raises UsageError where `out` lies in a run folder."""
+    """Write every (name, text) below `out`, and print where. Raises UsageError if `out` lies in a run folder."""
     from specgate.files.writing import write_text
 
     for name, text in files:
@@ -39,6 +39,7 @@ def write_files(out: Path, files: Iterable[tuple[str, str]]) -> None:
 
 
 def run_above(folder: Path) -> Path | None:
+    """The run folder that `folder` is or lies in, or None."""
     return next(
         (f for f in (folder.absolute(), *folder.absolute().parents) if (f / "config.resolved.yaml").exists()), None
     )

@@ -1,4 +1,4 @@
-"""`specgate report`: the reports of stored runs, rendered anew."""
+"""`specgate report`: render the reports of stored runs again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
 
 if TYPE_CHECKING:
-    from specgate.archive.stored import Stored
+    from specgate.archive.stored import StoredRun
 
 FORMATS = {
     "html": ("html",),
@@ -21,16 +21,16 @@ FORMATS = {
 }
 
 
-@click.command(short_help="Render reports of stored runs: HTML, CSV, Markdown, JUnit, annotations.")
+@click.command(short_help="Render reports of stored runs: HTML, CSV, Markdown, JUnit.")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option("--html", is_flag=True, help="report.html of each run.")
-@click.option("--csv", is_flag=True, help="metrics.csv and summary.csv, one of each for all runs.")
-@click.option("--md", is_flag=True, help="summary.md of each run, in at most 60 lines.")
-@click.option("--junit", is_flag=True, help="junit.xml for all runs, a suite per run.")
-@click.option("--report", "others", multiple=True, metavar="NAME", help="A plug-in's report; may be repeated.")
+@click.option("--html", is_flag=True, help="Write report.html of each run.")
+@click.option("--csv", is_flag=True, help="Write metrics.csv and summary.csv, one of each for all runs.")
+@click.option("--md", is_flag=True, help="Write summary.md of each run, at most 60 lines.")
+@click.option("--junit", is_flag=True, help="Write junit.xml for all runs, a suite per run.")
 @click.option(
-    "--github", is_flag=True, help="Annotations on the standard output; the summary goes to $GITHUB_STEP_SUMMARY."
+    "--report", "others", multiple=True, metavar="NAME", help="Write the report of a plug-in; may be repeated."
 )
+@click.option("--github", is_flag=True, help="Print GitHub annotations, and add the summary to $GITHUB_STEP_SUMMARY.")
 @OUT_OPTION
 @PLAIN_OPTION
 def report(
@@ -44,15 +44,16 @@ def report(
     out: Path,
     plain: bool,
 ) -> None:
-    """Render the reports of the run folders RUN... anew, from what they have stored.
+    """Render the reports of the run folders RUN... again, from what is stored in them.
 
-    Nothing is measured or judged again, and no run folder is written to. Without a format, the verdict is printed. A
-    run whose files were changed is refused (exit code 6); else the exit code is 0, whatever the verdict.
+    Nothing is measured or judged again, and no run folder is written to. Without a format, the verdict is printed.
+
+    Exit code 6 if a file of a run was changed, else 0, whatever the verdict.
     """
     from specgate.archive.rendering import files, rendered
-    from specgate.archive.stored import several
+    from specgate.archive.stored import load_runs
 
-    found = several(runs)
+    found = load_runs(runs)
     chosen = [
         name
         for option, wanted in zip(FORMATS, (html, csv, md, junit), strict=True)
@@ -68,8 +69,8 @@ def report(
     write_files(out, files(names, found))
 
 
-def annotate(runs: list[Stored]) -> None:
-    """Annotations on the standard output; the summaries where GitHub wants them, if it says where."""
+def annotate(runs: list[StoredRun]) -> None:
+    """Print annotations on the standard output. Append the summaries to $GITHUB_STEP_SUMMARY, if that is set."""
     from specgate.archive.rendering import rendered
     from specgate.files.writing import disk
 

@@ -1,4 +1,4 @@
-"""`specgate micro` and `specgate full`: from options to a run folder, a verdict and an exit code."""
+"""`specgate micro` and `specgate full`: measure an engine and judge it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,25 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="Scenario to run; may be repeated."
     ),
-    click.option("--only", metavar="GLOB", help="Of those, only scenarios whose name matches."),
+    click.option("--only", metavar="GLOB", help="Only scenarios whose name matches."),
     click.option("--policy", metavar="FILE|NAME", help="Gates and their numbers (default: cpu or seed, by machine)."),
     click.option("--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder of `pairs plant`."),
     click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder)."),
     click.option(
         "--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder)."
     ),
-    click.option("--warmup-runs", type=click.IntRange(0), metavar="N", help="Warm-up rounds (overrides scenarios)."),
-    click.option("--measurement-runs", type=click.IntRange(1), metavar="N", help="Rounds per prompt set (overrides)."),
-    click.option("--perf-mode/--no-perf-mode", default=None, help="Override the scenarios' perf_mode."),
+    click.option("--warmup-runs", type=click.IntRange(0), metavar="N", help="Warm-up rounds (overrides the scenario)."),
+    click.option(
+        "--measurement-runs",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Rounds per prompt set (overrides the scenario).",
+    ),
+    click.option(
+        "--perf-mode/--no-perf-mode",
+        default=None,
+        help="Check the PERF_MODE invariants or not (overrides the scenario).",
+    ),
     click.option(
         "--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option; may be repeated."
     ),
@@ -47,21 +56,25 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(short_help="Measure a fixed number of engine steps per block.")
 @_run_options
 def micro(**options: Any) -> None:
-    """Measure a fixed number of engine steps per block: the gates that must be green first.
+    """Measure a fixed number of engine steps per block, and judge them.
 
-    Without --scenario, all micro scenarios meant for this machine run.
+    These are the gates that must be green before `specgate full` may run. Without --scenario, all micro scenarios meant
+    for this machine run.
     """
     _measure("micro", options)
 
 
 @click.command(short_help="Measure whole requests, once the micro gates are green.")
 @_run_options
-@click.option("--override-order", metavar="REASON", help="Begin although the micro gates are not green; is recorded.")
+@click.option(
+    "--override-order", metavar="REASON", help="Begin although the micro gates are not green; REASON is recorded."
+)
 def full(**options: Any) -> None:
-    """Measure whole requests, prefill included.
+    """Measure whole requests, prefill included, and judge them.
 
-    Refused (exit 5) until the policy's micro gates have been green three times in a row; `specgate status` says what
-    is missing. --override-order begins nevertheless: the ledger and the first line of every report give the REASON.
+    The run is refused (exit 5) until the policy's micro gates have been green three times in a row; `specgate status`
+    says what is missing. With --override-order it begins nevertheless, and the ledger and the first line of every
+    report state the REASON.
     """
     reason = options["override_order"]
     if reason is not None and not reason.strip():
@@ -80,6 +93,7 @@ def _measure(kind: Literal["micro", "full"], options: dict[str, Any]) -> None:
 
 
 def key_value(text: str) -> tuple[str, str]:
+    """`KEY=VALUE` → (KEY, VALUE). Raises UsageError for anything else."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"--option {text!r}", hint="write it as KEY=VALUE")

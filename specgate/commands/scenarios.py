@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @click.group()
 def scenarios() -> None:
-    """List, show, check scenarios."""
+    """List, show and check scenarios."""
 
 
 @scenarios.command("list")
-@click.option("--plain", is_flag=True, help="One line per scenario, fields split by tabs.")
+@click.option("--plain", is_flag=True, help="One line per scenario, fields separated by tabs.")
 def list_scenarios(plain: bool) -> None:
-    """The scenarios that come with specgate."""
+    """List the scenarios that come with specgate."""
     from specgate.planning.scenario import shipped
 
     if plain or not sys.stdout.isatty():
@@ -41,10 +41,10 @@ def list_scenarios(plain: bool) -> None:
     click.echo("* runs only when named")
 
 
-@scenarios.command(short_help="Print one, with what it extends filled in.")
+@scenarios.command(short_help="Print one scenario, with what it extends filled in.")
 @click.argument("name")
 def show(name: str) -> None:
-    """Print scenario NAME (or a file) with everything it extends filled in."""
+    """Print the scenario NAME, which may be a file, with everything that it extends filled in."""
     from specgate.planning.scenario import dump, find
 
     click.echo(dump(find(name)), nl=False)
@@ -53,7 +53,7 @@ def show(name: str) -> None:
 @scenarios.command(short_help="Check scenario files.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def validate(files: tuple[str, ...]) -> None:
-    """Check scenario files and report every problem of each; exit code 2 where there is one."""
+    """Check scenario files and report every problem of each. Exit code 2 if there is any."""
     from specgate.planning.scenario import load_scenario
 
     problems = []
@@ -67,13 +67,13 @@ def validate(files: tuple[str, ...]) -> None:
         raise UsageError("\n".join(problems))
 
 
-@click.command(short_help="Dry run: what would be measured, and how long.")
+@click.command(short_help="Show what a run would measure, and how long it would take.")
 @click.option("--backend", metavar="NAME", help="Engine that would run (default: the best one usable here).")
 @click.option("--scenario", "names", multiple=True, metavar="FILE|NAME", help="Scenario to plan; may be repeated.")
-@click.option("--only", metavar="GLOB", help="Of those, only scenarios whose name matches.")
-@click.option("--kind", type=click.Choice(("micro", "full")), help="Which command's scenarios (default: micro).")
+@click.option("--only", metavar="GLOB", help="Only scenarios whose name matches.")
+@click.option("--kind", type=click.Choice(("micro", "full")), help="Scenarios of which command (default: micro).")
 @click.option("--machine", type=click.Choice(("cpu", "gpu")), help="Plan for this machine (default: this one).")
-@click.option("--plain", is_flag=True, help="One line per point, fields split by tabs.")
+@click.option("--plain", is_flag=True, help="One line per point, fields separated by tabs.")
 def plan(
     backend: str | None,
     names: tuple[str, ...],
@@ -82,7 +82,10 @@ def plan(
     machine: Literal["cpu", "gpu"] | None,
     plain: bool,
 ) -> None:
-    """Dry run: the points, rounds and pairs of blocks that a run would measure, and about how many minutes."""
+    """Show what a run would measure (points, rounds and pairs of blocks), and about how many minutes it would take.
+
+    Nothing is measured.
+    """
     from specgate import plugins
     from specgate.machine.inventory import has_cuda_gpu
     from specgate.planning.plan import COST, build_plan, estimate_seconds
@@ -118,7 +121,7 @@ def show_plan(plan: Plan, seconds: dict[Point, float], size: str, *, plain: bool
 
 
 def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:
-    """Warm-up rounds are shown after a plus sign; pairs count measured rounds × spec roles."""
+    """One row of the table. Warm-up rounds are shown after a plus sign; pairs are measured rounds × spec roles."""
     scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
     measured = sum(not r.warmup for r in rounds)
     return (
@@ -133,6 +136,7 @@ def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:
 
 
 def axes(scenario: Scenario) -> str:
+    """The grid of a scenario in words: contexts, batches and draft lengths."""
     grid = scenario.grid
     contexts, batches = ("/".join(map(str, axis)) for axis in (grid.context, grid.batch))
     return f"context {contexts}, batch {batches}, {spec_range(grid.spec)}"

@@ -1,4 +1,4 @@
-"""`specgate selftest`: faults that the judge must see."""
+"""`specgate selftest`: inject faults that the gates must see."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 import click
 
 
-@click.command(short_help="Inject known faults, and see whether the gates see them.")
+@click.command(short_help="Inject known faults, and check that the gates see them.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the runs in this folder.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("runs"),
-    help="The folder of runs whose pages shall say when this was last green.",
+    help="Folder of runs whose reports say when the self-test was last green.",
     show_default=True,
 )
 @click.pass_context
 def selftest(context: click.Context, keep: Path | None, out: Path) -> None:
-    """Inject each known fault into a scripted engine; exactly the matching gate must object, and none to a clean one.
+    """Inject each known fault into a scripted engine, and check that exactly the matching gate objects.
 
-    Needs no GPU. Ends with 0 where every fault was seen, else with 1.
+    No gate may object to an engine without a fault. No GPU is needed. Exit code 0 if every fault was seen, else 1.
     """
     import tempfile
 

@@ -1,4 +1,4 @@
-"""`specgate status`: how far the micro gates are, what is missing, and what the ledger holds."""
+"""`specgate status`: how often the micro gates have been green, what is missing, and what the ledger holds."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 LAST = 10
 
 
-@click.command(short_help="How far the micro gates are, and what is missing before `full`.")
-@click.option("--backend", metavar="NAME", help="As for `full`.")
-@click.option("--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="As for `full`.")
-@click.option("--only", metavar="GLOB", help="As for `full`.")
-@click.option("--policy", metavar="FILE|NAME", help="As for `full`.")
-@click.option("--pair", metavar="NAME|DIR", help="As for `full`.")
-@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="As for `full`.")
-@click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="As for `full`.")
-@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="As for `full`.")
+@click.command(short_help="Say whether `full` may begin, and which micro runs are missing.")
+@click.option("--backend", metavar="NAME", help="As for `specgate full`.")
+@click.option("--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="As for `specgate full`.")
+@click.option("--only", metavar="GLOB", help="As for `specgate full`.")
+@click.option("--policy", metavar="FILE|NAME", help="As for `specgate full`.")
+@click.option("--pair", metavar="NAME|DIR", help="As for `specgate full`.")
+@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="As for `specgate full`.")
+@click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="As for `specgate full`.")
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="As for `specgate full`.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Where the ledger is."
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Folder with the ledger."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(as_json: bool, **options: Any) -> None:
-    """Say whether `specgate full` with the same options could begin now.
+    """Say whether `specgate full` with the same options could begin now, and which micro runs are missing.
 
-    Nothing is loaded: weights are taken to be those of the last micro run, and are checked when `full` has loaded them.
-    Exit code 0, or 6 where the ledger was changed.
+    Nothing is loaded. The weights are assumed to be those of the last micro run; `specgate full` checks them once it
+    has loaded them. Exit code 6 if the ledger was changed, else 0.
     """
     from specgate.planning.request import Request
     from specgate.promotion.status import promotion_status
@@ -71,7 +71,7 @@ def plain(found: PromotionStatus) -> dict[str, object]:
 
 
 def lines(found: PromotionStatus) -> list[str]:
-    from specgate.promotion.admission import described, missing
+    from specgate.promotion.admission import subject_in_words, what_is_missing
 
     streak, history = found.streak, found.history
     said = [f"ledger {found.ledger.file}: {len(history.entries)} entries, chain intact"]
@@ -79,12 +79,12 @@ def lines(found: PromotionStatus) -> list[str]:
         said.append("  a torn line at its end: a writer was killed; the next one will set it aside")
     if history.set_aside:
         said.append(f"  {history.set_aside} torn lines set aside in ledger.torn.jsonl")
-    said.append(f"micro gates {', '.join(found.promotion.gates)} ({described(found.claim)})")
+    said.append(f"micro gates {', '.join(found.promotion.gates)} ({subject_in_words(found.claim)})")
     said += [f"  {e.time} {e.state.value:12} {e.run}: {effect}" for e, effect in streak.steps[-LAST:]]
     said.append(f"streak {streak.length} of {found.promotion.needed}")
     if streak.complete and streak.expires:
         until = streak.expires.isoformat(timespec="minutes")
         said.append(f"full may begin until {until}, if source, weights and machine stay as they are")
-    said += [f"  {line}" for line in missing(found.claim, found.promotion, streak)]
+    said += [f"  {line}" for line in what_is_missing(found.claim, found.promotion, streak)]
     said += [f"overridden: {e.time} {e.run}: {e.override}" for e in history.entries if e.override]
     return said

@@ -1,4 +1,4 @@
-"""`specgate tape`: record the accept counts of a run."""
+"""`specgate tape`: record how many drafts each cycle of a run accepted."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 @click.command(short_help="Record a run's accept counts, to replay them elsewhere.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--point", metavar="KEY", help="Which point, where the run has several.")
+@click.option("--point", metavar="KEY", help="Point to record, if the run has several.")
 def tape(run: Path, file: Path, point: str | None) -> None:
-    """Write the accept counts of the run folder RUN to FILE.
+    """Write the accept counts of the run folder RUN to FILE: how many draft tokens each cycle accepted.
 
-    `--option tape=FILE` replays them in another run: drafts and verify passes cost what they cost, but cycles
-    accept what the tape says. The tokens are then wrong, so such a run is labelled `acceptance: forced` and
-    satisfies no gate on acceptance or tokens; only its speed means something.
+    `--option tape=FILE` replays them in another run. Its draft and verify passes take the time they take, but each
+    cycle accepts what the tape says. The tokens are then wrong, so such a run is labelled `acceptance: forced` and
+    satisfies no gate on acceptance or tokens. Only its speed has a meaning.
     """
     from specgate.archive.recording import tape_of
     from specgate.core.acceptance import AcceptanceRecord

@@ -1,4 +1,4 @@
-"""`specgate verify RUN`: does a run follow from its samples? `specgate check FILE`: a policy on a result file."""
+"""`specgate verify RUN`: check that a run follows from its samples. `specgate check FILE`: judge a result file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from specgate.errors import ExitCode
 def verify(run: Path) -> None:
     """Recompute every figure, verdict and table of the run folder RUN from its samples, and check its manifest.
 
-    Nothing is measured and nothing is written. Exit code 0 where everything agrees, else 6, with file and place of
-    every difference.
+    Nothing is measured and nothing is written. Exit code 0 if everything agrees, else 6; the file and the place of
+    every difference are printed.
     """
     from specgate.archive.verification import verify as verified
     from specgate.run.recompute import ending
@@ -40,22 +40,22 @@ def verify(run: Path) -> None:
         click.echo(f"verdict {verdict} (exit {int(code)})")
 
 
-@click.command(short_help="Apply a policy to a result from elsewhere.")
+@click.command(short_help="Judge a result file by a policy.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--policy", metavar="FILE|NAME", required=True, help="Gates and their numbers.")
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="The result without speculation that a benchmark JSON is to be compared with.",
+    help="Benchmark JSON without speculation, to compare FILE with.",
 )
-@click.option("--scenario", metavar="NAME", help="Which of the policy's scenarios a benchmark JSON answers.")
-@click.option("--role", metavar="spec-N", help="Its draft length, where the file does not say.")
+@click.option("--scenario", metavar="NAME", help="Scenario of the policy that a benchmark JSON measured.")
+@click.option("--role", metavar="spec-N", help="Role of a benchmark JSON, if it does not state its draft length.")
 def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, role: str | None) -> None:
-    """Judge FILE by a policy: a run.json, or a benchmark JSON of another tool.
+    """Judge FILE by a policy. FILE is a run.json, or a benchmark JSON of another tool.
 
-    The latter holds `throughput_tokens_per_sec.mean` and, of a speculative run, an `eagle_speculation` block. What
-    cannot be judged from it is named, and a required gate that cannot be judged is never green: exit code 3.
+    A benchmark JSON holds `throughput_tokens_per_sec.mean` and, for a speculative run, an `eagle_speculation` block.
+    Gates that cannot be judged from it are named. A required gate that cannot be judged is never green (exit code 3).
     """
     from specgate import plugins
     from specgate.analysis.verdict import overall

@@ -1,4 +1,6 @@
-"""The order micro → full in the life of a run: before it begins, when its engine is loaded, after it has ended."""
+"""Micro before full, in the life of one run: what is checked before it begins and when its engine is loaded, and what
+is recorded after it has ended.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,18 @@ from specgate.errors import ExitCode, OrderRefused, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
-from specgate.promotion.claim import OF_THE_ENGINE, claim_of, digests, here, of_engine, subject_of
+from specgate.promotion.claim import ENGINE_KEYS, claim_of, digests, engine_fingerprint, machine_fingerprint, subject_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.micro_gates import micro_gates
-from specgate.promotion.streak import NEEDED, Claim, Streak, completed, streak
+from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, streak
 
 
 def promotion_of(request: Request, config: Config, ledger: Ledger) -> Promotion:
-    """Where this run stands, before anything is loaded.
+    """Which micro gates this run depends on and how often they have been green, before anything is loaded.
 
-    Raises OrderRefused for a full run whose micro gates have not been green often enough, InvalidResult where the
-    ledger was changed.
+    A resumed run keeps the gates that it began with. Raises OrderRefused for a full run whose micro gates have not been
+    green often enough, InvalidResult if the ledger was changed, and UsageError if the run to be resumed was begun by a
+    version of specgate that stored no promotion.
     """
     if request.resume:
         began = RunFolder.open(request.resume).read_run().promotion
@@ -39,11 +42,16 @@ def promotion_of(request: Request, config: Config, ledger: Ledger) -> Promotion:
     claim = claim_of(config, promotion.gates)
     if request.kind == "full":
         return admit(ledger, claim, promotion)
-    return replace(promotion, streak=standing(ledger, claim).length)
+    return replace(promotion, streak=current_streak(ledger, claim).length)
 
 
 def admission(request: Request, config: Config, ledger: Ledger, promotion: Promotion) -> Callable[[EngineFacts], None]:
-    """What has to hold of a loaded engine before its first block: a full run's weights are the micro runs'."""
+    """The check that a loaded engine must pass before its first block.
+
+    Before the engine is loaded, a full run assumes the weights and the device of the last micro run. The check that is
+    returned compares these with the engine's own facts, and raises OrderRefused if the micro gates are not green for
+    them. It does nothing in a micro run.
+    """
 
     def check(facts: EngineFacts) -> None:
         if request.kind == "full":
@@ -53,7 +61,10 @@ def admission(request: Request, config: Config, ledger: Ledger, promotion: Promo
 
 
 def record(run: Run, config: Config, folder: Path, ledger: Ledger, state: State, code: ExitCode) -> list[str]:
-    """Enter the run, which has ended, in the ledger. Returns what there is to say of it, in lines."""
+    """Enter a run that has ended in the ledger. Returns the lines to print about it.
+
+    Raises InvalidResult if the ledger was changed, and EnvironmentRefused if it cannot be read or written.
+    """
     torn = ledger.append(entry_of(run, config, state, code, folder))
     said = [f"warning: {ledger.file}: a torn line was moved to ledger.torn.jsonl"] if torn else []
     if run.kind == "micro" and run.promotion:
@@ -61,66 +72,72 @@ def record(run: Run, config: Config, folder: Path, ledger: Ledger, state: State,
     return said
 
 
-def standing(ledger: Ledger, claim: Claim, facts: EngineFacts | None = None) -> Streak:
-    """The streak now; without an engine's `facts`, for the weights of the last micro run.
+def current_streak(ledger: Ledger, claim: Claim, facts: EngineFacts | None = None) -> Streak:
+    """The streak of green micro runs as of now.
 
-    Raises InvalidResult where the ledger was changed.
+    Without an engine's `facts`, the weights and the device of the last micro run are assumed. Raises InvalidResult if
+    the ledger was changed.
     """
     entries = ledger.read().entries
     if facts is None:
-        claim = completed(claim, entries, OF_THE_ENGINE)
+        claim = assuming_last_engine(claim, entries, ENGINE_KEYS)
     else:
-        claim = replace(claim, fingerprint={**claim.fingerprint, **of_engine(facts)})
+        claim = replace(claim, fingerprint={**claim.fingerprint, **engine_fingerprint(facts)})
     return streak(entries, claim, datetime.now(UTC))
 
 
 def admit(ledger: Ledger, claim: Claim, promotion: Promotion, facts: EngineFacts | None = None) -> Promotion:
-    """How a full run stands when it begins. Raises OrderRefused where the micro gates are not green often enough."""
-    found = standing(ledger, claim, facts)
+    """Allow a full run to begin: returns `promotion` with the current streak.
+
+    Raises OrderRefused if the micro gates have not been green often enough and the order is not overridden.
+    """
+    found = current_streak(ledger, claim, facts)
     if not found.complete and promotion.override is None:
         raise refusal(claim, promotion, found)
     return replace(promotion, streak=found.length)
 
 
 def refusal(claim: Claim, promotion: Promotion, found: Streak) -> OrderRefused:
+    """The error that refuses a full run: how green its micro gates are, what is missing, and how to override."""
     lines = [
         f"full run refused: its micro gates have been green {found.length} of {promotion.needed} times in a row",
-        *(f"  {line}" for line in missing(claim, promotion, found)),
+        *(f"  {line}" for line in what_is_missing(claim, promotion, found)),
     ]
     override = "or add --override-order REASON: the ledger and the first line of every report will say so"
     return OrderRefused("\n".join(lines), hint=override)
 
 
-def missing(claim: Claim, promotion: Promotion, found: Streak) -> list[str]:
-    """What is wanting, in words, and the command to run."""
+def what_is_missing(claim: Claim, promotion: Promotion, found: Streak) -> list[str]:
+    """The lines that say which green runs are missing and which command to run. [] if none are."""
     left = promotion.needed - found.length
     if left <= 0:
         return []
-    said = [f"missing: {left} green run{'s' if left > 1 else ''} of {', '.join(promotion.gates)} ({described(claim)})"]
+    gates = f"{', '.join(promotion.gates)} ({subject_in_words(claim)})"
+    said = [f"missing: {left} green run{'s' if left > 1 else ''} of {gates}"]
     if found.steps:
         entry, effect = found.steps[-1]
         said.append(f"last: {entry.state} {entry.run} ({effect})")
     return [*said, f"run: {promotion.command}"]
 
 
-def described(claim: Claim) -> str:
+def subject_in_words(claim: Claim) -> str:
     words = {"policy": "policy", "pair": "pair", "backend": "back end", "options": "options"}
     return ", ".join(f"{words[key]} {value}" for key, value in claim.subject.items() if value)
 
 
 def entry_of(run: Run, config: Config, state: State, code: ExitCode, folder: Path) -> Entry:
-    """The line that `run`, which has just ended, gets in the ledger."""
+    """The ledger entry of a run that has just ended."""
     facts = next(iter(run.engines.values()), None)
     manifest = folder / "MANIFEST.sha256"
     process = psutil.Process()
-    known = {**here(config.policy), "source_tree_sha256": run.fingerprint["source_tree_sha256"]}
+    known = {**machine_fingerprint(config.policy), "source_tree_sha256": run.fingerprint["source_tree_sha256"]}
     return Entry(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         run=run.id,
         kind=run.kind,
         subject=subject_of(config),
         gates=digests(list(config.scenarios.values())),
-        fingerprint={**known, **(of_engine(facts) if facts else {})},
+        fingerprint={**known, **(engine_fingerprint(facts) if facts else {})},
         state=state,
         exit_code=int(code),
         pid=os.getpid(),
@@ -131,8 +148,8 @@ def entry_of(run: Run, config: Config, state: State, code: ExitCode, folder: Pat
 
 
 def after_micro(ledger: Ledger, claim: Claim, promotion: Promotion, run: Run) -> str:
-    """What the micro run `run`, which the ledger has, did to the streak, in words."""
-    found = standing(ledger, claim, next(iter(run.engines.values()), None))
+    """What a micro run that is already in the ledger did to the streak, in words."""
+    found = current_streak(ledger, claim, next(iter(run.engines.values()), None))
     effect = next((effect for entry, effect in reversed(found.steps) if entry.run == run.id), "none of the gates ran")
     count = (
         f"micro gates of policy {claim.subject['policy']}: green {found.length} of {promotion.needed} times in a row"

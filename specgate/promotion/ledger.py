@@ -1,12 +1,13 @@
-"""What runs have ended with, in one append-only file beside them: `ledger.jsonl`, a JSON object per line.
+"""The ledger: how every run ended, in one append-only file beside the run folders.
 
-Each line holds in `prev_sha256` the hash of the line before (the first one, of nothing: 64 zeros), so that a line which
-was edited, added in the middle or taken out breaks the chain. `ledger.head` holds the number of lines and the hash of
-the last one, so that lines cut off the end are missed too. Nothing is signed: this finds accidents and afterthoughts,
-not somebody who rewrites all of it.
+`ledger.jsonl` holds a JSON object per line. Each line has the hash of the line before it in `prev_sha256`; the first
+line has 64 zeros. A line that is edited, inserted or removed later therefore breaks the chain. `ledger.head` holds the
+number of lines and the hash of the last one, so that lines cut off the end are noticed too. Nothing is signed: this
+finds accidents and careless edits, not somebody who rewrites all of the files.
 
-A line that its writer did not finish, because it was killed, has no newline. It is never read as an entry; the next
-writer moves it to `ledger.torn.jsonl`. One writer at a time holds `ledger.lock`.
+If a writer is killed in the middle of a line, the line has no newline (a torn line). It is never read as an entry, and
+the next writer moves it to `ledger.torn.jsonl`. Reading and writing take turns: one process at a time holds
+`ledger.lock`.
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ from specgate.files.plain import from_plain, to_plain
 from specgate.files.writing import disk
 
 GENESIS: Final = "0" * 64
+"""`prev_sha256` of the first line."""
 LOCK_S: Final = 30.0
-"""A writer holds the lock for milliseconds."""
+"""Seconds to wait for the lock. It is normally held for milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How one run ended. `time` is UTC, ISO 8601; `process_started` too, so that (pid, start) names a process.
+    """How one run ended.
 
-    `subject` says what was measured, by name (policy, pair, back end, options); `gates` which scenarios, name → SHA-256
-    of their content; `fingerprint` what it was made of, with the keys that were known when the run ended.
-    `manifest_sha256` is the hash of the run's MANIFEST.sha256; `override` why a full run began out of order.
+    `time` and `process_started` are UTC, ISO 8601. `pid` and `process_started` together identify the process.
+    `subject`: what was measured, by name (policy, pair, back end, options). `gates`: which scenarios were measured,
+    name → SHA-256 of their content. `fingerprint`: source tree, policy rules, weights and machine, as far as they were
+    known when the run ended; see `claim`. `manifest_sha256`: the hash of the run's MANIFEST.sha256. `override`: why a
+    full run began although its micro gates were not green.
     """
 
     time: str
@@ -58,7 +62,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All entries, oldest first. `torn`: an unfinished last line; `set_aside`: how many of them were before."""
+    """All entries, oldest first.
+
+    `torn`: the unfinished last line, if there is one. `set_aside`: how many earlier torn lines were moved aside.
+    """
 
     entries: tuple[Entry, ...]
     torn: str | None = None
@@ -68,8 +75,8 @@ class History:
 class Ledger:
     """The ledger of the run folders under `folder`.
 
-    Reading and appending raise InvalidResult where the chain is broken, and leave every file as it is;
-    EnvironmentRefused where a file cannot be read or written.
+    Reading and appending raise InvalidResult if the chain is broken, and then change no file. They raise
+    EnvironmentRefused if a file cannot be read or written, or if another process holds the lock for too long.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -79,7 +86,7 @@ class Ledger:
         self._torn_file = folder / "ledger.torn.jsonl"
 
     def read(self) -> History:
-        """Everything, checked; an absent ledger has no entries."""
+        """All entries, after the chain has been checked. A ledger that does not exist has no entries."""
         if not self.file.exists() and not self._head_file.exists():
             return History(())
         with self._lock(), disk(self.file):
@@ -89,7 +96,10 @@ class Ledger:
         return History(entries, torn.decode(errors="backslashreplace") if torn else None, set_aside)
 
     def append(self, entry: Entry) -> str | None:
-        """Add one line, on disk when this returns. Returns the torn line that was moved aside, if there was one."""
+        """Add one entry. It is on disk when this returns.
+
+        Returns the torn line that was moved aside, or None.
+        """
         with disk(self.file):
             self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock(), disk(self.file):
@@ -104,7 +114,7 @@ class Ledger:
         return torn.decode(errors="backslashreplace") if torn else None
 
     def _lines(self) -> tuple[list[bytes], bytes]:
-        """(whole lines, the torn one)."""
+        """(the complete lines, the torn last line or b"")."""
         *lines, torn = (self.file.read_bytes() if self.file.exists() else b"").split(b"\n")
         return lines, torn
 
@@ -122,7 +132,8 @@ class Ledger:
         self._check_head(lines)
 
     def _check_head(self, lines: list[bytes]) -> None:
-        # A writer killed between line and head leaves the head one line behind: what it names must still be there.
+        # A writer that was killed after the line but before the head leaves the head one line behind. The line that the
+        # head names must still be there.
         count, last = self._head()
         if count > len(lines):
             raise self._broken(len(lines) + 1, f"{self._head_file.name} knows {count} lines, {len(lines)} are left")
@@ -145,7 +156,11 @@ class Ledger:
         temporary.replace(self._head_file)
 
     def _set_aside(self, torn: bytes) -> None:
-        """Copy first, cut then: a writer killed in between leaves the line in both files, and in none as an entry."""
+        """Move the torn line to `ledger.torn.jsonl`.
+
+        It is copied first and cut off afterwards. If the writer is killed in between, the line is in both files, but it
+        is still not an entry.
+        """
         found = {"found": datetime.now(UTC).isoformat(timespec="seconds"), "line": torn.decode(errors="replace")}
         _append(self._torn_file, json.dumps(found).encode() + b"\n")
         with self.file.open("r+b") as file:

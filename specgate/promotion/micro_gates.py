@@ -1,7 +1,8 @@
 """Which micro scenarios must be green before a full run, and the command that runs them.
 
-They are the policy's `micro`, or all micro scenarios that the machine runs by default; of these, the ones that ask for
-the pair to be measured, or all where none does: then they have to be green on that pair.
+They are the scenarios that the policy lists under `micro`, or, if it lists none, all micro scenarios that this machine
+runs by default. Of these, only the ones written for the pair to be measured count. If none is, all of them count and
+must be green on that pair.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from specgate.planning.scenario import SHIPPED, select
 
 
 def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
-    """(the micro scenarios as `specgate micro` would run them for this request, that command)."""
+    """The micro scenarios that must be green for this request, as `specgate micro` would run them, and that command."""
     size = machine_size()
     listed = micro_scenarios(config.policy) or select((), None, "micro", size)
     asking = [s for s in listed if s.pair == config.pair.name]
@@ -35,12 +36,14 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
 
 
 def pair_options(request: Request) -> Iterator[str]:
+    """The options of `request` that name the pair, as words of a command line."""
     for option, value in (("--pair", request.pair), ("--target", request.target), ("--draft", request.draft)):
         if value is not None:
             yield from (option, str(value))
 
 
 def other_options(request: Request) -> Iterator[str]:
+    """The other options of `request` that the micro runs must share, as words of a command line."""
     for option, value in (("--backend", request.backend), ("--policy", request.policy)):
         if value is not None:
             yield from (option, value)

@@ -1,4 +1,4 @@
-"""What differs between a run and the last green one before it."""
+"""What differs between a run and the last green run before it, in fingerprint and environment."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ from specgate.files.run_folder import RunFolder
 from specgate.files.writing import without_home
 from specgate.promotion.claim import subject_of
 from specgate.promotion.ledger import Entry
-from specgate.promotion.streak import GREEN, at
+from specgate.promotion.streak import GREEN, time_of
 
 
 def previous_green(run: Run, config: Config, entries: Iterable[Entry]) -> Entry | None:
-    """The last entry of a green run of this kind and subject from before `run` started; None where there is none."""
+    """The entry of the last green run with the same kind and subject that ended before `run` started, or None."""
     started, subject = datetime.fromisoformat(run.started), subject_of(config)
     same = (e for e in entries if e.run != run.id and e.kind == run.kind and e.subject == subject)
-    return max((e for e in same if e.state in GREEN and at(e) <= started), key=at, default=None)
+    return max((e for e in same if e.state in GREEN and time_of(e) <= started), key=time_of, default=None)
 
 
 def compared(run: Run, green: Entry | None, folder: Path) -> LastGreen | None:
-    """`run`, which has ended, against the green one, whose run folder lies in `folder`."""
+    """What differs between `run`, which has ended, and the green run, whose run folder lies in `folder`.
+
+    None if there is no green run. The differences are None if its run folder cannot be read.
+    """
     if green is None:
         return None
     try:
         before = RunFolder.open(folder / green.run, read_only=True).read_run()
     except SpecgateError:  # moved away, or of another version of specgate
         return LastGreen(green.run, green.time, None)
-    return LastGreen(green.run, green.time, tuple(differences(ground(before), ground(run))))
+    return LastGreen(green.run, green.time, tuple(differences(compared_facts(before), compared_facts(run))))
 
 
-def ground(run: Run) -> dict[str, object]:
-    """Fingerprint and environment, as they are stored."""
+def compared_facts(run: Run) -> dict[str, object]:
+    """The fingerprint and the environment of a run, as they are stored."""
     found: dict[str, object] = json.loads(without_home(json.dumps({"fingerprint": run.fingerprint, **run.environment})))
     return found

@@ -1,15 +1,16 @@
 """How often in a row the micro gates have been green: a pure function of the ledger's entries and the time.
 
-Counted are micro runs with the claim's subject that ran at least one of its scenarios, oldest first:
+Only micro runs that have the claim's subject and ran at least one of its scenarios are looked at, oldest first. The
+first line of this table that applies to a run says what the run does to the streak:
 
+    ENV_REJECTED                no change
     fingerprint differs         the streak starts anew
-    PASS, IMPROVED              one more, if the run measured every scenario of the claim, whole and unchanged, in a
-                                process and a run folder that have not been counted yet; else no change
     FAIL, INVALID               the streak starts anew
-    INCONCLUSIVE                no change; the second one in a row starts it anew
-    ENV_REJECTED                nothing happened
+    INCONCLUSIVE                no change; the second one in a row starts the streak anew
+    PASS, IMPROVED              one more, if the run measured every scenario of the claim with the claim's content, in a
+                                process and a run folder that have not been counted yet; else no change
 
-A green run counts for `EXPIRY`; one that lies in the future (a clock was set back) counts for nothing.
+A green run counts for as long as `EXPIRY`. A run that lies in the future, because a clock was set back, does not count.
 """
 
 from __future__ import annotations
@@ -23,16 +24,22 @@ from specgate.core import State
 from specgate.promotion.ledger import Entry
 
 NEEDED: Final = 3
+"""Green runs in a row that a full run needs."""
 EXPIRY: Final = timedelta(hours=72)
+"""How long a green run counts."""
 CLOCK_STEP: Final = timedelta(minutes=1)
-"""How far a time server may set a clock back without an entry seeming to come from the future."""
+"""How far in the future an entry may lie: a time server may have set the clock back a little since it was written."""
 GREEN: Final = (State.PASS, State.IMPROVED)
 RED: Final = (State.FAIL, State.INVALID)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What has to be green: `gates` (scenario → SHA-256) of `subject`, as `fingerprint` has it; see `ledger.Entry`."""
+    """What has to be green before a full run may begin.
+
+    The `gates` (scenario → SHA-256) must be green for this `subject` and with this `fingerprint`; the three fields are
+    described in `claim` and `ledger.Entry`.
+    """
 
     subject: Mapping[str, str]
     gates: Mapping[str, str]
@@ -41,7 +48,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Streak:
-    """The green runs that count, oldest first, and every run that had a say with what it did."""
+    """`runs`: the green runs that count, oldest first. `steps`: every run that was looked at, and what it did."""
 
     runs: tuple[Entry, ...]
     steps: tuple[tuple[Entry, str], ...]
@@ -56,18 +63,19 @@ class Streak:
 
     @property
     def expires(self) -> datetime | None:
-        """When the oldest of the last `NEEDED` green runs ceases to count."""
-        return at(self.runs[-NEEDED:][0]) + EXPIRY if self.runs else None
+        """When the oldest of the last `NEEDED` green runs stops counting; None if there are no green runs."""
+        return time_of(self.runs[-NEEDED:][0]) + EXPIRY if self.runs else None
 
 
 def streak(entries: Iterable[Entry], claim: Claim, now: datetime) -> Streak:
+    """The streak of green micro runs for `claim`, by the table above."""
     counted: list[Entry] = []
     doubts, steps = 0, []
     for entry in relevant(entries, claim):
         green = entry.state in GREEN
         if entry.state is State.ENV_REJECTED:
             effect = "no change"
-        elif key := changed(entry, claim):
+        elif key := first_change(entry, claim):
             counted, doubts, effect = [], 0, f"starts anew: {key} is another one"
         elif entry.state in RED:
             counted, doubts, effect = [], 0, "starts anew"
@@ -77,7 +85,7 @@ def streak(entries: Iterable[Entry], claim: Claim, now: datetime) -> Streak:
             counted = [] if doubts > 1 else counted
         else:
             doubts = 0
-            flaw = why_not(entry, claim, counted) or aged(entry, now)
+            flaw = why_not_counted(entry, claim, counted) or out_of_time(entry, now)
             effect = f"no change: {flaw}" if flaw else "one more"
             counted = counted if flaw else [*counted, entry]
         steps.append((entry, effect))
@@ -85,19 +93,20 @@ def streak(entries: Iterable[Entry], claim: Claim, now: datetime) -> Streak:
 
 
 def relevant(entries: Iterable[Entry], claim: Claim) -> Iterator[Entry]:
+    """The micro runs with the claim's subject that ran at least one of its scenarios."""
     for entry in entries:
         if entry.kind == "micro" and entry.subject == claim.subject and entry.gates.keys() & claim.gates.keys():
             yield entry
 
 
-def changed(entry: Entry, claim: Claim) -> str | None:
-    """The first part of the fingerprint that both know and that differs."""
+def first_change(entry: Entry, claim: Claim) -> str | None:
+    """The first key of the fingerprint that both have and whose values differ, or None."""
     both = (key for key in claim.fingerprint if key in entry.fingerprint)
     return next((key for key in both if entry.fingerprint[key] != claim.fingerprint[key]), None)
 
 
-def why_not(entry: Entry, claim: Claim, counted: Sequence[Entry]) -> str | None:
-    """Why a green run does not count."""
+def why_not_counted(entry: Entry, claim: Claim, counted: Sequence[Entry]) -> str | None:
+    """Why a green run does not count, apart from its age; None if it does. `counted`: the runs counted before it."""
     if missing := [name for name in claim.gates if name not in entry.gates]:
         return f"{', '.join(missing)} did not run"
     if other := [name for name, sha256 in claim.gates.items() if entry.gates[name] != sha256]:
@@ -111,19 +120,25 @@ def why_not(entry: Entry, claim: Claim, counted: Sequence[Entry]) -> str | None:
     return None
 
 
-def aged(entry: Entry, now: datetime) -> str | None:
-    age = now - at(entry)
+def out_of_time(entry: Entry, now: datetime) -> str | None:
+    """Why the age of a green run keeps it from counting: it has expired or lies in the future. None if it counts."""
+    age = now - time_of(entry)
     if age > EXPIRY:
         return f"more than {EXPIRY // timedelta(hours=1)} h ago"
     return "its time lies in the future" if age < -CLOCK_STEP else None
 
 
-def at(entry: Entry) -> datetime:
+def time_of(entry: Entry) -> datetime:
+    """When the run ended."""
     return datetime.fromisoformat(entry.time)
 
 
-def completed(claim: Claim, entries: Iterable[Entry], keys: Sequence[str]) -> Claim:
-    """The claim with the fingerprint's `keys`, which only an engine knows, as the last run with figures had them."""
+def assuming_last_engine(claim: Claim, entries: Iterable[Entry], keys: Sequence[str]) -> Claim:
+    """`claim` with the `keys` of the fingerprint that only an engine knows, taken from the last relevant run that has
+    them.
+
+    If there is no such run, the claim is returned as it is.
+    """
     last = next((e for e in reversed(list(relevant(entries, claim))) if set(keys) <= e.fingerprint.keys()), None)
     assumed = {key: last.fingerprint[key] for key in keys} if last else {}
     return Claim(claim.subject, claim.gates, {**claim.fingerprint, **assumed})

@@ -1,4 +1,4 @@
-"""Before the first block: the prompts, and a run folder that already says what the run will do."""
+"""Before the first block: build the prompts, then create the run folder or check the one that is resumed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from specgate.planning.request import Request
 
 
 def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
-    """Point key → its prompts; all of them before anything is measured, so that what cannot run is refused at once.
+    """Build the prompts of every point, by point key.
 
-    Raises UsageError where a context is longer than the pair allows or a text source has too few prompts.
+    They are all built before anything is measured, so that a run that cannot work is refused at once. Raises UsageError
+    if a context is longer than the pair allows, or if a text source has too few prompts.
     """
     limits = {name: target_limits(config.pair, s.rope) for name, s in config.scenarios.items()}
     check_limits(plan, {name: positions for name, (positions, _) in limits.items()}, config.pair.name)
@@ -42,9 +43,11 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
 def begin(
     request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts], promotion: Promotion
 ) -> tuple[RunFolder, Run]:
-    """Write everything down before anything is measured.
+    """Create the run folder and write into it what is known before anything is measured.
 
-    Raises UsageError where the policy has a margin below what the noise passport says can be told apart.
+    That is config.resolved.yaml, env.json and a run.json without figures, whose status is `running`. Raises UsageError
+    if the policy has a margin that is smaller than the smallest effect which the noise passport says this machine can
+    tell.
     """
     passport = noise_passport.passport_of(request.out)
     noise_passport.check_margins(config.policy, plan, passport)
@@ -85,7 +88,11 @@ def begin(
 
 
 def resume(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
-    """An unfinished run, on the ground it was started on: blocks of two versions must not be paired."""
+    """Open an unfinished run in order to continue it.
+
+    Source tree, configuration and prompts must be those that the run was started with, since blocks of two versions
+    must not be paired. Raises UsageError if one of them has changed.
+    """
     assert request.resume is not None
     folder = RunFolder.open(request.resume)
     run = folder.read_run()
@@ -100,4 +107,5 @@ def resume(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> 
 
 
 def now() -> str:
+    """The time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,7 +1,9 @@
-"""`specgate calibrate`: an A/A run, reduced to a noise passport.
+"""`specgate calibrate`: measure how noisy this machine is, with an A/A run, and store the result as a noise passport.
 
-Every round of a scenario is run with each of its roles twice in a row. Of the two blocks, "candidate" is the second
-where the round runs forward and the first where it runs backward, as the blocks of a real pair take turns.
+In an A/A run, every round runs each of its roles twice in a row, so that a pair compares a role with itself and any
+difference is noise. One block of a pair stands for the baseline, the other for the candidate. The candidate is the
+second block if the round runs its roles forward, and the first if it runs them backward. In a real run, baseline and
+candidate alternate in the same way.
 """
 
 from __future__ import annotations
@@ -32,10 +34,11 @@ from specgate.run.runner import Runner
 
 
 def calibrate(request: Request, margin_pct: float) -> ExitCode:
-    """Measure, write the passport, print it. ENV_REJECTED where a difference of `margin_pct` is not excluded.
+    """Run the A/A measurement, write the noise passport and print it.
 
-    Raises BackendError where the engine failed, InvalidResult where its blocks contradict themselves: such a run says
-    nothing of the machine, and a passport that is there stays.
+    Returns ENV_REJECTED if the run cannot exclude a difference of `margin_pct` percent, else PASS. Raises BackendError
+    if the engine failed, and InvalidResult if its blocks contradict themselves. Neither says anything about the
+    machine, so an existing passport is kept.
     """
     config = resolve(request)
     plan = twice(build_plan(tuple(config.scenarios.values()), config.backend))
@@ -63,12 +66,13 @@ def calibrate(request: Request, margin_pct: float) -> ExitCode:
 
 
 def twice(plan: Plan) -> Plan:
-    """Every round with each of its roles twice in a row."""
+    """The plan in which every round runs each of its roles twice in a row."""
     rounds = (replace(r, order=tuple(role for role in r.order for _ in range(2))) for r in plan.rounds)
     return replace(plan, rounds=tuple(rounds))
 
 
 def fingerprint(config: Config, tree: str, facts: EngineFacts) -> dict[str, str | None]:
+    """What the passport holds for: source tree, configuration, weights, GPU, driver, CPU and device."""
     gpu = inventory.visible_gpu() or {}
     return {
         "source_tree_sha256": tree,
@@ -85,13 +89,20 @@ def fingerprint(config: Config, tree: str, facts: EngineFacts) -> dict[str, str 
 def reduce(
     plan: Plan, blocks: Sequence[Block], margin_pct: float, run: str, made_of: dict[str, str | None]
 ) -> Passport:
-    """Pure but for the date. Raises InvalidResult where a cell has too few pairs."""
+    """Reduce the blocks of an A/A run to a passport that bears the current time.
+
+    Raises InvalidResult if a cell has too few pairs for an interval.
+    """
     cells = {cell.key: noise_of(plan, cell, blocks, margin_pct) for cell in plan.cells}
     return Passport(now(), run, made_of["device"] or "", margin_pct, made_of, cells)
 
 
 def noise_of(plan: Plan, cell: Cell, blocks: Sequence[Block], margin_pct: float) -> CellNoise:
-    """A/A pairs of one cell, as `gates/speed` treats its pairs, in a single look."""
+    """The noise of one cell, from its A/A pairs.
+
+    The interval is computed as the gate `speed` computes it, but in a single look after the last pair. Raises
+    InvalidResult if a block contradicts itself or there are too few pairs for an interval.
+    """
     scenario = plan.scenarios[cell.point.scenario]
     mine = [b for b in blocks if b.cell == cell and not b.warmup]
     for block in mine:
@@ -119,21 +130,21 @@ def noise_of(plan: Plan, cell: Cell, blocks: Sequence[Block], margin_pct: float)
 
 
 def couple_of(blocks: Sequence[Block], round_: Round) -> tuple[Block, Block] | None:
-    """The two blocks of a role in a round, in running order; None where one is missing or emitted nothing."""
+    """The two blocks of a round, in running order. None if one of them is missing or emitted no token."""
     found = sorted((b for b in blocks if in_round(b, round_) and b.emitted), key=lambda b: b.position_in_round)
     return (found[0], found[1]) if len(found) == 2 else None
 
 
 def direction(round_: Round) -> int:
-    """+1 where the round runs its roles forward, −1 where backward."""
+    """+1 if the round runs its roles forward (baseline first), −1 if it runs them backward."""
     return 1 if round_.order[0] == BASELINE else -1
 
 
 def trend(blocks: Sequence[Block]) -> float:
-    """Least-squares slope of ln(time per step) over the running number of a block.
+    """The drift per block: the least-squares slope of ln(time per step) over the running number of the block.
 
-    Per step, since the tokens of a step depend on the prompts, whose order would pass for a trend. A server shows no
-    steps: per token then.
+    Time is taken per step, not per token. How many tokens a step emits depends on the prompts, so their order would
+    look like a drift. A server does not show its steps, so its time is taken per token.
     """
     import numpy as np
 

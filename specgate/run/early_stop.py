@@ -1,6 +1,8 @@
 """Stop a point at the first interim look where every rule that rests on samples is decided.
 
-Pure: the same journal and policy give the same stop during the run, after a --resume, and offline.
+The rules that rest on samples are those of sequential gates (`api.Sequential`): more pairs of blocks can still change
+their verdict. All functions here are pure, so the same journal and policy stop a point at the same look during the run,
+after a --resume, and when the run is recomputed offline.
 """
 
 from __future__ import annotations
@@ -18,11 +20,17 @@ from specgate.files.journal import Journal
 from specgate.planning.policy import near_tie_margin
 
 DECIDED = {State.PASS, State.IMPROVED, State.FAIL}
-"""Not INVALID: a divergence whose margin is not recorded yet may turn out a near tie."""
+"""States that stop a point. INVALID does not: the margin of a divergence may not be recorded yet, and the divergence
+may turn out to be a near tie.
+"""
 
 
 def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal) -> dict[str, int]:
-    """Point key → rounds after which it was decided, for every point that a look before its last one has ended."""
+    """The points that stopped early: point key → number of measured rounds after which it was decided.
+
+    A point that was decided only at its last look, or never, is not listed. Neither is one whose rounds up to the
+    deciding look are not all in the journal.
+    """
     found = {}
     for point in plan.points:
         rounds = [r for r in plan.rounds_of(point) if not r.warmup]
@@ -38,7 +46,7 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal) -> dict[
 
 
 def decided(plan: Plan, run: Run, policy: Policy, journal: Journal) -> bool:
-    """Whether rules that rest on samples speak of the cells of `plan`, and none of them needs more."""
+    """Whether at least one rule that rests on samples judges a cell of `plan`, and no such rule needs more samples."""
     margin = near_tie_margin(policy)
     cells, comparisons = measure(plan, journal.blocks, journal.margins, margin, forced=journal.forced)
     cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={})
@@ -48,8 +56,11 @@ def decided(plan: Plan, run: Run, policy: Policy, journal: Journal) -> bool:
     return bool(states) and states <= DECIDED
 
 
-def without(plan: Plan, ended: Mapping[str, int]) -> Plan:
-    """`plan` as it stands once points have `ended` after so many measured rounds."""
+def truncated_plan(plan: Plan, ended: Mapping[str, int]) -> Plan:
+    """`plan` without the rounds that are not run because their point stopped early.
+
+    `ended`: point key → number of measured rounds that are kept, as `ended_early` returns it. Warm-up rounds are kept.
+    """
     left: dict[Point, int] = {p: ended[p.key] for p in plan.points if p.key in ended}
     kept = []
     for round_ in plan.rounds:

@@ -1,4 +1,4 @@
-"""After the last block: what the run amounts to, its reports, and what the ledger will say of it."""
+"""After the last block: conclude the run, write its reports, and say how the ledger records it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from specgate.run.runner import Runner
 
 
 def recorded_as(run: Run, stopped: Stopped) -> tuple[State, ExitCode]:
-    """What the ledger says of a run. One that was stopped proves nothing, unless what stopped it does."""
+    """The state and exit code that the ledger records for a run.
+
+    A run that was stopped is INCONCLUSIVE, since it proves nothing. The exceptions are a rejected environment and an
+    invalid result, which are recorded as what they are.
+    """
     _, code = ending(run, stopped)
     if stopped is None:
         return overall(run)[0], code
@@ -31,7 +35,8 @@ def recorded_as(run: Run, stopped: Stopped) -> tuple[State, ExitCode]:
     return proves.get(code, State.INCONCLUSIVE), code
 
 
-def sentence(stopped: SpecgateError | KeyboardInterrupt) -> str:
+def reason_of(stopped: SpecgateError | KeyboardInterrupt) -> str:
+    """Why the run was stopped, in words."""
     return str(stopped) or "interrupted"
 
 
@@ -43,14 +48,17 @@ def conclude(
     runner: Runner,
     stopped: Stopped,
 ) -> Run:
-    """The journal, reduced: cells, comparisons, and what is missing."""
+    """The run with the figures of its journal, its final status, and the reason why blocks are missing, if any are.
+
+    Also writes env.json anew, now with the state of the machine after the run.
+    """
     environment = {**run.environment, "env_after": snapshot(inventory.visible_gpu_uuid())}
     folder.write_json("env.json", environment)
     run = with_figures(run, plan, config.policy, folder.journal())
     facts = next(iter(run.engines.values()), None)
     incomplete = {c.cell.point.key for c in run.cells if c.status != "ok"}
     old_failures = {k: v for k, v in run.failures.items() if k in incomplete}
-    cut_short = {"run": sentence(stopped)} if stopped is not None else {}
+    cut_short = {"run": reason_of(stopped)} if stopped is not None else {}
     if isinstance(stopped, KeyboardInterrupt):
         status: Literal["interrupted", "partial", "complete"] = "interrupted"
     else:
@@ -71,9 +79,11 @@ def conclude(
 
 
 def write(run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[str, ExitCode]) -> Run:
-    """Reports first, run.json last: a `complete` run.json means that everything else is there.
+    """Write env.json, gates.json, the reports, run.json and the manifest, in this order.
 
-    Returns the run with the hashes of what was there before the reports.
+    run.json comes after the reports, so a run.json whose status is `complete` means that they are all there. `end`: the
+    verdict and the exit code for gates.json. Returns the run with the hashes of the files that were finished before the
+    reports.
     """
     folder.write_json("env.json", run.environment)
     folder.write_json("gates.json", judgement(run, config.policy, end))

@@ -1,7 +1,8 @@
-"""What an engine does between the marks of a block, seen from outside: CUPTI activity through torch's profiler.
+"""Trace what an engine does during one block: CUPTI activity, recorded through torch's profiler.
 
-The engine is not asked. Kernels and copies are those that host calls inside the marks have launched, however late they
-run; calls are all CUDA functions that the host has called inside the marks, by whatever library.
+The engine is watched from outside; it reports nothing itself except the marks that enclose the block. Calls are all
+CUDA functions that the host called between the marks, whichever library called them. Kernels and copies are those that
+these calls launched, even if they run on the GPU after the second mark.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ COPIES = ("gpu_memcpy", "gpu_memset")
 
 
 def trace(engine: Engine, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
-    """Decode one block under the profiler. Nothing is seen where torch sees no CUDA GPU."""
+    """Decode one block under the profiler.
+
+    If torch is not installed or finds no CUDA GPU, the block is decoded all the same, and `Activity.unseen` says why
+    nothing was recorded.
+    """
     try:
         import torch
         from torch.profiler import ProfilerActivity, profile
@@ -38,7 +43,10 @@ def trace(engine: Engine, role: Role, budget: Budget) -> tuple[Decoded, Activity
 
 
 def activity_of(events: Sequence[Mapping[str, Any]]) -> Activity:
-    """Reduce a Chrome trace (times in microseconds) to what lies between the block's marks."""
+    """Reduce a Chrome trace to the kernels, copies and CUDA calls of the block. Times are in microseconds.
+
+    If the trace does not hold exactly one marked block, or no work on a device in it, `Activity.unseen` says so.
+    """
     marks = [e for e in events if e.get("name") == BLOCK_MARK and e.get("cat") == "user_annotation"]
     if len(marks) != 1:
         return Activity(unseen=f"{len(marks)} blocks are marked, 1 is needed: the engine sets no block_marker")
@@ -56,10 +64,11 @@ def activity_of(events: Sequence[Mapping[str, Any]]) -> Activity:
 
 
 def correlation(event: Mapping[str, Any]) -> object:
-    """The number that a host call shares with what it has launched; None where an event has none."""
+    """The number that links a host call with the kernel or copy it launched. None if the event has none."""
     arguments = event.get("args")
     return arguments.get("correlation") if isinstance(arguments, Mapping) else None
 
 
 def names(events: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Event name → how often it occurs, sorted by name."""
     return dict(sorted(Counter(str(e["name"]) for e in events).items()))

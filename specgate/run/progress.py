@@ -1,4 +1,7 @@
-"""Progress, drawn between blocks only: a rich bar on a terminal, one plain line per block anywhere else."""
+"""Show progress while a run measures: a bar on a terminal, one line per block elsewhere.
+
+Nothing is drawn while a block is being timed.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ from specgate.run.runner import Progress
 
 @contextmanager
 def progress(plain: bool) -> Iterator[Progress]:
-    """A callback that is given every finished block, with the blocks done and planned."""
+    """Yields the callback to which the runner passes every finished block, the number of blocks done, and the number
+    planned. `plain`: print lines instead of drawing a bar.
+    """
     if plain:
 
         def tell(block: Block, done: int, planned: int) -> None:
-            with suppress(BrokenPipeError):  # a reader that has gone must not end the measurement
+            with suppress(BrokenPipeError):  # if the reader of a pipe has gone, keep measuring
                 click.echo(block_line(block, done, planned))
 
         yield tell
@@ -50,5 +55,5 @@ def block_line(block: Block, done: int, planned: int) -> str:
 
 
 def tokens_per_second(block: Block) -> float:
-    """Emitted tokens per second of the decode stretch, all slots together."""
+    """Tokens per second that the block emitted while decoding, summed over all slots. 0 if no time was recorded."""
     return block.emitted / (block.elapsed_ns / 1e9) if block.elapsed_ns else 0.0

@@ -1,4 +1,7 @@
-"""Samples → figures → verdicts. Pure: the same journal, plan and policy give the same run at any later time."""
+"""Compute figures and verdicts from samples: at the end of a run, and again for a stored one.
+
+All functions are pure: the same journal, plan and policy give the same run at any later time.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,15 @@ from specgate.planning.policy import near_tie_margin
 from specgate.run import early_stop
 
 Stopped = SpecgateError | KeyboardInterrupt | None
+"""What stopped a run before its plan was done; None if nothing did."""
 
 
 def ending(run: Run, stopped: Stopped) -> tuple[str, ExitCode]:
-    """The word and the exit code that a run ends with; a run that was stopped has reached no verdict."""
+    """The verdict, as a word, and the exit code that a run ends with.
+
+    The word is the overall state, or BACKEND_ERROR if the engine failed. For a run that was stopped it is "not
+    reached".
+    """
     if stopped is not None:
         return "not reached", stopped.exit_code if isinstance(stopped, SpecgateError) else ExitCode.INTERRUPTED
     state, code = overall(run)
@@ -39,9 +47,9 @@ def ending(run: Run, stopped: Stopped) -> tuple[str, ExitCode]:
 
 
 def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
-    """The run with everything that follows from its samples."""
+    """`run` with everything that follows from the samples in its journal; only the verdicts are left to `judge`."""
     early = early_stop.ended_early(plan, run, policy, journal)
-    plan, engines = early_stop.without(plan, early), journal.engines
+    plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
     cells, comparisons = measure(plan, blocks, journal.margins, near_tie_margin(policy), forced=journal.forced)
     found = replace(
@@ -59,13 +67,13 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
 
 
 def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, object]:
-    """Cell key → its `eagle_speculation` block, for outside readers of run.json."""
+    """Cell key → the `eagle_speculation` block that run.json holds for tools other than specgate."""
     blocks = whole_rounds(plan, journal.blocks)
     return {c.cell.key: block for c in run.cells if (block := eagle_speculation(c, blocks)) is not None}
 
 
 def judgement(run: Run, policy: Policy, end: tuple[str, ExitCode]) -> dict[str, object]:
-    """gates.json."""
+    """The contents of gates.json. `end`: the verdict and the exit code that the run ends with."""
     verdict, code = end
     return {
         "schema": "specgate.gates/v1",
@@ -84,6 +92,7 @@ def warnings_of(facts: EngineFacts) -> Iterator[str]:
 
 
 def judge(run: Run, policy: Policy) -> Run:
+    """`run` with the verdicts of every rule of `policy`."""
     verdicts: list[Verdict] = []
     for rule in policy.rules:
         verdicts += plugins.gate(rule.gate).judge(rule, run)

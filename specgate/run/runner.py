@@ -1,9 +1,11 @@
-"""The one measuring loop: plan → worker → blocks in the journal.
+"""The measuring loop: run a plan on an engine and append the blocks to the journal.
 
-Per prompt set: prefill once, then rounds of blocks, baseline and spec interleaved, every block from the identical
-state. (A full run prefills anew before every block, since whole requests are its question.) A prompt set comes back in
-every pass. Nothing is drawn or judged here; progress is reported, and whether a point may end early is asked, between
-blocks only.
+For each prompt set, a micro run prefills once and then runs rounds of blocks, baseline and speculation interleaved.
+Every block starts from the same state of the KV cache. A full run measures whole requests, so it prefills before every
+block. Each pass over the plan visits every prompt set again.
+
+The loop itself draws and judges nothing. Between blocks it reports progress, and at the interim looks it asks whether
+the point may stop early.
 """
 
 from __future__ import annotations
@@ -43,22 +45,23 @@ from specgate.planning.prompts import Prompts
 from specgate.run.worker import EngineWorker
 
 TRACED_STEPS = 16
-"""Steps of a traced block at most: every step of a loop does the same, and traces are large."""
+"""Most steps of a traced block. All steps do the same work, and traces are large."""
 
 Progress = Callable[[Block, int, int], None]
 MayStop = Callable[[Point, Journal], bool]
-"""Whether a point may stop at an interim look: every rule that rests on samples is decided."""
+"""Called at an interim look: whether the point may stop, because every rule that rests on samples is decided."""
 
 
-def never(point: Point, journal: Journal) -> bool:
+def never_stop(point: Point, journal: Journal) -> bool:
     return False
 
 
 class Runner:
-    """Runs a plan into a run folder; rounds that the journal already holds are not run again.
+    """Runs a plan and stores what it measures in a run folder. Rounds that the journal already holds are not run again.
 
-    `admit` is called with an engine's facts before its first block; what it raises ends the run. Afterwards `engines`
-    and `failures` say, by point key, what measured a point and why it is missing or incomplete.
+    `admit` is called with the facts of every engine that is loaded, before its first block. If it raises, the run ends
+    with that error. After `run`, `engines` says which engine measured a point, and `failures` why a point is missing or
+    incomplete; both are keyed by point key.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class Runner:
         config: Config,
         folder: RunFolder,
         progress: Progress,
-        may_stop: MayStop = never,
+        may_stop: MayStop = never_stop,
         admit: Callable[[EngineFacts], None] = lambda facts: None,
     ) -> None:
         self.plan, self.prompts, self.config = plan, prompts, config
@@ -83,13 +86,17 @@ class Runner:
         self.total = sum(len(r.order) for p in self.todo for r in plan.rounds_of(p) if r.warmup or not self._done(r))
 
     def run(self) -> None:
-        """Run what is missing. A failed point is recorded, the next one gets a fresh engine; other errors propagate."""
+        """Run every round that the journal lacks.
+
+        If the engine fails (BackendError), the point is recorded in `failures` and the next one gets a new engine
+        process. Any other error propagates.
+        """
         for _, points in groupby(self.todo, key=self._engine_key):
             self._run_points(list(points))
 
     def _unfinished(self, point: Point) -> bool:
         measured = [r for r in self.plan.rounds_of(point) if not r.warmup]
-        missing = not all(map(self._done, measured)) or any(True for _ in self._unexplained(point))
+        missing = not all(map(self._done, measured)) or any(True for _ in self._divergences_without_margin(point))
         return missing or bool(self._untraced(point))
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
@@ -100,7 +107,7 @@ class Runner:
     def _run_points(self, points: Sequence[Point]) -> None:
         worker: EngineWorker | None = None
         try:
-            # Traced last: a profiler that has once looked at a process may slow what it does afterwards.
+            # Traces come after all timed blocks: once a profiler has been attached, the process may stay slower.
             for run, point in [(run, p) for run in (self._run_point, self._trace_point) for p in points]:
                 if point.key in self.failures:
                     continue
@@ -120,7 +127,7 @@ class Runner:
         request = open_request(self.plan, points, self.config, self.folder.log(""))
         self.worker_generation += 1
         log = self.folder.log(f"worker-{self.worker_generation}.log")
-        worker = EngineWorker(points[0].backend, request, patience_s(self.plan, points), log)
+        worker = EngineWorker(points[0].backend, request, answer_timeout_s(self.plan, points), log)
         try:
             self.admit(worker.facts())
             for point in points:
@@ -131,7 +138,11 @@ class Runner:
         return worker
 
     def _register(self, point: Point, facts: EngineFacts) -> None:
-        """Raises UsageError where blocks of this point were measured on something else."""
+        """Store the facts of the engine that will measure `point`.
+
+        Raises UsageError if earlier blocks of the point were measured with other weights, another device or another
+        configuration.
+        """
         before = self.engines.setdefault(point.key, facts)
         for key in ("target_sha256", "draft_sha256", "device", "dtype", "capture_rule", "tape_sha256", "tuned_sha256"):
             old, new = getattr(before, key), getattr(facts, key)
@@ -143,7 +154,7 @@ class Runner:
     def _run_point(self, point: Point, engine: EngineWorker) -> None:
         scenario = self.plan.scenarios[point.scenario]
         prompts, looks = self.prompts[point.key], planned_looks(scenario)
-        visits = [list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=visit_of)]
+        visits = [list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=prefill_group)]
         measured = 0
         for number, rounds in enumerate(visits, 1):
             self._run_prompt_set(scenario, point, rounds, prompts, engine)
@@ -155,10 +166,10 @@ class Runner:
     def _run_prompt_set(
         self, scenario: Scenario, point: Point, rounds: Sequence[Round], prompts: Prompts, engine: Engine
     ) -> None:
-        # A new process is cold: its warm-up rounds run again, whatever an earlier one has run.
+        # A new process is cold, so warm-up rounds run again even if an earlier process has run them.
         warmup, prompt_set = rounds[0].warmup, rounds[0].prompt_set
         todo = [r for r in rounds if r.warmup or not self._done(r)]
-        if not todo and not any(True for _ in self._unexplained(point, prompt_set)):
+        if not todo and not any(True for _ in self._divergences_without_margin(point, prompt_set)):
             return
         ids = (prompts.warmup if warmup else prompts.measured)[prompt_set].token_ids
         shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
@@ -170,10 +181,10 @@ class Runner:
                 block = make_block(round_, position, role, self.worker_generation, prefill_ns, decoded)
                 self._record(replace(block, span_ns=(asked_ns, time.monotonic_ns())))
         if not warmup:
-            self._explain(point, prompt_set, engine)
+            self._record_margins(point, prompt_set, engine)
 
     def _trace_point(self, point: Point, worker: EngineWorker) -> None:
-        """One untimed block of every role under a profiler, where the scenario asks for the PERF_MODE invariants."""
+        """Decode one untimed block of every role under a profiler, if the scenario checks the PERF_MODE invariants."""
         roles = [cell.role for cell in self._untraced(point)]
         if not roles:
             return
@@ -212,9 +223,12 @@ class Runner:
     def _done(self, round_: Round) -> bool:
         return whole_generation(self.blocks, round_) is not None
 
-    def _explain(self, point: Point, prompt_set: int, engine: Engine) -> None:
-        """Ask for the top-2 margin wherever a spec block left the baseline, while the prompts are still cached."""
-        for cell, d, baseline in list(self._unexplained(point, prompt_set)):
+    def _record_margins(self, point: Point, prompt_set: int, engine: Engine) -> None:
+        """Ask the engine for its two largest logits wherever the tokens of a spec block leave the baseline's.
+
+        This is done while the prompts are still in the KV cache.
+        """
+        for cell, d, baseline in list(self._divergences_without_margin(point, prompt_set)):
             top2 = engine.top2(d.slot, baseline.tokens[d.slot][: d.position])
             if top2 is None:
                 continue
@@ -222,8 +236,15 @@ class Runner:
             self.folder.append_margin(margin)
             self.margins.append(margin)
 
-    def _unexplained(self, point: Point, prompt_set: int | None = None) -> Iterator[tuple[Cell, Divergence, Block]]:
-        """Divergences in whole rounds of `point` whose margin is not known yet. Forced acceptance explains them all."""
+    def _divergences_without_margin(
+        self, point: Point, prompt_set: int | None = None
+    ) -> Iterator[tuple[Cell, Divergence, Block]]:
+        """The divergences in whole rounds of `point` whose top-2 margin is not recorded yet, each with its baseline
+        block.
+
+        `prompt_set`: only this one, if given. There are none if acceptance is forced, since the tokens are then wrong
+        by design.
+        """
         if (facts := self.engines.get(point.key)) is not None and facts.acceptance == "forced":
             return
         known = {(m.cell, m.prompt_set, m.round, m.slot, m.position) for m in self.margins}
@@ -234,7 +255,7 @@ class Runner:
 
 
 def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path) -> OpenRequest:
-    """What one engine must hold for `points`, which share dtype, RoPE and PERF_MODE."""
+    """The request for one engine that can measure all of `points`, which share dtype, RoPE scaling and PERF_MODE."""
     scenarios = [plan.scenarios[p.scenario] for p in points]
     first = scenarios[0]
     return OpenRequest(
@@ -249,13 +270,13 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
     )
 
 
-def patience_s(plan: Plan, points: Sequence[Point]) -> float:
-    """How long an answer of the engine for `points` may take."""
+def answer_timeout_s(plan: Plan, points: Sequence[Point]) -> float:
+    """The longest time, in seconds, that one call of the engine for `points` may take."""
     return max(plan.scenarios[p.scenario].timeout_s for p in points)
 
 
-def visit_of(round_: Round) -> tuple[object, ...]:
-    """Rounds with equal keys that follow each other share a prefill."""
+def prefill_group(round_: Round) -> tuple[object, ...]:
+    """A key of the round. Rounds that follow each other and have the same key share one prefill of a micro run."""
     return round_.warmup, round_.prompt_set, None if round_.warmup else round_.index // PASS_ROUNDS
 
 

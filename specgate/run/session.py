@@ -1,11 +1,12 @@
-"""One run from request to exit code.
+"""One run, from the request to the exit code.
 
-Request ─► Config, Plan ─► Runner (journal) ─► measurement ─► gates ─► run.json, gates.json, reports
+Request ─► Config, Plan ─► Runner (journal) ─► figures ─► gates ─► run.json, gates.json, reports
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import click
 
@@ -14,80 +15,159 @@ from specgate.core import (
     Plan,
     Point,
     Policy,
+    Promotion,
     Run,
 )
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError
+from specgate.files.config import Config
 from specgate.files.journal import Journal
+from specgate.files.run_folder import RunFolder
 from specgate.machine import inventory
 from specgate.machine.monitor import watching
 from specgate.planning.plan import build_plan
+from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
 from specgate.planning.resolution import read_back, resolve
 from specgate.promotion.admission import admission, promotion_of, record
-from specgate.promotion.ledger import Ledger
+from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
 from specgate.run.beginning import begin, fitting_prompts, resume
-from specgate.run.ending import conclude, recorded_as, sentence, write
+from specgate.run.ending import conclude, reason_of, recorded_as, write
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
 from specgate.run.runner import MayStop, Runner
 
 
-def carry_out(request: Request) -> ExitCode:
-    """Measure and judge; print the run folder and the verdict last.
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A request with everything that follows from it before an engine is loaded.
 
-    Whatever goes wrong after the first block, what was measured stays in the run folder and is judged as it is.
+    `promotion`: which micro gates must be green, and how often they have been. `prompts`: point key → its prompts.
     """
+
+    request: Request
+    config: Config
+    ledger: Ledger
+    promotion: Promotion
+    plan: Plan
+    prompts: Mapping[str, Prompts]
+
+
+def carry_out(request: Request) -> ExitCode:
+    """Carry out one run: measure, judge, store the result, and print it.
+
+    Prints the run folder first, and the report, the errors, the run folder and the verdict last. Whatever goes wrong
+    after the first block, the blocks that were measured stay in the run folder and are judged as they are.
+
+    Before the first block, raises OrderRefused for a full run whose micro gates are not green, UsageError for a request
+    that cannot be carried out, and InvalidResult if the ledger was changed.
+    """
+    resolved = resolve_request(request)
+    folder, run = begin_or_resume(resolved)
+    green = previous_green(run, resolved.config, resolved.ledger.read().entries)
+    click.echo(f"run folder {folder.path}")
+    runner, stopped = measure_plan(resolved, folder, run)
+    run, plan = conclude_and_judge(resolved, folder, run, runner, stopped, green)
+    run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, stopped)
+    return print_result(resolved, folder, run, runner, ledger_lines, stopped)
+
+
+def resolve_request(request: Request) -> Resolved:
+    """Find out what the request asks for, or read it back from the run folder to be resumed. Nothing is written yet."""
     config = read_back(request) if request.resume else resolve(request)
     ledger = Ledger(request.resume.absolute().parent if request.resume else request.out)
     promotion = promotion_of(request, config, ledger)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    prompts = fitting_prompts(plan, config)
-    folder, run = (
-        resume(request, config, prompts) if request.resume else begin(request, config, plan, prompts, promotion)
-    )
-    run = replace(run, promotion=promotion)
-    green = previous_green(run, config, ledger.read().entries)
-    click.echo(f"run folder {folder.path}")
-    stopped: Stopped = None
+    return Resolved(request, config, ledger, promotion, plan, fitting_prompts(plan, config))
+
+
+def begin_or_resume(resolved: Resolved) -> tuple[RunFolder, Run]:
+    """Create the run folder, or open the one to be resumed. The run that is returned has no figures yet."""
+    request, config, promotion = resolved.request, resolved.config, resolved.promotion
+    if request.resume:
+        folder, run = resume(request, config, resolved.prompts)
+    else:
+        folder, run = begin(request, config, resolved.plan, resolved.prompts, promotion)
+    return folder, replace(run, promotion=promotion)
+
+
+def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> tuple[Runner, Stopped]:
+    """Run the rounds that the journal lacks, while the machine is being watched.
+
+    Points that the journal shows to have stopped early are not continued. Returns the runner, which knows the failures
+    of single points, and the error or interrupt that stopped the whole run, or None.
+    """
+    config, plan, request = resolved.config, resolved.plan, resolved.request
     with folder.lock(), progress(request.plain) as report:
-        known = early_stop.ended_early(plan, run, config.policy, folder.journal())
-        left, may_stop = early_stop.without(plan, known), early_stop_of(run, plan, config.policy)
-        admit = admission(request, config, ledger, promotion)
-        runner = Runner(left, prompts, config, folder, report, may_stop, admit)
+        already = early_stop.ended_early(plan, run, config.policy, folder.journal())
+        left, may_stop = early_stop.truncated_plan(plan, already), stop_check(run, plan, config.policy)
+        admit = admission(request, config, resolved.ledger, resolved.promotion)
+        runner = Runner(left, resolved.prompts, config, folder, report, may_stop, admit)
         try:
             with watching(folder.watch_file, runner.worker_generation + 1, inventory.visible_gpu_uuid()):
                 runner.run()
         except (SpecgateError, KeyboardInterrupt) as error:
-            stopped = error
-    early = early_stop.ended_early(plan, run, config.policy, folder.journal())
-    run, plan = replace(run, ended_early=early), early_stop.without(plan, early)
-    run = judge(conclude(run, plan, config, folder, runner, stopped), config.policy)
-    run = replace(run, last_green=compared(run, green, ledger.folder))
-    said: list[str] = []
-    try:
-        run = write(run, plan, config, folder, ending(run, stopped))
-        if not isinstance(stopped, OrderRefused):  # such a run has measured nothing
-            said = record(run, config, folder.path, ledger, *recorded_as(run, stopped))
-    except (EnvironmentRefused, InvalidResult) as error:
-        stopped = stopped or error
-    click.echo(plugins.report("plain" if request.plain else "console").render(run, config.policy))
-    for why in dict.fromkeys((*runner.failures.values(), *([sentence(stopped)] if stopped is not None else []))):
-        click.echo(f"error: {why}", err=True)
-    verdict, code = ending(run, stopped)
-    for line in said:
-        click.echo(line)
-    click.echo(f"run folder {folder.path}")
-    click.echo(f"verdict {verdict} (exit {int(code)})")
-    return code
+            return runner, error
+    return runner, None
 
 
-def early_stop_of(run: Run, plan: Plan, policy: Policy) -> MayStop:
-    """What the runner asks at the interim looks of a point."""
+def stop_check(run: Run, plan: Plan, policy: Policy) -> MayStop:
+    """The function that the runner calls at the interim looks of a point to learn whether it may stop there."""
 
     def may_stop(point: Point, journal: Journal) -> bool:
         alone = replace(plan, rounds=tuple(plan.rounds_of(point)))
         return bool(early_stop.ended_early(alone, run, policy, journal))
 
     return may_stop
+
+
+def conclude_and_judge(
+    resolved: Resolved, folder: RunFolder, run: Run, runner: Runner, stopped: Stopped, green: Entry | None
+) -> tuple[Run, Plan]:
+    """The run with figures, verdicts and what differs from the last green run, and the plan without stopped rounds.
+
+    `green`: the ledger's entry of the last green run, or None.
+    """
+    config = resolved.config
+    early = early_stop.ended_early(resolved.plan, run, config.policy, folder.journal())
+    run, plan = replace(run, ended_early=early), early_stop.truncated_plan(resolved.plan, early)
+    run = judge(conclude(run, plan, config, folder, runner, stopped), config.policy)
+    return replace(run, last_green=compared(run, green, resolved.ledger.folder)), plan
+
+
+def write_and_record(
+    resolved: Resolved, folder: RunFolder, run: Run, plan: Plan, stopped: Stopped
+) -> tuple[Run, list[str], Stopped]:
+    """Write the reports and run.json, then enter the run in the ledger.
+
+    Returns the run as it was written, the lines that the ledger has to say, and what stopped the run. If nothing had
+    stopped it, a file that cannot be written or a ledger that was changed does.
+    """
+    lines: list[str] = []
+    try:
+        run = write(run, plan, resolved.config, folder, ending(run, stopped))
+        if not isinstance(stopped, OrderRefused):  # such a run has measured nothing
+            lines = record(run, resolved.config, folder.path, resolved.ledger, *recorded_as(run, stopped))
+    except (EnvironmentRefused, InvalidResult) as error:
+        stopped = stopped or error
+    return run, lines, stopped
+
+
+def print_result(
+    resolved: Resolved, folder: RunFolder, run: Run, runner: Runner, ledger_lines: list[str], stopped: Stopped
+) -> ExitCode:
+    """Print the report, the errors (on stderr), the ledger's lines, the run folder and the verdict.
+
+    Returns the exit code.
+    """
+    report = plugins.report("plain" if resolved.request.plain else "console")
+    click.echo(report.render(run, resolved.config.policy))
+    for why in dict.fromkeys((*runner.failures.values(), *([reason_of(stopped)] if stopped is not None else []))):
+        click.echo(f"error: {why}", err=True)
+    verdict, code = ending(run, stopped)
+    for line in ledger_lines:
+        click.echo(line)
+    click.echo(f"run folder {folder.path}")
+    click.echo(f"verdict {verdict} (exit {int(code)})")
+    return code

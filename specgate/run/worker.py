@@ -1,7 +1,8 @@
-"""The engine in a process of its own, driven over a pipe.
+"""Run the engine in a process of its own and drive it over a pipe.
 
-A CUDA fault, an out-of-memory kill or a hang costs the blocks in flight and nothing else: the parent sees the
-process end or the answer stay away, and raises WorkerLost with the reason. What the engine prints goes to a log file.
+If the engine crashes, is killed for lack of memory, or hangs, only the block that was running is lost: the parent sees
+the process end or the time limit pass, and raises WorkerLost with the reason. What the engine prints goes to a log
+file.
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ from specgate.run import profiler
 _TAIL_LINES = 8
 _CLOSING_S = 2.0
 _CLOSING_IDLE_S = 30.0
-"""A server that the engine has started may take its time to end."""
+"""Seconds to wait for the process to end: `_CLOSING_IDLE_S` if it has answered every call, since an engine may have to
+stop a server that it started; `_CLOSING_S` if an answer is still due.
+"""
 
 
 class EngineWorker:
-    """An `api.Engine` whose calls run in a spawned process; every call raises WorkerLost after `timeout_s` seconds."""
+    """An `api.Engine` whose calls run in a spawned process.
+
+    A call raises WorkerLost if it has no answer within `timeout_s` seconds, or if the process ends.
+    """
 
     def __init__(self, backend: str, request: OpenRequest, timeout_s: float, log: Path) -> None:
         context = mp.get_context("spawn")
@@ -61,7 +67,7 @@ class EngineWorker:
         return elapsed
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
-        """Decode one block under a profiler that the engine does not control; see `profiler.trace`."""
+        """Decode one block under the harness's own profiler; see `profiler.trace`."""
         seen: tuple[Decoded, Activity] = self._call("trace", role, budget)
         return seen
 
@@ -74,7 +80,10 @@ class EngineWorker:
         return logits
 
     def close(self) -> None:
-        """End the process: politely, then by force. One that owes an answer does not hear us, and is not waited for."""
+        """Ask the process to end, and kill it if it does not.
+
+        A process that still owes an answer is busy and may not read the request, so it is given less time.
+        """
         if self._process.is_alive():
             with contextlib.suppress(OSError):
                 self._conn.send(None)
@@ -127,9 +136,9 @@ def _log_tail(log: Path) -> str | None:
 
 
 def _serve(conn: Connection, backend: str, request: OpenRequest, log: Path) -> None:
-    """The child's life: open the engine, then answer calls until None or the parent's end."""
+    """The main function of the child: open the engine, then answer calls until None arrives or the parent ends."""
     for name in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it closes us after saving
+        signal.signal(name, signal.SIG_IGN)  # the parent handles Ctrl-C: it saves, then closes this process
     _redirect_output(log)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -155,14 +164,20 @@ def _serve(conn: Connection, backend: str, request: OpenRequest, log: Path) -> N
 
 
 def _carry_out(engine: Engine, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-    """A call of the engine, but for `trace`: looking is the harness's, unless there is nothing to look at."""
+    """Call a method of the engine. `trace` is done by the harness's profiler, except for an engine with scripted
+    traces, which has no kernels that a profiler could see.
+    """
     if method == "trace" and not isinstance(engine, ScriptedTrace):
         return profiler.trace(engine, *args)
     return getattr(engine, method)(*args, **kwargs)
 
 
 def _end_with_parent() -> None:
-    """A parent killed with -9 cannot close us, and an engine that hangs in a call never reads the pipe again."""
+    """End this process when the parent ends.
+
+    A parent that is killed with SIGKILL cannot close its child, and an engine that hangs in a call never reads the
+    pipe.
+    """
     parent = mp.parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -176,7 +191,9 @@ def _redirect_output(log: Path) -> None:
 
 
 def _portable(error: BaseException, method: str) -> SpecgateError:
-    """Errors of ours cross the pipe as they are; any other becomes a BackendError, its traceback in the log."""
+    """The error to send over the pipe. A SpecgateError is sent as it is; any other becomes a BackendError, and its
+    traceback is written to the log.
+    """
     if isinstance(error, SpecgateError):
         return error
     traceback.print_exception(error)

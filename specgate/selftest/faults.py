@@ -1,6 +1,6 @@
-"""Does the judge see? Each known fault is injected into a scripted engine, and exactly the matching gate must say so.
+"""Inject known faults into a scripted engine and check that exactly the matching gate objects.
 
-A judge that passes everything looks like a judge that has nothing to object to; only a fault tells them apart.
+Gates that pass a healthy engine may be sound, or may be blind. Only a fault tells the two apart.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ GREEN: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a scripted engine (`options` of back end `fake`), the gate that must see it, and by which reason.
+    """A fault of a scripted engine, and the gate that must see it.
 
-    `also` are gates that are right to object too: a wrong token breaks determinism as well as equality.
+    `options`: the options of the back end `fake` that cause the fault. `gate`, `state` and `reason_code`: the verdict
+    that is expected. `also`: gates that may object too, since a wrong token, for example, breaks determinism as well as
+    equality.
     """
 
     name: str
@@ -77,8 +79,10 @@ FAULTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one fault: `wrong` says what should have been otherwise; None where the judge saw it, and nothing
-    else.
+    """What became of one fault.
+
+    `expected`: the verdict that was expected, in words. `seen`: what the gates said. `wrong`: what should have been
+    different, or None if the fault was seen and nothing else was objected to.
     """
 
     name: str
@@ -88,7 +92,7 @@ class Outcome:
 
 
 def outcomes(folder: Path) -> Iterator[Outcome]:
-    """The clean engine first, then every fault; runs go into `folder`."""
+    """Check the engine without a fault, then with every fault, then what surrounds a run. Runs go into `folder`."""
     yield clean(folder)
     unspoilt = newest(folder)
     for fault in FAULTS:
@@ -97,7 +101,7 @@ def outcomes(folder: Path) -> Iterator[Outcome]:
 
 
 def clean(folder: Path) -> Outcome:
-    """An engine with no fault must pass every gate: a judge that always objects sees nothing either."""
+    """An engine without a fault must pass every gate: a gate that always objects is useless too."""
     run = scripted({}, folder)
     objections = [f"{v.rule} {v.state} {v.reason_code}" for v in run.verdicts if v.state not in GREEN]
     judged = len({v.gate for v in run.verdicts})
@@ -105,6 +109,7 @@ def clean(folder: Path) -> Outcome:
 
 
 def injected(fault: Fault, folder: Path) -> Outcome:
+    """Run the scripted engine with one fault: its gate must see it, and no gate that is not listed may object."""
     run = scripted(fault.options, folder)
     expected = f"{fault.gate} {fault.state} {fault.reason_code}"
     objections = [v for v in run.verdicts if v.state not in GREEN]
@@ -117,7 +122,10 @@ def injected(fault: Fault, folder: Path) -> Outcome:
 
 
 def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
-    """The machine, the files and the ledger, from a run without a fault and the ledger of all the others."""
+    """Check the faults of what surrounds a run: machine, files and ledger.
+
+    `unspoilt`: the run folder of the engine without a fault. `runs`: the folder of all runs, where their ledger is.
+    """
     quiet = stored.environment_verdicts(unspoilt, lambda reading: reading)
     yield from environment("quiet machine", State.PASS, "undisturbed", quiet)
     for disturbance in stored.DISTURBANCES:
@@ -139,12 +147,12 @@ def environment(name: str, state: State, code: str, found: Sequence[tuple[State,
 
 
 def newest(folder: Path) -> Path:
-    """The run folder that was made last."""
+    """The run folder that was created last."""
     return max((p for p in folder.iterdir() if (p / "run.json").is_file()), key=lambda p: p.stat().st_mtime_ns)
 
 
 def scripted(options: Mapping[str, str], folder: Path) -> Run:
-    """Run the self-test's scenario on the scripted engine; what it prints is kept back."""
+    """Run the self-test's scenario on the scripted engine. What the run prints is discarded."""
     before = set(folder.iterdir()) if folder.is_dir() else set()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         carry_out(

@@ -1,4 +1,4 @@
-"""Faults of what surrounds a run: the machine while it was measured, the files that it left, the ledger."""
+"""Faults of what surrounds a run: of the machine while it was measured, of the stored files, and of the ledger."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ QUIET: Final = HostReading(0.4, 0.02, 64 << 30, 0)
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """A fault of the machine: what one GPU reading in the middle of the run says instead."""
+    """A fault of the machine. `change` makes it from a healthy GPU reading; it is put in the middle of a run."""
 
     name: str
     reason_code: str
@@ -66,7 +66,9 @@ DISTURBANCES: Final = (
 
 
 def environment_verdicts(run_folder: Path, change: Callable[[GpuReading], GpuReading]) -> list[tuple[State, str]]:
-    """What the gate `environment` says of a stored run, had its GPU read as `change` makes it."""
+    """The verdicts of the gate `environment` on a stored run, as (state, reason code), if `change` is applied to one of
+    its GPU readings.
+    """
     folder = RunFolder.open(run_folder)
     config, run = folder.read_config(), folder.read_run()
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
@@ -76,7 +78,10 @@ def environment_verdicts(run_folder: Path, change: Callable[[GpuReading], GpuRea
 
 
 def samples(blocks: Sequence[Block], change: Callable[[GpuReading], GpuReading]) -> list[Sample]:
-    """A watch over all of these blocks that saw a quiet machine, but for one reading in the middle of a block."""
+    """Samples of a quiet machine, every half second over all blocks.
+
+    Only the GPU reading in the middle of the first measured block is changed by `change`.
+    """
     spans = [b.span_ns for b in blocks if b.span_ns is not None]
     middle = next(sum(b.span_ns) // 2 for b in blocks if b.span_ns is not None and not b.warmup)
     start, end = min(s for s, _ in spans) - HALF_A_SECOND_NS, max(e for _, e in spans) + HALF_A_SECOND_NS
@@ -85,7 +90,7 @@ def samples(blocks: Sequence[Block], change: Callable[[GpuReading], GpuReading])
 
 
 def edited_by_one_byte(run_folder: Path, scratch: Path) -> str | None:
-    """What `verify` says of a copy of a run in which one digit of a sample was changed; None where it is content."""
+    """Change one digit of a sample in a copy of the run, and return what `verify` objects to; None if it does not."""
     copy = scratch / f"{run_folder.name}-edited"
     shutil.copytree(run_folder, copy)
     file = copy / "samples" / "blocks.jsonl"
@@ -97,14 +102,14 @@ def edited_by_one_byte(run_folder: Path, scratch: Path) -> str | None:
 
 
 def torn_line(runs: Path, scratch: Path) -> bool:
-    """Whether the ledger of `runs`, with the first half of a further line behind it, says so, and counts as before."""
+    """Whether a copy of the ledger of `runs`, with half a line appended, reports a torn line and keeps its entries."""
     torn = with_ledger(runs, scratch / "torn", lambda text: text + text[: text.index(b"\n") // 2])
     whole, history = Ledger(runs).read(), Ledger(torn).read()
     return bool(history.torn) and history.entries == whole.entries
 
 
 def broken_chain(runs: Path, scratch: Path) -> str | None:
-    """What the ledger says of itself with one line in the middle edited; None where it is content."""
+    """Edit one line in a copy of the ledger, and return the error that reading it raises; None if it raises none."""
     forged = with_ledger(runs, scratch / "forged", lambda text: text.replace(b'"exit_code":6', b'"exit_code":0', 1))
     try:
         Ledger(forged).read()
@@ -114,7 +119,7 @@ def broken_chain(runs: Path, scratch: Path) -> str | None:
 
 
 def with_ledger(runs: Path, folder: Path, change: Callable[[bytes], bytes]) -> Path:
-    """A folder with a changed copy of the ledger of `runs`."""
+    """Copy the ledger of `runs` to `folder` and apply `change` to its lines. Returns `folder`."""
     folder.mkdir()
     for file in runs.glob("ledger.*"):
         if file.is_file() and file.suffix != ".lock":

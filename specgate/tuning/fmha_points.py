@@ -1,4 +1,4 @@
-"""Which configurations a sweep tries, and on which prompts: scenarios, pairs, grids."""
+"""Which configurations of attention a sweep tries, and on which scenarios, pairs and prompts."""
 
 from __future__ import annotations
 
@@ -23,23 +23,29 @@ from specgate.planning.scenario import find
 
 DEMO: Final = ("micro-16k-b4", "micro-32k-single")
 PLANTED: Final = ("micro-8b-16k-b4", "micro-8b-32k-single")
-"""Batch 4 and one request, which are cut otherwise by default."""
+"""Scenarios that are swept by default: on the demo pair if it is installed, else on planted pairs. In either case one
+has batch 4 and one a single request, since the engine's default tiles differ between the two.
+"""
 
 
 class GridForm(Form):
+    """The schema of a grid file: knob → values to try."""
+
     schema_: Annotated[Literal["specgate.fmha-grid/v1"], Field(alias="schema")]
     grid: Annotated[dict[str, Annotated[list[int], Field(min_length=1)]], Field(min_length=1)]
 
 
 def read_grid(file: Path) -> tuple[AttentionConfig, ...]:
-    """Every combination of the values that a YAML file gives to knobs. Raises UsageError with file and line."""
+    """All combinations of the values that a YAML file lists per knob. Raises UsageError with file and line."""
     form = parse(GridForm, load(file))
     return tuple(dict(zip(form.grid, values, strict=True)) for values in product(*form.grid.values()))
 
 
 def scenarios(names: Sequence[str]) -> Iterator[tuple[Scenario, PairRef | None]]:
-    """The scenarios of `names`; without any, both regimes of the demo pair where it is at hand, else of a planted pair
-    of 8B size. The pair is None where it has yet to be found.
+    """(scenario, pair) to sweep.
+
+    Without `names`, these are the two scenarios of the demo pair if it is installed, else two of planted pairs of 8B
+    size. The pair is None if it is still to be resolved from the scenario.
     """
     if names:
         yield from ((find(name), None) for name in names)
@@ -53,7 +59,10 @@ def scenarios(names: Sequence[str]) -> Iterator[tuple[Scenario, PairRef | None]]
 
 
 def shortened(scenario: Scenario, steps: int | None) -> Scenario:
-    """With a budget of at most `steps` steps. Raises UsageError for one of tokens, unless `steps` are given."""
+    """The scenario with a budget of at most `steps` steps.
+
+    Raises UsageError if the scenario's own budget is in tokens and no `steps` are given.
+    """
     own = scenario.budget.steps
     if own is None and steps is None:
         raise UsageError(f"scenario {scenario.name}: its budget is of tokens", hint="give --steps, or a micro scenario")
@@ -61,19 +70,23 @@ def shortened(scenario: Scenario, steps: int | None) -> Scenario:
 
 
 def points(scenario: Scenario) -> Iterator[Point]:
+    """The points of a scenario: every context with every batch. They name no back end."""
     for context, batch in product(scenario.grid.context, scenario.grid.batch):
         yield Point(scenario.name, "", context, batch)
 
 
 def pair_of(scenario: Scenario, named: str | None, found: PairRef | None) -> PairRef:
-    """The pair `named`, else the scenario's, under the scenario's RoPE scaling where it is the scenario's own."""
+    """The pair to sweep: the one that is `named`, else `found`, else the scenario's own.
+
+    A pair that was named gets no RoPE scaling from the scenario, unless it is the scenario's own.
+    """
     if named is not None and named != scenario.pair:
         return resolve_pair(named, None, None)
     return replace(found or resolve_pair(scenario.pair, None, None), rope=scenario.rope)
 
 
 def request_of(scenario: Scenario, point: Point, pair: PairRef, options: Mapping[str, str]) -> OpenRequest:
-    """Of an engine for one point. Raises UsageError where the target knows fewer positions."""
+    """The request for an engine that can decode one point."""
     return OpenRequest(
         pair=pair,
         dtype=scenario.dtype,
@@ -86,7 +99,10 @@ def request_of(scenario: Scenario, point: Point, pair: PairRef, options: Mapping
 
 
 def prompts_of(scenario: Scenario, point: Point, pair: PairRef) -> tuple[tuple[int, ...], ...]:
-    """The scenario's first measured set; random tokens for a pair whose tokens mean nothing."""
+    """The token ids of the scenario's first measured prompt set, one tuple per slot.
+
+    They are random for a planted pair, whose tokens have no meaning, and for a pair without a tokenizer.
+    """
     file = pair.target / "tokenizer.json"
     if pair.acceptance == "planted" or not file.is_file():
         scenario = replace(scenario, workload=replace(scenario.workload, source="random"))

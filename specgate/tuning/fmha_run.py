@@ -1,4 +1,4 @@
-"""A sweep as it is asked for: engines opened one after the other, every point swept, the file kept up to date."""
+"""Run a whole sweep over configurations of attention: open an engine per point, sweep it, keep the file up to date."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ from specgate.tuning.fmha_sweep import sweep
 
 @dataclass(frozen=True, slots=True)
 class SweepRequest:
-    """`configs`: what to try; none: what the engine thinks worth trying. The default is always tried."""
+    """What `specgate tune fmha` was asked to do.
+
+    `configs`: the configurations to try; if empty, those that the engine proposes. The engine's default is always tried
+    too. `steps`: most steps of a decode run, or None for the scenario's budget. `seconds`: no engine is opened and no
+    configuration is begun after that time. `out`: the file for the results.
+    """
 
     scenarios: tuple[str, ...]
     pair: str | None
@@ -36,9 +41,10 @@ class SweepRequest:
 
 
 def carry_out(request: SweepRequest) -> Iterator[PointSweep]:
-    """Each point once it is swept, as far as the time allows. `request.out` is written after every configuration.
+    """Sweep one point after the other until the time is up, and yield each when it is done.
 
-    Raises UsageError, EnvironmentRefused and BackendError where an engine cannot be opened.
+    `request.out` is written after every configuration. Raises EnvironmentRefused if the back end cannot run here,
+    UsageError if its attention has no configurations, and BackendError if an engine cannot be opened.
     """
     backend = plugins.backend(request.backend)
     if not (availability := backend.available()).usable:
@@ -58,7 +64,7 @@ def carry_out(request: SweepRequest) -> Iterator[PointSweep]:
             for swept in sweep_point(request, engine, scenario, point, pair, deadline):
                 write_json(request.out, as_record(replace(done, device=device, points=(*done.points, swept))))
             engine.close()
-            del engine  # its memory, before the next one is loaded
+            del engine  # frees its memory before the next engine is loaded
             if swept is not None:
                 done = replace(done, device=device, points=(*done.points, swept))
                 yield swept
@@ -67,7 +73,7 @@ def carry_out(request: SweepRequest) -> Iterator[PointSweep]:
 def sweep_point(
     request: SweepRequest, engine: TunableEngine, scenario: Scenario, point: Point, pair: PairRef, deadline: float
 ) -> Iterator[PointSweep]:
-    """The point as far as it has been swept, after every configuration."""
+    """Sweep one point. After every configuration, yields what has been found of the point so far."""
     default, steps = engine.attention_config(), scenario.budget.longest(0)
     configs = unique([default, *(request.configs or engine.attention_configs())])
     engine.prefill(prompts_of(scenario, point, pair), draft=True)
@@ -76,11 +82,14 @@ def sweep_point(
 
 
 def unique(configs: Sequence[AttentionConfig]) -> list[AttentionConfig]:
+    """The configurations without repetitions, in their order."""
     return [config for i, config in enumerate(configs) if dict(config) not in [dict(c) for c in configs[:i]]]
 
 
 def as_record(found: FmhaSweep) -> dict[str, Any]:
-    """JSON-ready, with what is derived: each point's best configuration, every score, and the default's loss."""
+    """The sweep as JSON-ready data, with what follows from it: the best configuration of each point, the score of every
+    configuration, and how much slower the default is than the best.
+    """
     plain = to_plain(FmhaSweep, found)
     for record, point in zip(plain["points"], found.points, strict=True):
         record["best"] = dict(point.best.config) if point.best else None

@@ -1,4 +1,4 @@
-"""Decode under one attention configuration after the other, on the same prompts, in one loaded engine."""
+"""Decode with one attention configuration after the other, on the same prompts and in one loaded engine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from specgate.core.fmha import AttentionConfig, RoleTrial, TileStatistics, Trial
 from specgate.errors import BackendError
 
 PASSES = 2
-"""Over all configurations, there and back: what drifts meets early and late ones alike."""
+"""Passes over all configurations. Every second one is in reverse order, so that drift of the machine affects the first
+and the last configurations alike.
+"""
 
 
 @dataclass(slots=True)
 class Samples:
-    """What the passes have found of one configuration so far."""
+    """What has been measured of one configuration so far. `failed`: why it does not work, or None."""
 
     decoded: dict[Role, list[Decoded]] = field(default_factory=dict)
     tiles: dict[Role, TileStatistics] = field(default_factory=dict)
@@ -34,10 +36,10 @@ def sweep(
     deadline: float,
     passes: int = PASSES,
 ) -> Iterator[tuple[Trial, ...]]:
-    """Every configuration's trial so far, after each that was decoded; the engine has been given its prompts.
+    """Decode with every configuration, and yield the trials so far after each one. The engine must be prefilled.
 
-    One that cannot be compiled or launched, or under which a role emits other tokens than the first, has failed.
-    No configuration is begun after `deadline` (`time.monotonic`).
+    A configuration has failed if it cannot be compiled or launched, or if a role emits other tokens with it than the
+    first role does. `steps`: the length of a decode run. No configuration is begun after `deadline` (`time.monotonic`).
     """
     found = [Samples(failed=why) for why in engine.prepare_attention(configs, roles)]
     for number in range(passes):
@@ -48,15 +50,16 @@ def sweep(
             if found[i].failed is None:
                 decode(engine, configs[i], roles, steps, found[i])
             yield tuple(
-                trial_of(config, samples) for config, samples in zip(configs, found, strict=True) if seen(samples)
+                trial_of(config, samples) for config, samples in zip(configs, found, strict=True) if was_tried(samples)
             )
 
 
 def decode(engine: TunableEngine, config: AttentionConfig, roles: Sequence[Role], steps: int, samples: Samples) -> None:
+    """One decode run per role with `config`; adds what it finds to `samples`."""
     try:
         engine.retile_attention(config)
         for role in roles:
-            engine.decode(role, Budget(steps=2), ())  # captures, compiles, warms up
+            engine.decode(role, Budget(steps=2), ())  # compiles kernels, captures graphs, warms up
             samples.decoded.setdefault(role, []).append(engine.decode(role, Budget(steps=steps), ()))
             if role not in samples.tiles:
                 samples.tiles[role] = engine.attention_tiles(role)
@@ -67,7 +70,10 @@ def decode(engine: TunableEngine, config: AttentionConfig, roles: Sequence[Role]
 
 
 def disagreement(decoded: Mapping[Role, Decoded]) -> str | None:
-    """Where a role's tokens are not those of the first role, as far as both go."""
+    """The first place where a role's tokens differ from the first role's, in words; None if they agree.
+
+    Sequences are compared up to the length of the shorter one.
+    """
     (first, expected), *others = decoded.items()
     for role, found in others:
         for slot, (want, got) in enumerate(zip(expected.tokens, found.tokens, strict=True)):
@@ -78,7 +84,7 @@ def disagreement(decoded: Mapping[Role, Decoded]) -> str | None:
     return None
 
 
-def seen(samples: Samples) -> bool:
+def was_tried(samples: Samples) -> bool:
     return bool(samples.decoded) or samples.failed is not None
 
 
@@ -92,7 +98,7 @@ def trial_of(config: AttentionConfig, samples: Samples) -> Trial:
 
 
 def role_trial(role: Role, decoded: Sequence[Decoded], tiles: TileStatistics) -> RoleTrial:
-    """Of all stretches of a role; tokens are those after the prefill's."""
+    """The figures of a role over all its decode runs. The prefill token of a slot is not counted."""
     tokens = sum(len(slot) - 1 for each in decoded for slot in each.tokens)
     records = [
         AcceptanceRecord.from_steps(

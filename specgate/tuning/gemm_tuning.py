@@ -1,4 +1,4 @@
-"""Shapes in, a file of tuned configurations out: what `specgate tune` does between the command line and a back end."""
+"""Tune matrix products: from shapes to a file of tuned configurations, for `specgate tune gemm` and `tune steps`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from specgate.machine.tuned_gemms import read_shapes, read_tuned, user_file, wri
 
 
 def tuning_backend(name: str | None, *, here: bool) -> TunesGemms:
-    """The back end `name`, else the best one that tunes products; with `here`, one that this machine can run.
+    """The back end `name`, or without a name the best one that can tune matrix products.
 
-    Raises UsageError where `name` tunes none, EnvironmentRefused, with the reasons, where none can run.
+    `here`: it must be able to run on this machine. Raises UsageError if the back end `name` has no products to tune.
+    Raises EnvironmentRefused if no known back end has any, or, with `here`, if none of them can run, with the reasons.
     """
     if name and not isinstance(plugins.backend(name), TunesGemms):
         raise UsageError(f"back end {name!r} has no products to tune", hint="see specgate backends")
@@ -38,7 +39,7 @@ def wanted(
     batches: Sequence[int],
     draft_lengths: Sequence[int],
 ) -> tuple[GemmShape, ...]:
-    """What shape files and pairs name, once. Raises UsageError where neither is given."""
+    """The shapes that shape files and pairs name, without repetitions. Raises UsageError if neither is given."""
     if not files and not pairs:
         raise UsageError("no shapes", hint="give --shapes FILE, --pair NAME, or --target and --draft")
     shapes = {shape for file in files for shape in read_shapes(file)}
@@ -47,24 +48,26 @@ def wanted(
 
 
 def tune_into(file: Path, tuner: GemmTuner, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:
-    """Tune, and store every result in `file` as it comes; what the file holds of other weights stays.
+    """Tune every shape and store each result in `file` as soon as it is found.
 
-    Raises UsageError where `file` holds another device's, or something else.
+    What the file holds for other weights is kept. Raises UsageError if `file` was tuned on another device, or is not
+    such a file.
     """
-    yield from stored(file, tuner, tuner.tune(shapes, seconds))
+    yield from store_each(file, tuner, tuner.tune(shapes, seconds))
 
 
 def refine_into(file: Path | None, tuner: GemmTuner, request: StepsRequest, seconds: float) -> Iterator[TunedGemm]:
-    """Choose anew in whole steps, and store every result in `file`, which is the only one then that is looked at;
-    without one, in the user's.
+    """Choose configurations again, now by the time of whole steps, and store each result in `file` as soon as it is
+    found.
 
-    Raises UsageError where `file` holds another device's, or something else, or not all weights of the pair.
+    If `file` is given, the configurations to begin with are read from it alone; else the user's file is written. Raises
+    UsageError if `file` was tuned on another device, is not such a file, or lacks weights of the pair.
     """
-    yield from stored(file or default_file(tuner), tuner, tuner.refine(request, file, seconds))
+    yield from store_each(file or default_file(tuner), tuner, tuner.refine(request, file, seconds))
 
 
-def stored(file: Path, tuner: GemmTuner, results: Iterator[TunedGemm]) -> Iterator[TunedGemm]:
-    """Each of `results`, once `file` holds it."""
+def store_each(file: Path, tuner: GemmTuner, results: Iterator[TunedGemm]) -> Iterator[TunedGemm]:
+    """Yield each of `results` after it has been written to `file`."""
     known = known_in(file, tuner)
     for found in results:
         known = known.with_(found)
@@ -73,6 +76,7 @@ def stored(file: Path, tuner: GemmTuner, results: Iterator[TunedGemm]) -> Iterat
 
 
 def known_in(file: Path, tuner: GemmTuner) -> TunedGemms:
+    """What `file` holds; nothing if it does not exist. Raises UsageError if it was tuned on another device."""
     if not file.exists():
         return TunedGemms(tuner.device, tuner.compute_capability)
     known = read_tuned(file)
@@ -84,4 +88,5 @@ def known_in(file: Path, tuner: GemmTuner) -> TunedGemms:
 
 
 def default_file(tuner: GemmTuner) -> Path:
+    """The file for this device in the user's cache."""
     return user_file(tuner.device)

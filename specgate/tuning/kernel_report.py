@@ -1,4 +1,4 @@
-"""A kernel benchmark as JSON, and as a table for a terminal."""
+"""Show a kernel benchmark as JSON, and as tables on a terminal."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ COLUMNS: Final = ("kernel", "shape", "per step", "µs", "MB", "of read", "peer")
 
 
 def as_record(bench: KernelBench) -> dict[str, Any]:
-    """JSON-ready, with what is derived: `bytes_per_s` and `share` of the read bandwidth, `right`, and per role the
-    microseconds of all its launches. An error that is not finite is null.
+    """The benchmark as JSON-ready data, with what follows from it.
+
+    That is, per kernel, `bytes_per_s`, its `share` of the read bandwidth and whether its result is `right`; and per
+    role the time of all launches of a step, `step_us`, in microseconds. An error that is not finite is stored as null.
     """
     plain = asdict(bench)
     plain["kernels"] = [
@@ -37,7 +39,7 @@ def as_record(bench: KernelBench) -> dict[str, Any]:
 
 
 def show(bench: KernelBench, console: Console) -> None:
-    """One table per role, at most WIDTH columns wide."""
+    """Print one table per role, at most WIDTH columns wide, and what went wrong."""
     for role, kernels in bench.roles():
         console.print(Text(f"{role}: {bench.pair}, {bench.batch} × {bench.context} positions, {bench.device}"))
         console.print(table_of(bench, kernels))
@@ -70,18 +72,18 @@ def table_of(bench: KernelBench, kernels: tuple[KernelTiming, ...]) -> Table:
 
 
 def name_of(kernel: KernelTiming) -> str:
-    """The tag, and the function where the tag's launcher has several."""
+    """The kernel's tag, with `_COMBINE` for a combining second kernel, and WRONG if its result is wrong."""
     name = kernel.tag if not kernel.function.endswith("_combine") else f"{kernel.tag}_COMBINE"
     return name if kernel.right else f"{name} WRONG"
 
 
 def beside(kernel: KernelTiming, peer: PeerTiming) -> str:
-    """The peer's microseconds, and how often ours fit into them."""
+    """The peer's time in microseconds, and that time divided by our kernel's."""
     return f"{peer.name} failed" if peer.us is None else f"{peer.name} {peer.us:.2f} ({peer.us / kernel.us:.2f}×)"
 
 
 def notes(bench: KernelBench) -> Iterator[str]:
-    """What went wrong: results that are not the oracle's, and peers that did not run, each reason once."""
+    """What went wrong: results that differ from the oracle's, and, each reason once, peers that did not run."""
     for k in bench.kernels:
         if not k.right:
             yield f"{k.role} {name_of(k)} {k.shape}: relative error {k.error:.3g}, at most {k.tolerance:g} is right"

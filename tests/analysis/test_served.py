@@ -11,7 +11,7 @@ import pytest
 from specgate.analysis.block_checks import check_block
 from specgate.analysis.perf_invariants import certify
 from specgate.analysis.reduce import measure
-from specgate.archive.recording import counts
+from specgate.archive.recording import accept_counts
 from specgate.core import Block, Cell, Finish, Held, Plan, Role, Round, Served, ServedRequest
 from specgate.core.acceptance import AcceptanceRecord, Totals
 from specgate.errors import InvalidResult, UsageError
@@ -126,7 +126,7 @@ def test_the_layout_of_slots_cannot_be_seen_through_a_server() -> None:
 
 def test_no_tape_can_be_recorded_from_a_server() -> None:
     with pytest.raises(UsageError, match="does not say what each step accepted"):
-        counts([b for b in blocks() if not b.warmup], Role(3), 0)
+        accept_counts([b for b in blocks() if not b.warmup], Role(3), 0)
 
 
 def test_cells_of_servers_have_no_cycle_budget() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specgate.analysis.verdict import overall_of_agreement
 from specgate.archive.agreeing import agreement_of, cut_record, state_of
-from specgate.archive.stored import stored
+from specgate.archive.stored import load_run
 from specgate.core import AcceptanceSource, Block, Cell, Divergence, Finish, Role, Served, ServedRequest, State
 from specgate.core.acceptance import AcceptanceRecord, Totals
 from specgate.core.agreement import Agreement, Match
@@ -33,7 +33,7 @@ def agreed(tmp_path: Path, change: Callable[[Block], Block], **changes: object) 
         store(tmp_path / "reference", scenarios=[FULL]),
         store(tmp_path / "engine", scenarios=[FULL], backend="engine", change=change, changes=changes),
     ]
-    return agreement_of([stored(folder) for folder in folders], margin_pct=3.0)
+    return agreement_of([load_run(folder) for folder in folders], margin_pct=3.0)
 
 
 def behind_a_server(block: Block, record: AcceptanceRecord | None = None) -> Block:
@@ -121,7 +121,7 @@ def test_other_prompts_and_another_target_are_not_compared(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("source", ["stand-in", "forced", "planted"])
 def test_drafts_of_another_drafter_are_not_compared(source: AcceptanceSource, tmp_path: Path) -> None:
-    runs = [stored(store(tmp_path / name, scenarios=[FULL], backend=name)) for name in ("reference", "engine")]
+    runs = [load_run(store(tmp_path / name, scenarios=[FULL], backend=name)) for name in ("reference", "engine")]
     engine = replace(runs[1], run=with_acceptance(runs[1].run, source))
     baseline, spec = agreement_of([runs[0], engine], 3.0).matches
     assert spec.why_not == f"acceptance is real there, {source} here" and not spec.shares
@@ -131,14 +131,14 @@ def test_drafts_of_another_drafter_are_not_compared(source: AcceptanceSource, tm
 
 
 def test_steps_of_engines_are_not_held_beside_each_other(tmp_path: Path) -> None:
-    runs = [stored(store(tmp_path / name, backend=name)) for name in ("a", "b")]
+    runs = [load_run(store(tmp_path / name, backend=name)) for name in ("a", "b")]
     with pytest.raises(UsageError, match="is a micro run"):
         agreement_of(runs, 3.0)
 
 
 def test_runs_without_a_cell_in_common_are_refused(tmp_path: Path) -> None:
     other = scenario("others", "full", prompt_sets=8)
-    runs = [stored(store(tmp_path / s.name, scenarios=[s])) for s in (FULL, other)]
+    runs = [load_run(store(tmp_path / s.name, scenarios=[s])) for s in (FULL, other)]
     with pytest.raises(UsageError, match="no cell of it is also in"):
         agreement_of(runs, 3.0)
 

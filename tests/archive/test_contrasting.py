@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from specgate.archive.contrasting import contrast_of
-from specgate.archive.stored import stored
+from specgate.archive.stored import load_run
 from specgate.core import Block, Role
 from specgate.core.contrast import Change, Contrast, How
 from specgate.errors import UsageError
@@ -25,7 +25,7 @@ def a(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contrast(a: Path, b: Path) -> Contrast:
-    return contrast_of(stored(a), stored(b))
+    return contrast_of(load_run(a), load_run(b))
 
 
 def change(found: Contrast, metric: str, role: str = "spec-3") -> Change:
@@ -34,12 +34,12 @@ def change(found: Contrast, metric: str, role: str = "spec-3") -> Change:
 
 
 def edited(folder: Path, **changes: Any) -> Path:
-    rewrite(folder, replace(stored(folder).run, **changes))
+    rewrite(folder, replace(load_run(folder).run, **changes))
     return folder
 
 
 def other_prompts(folder: Path) -> Path:
-    run = stored(folder).run
+    run = load_run(folder).run
     return edited(folder, prompts={key: {**about, "sha256": "d" * 64} for key, about in run.prompts.items()})
 
 
@@ -67,7 +67,7 @@ def test_times_on_the_same_prompts_have_the_paired_interval_of_scipy(a: Path, tm
     b = store(tmp_path / "b", jitter=0.05)
     found = change(contrast(a, b), "tpot_ms")
     logs = [
-        {(x.prompt_set, x.round): math.log(x.elapsed_ns / x.emitted) for x in stored(f).blocks() if x.role.k == 3}
+        {(x.prompt_set, x.round): math.log(x.elapsed_ns / x.emitted) for x in load_run(f).blocks() if x.role.k == 3}
         for f in (a, b)
     ]
     of_a, of_b = ([side[key] for key in logs[0]] for side in logs)
@@ -107,7 +107,7 @@ def test_a_speed_that_was_withheld_has_no_ratio(a: Path, tmp_path: Path) -> None
 
 def test_acceptance_of_two_sources_is_never_held_together(a: Path, tmp_path: Path) -> None:
     b = store(tmp_path / "b")
-    rewrite(b, with_acceptance(stored(b).run, "forced"))
+    rewrite(b, with_acceptance(load_run(b).run, "forced"))
     found = contrast(a, b)
     for metric in ("acceptance_length", "draft_acceptance_rate"):
         assert (change(found, metric).ratio, change(found, metric).reason_code) == (None, "acceptance_sources_differ")
@@ -116,7 +116,7 @@ def test_acceptance_of_two_sources_is_never_held_together(a: Path, tmp_path: Pat
 
 def test_tokens_of_other_weights_are_not_compared(a: Path, tmp_path: Path) -> None:
     b = store(tmp_path / "b")
-    run = stored(b).run
+    run = load_run(b).run
     edited(b, engines={key: replace(facts, target_sha256="e" * 64) for key, facts in run.engines.items()})
     assert {t.reason_code for t in contrast(a, b).tokens} == {"targets_differ"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specgate.archive.history import trends_of
-from specgate.archive.stored import stored
+from specgate.archive.stored import load_run
 from specgate.core import Role
 from specgate.errors import UsageError
 from tests.support.factories import corrupt
@@ -37,7 +37,7 @@ def test_runs_are_in_order_of_time_wherever_they_lie(folder: Path) -> None:
 
 def test_the_source_tree_is_what_a_trend_shows_and_weights_part_it(folder: Path) -> None:
     late = folder / "late"
-    run = stored(late).run
+    run = load_run(late).run
     rewrite(late, replace(run, fingerprint={**run.fingerprint, "source_tree_sha256": "9" * 64}))
     assert len(trends_of(folder).grounds) == 1
     rewrite(late, replace(run, engines={k: replace(f, draft_sha256="f" * 64) for k, f in run.engines.items()}))

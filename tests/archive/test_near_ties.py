@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from specgate.archive.agreeing import agreement_of
 from specgate.archive.near_ties import with_margins
-from specgate.archive.stored import Stored, stored
+from specgate.archive.stored import StoredRun, load_run
 from specgate.core import Block, Divergence
 from specgate.errors import InvalidResult
 from specgate.planning.plan import build_plan
@@ -23,7 +23,7 @@ from tests.support.factories import corrupt
 AT = 3
 
 
-class Strayed(Stored):
+class Strayed(StoredRun):
     """The run as an engine would have left it whose spec texts part from token AT on."""
 
     def blocks(self) -> list[Block]:
@@ -31,21 +31,21 @@ class Strayed(Stored):
 
 
 @pytest.fixture(scope="module")
-def run(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Stored:
+def run(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
     cli = Cli(tmp_path_factory.mktemp("run"), *pair)
     cli.scenario("full", budget="new_tokens: 6")
     done = cli.run("full", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--override-order", "a test")
     assert "run folder" in done.stdout, done.stderr
-    return stored(cli.newest())
+    return load_run(cli.newest())
 
 
-def divergences(run: Stored, near_tie_margin: float, folder: Path) -> Sequence[Divergence]:
+def divergences(run: StoredRun, near_tie_margin: float, folder: Path) -> Sequence[Divergence]:
     strayed = Strayed(run.path, run.run, run.config)
     agreement = with_margins(agreement_of([run, strayed], 3.0), run, near_tie_margin, folder)
     return [d for match in agreement.matches for d in match.divergences]
 
 
-def test_a_margin_is_the_gap_of_the_targets_two_largest_logits(run: Stored, tmp_path: Path) -> None:
+def test_a_margin_is_the_gap_of_the_targets_two_largest_logits(run: StoredRun, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(run.config.pair.target, dtype=torch.float32)
     plan = build_plan(tuple(run.config.scenarios.values()), run.config.backend)
     (prompts,) = fitting_prompts(plan, run.config).values()
@@ -60,12 +60,12 @@ def test_a_margin_is_the_gap_of_the_targets_two_largest_logits(run: Stored, tmp_
     assert all(d.near_tie for d in divergences(run, 1e9, tmp_path))
 
 
-def test_nothing_is_loaded_where_all_texts_are_the_same(run: Stored, tmp_path: Path) -> None:
+def test_nothing_is_loaded_where_all_texts_are_the_same(run: StoredRun, tmp_path: Path) -> None:
     agreement = agreement_of([run, run], 3.0)
     assert with_margins(agreement, run, 0.0, tmp_path) == agreement and not list(tmp_path.glob("agree.log"))
 
 
-def test_prompts_that_cannot_be_made_again_are_refused(run: Stored, tmp_path: Path) -> None:
+def test_prompts_that_cannot_be_made_again_are_refused(run: StoredRun, tmp_path: Path) -> None:
     others = {key: {**about, "sha256": "0" * 64} for key, about in run.run.prompts.items()}
     with pytest.raises(InvalidResult, match="its prompts cannot be made again"):
-        divergences(Stored(run.path, replace(run.run, prompts=others), run.config), 0.0, tmp_path)
+        divergences(StoredRun(run.path, replace(run.run, prompts=others), run.config), 0.0, tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.archive.stored import several, stored
+from specgate.archive.stored import load_run, load_runs
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.run_folder import RunFolder
 from tests.support.stored_runs import store
@@ -32,7 +32,7 @@ def running(folder: Path) -> None:
 
 
 def test_a_run_is_read_with_its_policy_and_measured_blocks(folder: Path) -> None:
-    found = stored(folder)
+    found = load_run(folder)
     assert found.run.id == "one" and found.policy.name == "test"
     assert len(found.blocks()) == sum(c.blocks for c in found.run.cells)
     assert not any(b.warmup for b in found.blocks())
@@ -41,29 +41,29 @@ def test_a_run_is_read_with_its_policy_and_measured_blocks(folder: Path) -> None
 def test_a_changed_file_is_refused_and_named(folder: Path) -> None:
     (folder / "run.json").write_text((folder / "run.json").read_text().replace("demo-64", "demo-65"))
     with pytest.raises(InvalidResult, match=r"run\.json: its SHA-256"):
-        stored(folder)
+        load_run(folder)
 
 
 def test_a_missing_file_is_refused_and_named(folder: Path) -> None:
     (folder / "gates.json").unlink()
     with pytest.raises(InvalidResult, match=r"gates\.json: is missing"):
-        stored(folder)
+        load_run(folder)
 
 
 def test_a_file_that_somebody_put_beside_the_others_does_no_harm(folder: Path) -> None:
     (folder / "notes.txt").write_text("mine")
-    assert stored(folder).run.id == "one"
+    assert load_run(folder).run.id == "one"
 
 
 def test_a_run_that_ended_and_lacks_its_manifest_is_refused(folder: Path) -> None:
     (folder / "MANIFEST.sha256").unlink()
     with pytest.raises(InvalidResult, match=r"MANIFEST\.sha256 is missing"):
-        stored(folder)
+        load_run(folder)
 
 
 def test_a_run_that_was_killed_shows_its_finished_blocks_and_is_never_green(folder: Path) -> None:
     running(folder)
-    found = stored(folder)
+    found = load_run(folder)
     assert found.run.failures["run"] == "it never ended"
     assert found.run.cells and all(c.blocks for c in found.run.cells)
 
@@ -74,7 +74,7 @@ def test_a_torn_journal_of_a_killed_run_is_refused_and_left_alone(folder: Path) 
     journal.write_text(journal.read_text() + '{"poin')
     before = journal.read_bytes()
     with pytest.raises(InvalidResult, match="unfinished line"):
-        stored(folder)
+        load_run(folder)
     assert journal.read_bytes() == before
 
 
@@ -83,14 +83,14 @@ def test_a_newer_schema_is_refused_by_name(folder: Path) -> None:
     file.write_text(file.read_text().replace("specgate.result/v1", "specgate.result/v2"))
     RunFolder(folder).write_manifest()
     with pytest.raises(InvalidResult, match=r"specgate\.result/v2"):
-        stored(folder)
+        load_run(folder)
 
 
 def test_a_folder_that_is_no_run_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a run folder"):
-        stored(tmp_path)
+        load_run(tmp_path)
 
 
 def test_one_run_given_twice_is_a_usage_error_even_as_a_copy(original: Path, folder: Path) -> None:
     with pytest.raises(UsageError, match="are the same run: one"):
-        several([original, folder])
+        load_runs([original, folder])

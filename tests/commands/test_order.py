@@ -22,7 +22,7 @@ from specgate.core import PairRef, State
 from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import SpecgateError
 from specgate.planning.request import Request
-from specgate.promotion.claim import of_engine
+from specgate.promotion.claim import engine_fingerprint
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.status import promotion_status
 from tests.support.command import ROOT, Cli
@@ -82,7 +82,7 @@ def enter(cli: Cli, times: int = 1, state: State = State.PASS, **changes: Any) -
                 kind="micro",
                 subject=found.claim.subject,
                 gates=found.claim.gates,
-                fingerprint={**found.claim.fingerprint, **of_engine(fake.facts())},
+                fingerprint={**found.claim.fingerprint, **engine_fingerprint(fake.facts())},
                 state=state,
                 exit_code=0,
                 pid=n,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specgate.core import State
 from specgate.promotion.ledger import Entry
-from specgate.promotion.streak import EXPIRY, NEEDED, Claim, completed, streak
+from specgate.promotion.streak import EXPIRY, NEEDED, Claim, assuming_last_engine, streak
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SUBJECT = {"policy": "cpu", "pair": "demo"}
@@ -127,8 +127,8 @@ def test_every_run_that_has_a_say_says_what_it_did() -> None:
 def test_unknown_weights_are_taken_from_the_last_run_that_knew_them() -> None:
     open_claim = Claim(SUBJECT, CLAIM.gates, {"source": "s"})
     runs = [entry(0, fingerprint={"source": "s", "weights": "old"}), entry(1), entry(2, State.FAIL, fingerprint={})]
-    assert completed(open_claim, runs, ("weights",)) == CLAIM
-    assert completed(open_claim, (), ("weights",)) == open_claim
+    assert assuming_last_engine(open_claim, runs, ("weights",)) == CLAIM
+    assert assuming_last_engine(open_claim, (), ("weights",)) == open_claim
 
 
 # ── against a brute-force statement ──────────────────────────────────────────────────────────────────────────────────

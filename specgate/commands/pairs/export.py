@@ -1,4 +1,4 @@
-"""`specgate pairs export`."""
+"""`specgate pairs export`: write a pair for other engines."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 
 @click.command("export", short_help="Write a pair for vLLM, SGLang, llama.cpp and others.")
-@click.option("--format", "layout", type=click.Choice(FORMATS), required=True, help="What the engine reads; see below.")
-@click.option("--pair", metavar="NAME|DIR", help="A pair by name, or a folder of one (default: demo).")
-@click.option("--target", type=FOLDER, help="Hugging Face folder of the target.")
-@click.option("--draft", type=FOLDER, help="Hugging Face folder of its EAGLE-3 draft.")
-@click.option("--dtype", type=click.Choice(DTYPES), help="Of the weights (default: as they are stored).")
+@click.option("--format", "layout", type=click.Choice(FORMATS), required=True, help="Layout; see above.")
+@click.option("--pair", metavar="NAME|DIR", help="Pair by name, or its folder (default: demo).")
+@click.option("--target", type=FOLDER, metavar="DIR", help="Hugging Face folder of the target.")
+@click.option("--draft", type=FOLDER, metavar="DIR", help="Hugging Face folder of its EAGLE-3 draft.")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Type of the weights (default: as they are stored).")
 @click.option("--replace", is_flag=True, help="Replace an earlier export in OUT.")
 @click.argument("out", type=FOLDER)
 def export(
@@ -33,14 +33,15 @@ def export(
     replace: bool,
     out: Path,
 ) -> None:
-    """Write a pair into the folder OUT, in the layout of other engines, and print how to start each with it.
+    """Write a pair into the folder OUT in the layout that other engines read, and print how to start each of them.
 
     \b
     hf           OUT/target and OUT/draft: vLLM, SGLang, TensorRT-LLM, LMDeploy
     speculators  the same with the draft as the speculators library has it: vLLM
     gguf         OUT/target.gguf and OUT/draft.gguf: llama.cpp
 
-    OUT/EXPORT.json says what the files were made of, the conventions applied, and what an engine will do otherwise.
+    OUT/EXPORT.json says what the files were made from, which conventions were applied, and what an engine does
+    differently with them.
     """
     import torch
 

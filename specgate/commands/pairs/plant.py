@@ -1,4 +1,4 @@
-"""`specgate pairs plant` and `specgate pairs check`."""
+"""`specgate pairs plant` and `specgate pairs check`: make a planted pair, and measure it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,37 @@ DEVICE = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), de
 DTYPE = click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16"]),
-    help="Arithmetic (default: bfloat16 on a GPU, float32 on a CPU). Weights are bfloat16 either way.",
+    help="Type of the arithmetic (default: bfloat16 on a GPU, float32 on a CPU). Weights are always bfloat16.",
 )
 
 
 def dtype_for(asked: str | None, device: str) -> str:
+    """The type of the arithmetic: what was asked for, else bfloat16 on a GPU and float32 on a CPU."""
     return asked or ("bfloat16" if device == "cuda" else "float32")
 
 
 @click.command("plant", short_help="Make a pair of any geometry, with a known acceptance length.")
 @click.option("--geometry", required=True, metavar="NAME", help="tiny, llama-3.1-8b, …; see docs/planted-pairs.md.")
 @click.option("--accept-length", "length", type=float, required=True, metavar="AL", help="Tokens per cycle, e.g. 3.0.")
-@click.option("--spec", type=int, default=3, show_default=True, help="Chain length at which that holds.")
+@click.option("--spec", type=int, default=3, show_default=True, help="Draft tokens per cycle for which AL holds.")
 @click.option(
-    "--recipe", type=click.Choice(["A", "B"]), default="A", show_default=True, help="A: for speed. B: needs features."
+    "--recipe",
+    type=click.Choice(["A", "B"]),
+    default="A",
+    show_default=True,
+    help="A: for measuring speed. B: for finding faults in features.",
 )
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--draft-error", type=float, default=0.0, show_default=True, help="Share of tokens the draft has wrong.")
-@click.option("--context", type=int, help="Tokens at which to calibrate (default: the geometry's).")
-@click.option("--write/--no-write", "written", default=None, help="Weights in files, or made when loaded.")
+@click.option(
+    "--draft-error", type=float, default=0.0, show_default=True, help="Share of tokens that the draft gets wrong."
+)
+@click.option("--context", type=int, help="Context to calibrate at, in tokens (default: the geometry's).")
+@click.option(
+    "--write/--no-write",
+    "written",
+    default=None,
+    help="Write the weights to files, or make them when they are loaded (default: by size).",
+)
 @DTYPE
 @DEVICE
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
@@ -50,10 +62,11 @@ def plant(
     device: str,
     out: Path,
 ) -> None:
-    """Make a target and an EAGLE-3 draft from a seed, so that the draft's acceptance length is AL.
+    """Make a target and an EAGLE-3 draft from a seed, such that the draft's acceptance length is AL.
 
-    The folder OUT gets `target` and `draft`, for --pair OUT or --target/--draft. Small geometries are written as
-    safetensors; large ones hold configs only, and their weights are made, always the same, when they are loaded.
+    They are written to OUT/target and OUT/draft; use them with --pair OUT, or with --target and --draft. Small
+    geometries are written as safetensors. Of large ones only the configs are written: their weights are made from the
+    seed, always the same, when they are loaded.
     """
     from specgate.backends.reference.open import pick_device
     from specgate.eagle3.memory import refusing_overflow
@@ -80,9 +93,19 @@ def plant(
 
 @click.command("check", short_help="Measure a planted pair against its prediction.")
 @click.argument("pair", metavar="PAIR")
-@click.option("--context", "contexts", type=int, multiple=True, default=(1024,), show_default=True)
-@click.option("--spec", "specs", type=click.IntRange(1), multiple=True, default=(1, 2, 3, 4, 5), show_default="1 to 5")
-@click.option("--prompts", type=click.IntRange(1), default=8, show_default=True, help="Decoded together, in one batch.")
+@click.option("--context", "contexts", type=int, multiple=True, default=(1024,), show_default=True, help="Tokens.")
+@click.option(
+    "--spec",
+    "specs",
+    type=click.IntRange(1),
+    multiple=True,
+    default=(1, 2, 3, 4, 5),
+    show_default="1 to 5",
+    help="Draft tokens.",
+)
+@click.option(
+    "--prompts", type=click.IntRange(1), default=8, show_default=True, help="Prompts, decoded together in one batch."
+)
 @click.option("--steps", type=click.IntRange(1), default=128, show_default=True, help="Cycles per prompt.")
 @DTYPE
 @DEVICE
@@ -95,11 +118,10 @@ def check(
     dtype: str | None,
     device: str,
 ) -> None:
-    """Decode random prompts with the reference engine and compare acceptance with what PAIR, a folder or a name,
-    predicts.
+    """Decode random prompts with the reference engine, and compare the acceptance with what PAIR predicts.
 
-    `planted` is the share of tokens that were the planted ones, `faithful` the share of drafts that were what the
-    tokens themselves imply; `loop` the shortest period that a text ran into.
+    PAIR is a folder or a name. In the table, `planted` is the share of tokens that were the planted ones, `faithful`
+    the share of drafts that were what the tokens themselves imply, and `loop` the shortest period that a text ran into.
     """
     from specgate.backends.reference.open import pick_device
     from specgate.eagle3.memory import refusing_overflow
@@ -120,7 +142,7 @@ def check(
 
 
 def fingerprint(device: str) -> str:
-    """What measured, on what, when."""
+    """One line that says which version measured, on which device, and when."""
     import torch
 
     from specgate import __version__
@@ -132,7 +154,7 @@ def fingerprint(device: str) -> str:
 
 
 def row(m: Measured, said: float | None) -> str:
-    """`said`: the predicted acceptance length."""
+    """One row of the table. `said`: the predicted acceptance length, or None."""
     ahead = f"{said:9.3f}" if said else f"{'–':>9}"
     off = f"{m.acceptance_length / said - 1:+10.1%}" if said else f"{'–':>10}"
     return (

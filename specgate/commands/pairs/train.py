@@ -1,4 +1,4 @@
-"""`specgate pairs train-draft` and `specgate pairs acceptance`."""
+"""`specgate pairs train-draft` and `specgate pairs acceptance`: train a draft, and measure its acceptance."""
 
 from __future__ import annotations
 
@@ -7,23 +7,55 @@ from pathlib import Path
 import click
 
 FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
-CORPUS_HELP = "Text: python (standard library), a pinned or installed package, or a folder. NAME=SHARE weights it."
+CORPUS_HELP = (
+    "Texts: python (the standard library), a pinned or installed package, or a folder. NAME=SHARE gives it a weight."
+)
 
 
 @click.command("train-draft", short_help="Train an EAGLE-3 draft of a target.")
 @click.option("--target", type=FOLDER, required=True, help="Hugging Face folder of the target.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the draft.")
 @click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)
-@click.option("--from", "start", type=FOLDER, help="Continue this draft; it keeps its sizes and vocabulary.")
+@click.option("--from", "start", type=FOLDER, help="Continue training this draft, with its sizes and vocabulary.")
 @click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps.")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Train as many steps as fit in.")
-@click.option("--draft-vocab", type=click.IntRange(min=1), default=10_240, show_default=True)
-@click.option("--window", type=click.IntRange(min=0), default=512, show_default=True, help="0: full attention.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Train as many steps as fit in this time.")
+@click.option(
+    "--draft-vocab",
+    type=click.IntRange(min=1),
+    default=10_240,
+    show_default=True,
+    help="Tokens of the draft's vocabulary.",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(min=0),
+    default=512,
+    show_default=True,
+    help="Attention window of the draft; 0: full attention.",
+)
 @click.option("--intermediate", type=click.IntRange(min=1), default=2_048, show_default=True, help="Width of the MLP.")
 @click.option("--long/--short", default=False, help="Also train on 8K tokens, and on 16K with YaRN 4.")
-@click.option("--label-temperature", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
-@click.option("--matrix-rate", type=click.FloatRange(min=0, min_open=True), default=8e-3, show_default=True)
-@click.option("--other-rate", type=click.FloatRange(min=0, min_open=True), default=2e-3, show_default=True)
+@click.option(
+    "--label-temperature",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Labels are softmax(target's logits / this).",
+)
+@click.option(
+    "--matrix-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=8e-3,
+    show_default=True,
+    help="Peak learning rate of Muon, for matrices.",
+)
+@click.option(
+    "--other-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=2e-3,
+    show_default=True,
+    help="Peak learning rate of AdamW, for head and norms.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 def train_draft(
@@ -43,9 +75,10 @@ def train_draft(
     seed: int,
     device: str,
 ) -> None:
-    """Train an EAGLE-3 draft of a target on the `train` share of the corpora (a GPU is needed for more than a trial).
+    """Train an EAGLE-3 draft of a target on the `train` share of the corpora. More than a trial needs a GPU.
 
-    Files that scenarios measure on are never trained on: the share of a file depends on its package and path alone.
+    Files that scenarios measure on are never trained on: which share a file belongs to depends on its package and path
+    alone.
     """
     from specgate.backends.reference.open import pick_device
     from specgate.pair_tools.train.command import train_draft as run
@@ -68,12 +101,12 @@ def train_draft(
     click.echo(f"draft: {out}")
 
 
-@click.command("acceptance", short_help="Acceptance lengths of a pair, without timing.")
+@click.command("acceptance", short_help="Measure the acceptance lengths of a pair, without timing.")
 @click.option("--target", type=FOLDER, required=True, help="Hugging Face folder of the target.")
 @click.option("--draft", type=FOLDER, required=True, help="Hugging Face folder of its EAGLE-3 draft.")
 @click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)
 @click.option("--context", "contexts", type=click.IntRange(min=2), multiple=True, default=(1024,), show_default=True)
-@click.option("--prompts", type=click.IntRange(min=1), default=16, show_default=True, help="At most, per context.")
+@click.option("--prompts", type=click.IntRange(min=1), default=16, show_default=True, help="Most prompts per context.")
 @click.option("--new-tokens", type=click.IntRange(min=9), default=160, show_default=True)
 @click.option("--yarn", type=click.FloatRange(min=1, min_open=True), help="Stretch the target's RoPE by this factor.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
@@ -87,7 +120,10 @@ def acceptance(
     yarn: float | None,
     device: str,
 ) -> None:
-    """Acceptance lengths of spec-1 … spec-5 on the `measure` share of the corpora, for one pair, without timing."""
+    """Measure the acceptance lengths of spec-1 to spec-5 for one pair, on the `measure` share of the corpora.
+
+    Nothing is timed.
+    """
     from specgate.backends.reference.open import pick_device
     from specgate.pair_tools.train.acceptance import acceptance_table
     from specgate.pair_tools.train.texts import parse_corpus

@@ -26,34 +26,50 @@ if TYPE_CHECKING:
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
-PAIR = click.option("--pair", "pairs", multiple=True, metavar="NAME|DIR", help="Its products; may be repeated.")
+PAIR = click.option(
+    "--pair", "pairs", multiple=True, metavar="NAME|DIR", help="Pair whose products are meant; may be repeated."
+)
 TARGET = click.option("--target", type=FOLDER, metavar="DIR", help="Target checkpoint (HF folder).")
 DRAFT = click.option("--draft", type=FOLDER, metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
 BATCH = click.option(
-    "--batch", "batches", type=click.IntRange(1), multiple=True, default=(1, 4), show_default="1 and 4", metavar="N"
+    "--batch",
+    "batches",
+    type=click.IntRange(1),
+    multiple=True,
+    default=(1, 4),
+    show_default="1 and 4",
+    metavar="N",
+    help="Sequences of a batch; may be repeated.",
 )
 SPEC = click.option(
-    "--spec", "specs", type=click.IntRange(1), multiple=True, default=(3,), show_default="3", metavar="K"
+    "--spec",
+    "specs",
+    type=click.IntRange(1),
+    multiple=True,
+    default=(3,),
+    show_default="3",
+    metavar="K",
+    help="Draft tokens per cycle; may be repeated.",
 )
 
 
 @click.group()
 def tune() -> None:
-    """Search what is fastest on this GPU."""
+    """Find the fastest kernel configurations on this GPU."""
 
 
 tune.add_command(fmha)
 tune.add_command(steps)
 
 
-@tune.command(short_help="Write down which matrix products a pair runs.")
+@tune.command(short_help="List the matrix products that a pair runs, in a file.")
 @PAIR
 @TARGET
 @DRAFT
 @BATCH
 @SPEC
 @BACKEND
-@click.option("--out", type=FILE, metavar="FILE", help="Default: gemm_shapes_<pair>.json here.")
+@click.option("--out", type=FILE, metavar="FILE", help="Default: gemm_shapes_<pair>.json in the current folder.")
 def shapes(
     pairs: tuple[str, ...],
     target: Path | None,
@@ -63,9 +79,10 @@ def shapes(
     backend: str | None,
     out: Path | None,
 ) -> None:
-    """List every product (tag, N, K, M) that the steps of a pair run, and write the file that `tune gemm` reads.
+    """List every matrix product (tag, N, K, M) that the steps of a pair run, and write the file that `tune gemm` reads.
 
-    N and K are rows and columns of a weight, M the most tokens in a step. Reads configs only, and needs no GPU.
+    N and K are the rows and columns of a weight, M is the largest number of tokens in a step. Only configs are read,
+    and no GPU is needed.
     """
     from specgate.machine.tuned_gemms import write_shapes
     from specgate.tuning.gemm_tuning import tuning_backend, wanted
@@ -80,14 +97,20 @@ def shapes(
 
 
 @tune.command(short_help="Find the fastest configuration of every matrix product.")
-@click.option("--shapes", "files", type=FILE, multiple=True, metavar="FILE", help="Of `tune shapes`; may be repeated.")
+@click.option(
+    "--shapes", "files", type=FILE, multiple=True, metavar="FILE", help="File of `tune shapes`; may be repeated."
+)
 @PAIR
 @TARGET
 @DRAFT
-@click.option("--missing", is_flag=True, help="Only what an engine would not find here; with --out, what FILE lacks.")
+@click.option(
+    "--missing",
+    is_flag=True,
+    help="Only weights that an engine would find untuned here; with --out, those that FILE lacks.",
+)
 @BUDGET
 @BACKEND
-@click.option("--out", type=FILE, metavar="FILE", help="Default: the device's file in the user's cache.")
+@click.option("--out", type=FILE, metavar="FILE", help="Default: the file for this device in the user's cache.")
 def gemm(
     files: tuple[Path, ...],
     pairs: tuple[str, ...],
@@ -98,11 +121,13 @@ def gemm(
     backend: str | None,
     out: Path | None,
 ) -> None:
-    """Search the configurations of every weight that shape files and pairs name, and store the fastest.
+    """Find the fastest configuration of every weight that the shape files and pairs name, and store it.
 
-    Every candidate is first compared with cuBLAS and float64, and its rows, bit for bit, with themselves alone; then
-    it is timed at 1, 4 and 8 rows. What the file holds of other weights stays. Exit code 3 where the budget was spent
-    before every weight was tuned.
+    The result of every candidate is first compared with cuBLAS and with float64. Each row must also be the same, bit
+    for bit, as when it is computed alone. Then the candidate is timed at 1, 4 and 8 rows. What the file holds for other
+    weights is kept.
+
+    Exit code 3 if the budget was spent before every weight was tuned.
     """
     from specgate.tuning.gemm_tuning import default_file, tune_into, tuning_backend, wanted
 
@@ -130,14 +155,17 @@ def named_pairs(pairs: Sequence[str], target: Path | None, draft: Path | None) -
 
 
 def header(found: TunedGemm) -> str:
+    """The two lines above the table."""
     rows = "".join(f"{f'us at {m}':>8}" for m in shown(found))
     names = f"configurations are {'/'.join(found.config)}; us at so many rows"
     return f"{names}\n{'product':<21}{'weight':^16}{'':13}{rows}{'read':>5}   gain"
 
 
 def line(found: TunedGemm) -> str:
-    """At most 80 columns. `read`: the share of a plain read's bandwidth. The gain is over the default configuration,
-    over all rows.
+    """The line of one weight, at most 80 columns wide.
+
+    The column `read` is the share of a plain read's bandwidth. The gain is over the default configuration, summed over
+    all numbers of rows.
     """
     more = f" +{len(found.tags) - 1}" if len(found.tags) > 1 else ""
     tag = found.tags[0].removesuffix("_SMALLVOC") + more
@@ -148,11 +176,12 @@ def line(found: TunedGemm) -> str:
 
 
 def shown(found: TunedGemm) -> tuple[int, int]:
+    """The numbers of rows whose times are shown: the smallest and the largest."""
     return min(found.us), max(found.us)
 
 
 def conclude(shapes: Sequence[GemmShape], done: Sequence[TunedGemm], file: Path) -> ExitCode:
-    """Say what was stored and what was not reached."""
+    """Print what was stored and what was not reached. Returns INCONCLUSIVE if something was not reached, else PASS."""
     if left_out := [why for found in done for why in found.left_out.values()]:
         click.echo(f"{len(left_out)} configurations left out, for example: {left_out[0]}")
     if done:

@@ -1,4 +1,4 @@
-"""`specgate tune fmha`: which way of cutting attention decodes fastest here?"""
+"""`specgate tune fmha`: find the attention configuration (tile sizes) that decodes fastest here."""
 
 from __future__ import annotations
 
@@ -18,22 +18,28 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(short_help="Find the fastest configuration of attention.")
-@click.option("--scenario", "names", multiple=True, metavar="NAME|FILE", help="Default: the micro scenarios, both.")
-@click.option("--pair", metavar="NAME|DIR", help="In place of the scenario's.")
-@click.option("--config", "texts", multiple=True, metavar="KNOB:N,…", help="Try this one; may be repeated.")
-@click.option("--grid", type=FILE, metavar="FILE", help="YAML with values per knob (default: the engine's own grid).")
-@click.option("--steps", type=click.IntRange(4), metavar="N", help="At most so many steps per stretch.")
-@click.option("--passes", default=2, show_default=True, type=click.IntRange(1), help="Over all configurations.")
-@click.option("--backend", default="cupy", show_default=True)
-@click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE", help="Of the engine.")
+@click.option(
+    "--scenario",
+    "names",
+    multiple=True,
+    metavar="NAME|FILE",
+    help="Scenario to decode; may be repeated (default: two micro scenarios).",
+)
+@click.option("--pair", metavar="NAME|DIR", help="Pair to use instead of the scenario's.")
+@click.option("--config", "texts", multiple=True, metavar="KNOB:N,…", help="Configuration to try; may be repeated.")
+@click.option("--grid", type=FILE, metavar="FILE", help="YAML file with values per knob (default: the engine's grid).")
+@click.option("--steps", type=click.IntRange(4), metavar="N", help="Most steps per decode run.")
+@click.option("--passes", default=2, show_default=True, type=click.IntRange(1), help="Passes over all configurations.")
+@click.option("--backend", default="cupy", show_default=True, metavar="NAME", help="Engine.")
+@click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option; may be repeated.")
 @click.option(
     "--budget-seconds",
     default=300.0,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="Begin nothing after that.",
+    help="Begin no configuration after that time.",
 )
-@click.option("--out", type=FILE, default=Path("fmha_sweep.json"), show_default=True)
+@click.option("--out", type=FILE, default=Path("fmha_sweep.json"), show_default=True, help="File for the results.")
 def fmha(
     names: tuple[str, ...],
     pair: str | None,
@@ -46,10 +52,12 @@ def fmha(
     budget_seconds: float,
     out: Path,
 ) -> None:
-    """Decode the scenarios' roles under each configuration of attention, on the same prompts.
+    """Decode the scenarios' roles with each configuration of attention, on the same prompts, and find the fastest.
 
-    FILE gets tokens per second, acceptance length and tile statistics of all of them, the best, and how far the default
-    is from it; it is written after every configuration. Exit code 7 where a point has none that works.
+    The file --out holds tokens per second, acceptance length and tile statistics of every configuration, the best one,
+    and how much slower the default is. It is written after every configuration.
+
+    Exit code 7 if no configuration works for some point.
     """
     from specgate.core.fmha import parse_config
     from specgate.tuning.fmha_points import read_grid
@@ -71,7 +79,7 @@ def fmha(
 
 
 def lines(point: PointSweep) -> Iterator[str]:
-    """A table of at most 100 columns, the best first, then what it says of the default."""
+    """A table at most 100 columns wide, the best configuration first, and a line that compares the default with it."""
     yield f"{point.scenario}: {point.pair}, {point.batch} × {point.context}, {point.steps} steps per stretch"
     roles = tuple(point.best.roles) if point.best else ()
     heads = "".join(f"{role:>12}" for role in roles)
@@ -94,6 +102,7 @@ def row(point: PointSweep, trial: Trial) -> str:
 
 
 def behind(point: PointSweep) -> str:
+    """How much slower the default configuration is than the best, in words."""
     loss = point.default_loss
     return "not measured" if loss is None else f"{loss:.1%} slower" if loss else "is the best"
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
-BACKEND = click.option("--backend", metavar="NAME", help="Whose kernels (default: the best engine that has any).")
+BACKEND = click.option(
+    "--backend", metavar="NAME", help="Back end whose kernels are tuned (default: the best one that has any)."
+)
 BUDGET = click.option(
     "--budget-seconds",
     type=click.FloatRange(0, min_open=True),
     default=600.0,
     show_default=True,
     metavar="S",
-    help="Begin no weight after that.",
+    help="Begin no weight after that time.",
 )

@@ -1,4 +1,4 @@
-"""`specgate tune steps`: choose among products' configurations by whole steps."""
+"""`specgate tune steps`: choose the configurations of matrix products by the time of whole steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_CONTEXT = 64
 
 
 class SlotsAndContext(click.ParamType[tuple[int, int]]):
-    """`BATCHxCONTEXT` → both."""
+    """`BATCHxCONTEXT` → (batch, context)."""
 
     name = "point"
 
@@ -33,7 +33,9 @@ class SlotsAndContext(click.ParamType[tuple[int, int]]):
 
 
 @click.command(short_help="Choose products' configurations by the time of whole steps.")
-@click.option("--pair", "name", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR")
+@click.option(
+    "--pair", "name", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR", help="Pair."
+)
 @click.option(
     "--at",
     "points",
@@ -42,13 +44,18 @@ class SlotsAndContext(click.ParamType[tuple[int, int]]):
     default=("1x32768", "4x16384"),
     show_default="1x32768 and 4x16384",
     metavar="BATCHxCONTEXT",
-    help="Slots, and cached positions of each; may be repeated.",
+    help="Sequences, and cached positions of each; may be repeated.",
 )
-@click.option("--spec", default=3, show_default=True, type=click.IntRange(1), metavar="K", help="Drafts.")
+@click.option(
+    "--spec", default=3, show_default=True, type=click.IntRange(1), metavar="K", help="Draft tokens per cycle."
+)
 @BUDGET
 @BACKEND
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Of `tune gemm`, where it had one."
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File that `tune gemm --out` wrote (default: the user's).",
 )
 def steps(
     name: str,
@@ -58,12 +65,14 @@ def steps(
     backend: str | None,
     out: Path | None,
 ) -> None:
-    """Choose anew, for every weight that takes a good part of a step, among all its configurations: by the time of
-    whole steps, a baseline's and a spec-K cycle's together, at every point. How k is split serves all of them; how
+    """Choose the configurations of matrix products again, by the time of whole steps. Run `tune gemm` first.
+
+    For every weight that takes a good part of a step, all configurations are tried. What counts is the time of a
+    baseline step and a spec-K cycle together, at every point --at. How k is split is chosen once for all steps; how
     the work is moved is chosen for each number of rows that these steps have.
 
-    Run `tune gemm` first. Weights are random at the pair's sizes, so that nothing is loaded. What FILE holds is
-    replaced weight by weight. Exit code 3 where no weight was reached within the budget.
+    The weights are random, of the pair's sizes, so that nothing has to be loaded. What FILE holds is replaced weight by
+    weight. Exit code 3 if no weight was reached within the budget.
     """
     from specgate.core.gemms import Point, StepsRequest
     from specgate.pairs.resolve import resolve_pair
@@ -92,11 +101,15 @@ def steps(
 
 
 def header(found: TunedGemm) -> str:
+    """The two lines above the table."""
     return f"configurations are {'/'.join(found.config)}\n{'weight':^16}{'rows':>6}{'from':>17}{'to':>17}{'gain':>7}"
 
 
 def lines(found: TunedGemm, steps: InSteps) -> Iterator[str]:
-    """At most 80 columns each. The gain is over all steps, of all configurations of the weight together."""
+    """The lines of one weight, each at most 80 columns wide.
+
+    The gain is that of all steps together, for all of the weight's configurations together.
+    """
     yield f"{found.n:>7} x {found.k:<6}{'any':>6}{text(steps.before):>17}{text(found.config):>17}{steps.gain:>7.1%}"
     for rows, config in found.at_rows.items():
         yield f"{'':16}{rows:>6}{'':17}{text(config):>17}"

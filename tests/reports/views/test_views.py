@@ -15,7 +15,7 @@ from specgate import plugins
 from specgate.archive.agreeing import agreement_of
 from specgate.archive.contrasting import contrast_of
 from specgate.archive.history import series
-from specgate.archive.stored import stored
+from specgate.archive.stored import load_run
 from specgate.core import Cell, Point, Run
 from specgate.core.agreement import Agreement
 from specgate.core.matrix import matrix_of
@@ -32,7 +32,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def contrast(a: Path, b: Path) -> Any:
-    found = contrast_of(stored(a), stored(b))
+    found = contrast_of(load_run(a), load_run(b))
     gates = plugins.contrast_gates()
     policy = find_policy("compare", {name: gate.params for name, gate in gates.items()}, FOR_CONTRASTS)
     return replace(found, verdicts=tuple(v for r in policy.rules for v in gates[r.gate].judge(r, found)))
@@ -55,8 +55,8 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
     folder = tmp_path_factory.mktemp("runs")
     kinds = [scenario("a-scenario-with-a-long-name", spec=(2, 3), batch=(4,), context=(4096,))]
     a, b = store(folder / "a", scenarios=kinds), store(folder / "b", scenarios=kinds, cycle_ns=17_000_000)
-    rewrite(b, with_acceptance(stored(b).run, "planted"))
-    one, other = stored(a).run, stored(b).run
+    rewrite(b, with_acceptance(load_run(b).run, "planted"))
+    one, other = load_run(a).run, load_run(b).run
     return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), agreement(folder))
 
 
@@ -67,7 +67,7 @@ def agreement(folder: Path) -> Agreement:
         store(folder / "one", scenarios=whole),
         store(folder / "other", scenarios=whole, backend="other", change=lambda b: corrupt(b) if b.prompt_set else b),
     ]
-    return agreement_of([stored(run) for run in runs], margin_pct=3.0)
+    return agreement_of([load_run(run) for run in runs], margin_pct=3.0)
 
 
 NAMES = ("compare", "matrix", "history", "agreement")
@@ -136,7 +136,7 @@ def test_a_matrix_never_shows_planted_acceptance_without_its_label(subjects: Sub
 
 
 def test_an_entry_that_cannot_be_compared_shows_the_reason_in_place_of_a_figure(tmp_path: Path) -> None:
-    one = stored(store(tmp_path / "one")).run
+    one = load_run(store(tmp_path / "one")).run
     other = replace(one, id="two", prompts={k: {"sha256": "d" * 64} for k in one.prompts})
     shown = plugins.view("matrix").render(matrix_of([one, other]), "plain")
     rows = [line for line in shown.splitlines() if line.startswith("  demo-64")]
@@ -153,7 +153,7 @@ def test_history_has_a_picture_per_metric_and_point_and_names_what_it_left_out(s
 
 @pytest.mark.parametrize("text", STRINGS)
 def test_hostile_text_is_text_in_every_format(text: str, tmp_path: Path) -> None:
-    run = with_text(stored(store(tmp_path / "x")).run, text)
+    run = with_text(load_run(store(tmp_path / "x")).run, text)
     cells = tuple(replace(c, cell=Cell(Point(text, "fake", 64, 1), c.cell.role)) for c in run.cells)
     run = replace(run, cells=cells, scenarios={text: next(iter(run.scenarios.values()))})
     for name, subject in (("matrix", matrix_of([run, replace(run, id="y")])), ("history", trends(run))):
