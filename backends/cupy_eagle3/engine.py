@@ -245,7 +245,7 @@ class CupyEngine:
             prompted.rewind(self.b, StopRule((), (), self.sizes.positions))
             slots.active[0], slots.active_count[0] = slot, 1
             for position, token in enumerate(continuation, len(prompted.prompts[slot])):
-                slots.length[slot], slots.root[slot] = position, token
+                slots.length[slot], slots.last_token[slot] = position, token
                 cycle.reserve(self.b.kv, slots)
                 cycle.verify(self.b, slots.rows(len(prompted.prompts), 1))
                 _, fault = cycle.verify.choices(self.b, 1)

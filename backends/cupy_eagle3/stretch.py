@@ -70,7 +70,7 @@ class Start:
             zeroed.zero_()
         slots.accepted_log.fill_(-1)
         put(slots.length, self.lengths)
-        put(slots.root, self.first_tokens)
+        put(slots.last_token, self.first_tokens)
         put(slots.out[:, 0], self.first_tokens)
         put(slots.pending[:, 0], self.first_tokens)
         put(slots.emitted, [1] * count)

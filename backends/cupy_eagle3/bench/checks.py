@@ -141,7 +141,7 @@ def embed_rows(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[F
     rows, slots, normed = named["rows"], named["slots"], named["normed"]
     poison(named["x"][: rows.most], normed.rows[: rows.most], normed.squares[: rows.most])
     call()
-    tokens = torch.cat((slots.root[: rows.slots, None], slots.drafts[: rows.slots, : rows.per_slot - 1]), dim=1)
+    tokens = torch.cat((slots.last_token[: rows.slots, None], slots.drafts[: rows.slots, : rows.per_slot - 1]), dim=1)
     want = named["embedding"][tokens.flatten().long()].float()
     yield equal(named["x"][: rows.most], want)
     yield from norm_input(normed, want, named["norm_weight"])
@@ -227,7 +227,7 @@ def commit(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Findi
     call()
     held = kv.held[:count]
     yield equal(s.length[:count], length)
-    yield equal(s.root[:count], last[:, 0])
+    yield equal(s.last_token[:count], last[:, 0])
     yield equal(s.counts[:count], accepted + 1)
     yield equal(s.active[:count], torch.arange(count, dtype=torch.int32, device=held.device))
     yield equal(held, -(-length // BLOCK))

@@ -23,21 +23,24 @@ class Launch:
     name: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    arguments: tuple[ARGUMENT, ...]
+    arguments: Mapping[str, ARGUMENT]
     keywords: Mapping[str, Any]
 
     def __call__(self) -> None:
-        self.kernel.launch(self.name, self.grid, self.block, *self.arguments, **self.keywords)
+        self.kernel.launch(self.name, self.grid, self.block, self.arguments, **self.keywords)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(a for a in self.arguments if isinstance(a, Tensor))
+        return tuple(a for a in self.arguments.values() if isinstance(a, Tensor))
 
     def copied(self, largest: int) -> Launch:
         """The same on copies of its tensors, but for those above `largest` bytes, which it shares."""
         return replace(
             self,
-            arguments=tuple(a.clone() if isinstance(a, Tensor) and a.nbytes <= largest else a for a in self.arguments),
+            arguments={
+                name: a.clone() if isinstance(a, Tensor) and a.nbytes <= largest else a
+                for name, a in self.arguments.items()
+            },
         )
 
 
@@ -64,7 +67,9 @@ class Recorded:
     def __call__(self, *arguments: Any, **keywords: Any) -> None:
         made = list[Launch]()
 
-        def note(name: str, grid: Sequence[int], block: Sequence[int], *passed: ARGUMENT, **how: Any) -> None:
+        def note(
+            name: str, grid: Sequence[int], block: Sequence[int], passed: Mapping[str, ARGUMENT], **how: Any
+        ) -> None:
             made.append(Launch(self.kernel, name, tuple(grid), tuple(block), passed, how))
 
         launcher: Any = self.kernel

@@ -77,7 +77,7 @@ class Stage:
         self.b.target.choices.zero_()
         if self.b.draft is not None:
             self.b.draft.choices.zero_()
-        for tokens in (slots.root, slots.pending, slots.drafts):
+        for tokens in (slots.last_token, slots.pending, slots.drafts):
             self.random_tokens(tokens)
         slots.counts.fill_(self.k + 1)
         self.cycle.reserve(self.b.kv, slots)

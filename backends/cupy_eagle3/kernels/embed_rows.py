@@ -13,7 +13,7 @@ THREADS = 512
 
 
 class EmbedRows(Kernel):
-    """x[r] = embedding of root and drafts of each slot: bfloat16 [V, H] → float32 [R, H], and the input of the norm
+    """x[r] = embedding of each slot's last token and drafts: bfloat16 [V, H] → float32 [R, H], and the input of the norm
     with weight bfloat16 [H]. Ends the draft phase.
     """
 
@@ -32,6 +32,17 @@ class EmbedRows(Kernel):
             "embed_rows",
             (rows.most,),
             (THREADS,),
-            *(x, normed.rows, normed.squares, embedding, norm_weight, slots.root, slots.drafts),
-            *(rows.active, rows.active_count, slots.stamps, slots.step),
+            {
+                "x": x,
+                "normed": normed.rows,
+                "squares": normed.squares,
+                "embedding": embedding,
+                "norm_weight": norm_weight,
+                "last_token": slots.last_token,
+                "drafts": slots.drafts,
+                "active": rows.active,
+                "active_count": rows.active_count,
+                "stamps": slots.stamps,
+                "step": slots.step,
+            },
         )

@@ -36,6 +36,7 @@ LEAST_SHARED: Final = 99 * 1024 - STATIC_SHARED
 BESIDE_A_STEP: Final = frozenset({"read_memory"})
 """Kernel files that measure the device; no step launches them."""
 ARGUMENT = Tensor | int | float | None
+"""A field of the struct that a kernel takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,10 @@ class Kernel:
         name: str,
         grid: Sequence[int],
         block: Sequence[int],
-        *arguments: ARGUMENT,
+        arguments: Mapping[str, ARGUMENT],
         shared_bytes: int | None = None,
     ) -> None:
-        """Launch function `name` of the file: tensors as pointers, None as a null pointer, int as 32 bits, float as
-        float32.
+        """Launch function `name` of the file. It takes one struct, whose fields `arguments` are, by name and in order.
 
         Every kernel of ours waits for the one before it by itself (`dependent.cuh`), and so may be started early.
         """
@@ -93,7 +93,7 @@ class Kernel:
         config.attrs = early_start() if torch.cuda.get_device_capability(device) >= (9, 0) else []
         config.numAttrs = len(config.attrs)
         pointer = function(self.spec, name, device, shared)
-        (status,) = driver.cuLaunchKernelEx(config, pointer, tuple(zip(*map(passed, arguments), strict=True)), 0)
+        (status,) = driver.cuLaunchKernelEx(config, pointer, ((packed(arguments),), (None,)), 0)
         if status != driver.CUresult.CUDA_SUCCESS:
             raise BackendError(f"{self.spec.stem}.cu: {name}{tuple(grid)}x{tuple(block)}: {status.name}")
 
@@ -106,6 +106,22 @@ def early_start() -> list[Any]:
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
     return [attribute]
+
+
+def packed(arguments: Mapping[str, ARGUMENT]) -> ctypes.Structure:
+    """The struct of these fields in C's layout, as a kernel declares it.
+
+    A tensor becomes a pointer, None a null pointer; an int has 32 bits, a float is float32.
+    """
+    values = {name: passed(argument) for name, argument in arguments.items()}
+    layout = struct_of(tuple((name, kind) for name, (_, kind) in values.items()))
+    return layout(*(value for value, _ in values.values()))
+
+
+@cache
+def struct_of(fields: tuple[tuple[str, Any], ...]) -> type[ctypes.Structure]:
+    """The C struct of `fields`, (name, ctypes type) each, with the alignment that the compiler gives them."""
+    return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
 
 
 def passed(argument: ARGUMENT) -> tuple[int | float, Any]:

@@ -8,6 +8,11 @@
 // in memory at 8c: one 16-byte load gives the operands of two products, with no shuffle and no shared memory.
 #pragma once
 
+// A thread's place in its block and in the fragments, `g` and `c` as above.
+struct Thread {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+};
+
 __device__ __forceinline__ void mma_bf16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
                                          unsigned b1) {
     asm volatile(

@@ -56,9 +56,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """int32, but for `stamps`. Per slot [S]: `length` committed positions, `root` the newest token, not yet forwarded,
-    `emitted` tokens, `truncated` ones, `finish` (0 running, 1 EOS, 2 stop, 3 length), `accepted` drafts of the last
-    step, and `counts` tokens in `pending` [S, T] that the draft has yet to extend over.
+    """int32, but for `stamps`. Per slot [S]: `length` committed positions, `last_token` the newest token, not yet
+    forwarded, `emitted` tokens, `truncated` ones, `finish` (0 running, 1 EOS, 2 stop, 3 length), `accepted` drafts of
+    the last step, and `counts` tokens in `pending` [S, T] that the draft has yet to extend over.
 
     `active` [S] lists the `active_count` [1] slots that still decode. `drafts` and `target_tokens` [S, T] are of this
     step; `out` [S, C] is what was emitted. `rule` is {limit, EOS ids, stop ids, ids …}. `accepted_log` [steps, S] and
@@ -68,7 +68,7 @@ class Slots:
     active: Tensor
     active_count: Tensor
     length: Tensor
-    root: Tensor
+    last_token: Tensor
     emitted: Tensor
     truncated: Tensor
     finish: Tensor
@@ -95,7 +95,7 @@ class Slots:
             active=of(slots),
             active_count=of(1),
             length=of(slots),
-            root=of(slots),
+            last_token=of(slots),
             emitted=of(slots),
             truncated=of(slots),
             finish=of(slots),

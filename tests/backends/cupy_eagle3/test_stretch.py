@@ -36,7 +36,7 @@ def test_a_rewind_leaves_nothing_of_the_stretch_before(rule: StopRule, prompts: 
     lengths, first = (tuple(values) for values in zip(*prompts, strict=True))
     Start(lengths, first).rewind(slots, rule)
     assert slots.length[:count].tolist() == list(lengths)
-    for held in (slots.root[:count], slots.out[:count, 0], slots.pending[:count, 0]):
+    for held in (slots.last_token[:count], slots.out[:count, 0], slots.pending[:count, 0]):
         assert held.tolist() == list(first)
     assert slots.emitted[:count].tolist() == slots.counts[:count].tolist() == [1] * count
     for zero in (slots.truncated, slots.accepted, slots.step, slots.fault):

@@ -122,7 +122,7 @@ def test_many_steps_emit_rewind_and_end_as_the_rules_say(seed: int, k: int) -> N
             emitted = int(s.emitted[slot])
             assert s.out[slot, :emitted].tolist() == request.out
             assert int(s.length[slot]) == request.length and int(s.truncated[slot]) == request.truncated
-            assert int(s.finish[slot]) == request.finish and int(s.root[slot]) == request.out[-1]
+            assert int(s.finish[slot]) == request.finish and int(s.last_token[slot]) == request.out[-1]
             if slot in before:
                 gained = emitted - before[slot]
                 assert int(s.counts[slot]) == gained

@@ -34,12 +34,12 @@ NOT_FINITE = -1
 
 def test_rows_are_the_embeddings_of_root_and_drafts() -> None:
     embedding, slots = normal(500, 576), state(ACTIVE, MAX_ROWS, SLOTS)
-    slots.root.copy_(integers(500, SLOTS))
+    slots.last_token.copy_(integers(500, SLOTS))
     slots.drafts.copy_(integers(500, SLOTS, MAX_ROWS))
     out, norm_weight = poisoned(SLOTS * ROWS, 576, dtype=torch.float32), normal(576, seed=1)
     normed = Normed(poisoned(SLOTS * ROWS, 576), poisoned(SLOTS * ROWS, 72, dtype=torch.float32))
     EmbedRows(576, ROWS, MAX_ROWS)(out, normed, embedding, norm_weight, slots, slots.rows(SLOTS, ROWS))
-    tokens = torch.cat((slots.root[ACTIVE, None], slots.drafts[ACTIVE, : ROWS - 1]), dim=1).flatten().long()
+    tokens = torch.cat((slots.last_token[ACTIVE, None], slots.drafts[ACTIVE, : ROWS - 1]), dim=1).flatten().long()
     assert torch.equal(out[:12], embedding[tokens].float())
     assert out[12:].isnan().all()
     scale = torch.rsqrt(normed.squares[:12].double().sum(-1, keepdim=True) / 576 + EPS)
