@@ -10,7 +10,7 @@ __device__ __forceinline__ Choice choice(float logit, int index) {
     unsigned bits = __float_as_uint(logit);
     unsigned ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
     if ((bits & 0x7f800000u) == 0x7f800000u) ordered = NOT_FINITE;  // NaN or infinity must come to light
-    if (bits == 0x80000000u) ordered = 0x80000000u;                // -0 equals 0
+    if (bits == 0x80000000u) ordered = 0x80000000u;                 // -0 equals 0
     return (Choice)ordered << 32 | (0xffffffffu - (unsigned)index);
 }
 
