@@ -163,11 +163,15 @@ def reached(code: str, text: str) -> str:
     return "".join(parts)
 
 
-def touched_early(launch: Launch) -> list[tuple[str, Tensor]]:
+@cache
+def early_fields(kernel: Source) -> set[str]:
     """Fields that it names before it waits for the kernel before it, itself or in a function that it names."""
-    kernel = source(launch)
     code = reached(kernel.body[: kernel.body.rindex("await_previous();")], kernel.text)
-    early = set(re.findall(r"\bargs\.(\w+)", code))
+    return set(re.findall(r"\bargs\.(\w+)", code))
+
+
+def touched_early(launch: Launch) -> list[tuple[str, Tensor]]:
+    early = early_fields(source(launch))
     return [(name, a) for name, a in launch.arguments.items() if name in early and isinstance(a, Tensor)]
 
 
