@@ -165,7 +165,7 @@ class ScriptedTrace(Protocol):
 
 @runtime_checkable
 class TunableEngine(Engine, Protocol):
-    """An engine whose attention can be cut otherwise while it is loaded; its prompts stay."""
+    """An engine whose attention can be tiled in another way while it is loaded; its prompts stay."""
 
     def attention_config(self) -> AttentionConfig:
         """What it decodes with."""
@@ -179,7 +179,7 @@ class TunableEngine(Engine, Protocol):
         Raises UsageError for knobs and values that it does not have.
         """
 
-    def cut_attention(self, config: AttentionConfig) -> None:
+    def retile_attention(self, config: AttentionConfig) -> None:
         """Decode with `config` from now on. Raises UsageError for knobs and values that it does not have."""
 
     def attention_tiles(self, role: Role) -> TileStatistics:

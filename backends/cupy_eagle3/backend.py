@@ -7,16 +7,17 @@ from importlib.util import find_spec
 
 from specgate import machine
 from specgate.api import Availability, Engine, GemmTuner, MemoryReads, OpenRequest
+from specgate.backends.cupy_eagle3.device import OLDEST
 from specgate.core import PairRef
 from specgate.tuning.gemms import GemmShape
 from specgate.tuning.kernel_bench import KernelBench, KernelBenchRequest
 
-OLDEST = (8, 0)
-"""Compute capability: bfloat16 tensor cores."""
-
 
 class CupyBackend:
-    """The default where a CUDA GPU, CuPy and torch are present."""
+    """The back end `cupy`: the default where a CUDA GPU, CuPy and torch are present.
+
+    Everything below is imported inside its methods, so that asking whether it is available stays cheap.
+    """
 
     name = "cupy"
     description = "EAGLE-3 on one NVIDIA GPU: CUDA kernels of its own, whole cycles in graphs, bit-exact speculation"
@@ -34,12 +35,12 @@ class CupyBackend:
         return Availability(True, "a CUDA GPU is present", rank=20)
 
     def open(self, request: OpenRequest) -> Engine:
-        from specgate.backends.cupy_eagle3.open import open_engine
+        from specgate.backends.cupy_eagle3.engine.open import open_engine
 
         return open_engine(request)
 
     def read_memory(self, repeats: int) -> MemoryReads:
-        from specgate.backends.cupy_eagle3.memory_reads import read_memory
+        from specgate.backends.cupy_eagle3.bench.memory_reads import read_memory
 
         return read_memory(repeats)
 

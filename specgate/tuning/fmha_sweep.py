@@ -54,7 +54,7 @@ def sweep(
 
 def decode(engine: TunableEngine, config: AttentionConfig, roles: Sequence[Role], steps: int, samples: Samples) -> None:
     try:
-        engine.cut_attention(config)
+        engine.retile_attention(config)
         for role in roles:
             engine.decode(role, Budget(steps=2), ())  # captures, compiles, warms up
             samples.decoded.setdefault(role, []).append(engine.decode(role, Budget(steps=steps), ()))

@@ -14,7 +14,7 @@ import torch
 
 from specgate import plugins
 from specgate.api import Decoded, OpenRequest
-from specgate.backends.cupy_eagle3.engine import CupyEngine
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.budget.bandwidth import measure
 from specgate.budget.traffic import Slot, draft_bytes, pass_bytes
 from specgate.core import Budget, Role

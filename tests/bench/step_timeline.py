@@ -19,12 +19,12 @@ import click
 import torch
 
 from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
-from specgate.backends.cupy_eagle3.graph import captured
+from specgate.backends.cupy_eagle3.device import first_gpu
+from specgate.backends.cupy_eagle3.engine.graph import captured
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
-from specgate.backends.cupy_eagle3.open import first_gpu
 from specgate.backends.cupy_eagle3.stream import Stream
-from specgate.backends.cupy_eagle3.tuning.steps import step_us
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
+from specgate.backends.cupy_eagle3.tuning.steps import step_latency_us
 from specgate.core import Role
 from specgate.pairs.resolve import resolve_pair
 
@@ -47,7 +47,7 @@ def main(pair: str, context: int, batch: int, spec: int, around: int, without: t
     with torch.inference_mode(), stream.current():
         stage = random_stages(resolve_pair(pair, None, None), context, batch, [role], tuned, device)[role]
         stage.fill()
-        whole = step_us(stage, stream, rounds=3)
+        whole = step_latency_us(stage, stream, rounds=3)
         spans = timeline(stage, stream)
         length = (spans[-1][1] - spans[0][0]) / 1e3
         click.echo(f"{role.name}, {batch} x {context}: {whole:.1f} us per step, {length:.1f} under the profiler")
@@ -55,7 +55,7 @@ def main(pair: str, context: int, batch: int, spec: int, around: int, without: t
         layers = stage.geometry.target.layers
         for part in without:
             with left_out(stage, part):
-                saved = whole - step_us(stage, stream, rounds=3)
+                saved = whole - step_latency_us(stage, stream, rounds=3)
             click.echo(f"without {part:<10} {saved:9.1f} us less, {saved / layers:6.2f} per layer")
 
 

@@ -97,7 +97,7 @@ def hashes(cpus: int, seconds: float) -> Callable[[], float]:
 
 def stretches(seconds: float) -> Callable[[], float]:
     """A block of about `seconds`: steps of a small planted pair, which are bound by launches, not by memory."""
-    from specgate.backends.cupy_eagle3.sizes import Sizes
+    from specgate.backends.cupy_eagle3.memory.sizes import Sizes
     from tests.backends.cupy_eagle3.gpu_pairs import checkpoints_of, engine_of, random_prompts
 
     engine = engine_of(*checkpoints_of("4:1 of 64", "A", torch.bfloat16), Sizes(slots=1, positions=32768, max_rows=4))

@@ -76,7 +76,7 @@ class Scripted:
     def prepare_attention(self, configs: Sequence[AttentionConfig], roles: Sequence[Role]) -> Sequence[str | None]:
         return ["unknown knob" if "odd" in config else None for config in configs]
 
-    def cut_attention(self, config: AttentionConfig) -> None:
+    def retile_attention(self, config: AttentionConfig) -> None:
         self.config = config
 
     def attention_tiles(self, role: Role) -> TileStatistics:

@@ -1,8 +1,9 @@
-"""What each launch must move: every operand once, whatever the kernel's way of working makes of it.
+"""The bytes that each launch must move: every operand once, however often the kernel reads it.
 
-Bytes of a kernel's own making do not count where another way of working would do without them: the partial results
-that attention leaves for `attention_combine` belong to the latter alone. State words of slots (a few bytes each) do
-count, so that no kernel moves nothing, but say little: such kernels take as long as a launch takes.
+Bytes that a kernel writes for its own way of working do not count, where another way would do without them. So the
+partial results that attention leaves for `attention_combine` are counted for the latter alone. The state words of slots
+(a few bytes each) do count, so that every kernel moves something. They say little: such kernels take as long as any
+launch takes.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specgate.backends.cupy_eagle3.bench.recording import Call
-from specgate.backends.cupy_eagle3.kernels.accept import Accept
-from specgate.backends.cupy_eagle3.kernels.attention import Attention
-from specgate.backends.cupy_eagle3.kernels.commit import Commit
-from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
-from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
-from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
-from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
-from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, FeatureRows
-from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import NORM_GROUP, Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.rows.draft_input import DraftInput
+from specgate.backends.cupy_eagle3.kernels.rows.draft_token import DraftToken
+from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
+from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCapture
+from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureNorm, FeatureRows
+from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
+from specgate.backends.cupy_eagle3.kernels.state.commit import Commit
+from specgate.backends.cupy_eagle3.kernels.state.kv_reserve import KVReserve
+from specgate.backends.cupy_eagle3.step.recording import Call
 
 BF16: Final = 2
 FLOAT: Final = 4
@@ -32,15 +33,15 @@ LONG: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """`shape` in words; `size`: bytes that a launch must move."""
+    """`shape`: sizes of the operands, in words; `size`: bytes that a launch must move."""
 
     shape: str
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """The newest `rows` positions of a slot, of which the last stands at `last`, and what they see of the cache."""
+class VisibleCache:
+    """What the newest `rows` query rows of a slot see of the cache, of which the last stands at position `last`."""
 
     rows: int
     last: int
@@ -58,14 +59,14 @@ class Span:
         return self.last + 1 - self.first
 
 
-def span_of(kernel: Attention, named: Mapping[str, Any], context: int) -> Span:
-    """Of an attention call over slots of `context` positions."""
+def visible_cache(kernel: Attention, named: Mapping[str, Any], context: int) -> VisibleCache:
+    """What an attention call over slots of `context` positions sees."""
     rows = kernel.rows_per_slot
-    return Span(rows, context + int(named["offset"]) + rows - 1, kernel.window)
+    return VisibleCache(rows, context + int(named["offset"]) + rows - 1, kernel.window)
 
 
 def account(call: Call, context: int) -> Mapping[str, Account]:
-    """Function on the device → what a launch of it moves. Raises KeyError for a launcher that has no account."""
+    """Name of a function on the GPU → what a launch of it moves. Raises KeyError for a launcher without an account."""
     return ACCOUNTS[type(call.kernel)](call.kernel, call.named, context)
 
 
@@ -76,37 +77,37 @@ def matmul(kernel: MatmulRows, named: Mapping[str, Any], context: int) -> Mappin
     if kernel.scaled:
         size += rows * k // NORM_GROUP * FLOAT
     if kernel.feeds_norm:
-        size += normed(rows, n)
+        size += pre_norm_bytes(rows, n)
     if kernel.chooses:
         size += rows * LONG
     return {"matmul_rows": Account(f"{rows}×{n}×{k}", size)}
 
 
-def normed(rows: int, hidden: int) -> int:
-    """What leaving the next norm's input takes: its weight, undivided rows, and sums of squares."""
+def pre_norm_bytes(rows: int, hidden: int) -> int:
+    """Bytes of leaving the next norm's input: its weight, the rows before the division, and sums of squares."""
     return hidden * BF16 + rows * (hidden * BF16 + hidden // NORM_GROUP * FLOAT)
 
 
 def attention(kernel: Attention, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
     """Older positions are read, new ones are taken from their projections and written, queries are read."""
-    h, slots, span = kernel.heads, named["rows"].slots, span_of(kernel, named, context)
+    h, slots, visible = kernel.heads, named["rows"].slots, visible_cache(kernel, named, context)
     position = 2 * h.kv_heads * h.head_dim
     new = slots * kernel.appended * position * (FLOAT + BF16)
-    queries = slots * span.rows * h.width * FLOAT
-    cached = slots * (span.seen - min(span.seen, kernel.appended)) * position * BF16
+    queries = slots * visible.rows * h.width * FLOAT
+    cached = slots * (visible.seen - min(visible.seen, kernel.appended)) * position * BF16
     tile = kernel.config.kv_tile
-    parts = span.last // tile - span.first // tile + 1
-    partial = slots * span.rows * h.heads * parts * (h.head_dim + 2) * FLOAT
-    out = slots * span.rows * h.width * BF16
+    parts = visible.last // tile - visible.first // tile + 1
+    partial = slots * visible.rows * h.heads * parts * (h.head_dim + 2) * FLOAT
+    out = slots * visible.rows * h.width * BF16
     return {
-        "attention": Account(f"{slots}×{span.rows} over {span.seen}", cached + new + queries),
-        "attention_combine": Account(f"{slots}×{span.rows}×{h.heads} of {parts}", partial + out),
+        "attention": Account(f"{slots}×{visible.rows} over {visible.seen}", cached + new + queries),
+        "attention_combine": Account(f"{slots}×{visible.rows}×{h.heads} of {parts}", partial + out),
     }
 
 
 def embed_rows(kernel: EmbedRows, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
     rows, h = named["rows"].most, kernel.hidden
-    return {"embed_rows": Account(f"{rows}×{h}", rows * (h * (BF16 + FLOAT) + INT) + normed(rows, h))}
+    return {"embed_rows": Account(f"{rows}×{h}", rows * (h * (BF16 + FLOAT) + INT) + pre_norm_bytes(rows, h))}
 
 
 def feature_capture(kernel: FeatureCapture, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:

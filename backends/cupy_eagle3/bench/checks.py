@@ -1,7 +1,8 @@
-"""Each launcher's result beside an oracle's, on operands of a recorded step: outputs poisoned first, the call repeated.
+"""Each launcher's result beside an oracle's, on the operands of a recorded step.
 
-A check yields (error, tolerance) for each of its results: ‖found − oracle‖ / ‖oracle‖, NaN where something was not
-written; where results must be equal, 0 or infinity.
+Outputs are filled with NaN first, then the call is repeated. A check yields (error, tolerance) for each of its results.
+The error is ‖found − oracle‖ / ‖oracle‖, and NaN where something was not written. Where results must be equal, it is 0
+or infinity.
 """
 
 from __future__ import annotations
@@ -14,38 +15,38 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench import oracles
-from specgate.backends.cupy_eagle3.bench.accounts import span_of
+from specgate.backends.cupy_eagle3.bench.accounts import visible_cache
 from specgate.backends.cupy_eagle3.bench.oracles import relative_error
-from specgate.backends.cupy_eagle3.bench.recording import Call
 from specgate.backends.cupy_eagle3.bench.stage import Stage
-from specgate.backends.cupy_eagle3.kernels.accept import Accept
-from specgate.backends.cupy_eagle3.kernels.attention import Attention
-from specgate.backends.cupy_eagle3.kernels.commit import Commit
-from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput
-from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
-from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
-from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
-from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, FeatureRows
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
-from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE
-from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.rows.draft_input import DraftInput
+from specgate.backends.cupy_eagle3.kernels.rows.draft_token import DraftToken
+from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
+from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCapture
+from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureNorm, FeatureRows
+from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
+from specgate.backends.cupy_eagle3.kernels.state.commit import Commit
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import FREE
+from specgate.backends.cupy_eagle3.kernels.state.kv_reserve import KVReserve
+from specgate.backends.cupy_eagle3.step.recording import Call
 from specgate.backends.eagle3.geometry import DraftGeometry
 
 Finding = tuple[float, float]
-"""Error, and the most that is right."""
+"""The error, and its tolerance."""
 SUMS: Final = 1e-5
-"""Of float32 sums of bfloat16 products."""
+"""Tolerance of float32 sums of bfloat16 products."""
 ROUNDED: Final = 4e-3
-"""Of results that are rounded to bfloat16, which has eight bits."""
+"""Tolerance of results that are rounded to bfloat16, whose mantissa has eight bits."""
 ATTENDED: Final = 6e-3
-"""Of attention, whose queries, probabilities and results are rounded to bfloat16."""
+"""Tolerance of attention, whose queries, probabilities and results are rounded to bfloat16."""
 WRONG: Final = (math.inf, 0.0)
 
 
 def check(call: Call, stage: Stage) -> Finding:
-    """The worst of what repeating `call` finds, on the state that the step began with."""
+    """Repeat `call` on the state that the step began with; the worst of its findings."""
     stage.reset()
     return max(CHECKS[type(call.kernel)](call, call.named, stage), key=excess)
 
@@ -75,23 +76,23 @@ def poison(*outputs: Tensor) -> None:
         out.fill_(math.nan)
 
 
-def divided(normed: Normed, rows: int, eps: float) -> Tensor:
-    """What a norm would have given, float64: the rows over their root mean square."""
-    mean = normed.squares[:rows].double().sum(-1, keepdim=True) / normed.rows.shape[1]
-    return normed.rows[:rows].double() * torch.rsqrt(mean + eps)
+def divided(pre_norm: PreNormRows, rows: int, eps: float) -> Tensor:
+    """The normed rows, float64: `pre_norm.rows` divided by their root mean square."""
+    mean = pre_norm.squares[:rows].double().sum(-1, keepdim=True) / pre_norm.rows.shape[1]
+    return pre_norm.rows[:rows].double() * torch.rsqrt(mean + eps)
 
 
-def norm_input(normed: Normed, stream: Tensor, weight: Tensor) -> Iterator[Finding]:
+def norm_input(pre_norm: PreNormRows, stream: Tensor, weight: Tensor) -> Iterator[Finding]:
     """What a kernel leaves for the norm with `weight` of the float32 rows `stream`."""
     rows, wide = len(stream), stream.double()
-    yield close(normed.rows[:rows], wide * weight.double(), ROUNDED)
-    yield close(normed.squares[:rows], wide.square().view(rows, normed.squares.shape[1], -1).sum(-1), SUMS)
+    yield close(pre_norm.rows[:rows], wide * weight.double(), ROUNDED)
+    yield close(pre_norm.squares[:rows], wide.square().view(rows, pre_norm.squares.shape[1], -1).sum(-1), SUMS)
 
 
 def matmul(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
     kernel: Any = call.kernel
     out, rows, given, weight = named["out"], named["rows"].most, named["x"], named["weight"]
-    x = divided(given, rows, named["eps"]) if isinstance(given, Normed) else given[:rows]
+    x = divided(given, rows, named["eps"]) if isinstance(given, PreNormRows) else given[:rows]
     if kernel.epilogue is Epilogue.RESIDUAL:
         want, norm = out[:rows].double() + oracles.matmul_rows(x, weight), named.get("norm")
         if norm is not None:
@@ -117,34 +118,34 @@ def attention(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Fi
     """What enters the cache, then what is read out of it."""
     kernel: Any = call.kernel
     h, rows, table = kernel.heads, named["rows"], named["block_table"]
-    span, both = span_of(kernel, named, stage.context), h.heads + h.kv_heads
+    visible, both = visible_cache(kernel, named, stage.context), h.heads + h.kv_heads
     poison(named["out"][: rows.most], *named["partial"])
     call()
     for slot in range(rows.slots):
-        blocks = table[slot, : span.last // BLOCK + 1].long()
+        blocks = table[slot, : visible.last // BLOCK + 1].long()
         keys = named["k_pages"][blocks].transpose(0, 1).flatten(1, 2)
         values = named["v_pages"][blocks].permute(1, 0, 3, 2).flatten(1, 2)
         for t in range(kernel.appended):
             # Where the draft extends, which the stage lets it do over all rows, the last one asks.
-            position = span.last - kernel.appended + 1 + t
+            position = visible.last - kernel.appended + 1 + t
             heads = named["qkv"][slot * kernel.appended + t].view(-1, h.head_dim)
             turned = oracles.rope(heads[:both], *(angles[position] for angles in named["table"]))
             yield close(keys[:, position], turned[h.heads :], ROUNDED)
             yield equal(values[:, position], heads[both:].bfloat16())
-            asking = t - kernel.appended + span.rows
-            if asking >= 0:
-                want = oracles.attention(turned[: h.heads], keys, values, position, span.window)
-                yield close(named["out"][slot * span.rows + asking], want.flatten(), ATTENDED)
+            query_row = t - kernel.appended + visible.rows
+            if query_row >= 0:
+                want = oracles.attention(turned[: h.heads], keys, values, position, visible.window)
+                yield close(named["out"][slot * visible.rows + query_row], want.flatten(), ATTENDED)
 
 
 def embed_rows(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
-    rows, slots, normed = named["rows"], named["slots"], named["normed"]
-    poison(named["x"][: rows.most], normed.rows[: rows.most], normed.squares[: rows.most])
+    rows, slots, pre_norm = named["rows"], named["slots"], named["pre_norm"]
+    poison(named["x"][: rows.most], pre_norm.rows[: rows.most], pre_norm.squares[: rows.most])
     call()
     tokens = torch.cat((slots.last_token[: rows.slots, None], slots.drafts[: rows.slots, : rows.per_slot - 1]), dim=1)
     want = named["embedding"][tokens.flatten().long()].float()
     yield equal(named["x"][: rows.most], want)
-    yield from norm_input(normed, want, named["norm_weight"])
+    yield from norm_input(pre_norm, want, named["norm_weight"])
 
 
 def feature_capture(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
@@ -188,7 +189,7 @@ def draft_token(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[
     chosen = torch.randint_like(named["choices"][:count], len(named["target_ids"]))
     named["choices"][:count] = packed(chosen)
     tokens = named["target_ids"][chosen]
-    own = divided(named["normed"], count, named["eps"]) if draft_of(stage).norm_output else named["stream"][:count]
+    own = divided(named["pre_norm"], count, named["eps"]) if draft_of(stage).norm_output else named["stream"][:count]
     want = oracles.draft_input(w.embedding[tokens.long()], own.clone(), w.embedding_norm, w.feature_norm, named["eps"])
     slots.drafts[:count, named["index"]] = -1
     if out is not None:
@@ -218,7 +219,7 @@ def accept(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Findi
 
 
 def commit(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
-    """No slot ends, and slot i has accepted i drafts, as far as there are so many."""
+    """No slot ends, and slot i has accepted i drafts, or as many as there are."""
     s, kv, count = named["slots"], named["kv"], stage.slots
     accepted = torch.arange(count, dtype=torch.int32, device=s.length.device) % (stage.k + 1)
     s.accepted[:count] = accepted

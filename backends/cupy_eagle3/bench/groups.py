@@ -1,4 +1,4 @@
-"""The launches of a step by kernel and shape, with names, and with operands enough to outgrow a cache."""
+"""The launches of a step, grouped by kernel and shape, with names, and with enough operands to outgrow a cache."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.backends.cupy_eagle3.bench.accounts import Account, account
-from specgate.backends.cupy_eagle3.bench.recording import Call, Launch
-from specgate.backends.cupy_eagle3.kernels.commit import Commit
-from specgate.backends.cupy_eagle3.timing import LAUNCHES, inputs_to_rotate
+from specgate.backends.cupy_eagle3.bench.timing import LAUNCHES, inputs_to_rotate
+from specgate.backends.cupy_eagle3.kernels.loader import Launch
+from specgate.backends.cupy_eagle3.kernels.state.commit import Commit
+from specgate.backends.cupy_eagle3.step.recording import Call
 
 SMALL: Final = 256 << 10
 """Bytes below which a launch takes as long as any: its operands come from the L2 cache, as they do in a step."""
 TABLE: Final = 4
-"""A tensor that is so many times larger than what a launch moves is a table that it reads a few rows of."""
+"""A tensor that is so many times larger than what a launch moves is a table, of which the launch reads a few rows."""
 
 TAGS: Final = {
     "chain.fc": "EAGLE3_FC",
@@ -43,7 +44,7 @@ def tag_of(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Launches of a step that are one kernel on operands of one shape, and the calls that they belong to."""
+    """Launches of a step by one kernel on operands of one shape, and the calls that they belong to."""
 
     tag: str
     name: str
@@ -53,7 +54,7 @@ class Group:
 
 
 def groups_of(calls: Sequence[Call], context: int) -> list[Group]:
-    """In the order in which a step first makes them."""
+    """The groups of a step's launches, in the order in which the step first makes them."""
     found: dict[tuple[str, str, str], tuple[Account, list[Call], list[Launch]]] = {}
     for call in calls:
         accounts = account(call, context)

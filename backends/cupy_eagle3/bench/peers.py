@@ -1,7 +1,7 @@
-"""Libraries that do a kernel's work: cuBLAS for products, torch's attention and FlashInfer for attention.
+"""Libraries that do the work of a kernel: cuBLAS for products, torch's attention and FlashInfer for attention.
 
-They get operands of the same sizes, at random, that take turns like the kernel's own. A peer that fails is reported
-with its reason; it ends nothing.
+They get random operands of the same sizes, which take turns like the kernel's own. A library that fails is reported
+with its reason, and the benchmark goes on.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.bench.accounts import Span, span_of
-from specgate.backends.cupy_eagle3.bench.recording import Call
-from specgate.backends.cupy_eagle3.kernels.attention import Attention
+from specgate.backends.cupy_eagle3.bench.accounts import VisibleCache, visible_cache
+from specgate.backends.cupy_eagle3.bench.timing import inputs_to_rotate, time_launches
+from specgate.backends.cupy_eagle3.device import l2_bytes
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.step.recording import Call
 from specgate.backends.cupy_eagle3.stream import Stream
-from specgate.backends.cupy_eagle3.timing import inputs_to_rotate, l2_bytes, time_launches
 from specgate.tuning.kernel_bench import PeerTiming
 
 PAGE = 64
@@ -45,16 +46,16 @@ class Peer:
 
 
 def peers_of(call: Call, weights: Sequence[Tensor], context: int) -> Iterator[Peer]:
-    """Of a product over `weights`, which take turns, or of attention; of other kernels none."""
+    """The libraries for a product over `weights`, which take turns, or for attention. Other kernels have none."""
     match call.kernel:
         case MatmulRows():
             yield cublas(call, weights)
         case Attention():
             kernel, slots = call.kernel, call.named["rows"].slots
-            span = span_of(kernel, call.named, context)
-            yield torch_attention(kernel.heads, slots, span)
+            visible = visible_cache(kernel, call.named, context)
+            yield torch_attention(kernel.heads, slots, visible)
             if find_spec("flashinfer") is not None:
-                yield flashinfer(kernel.heads, slots, span)
+                yield flashinfer(kernel.heads, slots, visible)
 
 
 def timed(peer: Peer) -> PeerTiming:
@@ -64,7 +65,7 @@ def timed(peer: Peer) -> PeerTiming:
         with stream.current(), torch.inference_mode():
             launch = peer.make(inputs)
             stream.wait()
-            return PeerTiming(peer.name, time_launches(launch, inputs, stream).us)
+            return PeerTiming(peer.name, time_launches(launch, inputs, stream).latency_us)
     except FAILURES as error:
         with contextlib.suppress(RuntimeError):
             stream.cupy.end_capture()
@@ -87,21 +88,21 @@ def cublas(call: Call, weights: Sequence[Tensor]) -> Peer:
     return Peer("cuBLAS", weights[0].nbytes, make)
 
 
-def torch_attention(h: Heads, slots: int, span: Span) -> Peer:
+def torch_attention(h: Heads, slots: int, visible: VisibleCache) -> Peer:
     """`scaled_dot_product_attention` over contiguous keys and values; every row sees all of them."""
-    shape = (slots, h.kv_heads, span.seen, h.head_dim)
+    shape = (slots, h.kv_heads, visible.seen, h.head_dim)
 
     def make(inputs: int) -> Callable[[int], object]:
-        q = random(slots, h.heads, span.rows, h.head_dim)
+        q = random(slots, h.heads, visible.rows, h.head_dim)
         keys, values = (random(inputs, *shape) for _ in range(2))
         return lambda i: F.scaled_dot_product_attention(q, keys[i], values[i], enable_gqa=True)
 
-    return Peer("SDPA", cached_bytes(h, slots, span), make)
+    return Peer("SDPA", cached_bytes(h, slots, visible), make)
 
 
-def flashinfer(h: Heads, slots: int, span: Span) -> Peer:
+def flashinfer(h: Heads, slots: int, visible: VisibleCache) -> Peer:
     """FlashInfer's attention of a few query rows over a paged cache, each row seeing what is before it."""
-    pages = -(-span.seen // PAGE)
+    pages = -(-visible.seen // PAGE)
 
     def make(inputs: int) -> Callable[[int], object]:
         library: Any = import_module("flashinfer")
@@ -109,23 +110,23 @@ def flashinfer(h: Heads, slots: int, span: Span) -> Peer:
         wrapper = library.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
         each = torch.arange(slots + 1, dtype=torch.int32, device="cuda")
         wrapper.plan(
-            each * span.rows,
+            each * visible.rows,
             each * pages,
             torch.randperm(slots * pages, device="cuda").int(),
-            torch.full((slots,), (span.seen - 1) % PAGE + 1, dtype=torch.int32, device="cuda"),
+            torch.full((slots,), (visible.seen - 1) % PAGE + 1, dtype=torch.int32, device="cuda"),
             *(h.heads, h.kv_heads, h.head_dim, PAGE),
             causal=True,
             q_data_type=torch.bfloat16,
         )
-        q = random(slots * span.rows, h.heads, h.head_dim)
+        q = random(slots * visible.rows, h.heads, h.head_dim)
         cached = random(inputs, slots * pages, 2, PAGE, h.kv_heads, h.head_dim)
         return lambda i: wrapper.run(q, cached[i])
 
-    return Peer("FlashInfer", cached_bytes(h, slots, span), make)
+    return Peer("FlashInfer", cached_bytes(h, slots, visible), make)
 
 
-def cached_bytes(h: Heads, slots: int, span: Span) -> int:
-    return 2 * slots * span.seen * h.kv_heads * h.head_dim * torch.bfloat16.itemsize
+def cached_bytes(h: Heads, slots: int, visible: VisibleCache) -> int:
+    return 2 * slots * visible.seen * h.kv_heads * h.head_dim * torch.bfloat16.itemsize
 
 
 def random(*shape: int) -> Tensor:

@@ -11,14 +11,14 @@ import torch
 from specgate.backends.cupy_eagle3.bench.checks import check
 from specgate.backends.cupy_eagle3.bench.groups import groups_of, rotation
 from specgate.backends.cupy_eagle3.bench.peers import peers_of, timed
-from specgate.backends.cupy_eagle3.bench.recording import Launch, launchers
 from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
-from specgate.backends.cupy_eagle3.open import first_gpu
+from specgate.backends.cupy_eagle3.bench.timing import read_bandwidth, time_launches
+from specgate.backends.cupy_eagle3.device import first_gpu, l2_bytes
+from specgate.backends.cupy_eagle3.kernels.compiling import compiler
+from specgate.backends.cupy_eagle3.kernels.loader import Launch
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.stream import Stream
-from specgate.backends.cupy_eagle3.timing import l2_bytes, read_bandwidth, time_launches
-from specgate.backends.cupy_eagle3.tuning.compiling import compiler
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.core import Role
 from specgate.errors import BackendError
@@ -40,7 +40,7 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
         tuned = Tuned.on(torch.cuda.get_device_name(), None)
         stages = random_stages(request.pair, request.context, request.batch, request.roles, tuned, device)
         with compiler() as compiling:
-            specs = (kernel.spec for stage in stages.values() for *_, kernel in launchers(stage.cycle, ""))
+            specs = (kernel.spec for stage in stages.values() for kernel in stage.cycle.kernels().values())
             if said := [f"{spec.stem}.cu: {why}" for spec, why in compiling.compile(specs).items() if why]:
                 raise BackendError(said[0], hint="the kernel does not compile for this GPU")
         kernels = list[KernelTiming]()
@@ -80,7 +80,7 @@ def timings(role: Role, stage: Stage, stream: Stream) -> Iterator[KernelTiming]:
             function=group.name,
             shape=group.account.shape,
             per_step=len(group.launches),
-            us=timing.us,
+            us=timing.latency_us,
             spread=timing.spread,
             size=group.account.size,
             error=error,

@@ -1,4 +1,7 @@
-"""A step in the middle of decoding: a random pair, full caches, and the kernel calls that the step makes on them."""
+"""A step in the middle of decoding: a random pair, full caches, and the kernel calls that the step makes on them.
+
+The step can be repeated and recorded, and its products can be given other configurations.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,22 @@ import torch
 from torch import Tensor
 
 from specgate.api import OpenRequest
-from specgate.backends.cupy_eagle3 import limits
-from specgate.backends.cupy_eagle3.bench.recording import Call, recorded
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
-from specgate.backends.cupy_eagle3.buffers import Buffers
-from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.model import Draft, Target
-from specgate.backends.cupy_eagle3.prompts import lay_out
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.stretch import Start, StopRule
-from specgate.backends.cupy_eagle3.tuning.tuned import NOTHING_TUNED, Tuned
+from specgate.backends.cupy_eagle3.engine import limits
+from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.recording import Call, recorded
+from specgate.backends.cupy_eagle3.tuned.gemms import Configurations
+from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
 from specgate.backends.eagle3.geometry import TargetGeometry
 from specgate.core import PairRef, Role
 
 SLACK = 2048
-"""Positions beyond the context: as 512 cycles of spec-3 need them. How attention is cut follows from it."""
+"""Positions beyond the context, as 512 cycles of spec-3 need them. The tiling of attention depends on it."""
 
 
 def sizes_of(target: TargetGeometry, context: int, batch: int, max_k: int) -> Sizes:
@@ -40,12 +44,16 @@ class Stage:
         sizes: Sizes,
         context: int,
         k: int,
-        tuned: Tuned = NOTHING_TUNED,
+        tuned: Configurations = NOTHING_TUNED,
     ) -> None:
-        self.geometry, self.b, self.sizes, self.context, self.k = geometry, b, sizes, context, k
-        self.layout = lay_out([[slot] * context for slot in range(sizes.slots)], sizes)
-        self.cycle = Cycle(*pair, sizes, sizes.slots, k, tuned)
+        self.geometry, self.pair, self.b, self.sizes, self.context, self.k = geometry, pair, b, sizes, context, k
+        self.layout = assign_blocks([[slot] * context for slot in range(sizes.slots)], sizes)
+        self.retile(tuned)
         self.calls: list[Call] = []
+
+    def retile(self, tuned: Configurations) -> None:
+        """Make the step anew, with the products' configurations that `tuned` knows."""
+        self.cycle = Cycle(*self.pair, self.sizes, self.sizes.slots, self.k, tuned)
 
     @property
     def slots(self) -> int:
@@ -72,7 +80,9 @@ class Stage:
         A launch may be repeated on it, whatever was launched before.
         """
         slots = self.b.slots
-        Start((self.context,) * self.slots, (0,) * self.slots).rewind(slots, StopRule((), (), self.sizes.positions))
+        StartState((self.context,) * self.slots, (0,) * self.slots).rewind(
+            slots, StopRule((), (), self.sizes.positions)
+        )
         self.b.kv.copy_(self.layout.kv)
         self.b.target.choices.zero_()
         if self.b.draft is not None:
@@ -87,7 +97,7 @@ class Stage:
 
 
 def random_stages(
-    pair: PairRef, context: int, batch: int, roles: Sequence[Role], tuned: Tuned, device: torch.device
+    pair: PairRef, context: int, batch: int, roles: Sequence[Role], tuned: Configurations, device: torch.device
 ) -> dict[Role, Stage]:
     """Steps of `roles` over the same buffers, `pair`'s geometry with random weights.
 

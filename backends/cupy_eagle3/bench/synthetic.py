@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3 import limits
-from specgate.backends.cupy_eagle3.model import Draft, Target
+from specgate.backends.cupy_eagle3.engine import limits
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.eagle3.capture import Capture
 from specgate.backends.eagle3.checkpoint import TensorFiles, Wanted
 from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry

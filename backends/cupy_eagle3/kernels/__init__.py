@@ -1,1 +1,14 @@
-"""One `.cu` and one launcher of the same stem per kernel. Nothing here imports anything from above this folder."""
+"""The CUDA kernels: one `.cu` and one Python launcher of the same name each, and headers in `include/`.
+
+Of this package, nothing here imports anything from outside this folder but `device.py`.
+
+    loader.py       from a `.cu` file and its constants to launches; tells a listener of them
+    compiling.py    kernels compiled side by side, in processes
+    heads.py        the sizes of an attention layer and its cache
+    state/          the state of slots and of the cache's blocks, and the kernels that keep it
+    matmul/         out = x · weightᵀ for few rows
+    attention/      attention over the paged cache
+    rows/           kernels that gather, embed and pack rows between products
+    read_memory.py  reads the memory as fast as it goes; no step launches it (`read_memory.cu`)
+    include/        what several kernels share: `.cuh` headers
+"""

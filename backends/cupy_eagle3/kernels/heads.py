@@ -1,4 +1,4 @@
-"""The sizes of an attention layer and of the cache that it reads, as its kernels are compiled with."""
+"""The sizes of an attention layer and of its cache, which its kernels are compiled with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Heads:
 
     @property
     def width(self) -> int:
-        """Of the concatenated heads."""
+        """Width of all query heads together."""
         return self.heads * self.head_dim
 
     @property

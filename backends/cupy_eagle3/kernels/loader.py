@@ -1,18 +1,21 @@
-"""From a `.cu` file and its constants to a function on the GPU.
+"""From a `.cu` file and its constants to launches of its functions, and a listener who is told of them.
 
-Our headers are written into the text, because CuPy's disk cache does not look at files that are reached by `-I`: after
-an edit to a header alone it would serve the old binary. `#line` keeps the compiler's messages true to the files.
+Our headers are written into the text of a kernel. CuPy's disk cache does not look at files that are found by `-I`, so
+that after an edit to a header alone it would serve the old binary. `#line` keeps the compiler's messages true to the
+files.
 """
 
 from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import cache, wraps
+from inspect import signature
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,12 +30,6 @@ OPTIONS: Final = (
     # Every variant of a kernel must round alike: the compiler may not choose where a product and a sum are fused.
     "--fmad=false",
 )
-STATIC_SHARED: Final = 1024
-"""Bytes left for what a kernel declares itself."""
-RESERVED_SHARED: Final = 1024
-"""Bytes that the driver takes for itself, of every block."""
-LEAST_SHARED: Final = 99 * 1024 - STATIC_SHARED
-"""Of a block on sm_120; sm_80 and sm_90 have more."""
 BESIDE_A_STEP: Final = frozenset({"read_memory"})
 """Kernel files that measure the device; no step launches them."""
 ARGUMENT = Tensor | int | float | None
@@ -60,9 +57,10 @@ class Spec:
 
 
 class Kernel:
-    """What all launchers share: a compiled file, loaded at its first launch, and launches on the current stream.
+    """What all launchers share: a file that is compiled and loaded at its first launch, and how it is launched.
 
-    `shared_bytes`: dynamic shared memory of a block, unless a launch says otherwise; one size per function.
+    `shared_bytes`: bytes of dynamic shared memory of a block, unless a launch says otherwise. Every function has one
+    such size.
     """
 
     def __init__(self, stem: str, *, shared_bytes: int = 0, **constants: int | float) -> None:
@@ -77,7 +75,22 @@ class Kernel:
         arguments: Mapping[str, ARGUMENT],
         shared_bytes: int | None = None,
     ) -> None:
-        """Launch function `name` of the file. It takes one struct, whose fields `arguments` are, by name and in order.
+        """Launch function `name` of the file on the current stream, and tell the listener of it, if there is one."""
+        launch = Launch(self, name, tuple(grid), tuple(block), arguments, shared_bytes)
+        if (listener := LISTENER.get()) is not None:
+            listener.launched(launch)
+        launch()
+
+    def enqueue(
+        self,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Mapping[str, ARGUMENT],
+        shared_bytes: int | None = None,
+    ) -> None:
+        """What `launch` does, without telling anybody. The function takes one struct, whose fields `arguments` are, by
+        name and in order.
 
         Every kernel of ours waits for the one before it by itself (`dependent.cuh`), and so may be started early.
         """
@@ -96,6 +109,67 @@ class Kernel:
         (status,) = driver.cuLaunchKernelEx(config, pointer, ((packed(arguments),), (None,)), 0)
         if status != driver.CUresult.CUDA_SUCCESS:
             raise BackendError(f"{self.spec.stem}.cu: {name}{tuple(grid)}x{tuple(block)}: {status.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What `Kernel.launch` was given. Calling it launches the same once more."""
+
+    kernel: Kernel
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: Mapping[str, ARGUMENT]
+    shared_bytes: int | None = None
+
+    def __call__(self) -> None:
+        self.kernel.enqueue(self.name, self.grid, self.block, self.arguments, shared_bytes=self.shared_bytes)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(a for a in self.arguments.values() if isinstance(a, Tensor))
+
+    def copied(self, largest: int) -> Launch:
+        """The same on copies of its tensors. Those above `largest` bytes are not copied but shared."""
+        return replace(
+            self,
+            arguments={
+                name: a.clone() if isinstance(a, Tensor) and a.nbytes <= largest else a
+                for name, a in self.arguments.items()
+            },
+        )
+
+
+class Listener(Protocol):
+    """Hears what the launchers of a context do, before they do it."""
+
+    def called(self, kernel: Kernel, named: Mapping[str, Any]) -> None:
+        """`kernel` is called with the arguments `named`; what it launches for this call comes next."""
+
+    def launched(self, launch: Launch) -> None:
+        """`launch` is made."""
+
+
+LISTENER: Final[ContextVar[Listener | None]] = ContextVar("LISTENER", default=None)
+"""The listener of the current context; usually there is none. Replaying a captured graph does not ask for it."""
+Parameters = ParamSpec("Parameters")
+Launcher = TypeVar("Launcher", bound=Kernel)
+
+
+def announced(
+    call: Callable[Concatenate[Launcher, Parameters], None],
+) -> Callable[Concatenate[Launcher, Parameters], None]:
+    """Decorates the `__call__` of every launcher: it tells the listener, if there is one, what it is called with."""
+    bind = signature(call).bind
+
+    @wraps(call)
+    def announcing(kernel: Launcher, /, *arguments: Parameters.args, **keywords: Parameters.kwargs) -> None:
+        if (listener := LISTENER.get()) is not None:
+            named = dict(bind(kernel, *arguments, **keywords).arguments)
+            listener.called(kernel, {name: value for name, value in named.items() if name != "self"})
+        call(kernel, *arguments, **keywords)
+
+    return announcing
 
 
 @cache
@@ -125,7 +199,7 @@ def struct_of(fields: tuple[tuple[str, Any], ...]) -> type[ctypes.Structure]:
 
 
 def passed(argument: ARGUMENT) -> tuple[int | float, Any]:
-    """Value and C type."""
+    """The value of a kernel's argument, and its C type."""
     match argument:
         case Tensor():
             return argument.data_ptr(), ctypes.c_void_p
@@ -135,26 +209,6 @@ def passed(argument: ARGUMENT) -> tuple[int | float, Any]:
             return argument, ctypes.c_int
         case _:
             return argument, ctypes.c_float
-
-
-def shared_memory_limit() -> int:
-    """Bytes of shared memory that a block may have on the current GPU; without one, on the smallest we compile for."""
-    if not torch.cuda.is_available():
-        return LEAST_SHARED
-    import cupy
-
-    attributes: Mapping[str, int] = cupy.cuda.Device(torch.cuda.current_device()).attributes
-    return attributes["MaxSharedMemoryPerBlockOptin"] - STATIC_SHARED
-
-
-def multiprocessors() -> tuple[int, int] | None:
-    """How many the current GPU has, and the bytes of shared memory of each; without a GPU None."""
-    if not torch.cuda.is_available():
-        return None
-    import cupy
-
-    attributes: Mapping[str, int] = cupy.cuda.Device(torch.cuda.current_device()).attributes
-    return attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerMultiprocessor"]
 
 
 def expect(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
@@ -171,14 +225,14 @@ def expect(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) 
 
 @cache
 def function(spec: Spec, name: str, device: int, shared_bytes: int) -> int:
-    """Handle of the compiled function on CUDA device `device`, which must be the current one. Compiles what is not
-    cached.
+    """Handle of function `name` of a kernel on CUDA device `device`, which must be the current one. Compiles the kernel
+    where it is not cached.
     """
     kernel = module(spec, device).get_function(name)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     if spec.stem not in BESIDE_A_STEP:
-        # An SM that is cut for little shared memory has to drain before a block that needs much can start. What
-        # measures the device takes the rest, L1 cache, instead.
+        # An SM whose memory is divided for little shared memory has to drain before a block that needs much can start.
+        # What measures the device takes the rest, L1 cache, instead.
         kernel.preferred_shared_memory_carveout = 100
     return int(kernel.kernel.ptr)
 
@@ -190,15 +244,21 @@ def module(spec: Spec, device: int) -> Any:
     return cupy.RawModule(code=spec.source, options=spec.options)
 
 
+def kernel_files() -> Mapping[str, Path]:
+    """File name → kernel file or header, in whichever folder below this one it lies. No two have the same name."""
+    return {file.name: file for file in sorted(FOLDER.rglob("*.cu*")) if file.suffix in (".cu", ".cuh")}
+
+
 @cache
 def with_headers(file: str) -> str:
     """The text of `file` with every header of ours in it once, each line under its own file and number."""
-    return "".join(unrolled(file, set()))
+    return "".join(unrolled(file, kernel_files(), set()))
 
 
-def unrolled(file: str, seen: set[str]) -> list[str]:
+def unrolled(file: str, files: Mapping[str, Path], seen: set[str]) -> list[str]:
+    """The lines of `file`, with the headers of `files` that it includes and that are not `seen` yet in their places."""
     lines = [f'#line 1 "{file}"\n']
-    for number, line in enumerate((FOLDER / file).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(files[file].read_text(encoding="utf-8").splitlines(), 1):
         header = INCLUDE.match(line)
         if header is None:
             lines.append("\n" if line == "#pragma once" else f"{line}\n")
@@ -206,11 +266,11 @@ def unrolled(file: str, seen: set[str]) -> list[str]:
             lines.append("\n")
         else:
             seen.add(header[1])
-            lines += [*unrolled(header[1], seen), f'#line {number + 1} "{file}"\n']
+            lines += [*unrolled(header[1], files, seen), f'#line {number + 1} "{file}"\n']
     return lines
 
 
 def entry_points() -> frozenset[str]:
     """Names of the kernels that a step may launch."""
-    files = (file for file in FOLDER.glob("*.cu") if file.stem not in BESIDE_A_STEP)
+    files = (file for file in kernel_files().values() if file.suffix == ".cu" and file.stem not in BESIDE_A_STEP)
     return frozenset(name for file in files for name in ENTRY.findall(file.read_text(encoding="utf-8")))

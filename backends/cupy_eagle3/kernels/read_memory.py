@@ -7,11 +7,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, expect
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 
 THREADS: Final = 256
 LOADS: Final = 8
-"""Of 16 bytes, in flight per thread."""
+"""Loads of 16 bytes that a thread has in flight."""
 WARP_WORDS: Final = 32 * LOADS * 4
 """32-bit words that a warp reads."""
 BLOCK_WORDS: Final = THREADS // 32 * WARP_WORDS
@@ -25,6 +25,7 @@ class ReadMemory(Kernel):
     def __init__(self) -> None:
         super().__init__("read_memory", threads=THREADS, loads=LOADS)
 
+    @announced
     def __call__(self, out: Tensor, words: Tensor) -> None:
         count = words.numel()
         if count % BLOCK_WORDS:

@@ -1,4 +1,6 @@
-"""Is a configuration right? Against float64, cuBLAS, and, bit for bit, itself at other numbers of rows."""
+"""Whether a configuration computes what it should: compared with float64, with cuBLAS, and, bit for bit, with itself at
+other numbers of rows.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue
 from specgate.backends.cupy_eagle3.tuning.product import ROWS, Product, rows_of
 
 AT_A_TIME: Final = 8192
@@ -21,12 +23,12 @@ TOLERANCES: Final[Mapping[str, Mapping[Epilogue, float]]] = {
     # cuBLAS rounds to bfloat16, gate and up each once before they are multiplied.
     "cuBLAS": {Epilogue.PLAIN: 4e-3, Epilogue.RESIDUAL: 4e-3, Epilogue.SWIGLU: 1e-2},
 }
-"""Of ‖found − oracle‖ / ‖oracle‖."""
+"""The most that ‖found − oracle‖ / ‖oracle‖ may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Oracles:
-    """What the product with the first weight is: float64 [M, N], by who says so."""
+    """The right results of the product with the first weight: oracle → float64 [M, N]."""
 
     product: Product
     said: Mapping[str, Tensor]

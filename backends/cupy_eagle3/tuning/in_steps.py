@@ -1,17 +1,18 @@
 """Configurations compared in whole steps.
 
-Alone, a product has the memory to itself from the first byte to the last; in a step its first weights arrive while the
+Alone, a product has the memory to itself from the first byte to the last. In a step, its first weights arrive while the
 kernel before it drains, and its own end hides the beginning of the next. What is fastest alone need not be so there.
 
-Weight by weight: first the configurations at a few rows, where a way to split k is seen at its best; then, for the way
-that was known and the best others, how the work is moved at each number of rows, which changes no bit.
+The weights are searched one by one. First, configurations are compared at a few rows, where a way to split k shows what
+it can do. Then, for the way that was known and the best others, the work is moved in other ways at each number of rows,
+which changes no bit.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from statistics import fmean
@@ -19,35 +20,36 @@ from typing import Final
 
 import torch
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import ROW_TILE, GemmConfig
-from specgate.backends.cupy_eagle3.kernels.loader import multiprocessors
+from specgate.backends.cupy_eagle3.device import multiprocessor_count
+from specgate.backends.cupy_eagle3.kernels.compiling import Compiler, distinct
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import ROW_TILE, GemmConfig
+from specgate.backends.cupy_eagle3.tuned.lookup import WeightConfig
 from specgate.backends.cupy_eagle3.tuning.check import Oracles, first_rows
-from specgate.backends.cupy_eagle3.tuning.compiling import Compiler, distinct
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates, fills_an_sm, retilings
 from specgate.backends.cupy_eagle3.tuning.product import MOST, Product
-from specgate.backends.cupy_eagle3.tuning.steps import Place, Steps, Us, cut
-from specgate.backends.cupy_eagle3.tuning.tuned import Cuts
+from specgate.backends.cupy_eagle3.tuning.steps import Place, Steps, StepTimes
 from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
-from specgate.errors import BackendError, UsageError
+from specgate.errors import UsageError
 from specgate.tuning.gemms import InSteps, TunedGemm
 
 SPLITS: Final = 2
-"""Ways to split k, at most, for which ways to move the work are tried, beside the known one."""
+"""Most ways to split k, beside the known one, for which ways to move the work are tried."""
 FINAL_ROUNDS: Final = 5
 WORTHWHILE: Final = 0.02
-"""Of a step, at least, must be a weight's products for a difference between configurations to be seen there."""
+"""The least share of a step that a weight's products must take for a difference between configurations to be seen."""
 
 
 def refined(steps: Steps, compiler: Compiler, seconds: float) -> Iterator[TunedGemm]:
-    """Weight by weight, the one that takes most of a step first: of all configurations that compute what they should,
-    those under which the steps are the fastest, with those chosen before in place.
+    """Weight by weight, the one that takes most of a step first: the configurations under which steps are the fastest.
 
-    Raises UsageError for a weight that has not been tuned alone.
+    Only configurations count that compute what they should. Weights that were searched before have what was chosen for
+    them. Raises UsageError for a weight that has not been tuned alone.
     """
     began = time.monotonic()
     compiler.compile(kernel.spec for kernel in steps.kernels)
     known = {weight: known_of(weight, steps) for weight in weights_of(steps.shapes)}
     takes = {weight: min(gemm.us.values()) * steps.launches(weight) for weight, gemm in known.items()}
-    least = WORTHWHILE * min(steps.us(rounds=1).values())
+    least = WORTHWHILE * min(steps.times(rounds=1).values())
     for weight in sorted((w for w in known if takes[w] >= least), key=lambda w: -takes[w]):
         if time.monotonic() - began > seconds:
             return
@@ -66,116 +68,116 @@ def known_of(weight: Weight, steps: Steps) -> TunedGemm:
 
 @dataclass(slots=True)
 class Search:
-    """For the configurations of one weight. `reference`: steps with those that were known; `tried`: how many have been
-    timed.
+    """For the configurations of one weight, which is used at `places`.
+
+    `reference`: step times with the configurations that were known; `tried`: how many configurations have been timed.
     """
 
     weight: Weight
     steps: Steps
     compiler: Compiler
     places: Sequence[Place]
-    reference: Us = field(default_factory=dict)
+    reference: StepTimes = field(default_factory=dict)
     tried: int = 0
 
     def refined(self, known: TunedGemm) -> TunedGemm:
-        """The best cuts, which are in place afterwards."""
-        before = Cuts.of(known)
-        self.reference = self.us(before, FINAL_ROUNDS)
+        """`known` with the best configurations, which the steps have afterwards."""
+        before = WeightConfig.of(known)
+        self.reference = self.times(before, FINAL_ROUNDS)
         many = {place.step for place in self.places if place.kernel.rows > ROW_TILE}
         few = [place for place in self.places if place.step not in many] or self.places
-        candidates = [before.config, GemmConfig(), *GemmConfig.candidates(self.weight.n, self.weight.k)]
+        tried = [before.config, GemmConfig(), *candidates(self.weight.n, self.weight.k)]
         screened = [
-            config for config in one_per_split(self.sorted(candidates, few, Cuts)) if right(self.weight, config)
+            config for config in one_per_split(self.sorted(tried, few, WeightConfig)) if right(self.weight, config)
         ]
         same = [config for config in screened if config.split == before.config.split]
         others = [config for config in screened[:SPLITS] if config not in same]
         finalists = [before, *(self.moved(config) for config in (*same, *others))]
-        us = [self.us(cuts, FINAL_ROUNDS) for cuts in finalists]
-        chosen = min(range(len(finalists)), key=lambda i: self.ratio(us[i]))
-        cut(self.places, finalists[chosen])
+        times = [self.times(config, FINAL_ROUNDS) for config in finalists]
+        chosen = min(range(len(finalists)), key=lambda i: self.ratio(times[i]))
+        self.steps.retile(self.places, finalists[chosen])
         request = self.steps.request
         return replace(
             known,
-            config=asdict(finalists[chosen].config),
-            at_rows={rows: asdict(config) for rows, config in finalists[chosen].at_rows.items()},
+            config=finalists[chosen].config.stored(),
+            at_rows={rows: config.stored() for rows, config in finalists[chosen].at_rows.items()},
             in_steps=InSteps(
                 pair=request.pair.name,
                 points=request.points,
                 k=request.k,
                 before=known.config,
-                before_us=rounded(us[0]),
-                us=rounded(us[chosen]),
+                before_us=rounded(times[0]),
+                us=rounded(times[chosen]),
                 tried=self.tried,
                 measured=datetime.now(UTC).isoformat(timespec="seconds"),
             ),
         )
 
-    def moved(self, config: GemmConfig) -> Cuts:
-        """The best of what splits k as `config` does, one number of rows after the other: tiles and stages, in one
-        pass or as a block that keeps x; then, with the best of these, passes and whether the next kernel is held back.
+    def moved(self, config: GemmConfig) -> WeightConfig:
+        """The best of what splits k as `config` does, one number of rows after the other.
+
+        First tiles and stages, in one pass or as a block that keeps x in registers. Then, with the best of these, the
+        number of passes, and whether the next kernel is delayed.
         """
-        weight, sms = self.weight, processors()
-        recuts = config.recuts(weight.n, weight.k, sms)
-        cuts = Cuts(config)
-        cut(self.places, cuts)
+        weight, processors = self.weight, multiprocessor_count()
+        all_moved = retilings(config, weight.n, weight.k, processors)
+        best_so_far = WeightConfig(config)
+        self.steps.retile(self.places, best_so_far)
         for rows in sorted({place.kernel.rows for place in self.places}):
             here, at = [place for place in self.places if place.kernel.rows == rows], partial(only_at, rows)
             row_tiles = -(-rows // ROW_TILE)
             simple = [
-                recut
-                for recut in recuts
-                if not recut.held and (recut.passes == 1 or recut.alone(weight.n, weight.k, row_tiles, sms))
+                moved
+                for moved in all_moved
+                if not moved.delay_dependents
+                and (moved.passes == 1 or fills_an_sm(moved, weight.n, weight.k, row_tiles, processors))
             ]
             found = self.sorted((config.at(rows), *simple), here, at)
-            alike = [r for r in recuts if (r.tiles, r.stages) == (found[0].tiles, found[0].stages)]
+            alike = [m for m in all_moved if (m.tiles, m.stages) == (found[0].tiles, found[0].stages)]
             found = [*self.sorted((found[0], *alike), here, at), *found]
-            best = next((r for r in found if same_bits(weight, config, r, rows)), config.at(rows))
-            cuts = Cuts(config, {**cuts.at_rows, rows: best})
-            cut(self.places, cuts)
-        return cuts
+            best = next((m for m in found if same_bits(weight, config, m, rows)), config.at(rows))
+            best_so_far = WeightConfig(config, {**best_so_far.at_rows, rows: best})
+            self.steps.retile(self.places, best_so_far)
+        return best_so_far
 
     def sorted(
-        self, configs: Iterable[GemmConfig], places: Sequence[Place], cuts: Callable[[GemmConfig], Cuts]
+        self, configs: Iterable[GemmConfig], places: Sequence[Place], serve: Callable[[GemmConfig], WeightConfig]
     ) -> list[GemmConfig]:
-        """Those that compile, the fastest first, by the steps that have a product at `places`, cut by `cuts`."""
+        """Those of `configs` that compile, the fastest first, by the times of the steps that have products at `places`.
+
+        `serve` makes of each what those products are given.
+        """
         specs = distinct(
-            (config, tuple(place.kernel.recut(cuts(config).at(place.kernel.rows)).spec for place in places))
+            (config, tuple(place.kernel.retiled(serve(config).at(place.kernel.rows)).spec for place in places))
             for config in configs
         )
         complaints = self.compiler.compile(spec for of in specs.values() for spec in of)
         able = [config for config, of in specs.items() if not any(complaints[spec] for spec in of)]
         affected = {place.step for place in places}
 
-        def us(config: GemmConfig) -> float:
-            cut(places, cuts(config))
-            return self.ratio(self.steps.us(1, affected))
+        def slowness(config: GemmConfig) -> float:
+            self.steps.retile(places, serve(config))
+            return self.ratio(self.steps.times(1, affected))
 
         self.tried += len(able)
-        return sorted(able, key=us)
+        return sorted(able, key=slowness)
 
-    def ratio(self, us: Us) -> float:
-        """To the steps with what was known, the mean over steps."""
-        return fmean(value / self.reference[step] for step, value in us.items())
+    def ratio(self, times: StepTimes) -> float:
+        """The ratio to the steps with the known configurations: the mean over steps."""
+        return fmean(value / self.reference[step] for step, value in times.items())
 
-    def us(self, cuts: Cuts, rounds: int) -> Us:
-        cut(self.places, cuts)
-        return self.steps.us(rounds)
-
-
-def processors() -> int:
-    """SMs of the GPU that the steps run on."""
-    gpu = multiprocessors()
-    if gpu is None:
-        raise BackendError("steps are compared on a GPU; torch sees none")
-    return gpu[0]
+    def times(self, config: WeightConfig, rounds: int) -> StepTimes:
+        """The times of all steps, with `config` for the weight."""
+        self.steps.retile(self.places, config)
+        return self.steps.times(rounds)
 
 
-def only_at(rows: int, config: GemmConfig) -> Cuts:
-    return Cuts(config, {rows: config})
+def only_at(rows: int, config: GemmConfig) -> WeightConfig:
+    return WeightConfig(config, {rows: config})
 
 
 def one_per_split(configs: Iterable[GemmConfig]) -> Iterator[GemmConfig]:
-    """Of those that split k alike, the first."""
+    """The first configuration of each way to split k."""
     seen = set[tuple[int, int]]()
     for config in configs:
         if config.split not in seen:
@@ -189,18 +191,18 @@ def right(weight: Weight, config: GemmConfig) -> bool:
     return all(Oracles.of(product).fault(config) is None for product in products)
 
 
-def same_bits(weight: Weight, config: GemmConfig, recut: GemmConfig, rows: int) -> bool:
-    """Whether `recut` makes of `rows` rows what `config` makes of them a few at a time, and what it should."""
+def same_bits(weight: Weight, config: GemmConfig, moved: GemmConfig, rows: int) -> bool:
+    """Whether `moved` makes of `rows` rows what it should, and, bit for bit, what `config` makes of a few at a time."""
     for epilogue in weight.epilogues:
         many = Product.random(weight.n, weight.k, epilogue, 1, rows=rows)
-        if Oracles.of(many).fault(recut) is not None:
+        if Oracles.of(many).fault(moved) is not None:
             return False
         few = [many.part(first, min(first + MOST, rows)) for first in range(0, rows, MOST)]
         wanted = torch.cat([first_rows(part, config, part.rows) for part in few])
-        if not torch.equal(first_rows(many, recut, rows), wanted):
+        if not torch.equal(first_rows(many, moved, rows), wanted):
             return False
     return True
 
 
-def rounded(us: Us) -> Us:
-    return {step: round(value, 2) for step, value in us.items()}
+def rounded(times: StepTimes) -> StepTimes:
+    return {step: round(value, 2) for step, value in times.items()}

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
-from specgate.backends.cupy_eagle3.kernels.slots import Rows
-from specgate.backends.cupy_eagle3.tuning.gemms import parts
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
+from specgate.backends.cupy_eagle3.tuned.gemms import parts
 
 ROWS = (1, 4, 8)
-"""Of a baseline step over one slot, of spec-3 over one or the baseline over four, and a whole tile."""
+"""Numbers of rows that are timed: of a baseline step over one slot; of spec-3 over one slot, or the baseline over four;
+and a whole tile.
+"""
 MOST = max(ROWS)
 
 
@@ -36,7 +38,7 @@ class Product:
         device: torch.device | str = "cuda",
         rows: int = MOST,
     ) -> Product:
-        """Sums have a variance of about one."""
+        """Random operands, whose sums have a variance of about one. Raises ValueError for half a gate and up pair."""
         if n % parts(epilogue):
             raise ValueError(f"{n} rows of a gate and an up projection: an even number is needed")
         generator = torch.Generator(device).manual_seed(n + k)
@@ -64,15 +66,15 @@ class Product:
         return MatmulRows(self.n_out, self.x.shape[1], self.epilogue, self.rows, config)
 
     def last_first(self) -> Product:
-        """The same, every row one place further on."""
+        """The same with every row one place further on, so that the last one comes first."""
         return replace(self, x=self.x.roll(1, dims=0), before=self.before.roll(1, dims=0))
 
     def part(self, first: int, end: int) -> Product:
-        """Of rows `first` to before `end`."""
+        """The same product of the rows from `first` up to, but without, `end`."""
         return replace(self, x=self.x[first:end], before=self.before[first:end])
 
     def output(self) -> Tensor:
-        """Where nothing has been written yet."""
+        """A tensor for the result, in which nothing has been written yet."""
         if self.epilogue is Epilogue.RESIDUAL:
             return self.before.clone()
         dtype = torch.bfloat16 if self.epilogue is Epilogue.SWIGLU else torch.float32

@@ -1,15 +1,15 @@
-"""The search: compile what is worth trying, leave out what is wrong, time the rest, keep the fastest over all rows.
+"""The search: compile what is worth trying, leave out what is wrong, time the rest, and keep the fastest over all rows.
 
-The choice is by the sum over `ROWS`. One configuration has to serve a weight at every number of rows; a cycle runs the
-target at several and the draft at one, so none of them counts more than another, and the worst alone would let a number
-of rows decide at which all are nearly alike.
+The fastest is the one with the least sum of times over `ROWS`. One configuration has to serve a weight at every number
+of rows. A cycle runs the target at several numbers of rows and the draft at one, so none of them counts more than
+another. The worst time alone would not do: it could let a number of rows decide at which all are nearly alike.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -18,26 +18,27 @@ from typing import Final
 import torch
 
 from specgate import machine
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.open import first_gpu
+from specgate.backends.cupy_eagle3.bench.timing import inputs_to_rotate, read_bandwidth, time_launches
+from specgate.backends.cupy_eagle3.device import first_gpu, l2_bytes
+from specgate.backends.cupy_eagle3.kernels.compiling import Compiler, compiler, distinct
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.stream import Stream
-from specgate.backends.cupy_eagle3.timing import inputs_to_rotate, l2_bytes, read_bandwidth, time_launches
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned, code_sha256
 from specgate.backends.cupy_eagle3.tuning.check import Oracles
-from specgate.backends.cupy_eagle3.tuning.compiling import Compiler, compiler, distinct
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.in_steps import refined
 from specgate.backends.cupy_eagle3.tuning.product import ROWS, Product, rows_of
 from specgate.backends.cupy_eagle3.tuning.steps import Steps
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned, code_sha256
 from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
 from specgate.backends.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError
 from specgate.tuning.gemms import GemmShape, StepsRequest, TunedGemm
 
 SCREEN: Final = 4
-"""Rows at which all are timed; the fastest there are timed at all of `ROWS`."""
+"""The number of rows at which all candidates are timed. The fastest there are timed at all of `ROWS`."""
 SHORTLIST: Final = 6
 TOGETHER: Final = 6
-"""Weights that are compiled for before they are timed: nothing compiles while the clock runs."""
+"""How many weights are compiled for before they are timed, so that nothing compiles while the clock runs."""
 
 Times = Mapping[int, float]
 """Rows → microseconds per launch."""
@@ -65,12 +66,12 @@ class Tuner:
             bench = Bench(Stream(), read_bandwidth())
             for first in range(0, len(weights), TOGETHER):
                 some = weights[first : first + TOGETHER]
-                candidates = {weight: compiled(weight, side_by_side) for weight in some}
+                able = {weight: compiled(weight, side_by_side) for weight in some}
                 for weight in some:
                     if time.monotonic() - began > seconds:
                         return
                     with bench.stream.current():
-                        found = bench.tuned(weight, *candidates[weight])
+                        found = bench.tuned(weight, *able[weight])
                     yield found
 
     @torch.inference_mode()
@@ -82,11 +83,11 @@ class Tuner:
 
 
 def compiled(weight: Weight, compiler: Compiler) -> tuple[list[GemmConfig], dict[str, str]]:
-    """What may be tried for `weight`, the default first, and why the rest may not.
+    """The configurations that may be tried for `weight`, the default first; and why others may not.
 
     Raises BackendError where the default does not compile.
     """
-    configs = (GemmConfig(), *GemmConfig.candidates(weight.n, weight.k))
+    configs = (GemmConfig(), *candidates(weight.n, weight.k))
     specs = distinct((config, tuple(weight.launcher(e, config).spec for e in weight.epilogues)) for config in configs)
     complaints = compiler.compile(spec for of in specs.values() for spec in of)
     refused = {config: why for config, of in specs.items() for spec in of if (why := complaints[spec]) is not None}
@@ -97,7 +98,7 @@ def compiled(weight: Weight, compiler: Compiler) -> tuple[list[GemmConfig], dict
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Works on `stream`, which must be current. `bandwidth`: bytes per second of a plain read, measured beforehand."""
+    """Times products on `stream`, which must be current. `bandwidth`: of a plain read, bytes per second."""
 
     stream: Stream
     bandwidth: float
@@ -108,17 +109,17 @@ class Bench:
         products = [Product.random(weight.n, weight.k, epilogue, copies) for epilogue in weight.epilogues]
         left_out = {**refused, **self.wrong(weight, products, configs)}
         right = [config for config in configs if text(config) not in left_out]
-        best, us, default_us = fastest(right, lambda config, rows: self.us(products, config, rows))
+        best, latency_us, default_us = fastest(right, lambda config, rows: self.latency_us(products, config, rows))
         return TunedGemm(
             n=weight.n,
             k=weight.k,
             tags=weight.tags,
-            config=asdict(best),
+            config=best.stored(),
             tried=len(right),
             left_out=left_out,
-            us={rows: round(value, 3) for rows, value in us.items()},
+            us={rows: round(value, 3) for rows, value in latency_us.items()},
             default_us={rows: round(value, 3) for rows, value in default_us.items()},
-            share=round(weight.size / self.bandwidth * 1e6 / max(us.values()), 4),
+            share=round(weight.size / self.bandwidth * 1e6 / max(latency_us.values()), 4),
             bandwidth=round(self.bandwidth),
             measured=datetime.now(UTC).isoformat(timespec="seconds"),
             source_sha256=code_sha256(),
@@ -137,30 +138,35 @@ class Bench:
             raise BackendError(f"{weight}: the default configuration {fault}")
         return found
 
-    def us(self, products: Sequence[Product], config: GemmConfig, rows: int) -> float:
+    def latency_us(self, products: Sequence[Product], config: GemmConfig, rows: int) -> float:
         """Microseconds per launch, the mean over `products`."""
-        return fmean(self.us_of(product, config, rows) for product in products)
+        return fmean(self.latency_of(product, config, rows) for product in products)
 
-    def us_of(self, product: Product, config: GemmConfig, rows: int) -> float:
+    def latency_of(self, product: Product, config: GemmConfig, rows: int) -> float:
         launcher, out, step = product.launcher(config), product.output(), rows_of(rows)
 
         def launch(i: int) -> None:
             launcher(out, product.x, product.weights[i], step)
 
-        return time_launches(launch, len(product.weights), self.stream).us
+        return time_launches(launch, len(product.weights), self.stream).latency_us
 
 
-def fastest(configs: Sequence[GemmConfig], us: Callable[[GemmConfig, int], float]) -> tuple[GemmConfig, Times, Times]:
-    """The one with the least sum over `ROWS`, its times, and those of the default, which is the first of `configs`."""
+def fastest(
+    configs: Sequence[GemmConfig], latency_us: Callable[[GemmConfig, int], float]
+) -> tuple[GemmConfig, Times, Times]:
+    """The configuration with the least sum of times over `ROWS`, its times, and those of the default, `configs[0]`."""
     default = configs[0]
-    screened = sorted(configs, key=lambda config: us(config, SCREEN))[:SHORTLIST]
-    times = {config: {rows: us(config, rows) for rows in ROWS} for config in dict.fromkeys((default, *screened))}
+    screened = sorted(configs, key=lambda config: latency_us(config, SCREEN))[:SHORTLIST]
+    times = {
+        config: {rows: latency_us(config, rows) for rows in ROWS} for config in dict.fromkeys((default, *screened))
+    }
     best = min(times, key=lambda config: sum(times[config].values()))
     return best, times[best], times[default]
 
 
 def text(config: GemmConfig) -> str:
-    return " ".join(f"{name}={value}" for name, value in asdict(config).items())
+    """The configuration as tuned files write it."""
+    return " ".join(f"{name}={value}" for name, value in config.stored().items())
 
 
 def versions() -> dict[str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
-from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.tuning.gemms import GemmShape
 
 POSITIONS = 1024
@@ -14,9 +14,9 @@ POSITIONS = 1024
 
 
 def gemm_shapes(geometry: Geometry, batches: Sequence[int], draft_lengths: Sequence[int]) -> tuple[GemmShape, ...]:
-    """Of a baseline step, and of the cycles of `draft_lengths`, over `batches` slots, sorted.
+    """The products of a baseline step, and of cycles of `draft_lengths`, over `batches` slots; sorted.
 
-    The launchers of a step are made, on a pair without weights, and asked.
+    The launchers of such steps are made, on a pair without weights, and asked.
     """
     target, draft = random_pair(geometry, POSITIONS, "meta")
     shapes = set[GemmShape]()

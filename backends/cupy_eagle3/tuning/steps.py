@@ -1,44 +1,53 @@
-"""Whole steps on random weights, whose products can be cut otherwise, and how long they take."""
+"""Whole steps on random weights, whose products can be given other configurations, and how long they take."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
-from specgate.backends.cupy_eagle3.bench.recording import launchers, recorded
 from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
-from specgate.backends.cupy_eagle3.graph import captured
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.bench.timing import timed_event
+from specgate.backends.cupy_eagle3.engine.graph import captured
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.step.recording import recorded
 from specgate.backends.cupy_eagle3.stream import Stream
-from specgate.backends.cupy_eagle3.timing import timed_event
-from specgate.backends.cupy_eagle3.tuning.tuned import Cuts, Tuned
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned, WeightConfig
 from specgate.backends.cupy_eagle3.tuning.weights import Weight
 from specgate.core import Role
 from specgate.tuning.gemms import GemmShape, StepsRequest
 
 REPLAYS: Final = 8
 
-Us = Mapping[str, float]
+StepTimes = Mapping[str, float]
 """Step → its microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the launcher of a product is held, and which step that is of."""
+    """Where a product with some weight is launched: in which step, and by which launcher, before anything was tried."""
 
     step: str
-    owner: object
-    name: str
     kernel: MatmulRows
 
-    def cut(self, config: GemmConfig) -> None:
-        vars(self.owner)[self.name] = self.kernel.recut(config)
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The configurations of one step's products: those that are being tried, and for all others those of `tuned`.
+
+    `tried`: by a weight's rows and columns, and the most rows of x that a launcher will see.
+    """
+
+    tuned: Tuned
+    tried: dict[tuple[tuple[int, int], int], GemmConfig] = field(default_factory=dict)
+
+    def find(self, shape: GemmShape) -> GemmConfig | None:
+        return self.tried.get((shape.weight, shape.m)) or self.tuned.find(shape)
 
 
 class Steps:
@@ -53,38 +62,47 @@ class Steps:
             stages = random_stages(request.pair, point.context, point.batch, roles, tuned, device)
             next(iter(stages.values())).fill()  # they share their caches
             self.stages |= {f"{role.name} {point}": stage for role, stage in stages.items()}
+        self.trials = {step: Trial(tuned) for step in self.stages}
 
     @property
     def shapes(self) -> tuple[GemmShape, ...]:
-        """Of all products, the steps' together."""
+        """The shapes of all products of all steps."""
         return tuple(sorted({shape for stage in self.stages.values() for shape in stage.cycle.gemms.shapes}))
 
     @property
     def kernels(self) -> Iterator[Kernel]:
-        return (kernel for stage in self.stages.values() for *_, kernel in launchers(stage.cycle, ""))
+        return (kernel for stage in self.stages.values() for kernel in stage.cycle.kernels().values())
 
     def places(self, weight: Weight) -> list[Place]:
-        found = ((step, *place) for step, stage in self.stages.items() for place in launchers(stage.cycle, ""))
+        found = ((step, kernel) for step, stage in self.stages.items() for kernel in stage.cycle.kernels().values())
         return [
-            Place(step, owner, name, kernel)
-            for step, owner, name, _, kernel in found
+            Place(step, kernel)
+            for step, kernel in found
             if isinstance(kernel, MatmulRows) and kernel.weight == (weight.n, weight.k)
         ]
 
+    def retile(self, places: Collection[Place], config: WeightConfig) -> None:
+        """Give the products at `places` the configurations of `config` until they get others.
+
+        A product elsewhere in the same step that has the same weight and as many rows gets them, too.
+        """
+        for place in places:
+            kernel = place.kernel
+            self.trials[place.step].tried[kernel.weight, kernel.rows] = config.at(kernel.rows)
+        for step in {place.step for place in places}:
+            self.stages[step].retile(self.trials[step])
+
     def launches(self, weight: Weight) -> int:
-        """Of products with `weight`, in the step that has the most of them."""
+        """How many products with `weight` a step has: the step that has most of them."""
         return max(launches_of(stage, weight) for stage in self.stages.values())
 
-    def us(self, rounds: int, of: Collection[str] | None = None) -> Us:
-        """Of every step, or only those named."""
+    def times(self, rounds: int, of: Collection[str] | None = None) -> StepTimes:
+        """The times of every step, or only of the steps named in `of`."""
         return {
-            step: step_us(stage, self.stream, rounds) for step, stage in self.stages.items() if of is None or step in of
+            step: step_latency_us(stage, self.stream, rounds)
+            for step, stage in self.stages.items()
+            if of is None or step in of
         }
-
-
-def cut(places: Collection[Place], cuts: Cuts) -> None:
-    for place in places:
-        place.cut(cuts.at(place.kernel.rows))
 
 
 def launches_of(stage: Stage, weight: Weight) -> int:
@@ -95,7 +113,7 @@ def launches_of(stage: Stage, weight: Weight) -> int:
     return sum(product.weight == (weight.n, weight.k) for product in products)
 
 
-def step_us(stage: Stage, stream: Stream, rounds: int) -> float:
+def step_latency_us(stage: Stage, stream: Stream, rounds: int) -> float:
     """Microseconds per step. Of `rounds` of replays, each from the state that the step began with, the fastest counts:
     what disturbs a step slows it.
     """
@@ -105,6 +123,7 @@ def step_us(stage: Stage, stream: Stream, rounds: int) -> float:
 
 
 def replayed_us(graph: Any, stage: Stage, stream: Stream) -> float:
+    """Microseconds per step: the median over `REPLAYS` replays."""
     stage.reset()
     events = [timed_event() for _ in range(REPLAYS + 1)]
     graph.launch(stream.cupy)  # the first finds the caches as the reset has left them

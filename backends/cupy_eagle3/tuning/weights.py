@@ -1,4 +1,4 @@
-"""From the shapes that were asked for to the weights that one configuration each belongs to."""
+"""From the products that were asked for to the weights behind them: one configuration belongs to each weight."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
-from specgate.backends.cupy_eagle3.tuning.gemms import EPILOGUES, parts
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES, parts
 from specgate.backends.cupy_eagle3.tuning.product import MOST
 from specgate.errors import UsageError
 from specgate.tuning.gemms import GemmShape
@@ -27,7 +27,7 @@ class Weight:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size of the weight in bytes."""
         return 2 * self.n * self.k
 
     @property
@@ -42,7 +42,7 @@ class Weight:
 
 
 def weights_of(shapes: Sequence[GemmShape]) -> tuple[Weight, ...]:
-    """The largest first. Raises UsageError for a tag or size that the engine does not have."""
+    """The weights of `shapes`, the largest first. Raises UsageError for a tag or size that the engine does not have."""
     tags: dict[tuple[int, int], set[str]] = {}
     for shape in shapes:
         check(shape)

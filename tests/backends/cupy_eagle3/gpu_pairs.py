@@ -6,13 +6,13 @@ from functools import cache
 
 import torch
 
-from specgate.backends.cupy_eagle3.buffers import Buffers
-from specgate.backends.cupy_eagle3.engine import CupyEngine
-from specgate.backends.cupy_eagle3.facts import engine_facts
-from specgate.backends.cupy_eagle3.kernels.attention import FmhaConfig
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.backends.cupy_eagle3.engine.facts import engine_facts
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
-from specgate.backends.cupy_eagle3.model import Draft, Target
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.planted.recipe import Recipe
 from specgate.pairs.plant.calibrate import made_draft, made_target

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
-from specgate.backends.cupy_eagle3.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.eagle3.capture import Capture
 from specgate.backends.eagle3.checkpoint import Wanted
 from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry

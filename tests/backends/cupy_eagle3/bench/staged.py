@@ -10,8 +10,8 @@ import torch
 
 from specgate.backends.cupy_eagle3.bench.stage import Stage, sizes_of
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
-from specgate.backends.cupy_eagle3.buffers import Buffers
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, TARGET
 
 SMALL = Geometry(TARGET, DRAFT, BOUNDARIES)
@@ -24,7 +24,7 @@ def no_launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def note(kernel: Kernel, name: str, *arguments: object, **keywords: object) -> None:
         launched.append(name)
 
-    monkeypatch.setattr(Kernel, "launch", note)
+    monkeypatch.setattr(Kernel, "enqueue", note)
     nvtx = SimpleNamespace(RangePush=lambda name: None, RangePop=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))

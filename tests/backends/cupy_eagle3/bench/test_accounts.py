@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.bench.accounts import ACCOUNTS, Span, account
+from specgate.backends.cupy_eagle3.bench.accounts import ACCOUNTS, VisibleCache, account
 from specgate.backends.cupy_eagle3.bench.checks import CHECKS
 from specgate.backends.cupy_eagle3.bench.groups import groups_of
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
-from specgate.backends.cupy_eagle3.kernels.attention import Attention
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows, Normed
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows, PreNormRows
 from specgate.backends.eagle3.traffic import pair_traffic
 from specgate.budget.traffic import Slot, draft_bytes, pass_bytes
 from specgate.pairs.plant.geometries import GEOMETRIES
@@ -52,8 +52,8 @@ def test_every_launcher_of_a_step_has_an_account_and_a_check(monkeypatch: pytest
     assert used == set(ACCOUNTS) == set(CHECKS)
 
 
-def held(x: Tensor | Normed, rows: int) -> int:
-    parts = (x.rows, x.squares) if isinstance(x, Normed) else (x,)
+def held(x: Tensor | PreNormRows, rows: int) -> int:
+    parts = (x.rows, x.squares) if isinstance(x, PreNormRows) else (x,)
     return sum(part[:rows].nbytes for part in parts)
 
 
@@ -106,8 +106,8 @@ def test_rows_see_together_what_any_of_them_sees(rows: int, last: int, window: i
         for position in range(row + 1)
         if window is None or position > row - window
     }
-    span = Span(rows, last, window)
-    assert span.seen == len(seen) and span.first == min(seen)
+    visible = VisibleCache(rows, last, window)
+    assert visible.seen == len(seen) and visible.first == min(seen)
 
 
 @pytest.mark.parametrize("k", [0, 3])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specgate.backends.cupy_eagle3.bench.checks import check, index_of, packed
 from specgate.backends.cupy_eagle3.bench.groups import groups_of
 from specgate.backends.cupy_eagle3.bench.run import timings
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
 from specgate.core import Role
 from tests.backends.cupy_eagle3.bench.staged import no_launches, staged
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.bench.groups import SMALL, Group, groups_of, rotation, tag_of
-from specgate.backends.cupy_eagle3.timing import TIMES_L2
+from specgate.backends.cupy_eagle3.bench.timing import TIMES_L2
 from tests.backends.cupy_eagle3.bench.staged import no_launches, staged
 
 CACHE = 1 << 20

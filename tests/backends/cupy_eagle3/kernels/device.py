@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench.oracles import relative_error as relative_error
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
-from specgate.backends.cupy_eagle3.kernels.slots import Rows, Slots
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows, Slots
 
 POISON = float("nan")
 

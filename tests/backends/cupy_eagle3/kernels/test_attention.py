@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench import oracles
-from specgate.backends.cupy_eagle3.kernels.attention import STATISTICS, Attention, FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.attention.attention import STATISTICS, Attention
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.eagle3.geometry import RopeSpec
 from specgate.backends.eagle3.rope import cos_sin_table
 from tests.backends.cupy_eagle3.kernels.device import counted, normal, paged, poisoned, relative_error, rows_of
@@ -50,14 +51,16 @@ class Cache:
         """Row t of slot s stands at positions[s] + t; with `counts`, the last of counts[s] rows stands at positions[s],
         and it alone asks. What is not written stays poisoned.
         """
-        asking, slots = 1 if counts else rows, len(positions)
-        kernel = Attention(self.heads, asking, window, appended=rows, config=config, statistics=statistics is not None)
+        query_rows, slots = 1 if counts else rows, len(positions)
+        kernel = Attention(
+            self.heads, query_rows, window, appended=rows, config=config, statistics=statistics is not None
+        )
         outputs, stats = (poisoned(*shape, dtype=torch.float32) for shape in kernel.partial_shapes(slots))
-        out = poisoned(slots * asking, self.heads.width)
+        out = poisoned(slots * query_rows, self.heads.width)
         kernel(
             *(out, (outputs, stats), self.k_pages, self.v_pages, qkv, self.rope, self.block_table),
             counted([p - 3 for p in positions]),
-            rows_of(range(slots) if active is None else active, asking, slots),
+            rows_of(range(slots) if active is None else active, query_rows, slots),
             offset=3,
             counts=counted(counts) if counts else None,
             statistics=statistics,

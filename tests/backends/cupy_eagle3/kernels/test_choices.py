@@ -11,14 +11,14 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.bench.checks import index_of, packed
-from specgate.backends.cupy_eagle3.kernels.draft_input import InputWeights
-from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
-from specgate.backends.cupy_eagle3.kernels.slots import Rows
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.rows.draft_input import InputWeights
+from specgate.backends.cupy_eagle3.kernels.rows.draft_token import DraftToken
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from tests.backends.cupy_eagle3.kernels.device import normal, poisoned, rows_of, state
 
-# Warps, span, stages, tiles, passes.
+# Warps, chunks of k, stages, tiles, passes.
 CONFIGS = [GemmConfig(*cut) for cut in ((8, 1, 2, 2, 1), (16, 2, 3, 1, 31), (4, 2, 3, 4, 8), (8, 2, 2, 1, 3))]
 SHAPES = [(33, 32), (1001, 96), (10240, 576), (128256, 4096)]
 ROWS = (1, 4, 16, 33)
@@ -78,10 +78,10 @@ def test_minus_zero_equals_zero(columns: tuple[int, int]) -> None:
     weight = torch.full((n, k), -1e8, dtype=torch.bfloat16, device="cuda")
     weight[columns[0]], weight[columns[1]] = 0, -1e-15
     x = torch.full((rows, k), 1e-15, dtype=torch.bfloat16, device="cuda")
-    normed = Normed(x, torch.zeros(rows, k // 8, device="cuda"))
+    pre_norm = PreNormRows(x, torch.zeros(rows, k // 8, device="cuda"))
     out, choices = poisoned(rows, n, dtype=torch.float32), torch.zeros(rows, dtype=torch.int64, device="cuda")
     kernel = MatmulRows(n, k, Epilogue.PLAIN, rows, scaled=True, chooses=True)
-    kernel(out, normed, weight, rows_of(range(rows), 1), eps=1e38, choices=choices)
+    kernel(out, pre_norm, weight, rows_of(range(rows), 1), eps=1e38, choices=choices)
     assert (out[:, columns] == 0).all() and torch.signbit(out[:, columns]).tolist() == [[False, True]] * rows
     assert (out < 0).sum() == rows * (n - 2)
     assert index_of(choices).tolist() == [3] * rows
@@ -144,7 +144,7 @@ def test_a_choice_is_taken_before_the_next_product_makes_its_own() -> None:
     lists = state(range(slots), steps, slots)
     rows, weights = lists.rows(slots, 1), InputWeights(normal(n, k), normal(k, seed=1), normal(k, seed=2))
     x = [normal(slots, k, scale=8.0**-step, seed=step) for step in range(steps)]
-    normed = Normed(normal(slots, k), normal(slots, k // 8, dtype=torch.float32).square())
+    pre_norm = PreNormRows(normal(slots, k), normal(slots, k // 8, dtype=torch.float32).square())
     lm_head = MatmulRows(n, k, Epilogue.PLAIN, slots, chooses=True)
     token = DraftToken(k, n, norm_output=False, norm_before_residual=False, max_rows=steps)
     choices, inputs = torch.zeros(slots, dtype=torch.int64, device="cuda"), poisoned(slots, 2 * k)
@@ -153,7 +153,7 @@ def test_a_choice_is_taken_before_the_next_product_makes_its_own() -> None:
         out = [poisoned(slots, n, dtype=torch.float32) for _ in range(steps)]
         for step in range(steps):
             lm_head(out[step], x[step], weight, rows, choices=choices)
-            token(inputs, stream, choices, ids, normed, weights, lists, rows, index=step, eps=1e-5)
+            token(inputs, stream, choices, ids, pre_norm, weights, lists, rows, index=step, eps=1e-5)
         want = torch.stack([ids[oracles.greedy_choices(logits.double())] for logits in out], dim=1)
         assert torch.equal(lists.drafts, want)
         assert not choices.any() and not lists.fault.any()
@@ -165,10 +165,10 @@ def test_only_a_product_that_leaves_its_results_as_they_are_chooses() -> None:
             MatmulRows(64, 64, epilogue, 1, chooses=True)
 
 
-def test_a_product_chooses_however_it_is_cut() -> None:
+def test_a_product_chooses_however_it_is_tiled() -> None:
     made = MatmulRows(64, 64, Epilogue.PLAIN, 1, scaled=True, chooses=True)
-    assert made.recut(GemmConfig(8, 1, 2, 2, 1)).chooses
-    assert not MatmulRows(64, 64, Epilogue.PLAIN, 1).recut(GemmConfig(8, 1, 2, 2, 1)).chooses
+    assert made.retiled(GemmConfig(8, 1, 2, 2, 1)).chooses
+    assert not MatmulRows(64, 64, Epilogue.PLAIN, 1).retiled(GemmConfig(8, 1, 2, 2, 1)).chooses
 
 
 def test_choices_go_to_a_product_that_makes_them_and_to_no_other() -> None:

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.bench import oracles
-from specgate.backends.cupy_eagle3.kernels.accept import Accept
-from specgate.backends.cupy_eagle3.kernels.commit import Commit
+from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
-from specgate.backends.cupy_eagle3.kernels.kv_blocks import FREE, KVBlocks
-from specgate.backends.cupy_eagle3.kernels.kv_reserve import KVReserve
-from specgate.backends.cupy_eagle3.kernels.slots import Fault, Slots
-from specgate.backends.cupy_eagle3.prompts import lay_out
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.stretch import Start, StopRule
+from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
+from specgate.backends.cupy_eagle3.kernels.state.commit import Commit
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import FREE, KVBlocks
+from specgate.backends.cupy_eagle3.kernels.state.kv_reserve import KVReserve
+from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Slots
+from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 
 pytestmark = pytest.mark.gpu
 
@@ -57,11 +57,11 @@ class Machine:
     def __init__(self, lengths: list[int], k: int, rule: StopRule) -> None:
         self.k, self.rule, self.lengths = k, rule, lengths
         prompts = [[slot] * length for slot, length in enumerate(lengths)]
-        self.layout = lay_out(prompts, SIZES)
+        self.layout = assign_blocks(prompts, SIZES)
         self.slots = Slots.allocate(SIZES.slots, SIZES.max_rows, SIZES.positions, "cuda")
         self.kv = KVBlocks.allocate(SIZES.slots, SIZES.max_blocks, SIZES.blocks, "cuda")
         self.kv.copy_(self.layout.kv)
-        Start(tuple(lengths), (VOCAB,) * len(lengths)).rewind(self.slots, rule)
+        StartState(tuple(lengths), (VOCAB,) * len(lengths)).rewind(self.slots, rule)
         self.choices = torch.zeros(SIZES.rows, dtype=torch.int64, device="cuda")
         self.reserve = KVReserve(SIZES.slots, k + 1, SIZES.positions, SIZES.max_blocks, SIZES.blocks)
         self.accept = Accept(k + 1, SIZES.max_rows)

@@ -19,16 +19,20 @@ from pathlib import Path
 import pytest
 
 import specgate
-from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.kernels import attention, loader, matmul_rows
-from specgate.backends.cupy_eagle3.kernels.attention import Attention, usual_config
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.device import Multiprocessors
+from specgate.backends.cupy_eagle3.kernels import loader
+from specgate.backends.cupy_eagle3.kernels.attention import attention, fmha_config
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import usual_config
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
-from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Kernel, Spec, entry_points, with_headers
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Spec, entry_points, kernel_files, with_headers
+from specgate.backends.cupy_eagle3.kernels.matmul import matmul_rows
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
-from specgate.backends.cupy_eagle3.sizes import Sizes
-from specgate.backends.cupy_eagle3.tuning.tuned import SHIPPED, Tuned
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.tuned.lookup import SHIPPED, Tuned
 from specgate.backends.eagle3.hf_draft import draft_geometry
 from specgate.backends.eagle3.hf_keys import read_config
 from specgate.pairs.plant.geometries import GEOMETRIES, PairGeometry
@@ -51,22 +55,13 @@ def demo() -> PairGeometry:
     return PairGeometry(smollm2.target, draft, (low, middle, high), context=0, written=True)
 
 
-def kernels_of(part: object) -> Iterator[Kernel]:
-    """Every launcher that a step is made of."""
-    if isinstance(part, Kernel):
-        yield part
-    elif type(part).__module__.startswith("specgate.backends.cupy_eagle3"):
-        for inner in getattr(part, "__dict__", {}).values():
-            yield from kernels_of(inner)
-
-
 def specs_of(pair: PairGeometry) -> Iterator[Spec]:
     positions = min(pair.target.max_positions, POSITIONS)
     target, draft = without_weights(pair.target, pair.draft, pair.boundaries, positions)
     for slots in SLOTS:
         sizes = Sizes(slots, positions, max(LENGTHS) + 1)
         for k in LENGTHS:
-            yield from (kernel.spec for kernel in kernels_of(Cycle(target, draft, sizes, slots, k)))
+            yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
 
 
 def with_constant(spec: Spec, name: str, value: int) -> Spec:
@@ -116,15 +111,19 @@ def outcomes(specs: list[Spec]) -> Iterator[Mapping[str, Future[list[Outcome]]]]
 
 
 def test_every_file_takes_part_in_a_step_or_measures_the_device(specs: list[Spec]) -> None:
-    assert {spec.stem for spec in specs} == {file.stem for file in FOLDER.glob("*.cu")}
+    assert {f"{spec.stem}.cu" for spec in specs} == {name for name in kernel_files() if name.endswith(".cu")}
     assert "read_memory" not in entry_points() and "matmul_rows" in entry_points()
     text = "".join(spec.source for spec in specs)
-    assert all(f'#line 1 "{header.name}"' in text for header in FOLDER.glob("*.cuh"))
+    assert all(f'#line 1 "{name}"' in text for name in kernel_files() if name.endswith(".cuh"))
+
+
+def test_no_two_kernel_files_have_the_same_name() -> None:
+    assert len(kernel_files()) == sum(file.suffix in (".cu", ".cuh") for file in FOLDER.rglob("*")) > 0
 
 
 def test_every_kernel_waits_for_the_one_before_it_since_it_may_be_started_early() -> None:
     early = set()
-    for file in FOLDER.glob("*.cu"):
+    for file in (file for file in kernel_files().values() if file.suffix == ".cu"):
         _, *parts = ENTRY.split(file.read_text(encoding="utf-8"))
         for name, kernel in zip(parts[::2], parts[1::2], strict=True):
             before, waits, _ = kernel.partition("\n    await_previous();\n")  # whatever else holds
@@ -188,12 +187,13 @@ def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted
     monkeypatch: pytest.MonkeyPatch, heads: Heads
 ) -> None:
     monkeypatch.setattr(attention, "shared_memory_limit", lambda: 226 * 1024)
-    monkeypatch.setattr(attention, "multiprocessors", lambda: (132, 228 * 1024))
-    cut = [(usual_config(heads, slots), rows) for slots in (1, 4) for rows in (1, 4, 8)]
-    outcomes = compile_all("sm_90", [Attention(heads, rows, config=config).spec for config, rows in cut])
-    for (config, _), outcome in zip(cut, outcomes, strict=True):
+    monkeypatch.setattr(fmha_config, "shared_memory_limit", lambda: 226 * 1024)
+    monkeypatch.setattr(fmha_config, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024))
+    tiled = [(usual_config(heads, slots), rows) for slots in (1, 4) for rows in (1, 4, 8)]
+    outcomes = compile_all("sm_90", [Attention(heads, rows, config=config).spec for config, rows in tiled])
+    for (config, _), outcome in zip(tiled, outcomes, strict=True):
         assert outcome.compiled and not outcome.spilled
-        blocks = config.side_by_side(heads.head_dim, 228 * 1024)
+        blocks = config.blocks_per_sm(heads.head_dim, 228 * 1024)
         assert blocks * 32 * config.warps * outcome.registers <= 65536
 
 
@@ -238,7 +238,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_an_edit_to_a_header_changes_the_source_and_so_the_cached_binarys_key(folder: Path) -> None:
     before = with_headers("draft_input.cu")
-    (folder / "block.cuh").write_text((folder / "block.cuh").read_text() + "// another line\n")
+    block = kernel_files()["block.cuh"]
+    block.write_text(block.read_text() + "// another line\n")
     with_headers.cache_clear()
     assert with_headers("draft_input.cu") != before
 
@@ -256,11 +257,12 @@ def test_a_header_comes_once_however_often_it_is_included(folder: Path) -> None:
     "file", ["bf16.cuh", "block.cuh", "norm.cuh", "argmax.cuh", "draft_row.cuh", "slots.cuh", "draft_token.cu"]
 )
 def test_an_error_is_reported_in_its_own_file_and_line(folder: Path, file: str) -> None:
-    main = folder / "draft_token.cu"
+    main, edited = kernel_files()["draft_token.cu"], kernel_files()[file]
+    assert edited.is_relative_to(folder)
     # Twice: an include that is left out must not shift what follows it.
     main.write_text(main.read_text().replace('#include "slots.cuh"', '#include "slots.cuh"\n#include "norm.cuh"'))
-    text = (folder / file).read_text()
-    (folder / file).write_text(f"{text}typedef unknown planted;\n")
+    text = edited.read_text()
+    edited.write_text(f"{text}typedef unknown planted;\n")
     constants = {"hidden": 64, "draft_vocab": 96, "max_rows": 4, "threads": 256}
     switches = {"norm_output": 0, "norm_before_residual": 0}
     (outcome,) = compile_all("sm_80", [Spec.of("draft_token", {**constants, **switches})])

@@ -8,36 +8,47 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.kernels import gemm_config, matmul_rows
-from specgate.backends.cupy_eagle3.kernels.gemm_config import (
+from specgate.backends.cupy_eagle3.device import LEAST_SHARED, RESERVED_SHARED, Multiprocessors
+from specgate.backends.cupy_eagle3.kernels.matmul import gemm_config, matmul_rows
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import (
     DECLARED,
-    DEEP,
-    SPANS,
+    K_CHUNKS,
     WARPS,
     GemmConfig,
-    spread,
-    widest,
+    limit_occupancy,
+    most_chunks,
 )
-from specgate.backends.cupy_eagle3.kernels.loader import LEAST_SHARED, RESERVED_SHARED
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.tuning import gemm_candidates
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import DEEP, candidates, retilings
 
 configs = st.builds(
     GemmConfig,
     warps=st.sampled_from(WARPS),
-    span=st.sampled_from(SPANS),
+    k_chunks=st.sampled_from(K_CHUNKS),
     stages=st.integers(1, 6),
     tiles=st.integers(1, 4),
     passes=st.integers(1, 40),
-    held=st.sampled_from((0, 1)),
+    delay_dependents=st.sampled_from((0, 1)),
 )
 wide = st.integers(1, 9000)
 deep = st.integers(1, 600).map(lambda chunks: 32 * chunks)
 
 
+def test_files_name_the_fields_as_they_always_have() -> None:
+    stored = {"warps": 4, "span": 1, "stages": 6, "tiles": 2, "passes": 7, "held": 1}
+    assert GemmConfig(4, 1, 6, 2, 7, 1).stored() == stored
+
+
+@given(configs)
+def test_what_is_stored_is_read_back(config: GemmConfig) -> None:
+    assert GemmConfig.from_stored(config.stored()) == config
+
+
 @given(configs, deep, st.integers(1, 8))
 def test_a_fitted_configuration_splits_k_alike_and_fits(config: GemmConfig, k: int, row_tiles: int) -> None:
     least = replace(config, stages=2, tiles=1, passes=1)
-    assume(least.ring <= least.room(LEAST_SHARED))  # beyond that it is refused
+    assume(least.ring_bytes <= least.ring_limit(LEAST_SHARED))  # beyond that it is refused
     fitted = config.fitted(k, LEAST_SHARED)
     assert fitted.passes in (1, config.passes)
     assert fitted.split == config.split
@@ -45,18 +56,18 @@ def test_a_fitted_configuration_splits_k_alike_and_fits(config: GemmConfig, k: i
     assert fitted.shared_bytes(k, row_tiles) + DECLARED <= LEAST_SHARED
 
 
-@given(st.sampled_from(WARPS), st.sampled_from(SPANS), wide, deep, st.integers(1, 200))
+@given(st.sampled_from(WARPS), st.sampled_from(K_CHUNKS), wide, deep, st.integers(1, 200))
 def test_what_moves_work_otherwise_splits_k_alike_leaves_no_block_idle_and_is_possible(
-    warps: int, span: int, n: int, k: int, processors: int
+    warps: int, k_chunks: int, n: int, k: int, processors: int
 ) -> None:
-    recuts = GemmConfig(warps, span).recuts(n, k, processors)
-    assert len(set(recuts)) == len(recuts)
-    for recut in recuts:
-        groups = -(-n // (16 * recut.tiles))
-        assert recut.split == (warps, span)
-        assert recut.possible(n, k) or warps * span > widest(k)
-        assert recut.passes == 1 or -(-groups // recut.passes) <= 3 * processors
-        assert recut.passes <= groups
+    moved = retilings(GemmConfig(warps, k_chunks), n, k, processors)
+    assert len(set(moved)) == len(moved)
+    for config in moved:
+        groups = -(-n // (16 * config.tiles))
+        assert config.split == (warps, k_chunks)
+        assert config.possible(n, k) or warps * k_chunks > most_chunks(k)
+        assert config.passes == 1 or -(-groups // config.passes) <= 3 * processors
+        assert config.passes <= groups
 
 
 def test_a_split_whose_least_ring_does_not_fit_is_refused_with_both_sizes() -> None:
@@ -73,8 +84,8 @@ def test_passes_are_given_up_where_ring_and_sums_do_not_fit_side_by_side() -> No
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"warps": 7}, {"span": 3}, {"span": 4}, {"stages": 0}, {"stages": 5}, {"tiles": 0}, {"tiles": 5}),
-        *({"passes": 0}, {"passes": 257}, {"held": 2}),
+        *({"warps": 7}, {"k_chunks": 3}, {"k_chunks": 4}, {"stages": 0}, {"stages": 5}, {"tiles": 0}, {"tiles": 5}),
+        *({"passes": 0}, {"passes": 257}, {"delay_dependents": 2}),
     ],
     ids=str,
 )
@@ -85,7 +96,7 @@ def test_a_configuration_that_no_search_tries_is_not_possible(changes: dict[str,
 
 @given(wide, deep)
 def test_what_is_tried_first_is_possible(n: int, k: int) -> None:
-    assert all(config.possible(n, k) for config in (GemmConfig(), *GemmConfig.candidates(n, k)))
+    assert all(config.possible(n, k) for config in (GemmConfig(), *candidates(n, k)))
 
 
 @given(st.integers(1, 40), st.integers(0, 15), st.integers(8, 160).map(lambda chunks: 32 * chunks), st.integers(1, 200))
@@ -94,16 +105,16 @@ def test_what_is_tried_in_several_passes_is_one_block_for_an_sm_that_keeps_x_and
 ) -> None:
     n = passes * 16 * processors + more
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gemm_config, "multiprocessors", lambda: (processors, 228 * 1024))
-        patch.setattr(gemm_config, "shared_memory_limit", lambda: 226 * 1024)
-        tried = GemmConfig.candidates(n, k)
+        patch.setattr(gemm_candidates, "multiprocessors", lambda: Multiprocessors(processors, 228 * 1024))
+        patch.setattr(gemm_candidates, "shared_memory_limit", lambda: 226 * 1024)
+        tried = candidates(n, k)
     assert all(config.possible(n, k) for config in tried)
     several = [config for config in tried if config.passes > 1]
     assert several or passes < 6 or not 512 <= k <= 4096
     for config in several:
         groups = -(-n // (16 * config.tiles))
         assert -(-groups // config.passes) <= processors < -(-groups // (config.passes - 1))
-        assert config.keeps(n, k, 1) and config.ring >= DEEP
+        assert config.x_in_registers(n, k, 1) and config.ring_bytes >= DEEP
         assert config.shared_bytes(k, 1) + DECLARED <= 226 * 1024
 
 
@@ -124,7 +135,7 @@ def test_what_is_tried_in_several_passes_is_one_block_for_an_sm_that_keeps_x_and
 def test_x_stays_in_registers_over_several_passes_where_it_finds_room(
     config: GemmConfig, k: int, row_tiles: int, kept: bool
 ) -> None:
-    assert config.keeps(28672, k, row_tiles) == kept
+    assert config.x_in_registers(28672, k, row_tiles) == kept
 
 
 @pytest.mark.parametrize(
@@ -141,18 +152,18 @@ def test_x_stays_in_registers_over_several_passes_where_it_finds_room(
 def test_x_of_a_small_weight_is_asked_for_at_once_where_it_finds_room(
     config: GemmConfig, n: int, k: int, kept: bool
 ) -> None:
-    assert config.keeps(n, k, 1) == kept
+    assert config.x_in_registers(n, k, 1) == kept
 
 
 @given(configs, deep, st.integers(1, 8))
 def test_a_block_asks_for_the_places_that_its_weights_are_copied_to_and_no_more(
     config: GemmConfig, k: int, row_tiles: int
 ) -> None:
-    once, units = replace(config, passes=1), -(-k // (32 * config.span))
+    once, units = replace(config, passes=1), -(-k // (32 * config.k_chunks))
     # Unit u is turn u // warps of warp u % warps; the ring has a place for each warp and stage.
     places = 1 + max(u // once.warps % once.stages * once.warps + u % once.warps for u in range(units))
-    weights = places * once.span * once.tiles * 16 * 32 * 2  # rows, columns and bytes of a tile's chunk
-    assert once.shared_bytes(k, row_tiles) == max(weights, once.sums(once.tiles * row_tiles))
+    weights = places * once.k_chunks * once.tiles * 16 * 32 * 2  # rows, columns and bytes of a tile's chunk
+    assert once.shared_bytes(k, row_tiles) == max(weights, once.sum_bytes(once.tiles * row_tiles))
 
 
 @pytest.mark.parametrize(("row_tiles", "kept"), [(1, "1"), (2, "0")])
@@ -189,7 +200,7 @@ def test_at_many_rows_two_blocks_share_an_sm(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_sm_gets_room_for_its_share_of_the_blocks_and_for_no_more(
     needed: int, blocks: int, processors: int, room: int
 ) -> None:
-    asked, share = spread(needed, blocks, processors, room), -(-blocks // processors)
+    asked, share = limit_occupancy(needed, blocks, processors, room), -(-blocks // processors)
     assert asked >= needed
     assert asked == needed or share * (asked + DECLARED + RESERVED_SHARED) <= room
     assert share > 8 or (share + 1) * (asked + RESERVED_SHARED) > room
@@ -209,6 +220,6 @@ def test_an_sm_gets_room_for_its_share_of_the_blocks_and_for_no_more(
 def test_blocks_of_large_products_alone_are_spread(
     monkeypatch: pytest.MonkeyPatch, n_out: int, k_in: int, epilogue: Epilogue, config: GemmConfig, shared: int
 ) -> None:
-    monkeypatch.setattr(matmul_rows, "multiprocessors", lambda: (132, 228 * 1024))
+    monkeypatch.setattr(matmul_rows, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024))
     monkeypatch.setattr(matmul_rows, "shared_memory_limit", lambda: 226 * 1024)
     assert MatmulRows(n_out, k_in, epilogue, 4, config).shared_bytes == shared

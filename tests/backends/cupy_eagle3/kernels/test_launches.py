@@ -19,10 +19,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.buffers import Buffers
-from specgate.backends.cupy_eagle3.cycle import Cycle
-from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, FOLDER, Kernel, packed, with_headers
-from specgate.backends.cupy_eagle3.sizes import Sizes
+from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, kernel_files, packed, with_headers
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.pairs.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, TARGET, without_weights
 
@@ -104,7 +104,7 @@ def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int
         shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
         launches.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments, shared))
 
-    monkeypatch.setattr(Kernel, "launch", record)
+    monkeypatch.setattr(Kernel, "enqueue", record)
     nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
@@ -230,7 +230,7 @@ def test_a_struct_holds_addresses_and_numbers() -> None:
 
 
 def test_every_function_that_takes_a_kernels_struct_calls_it_args() -> None:
-    for file in FOLDER.glob("*.cu*"):
+    for file in kernel_files().values():
         text = re.sub(r"//[^\n]*", "", file.read_text(encoding="utf-8"))
         assert set(re.findall(r"\b\w+Arguments\b[&* ]+(\w+)", text)) <= {"args"}, file.name
 

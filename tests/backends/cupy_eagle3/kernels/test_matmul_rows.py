@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.bench import oracles
-from specgate.backends.cupy_eagle3.kernels.gemm_config import DECLARED, GemmConfig
-from specgate.backends.cupy_eagle3.kernels.loader import RESERVED_SHARED, function, multiprocessors
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue, MatmulRows, Normed
+from specgate.backends.cupy_eagle3.device import RESERVED_SHARED, multiprocessors
+from specgate.backends.cupy_eagle3.kernels.loader import function
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import DECLARED, GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from tests.backends.cupy_eagle3.kernels.device import normal, poisoned, relative_error, rows_of
 
 pytestmark = pytest.mark.gpu
@@ -84,9 +86,9 @@ def test_more_rows_than_a_launcher_is_made_for_are_refused() -> None:
         )
 
 
-def normed_of(x: torch.Tensor, weight: torch.Tensor) -> Normed:
+def pre_norm_of(x: torch.Tensor, weight: torch.Tensor) -> PreNormRows:
     """As the kernels leave it: products rounded once, and sums of squares over eight."""
-    return Normed((x * weight.float()).bfloat16(), x.square().reshape(len(x), -1, 8).sum(-1))
+    return PreNormRows((x * weight.float()).bfloat16(), x.square().reshape(len(x), -1, 8).sum(-1))
 
 
 @pytest.mark.parametrize(("n", "k"), [(960, 576), (6144, 4096), (1001, 96)])
@@ -99,7 +101,7 @@ def test_undivided_rows_are_divided_by_their_root_mean_square(n: int, k: int, ep
     for rows in (20, 3):
         out = poisoned(rows, n, dtype=dtype)
         kernel = MatmulRows(n, k, epilogue, rows, scaled=True)
-        kernel(out, normed_of(x, norm_weight), weight, rows_of(range(rows), 1), eps=1e-5)
+        kernel(out, pre_norm_of(x, norm_weight), weight, rows_of(range(rows), 1), eps=1e-5)
         got.append(out)
     want = oracles.rms_norm(x, norm_weight, 1e-5)
     oracle = oracles.swiglu(want, weight) if epilogue is Epilogue.SWIGLU else oracles.matmul_rows(want, weight)
@@ -113,11 +115,11 @@ def test_a_residual_leaves_the_next_norms_input(n: int, k: int) -> None:
     before = normal(20, n, dtype=torch.float32)
     for rows in (20, 1):
         stream = before.clone()
-        left = Normed(poisoned(20, n), poisoned(20, n // 8, dtype=torch.float32))
+        left = PreNormRows(poisoned(20, n), poisoned(20, n // 8, dtype=torch.float32))
         kernel = MatmulRows(n, k, Epilogue.RESIDUAL, rows, feeds_norm=True)
         kernel(stream, x, weight, rows_of(range(rows), 1), norm=(left, norm_weight))
         assert relative_error(stream[:rows], before[:rows].double() + oracles.matmul_rows(x[:rows], weight)) < 1e-5
-        want = normed_of(stream, norm_weight)
+        want = pre_norm_of(stream, norm_weight)
         assert torch.equal(left.rows[:rows], want.rows[:rows])
         assert relative_error(left.squares[:rows], want.squares[:rows]) < 1e-6
         assert left.rows[rows:].isnan().all() and left.squares[rows:].isnan().all()
@@ -126,7 +128,7 @@ def test_a_residual_leaves_the_next_norms_input(n: int, k: int) -> None:
 @pytest.mark.parametrize(("n", "k"), [(960, 576), (6144, 4096), (33, 32)])
 def test_every_configuration_agrees_with_float64_and_with_itself(n: int, k: int) -> None:
     x, weight = normal(40, k), normal(n, k, seed=1)
-    for config in GemmConfig.candidates(n, k)[::3]:
+    for config in candidates(n, k)[::3]:
         got = []
         for rows in (40, 1, 9):
             out = poisoned(rows, n, dtype=torch.float32)
@@ -152,7 +154,7 @@ def test_how_work_is_moved_changes_no_bit_of_a_divided_product(rows: int) -> Non
     def divided(config: GemmConfig) -> torch.Tensor:
         out = poisoned(rows, n, dtype=torch.float32)
         kernel = MatmulRows(n, k, Epilogue.PLAIN, rows, config, scaled=True)
-        kernel(out, normed_of(x, norm_weight), weight, rows_of(range(rows), 1), eps=1e-5)
+        kernel(out, pre_norm_of(x, norm_weight), weight, rows_of(range(rows), 1), eps=1e-5)
         return out
 
     usual = divided(GemmConfig(8, 2))
@@ -167,10 +169,10 @@ def test_how_work_is_moved_changes_no_bit_of_what_a_residual_leaves(rows: int) -
     before = normal(rows, n, dtype=torch.float32)
 
     def left(config: GemmConfig) -> tuple[torch.Tensor, ...]:
-        stream, normed = before.clone(), Normed(poisoned(rows, n), poisoned(rows, n // 8, dtype=torch.float32))
+        stream, pre_norm = before.clone(), PreNormRows(poisoned(rows, n), poisoned(rows, n // 8, dtype=torch.float32))
         kernel = MatmulRows(n, k, Epilogue.RESIDUAL, rows, config, feeds_norm=True)
-        kernel(stream, x, weight, rows_of(range(rows), 1), norm=(normed, norm_weight))
-        return stream, normed.rows, normed.squares
+        kernel(stream, x, weight, rows_of(range(rows), 1), norm=(pre_norm, norm_weight))
+        return stream, pre_norm.rows, pre_norm.squares
 
     usual = left(GemmConfig(8, 2))
     assert relative_error(usual[0], before.double() + oracles.matmul_rows(x, weight)) < 1e-5
@@ -195,8 +197,8 @@ def test_an_sm_has_room_for_its_share_of_a_large_products_blocks_and_for_no_more
     assert status == driver.CUresult.CUDA_SUCCESS
     gpu = multiprocessors()
     assert gpu is not None
-    share, needed = -(-kernel.blocks // gpu[0]), kernel.config.shared_bytes(k, 1)
-    assert at_once == min(share, gpu[1] // (needed + DECLARED + RESERVED_SHARED))
+    share, needed = -(-kernel.blocks // gpu.count), kernel.config.shared_bytes(k, 1)
+    assert at_once == min(share, gpu.shared_memory // (needed + DECLARED + RESERVED_SHARED))
 
 
 def test_products_that_feed_each_other_do_not_overtake_each_other() -> None:
@@ -208,7 +210,7 @@ def test_products_that_feed_each_other_do_not_overtake_each_other() -> None:
 
     def chain(wait: bool) -> torch.Tensor:
         stream = torch.zeros(rows, n, device="cuda")
-        buffers = [Normed(x.clone(), poisoned(rows, n // 8, dtype=torch.float32)) for _ in range(2)]
+        buffers = [PreNormRows(x.clone(), poisoned(rows, n // 8, dtype=torch.float32)) for _ in range(2)]
         for step in range(100):
             kernel(stream, buffers[step % 2].rows, weight, listed, norm=(buffers[(step + 1) % 2], norm_weight))
             if wait:

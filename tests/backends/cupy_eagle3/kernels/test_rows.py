@@ -7,13 +7,13 @@ import torch
 
 from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.bench.checks import packed
-from specgate.backends.cupy_eagle3.kernels.draft_input import DraftInput, InputWeights
-from specgate.backends.cupy_eagle3.kernels.draft_token import DraftToken
-from specgate.backends.cupy_eagle3.kernels.embed_rows import EmbedRows
-from specgate.backends.cupy_eagle3.kernels.feature_capture import FeatureCapture
-from specgate.backends.cupy_eagle3.kernels.feature_rows import FeatureNorm, FeatureRows
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Normed
-from specgate.backends.cupy_eagle3.kernels.slots import Fault
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
+from specgate.backends.cupy_eagle3.kernels.rows.draft_input import DraftInput, InputWeights
+from specgate.backends.cupy_eagle3.kernels.rows.draft_token import DraftToken
+from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
+from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCapture
+from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureNorm, FeatureRows
+from specgate.backends.cupy_eagle3.kernels.state.slots import Fault
 from tests.backends.cupy_eagle3.kernels.device import (
     counted,
     integers,
@@ -37,14 +37,14 @@ def test_rows_are_the_embeddings_of_root_and_drafts() -> None:
     slots.last_token.copy_(integers(500, SLOTS))
     slots.drafts.copy_(integers(500, SLOTS, MAX_ROWS))
     out, norm_weight = poisoned(SLOTS * ROWS, 576, dtype=torch.float32), normal(576, seed=1)
-    normed = Normed(poisoned(SLOTS * ROWS, 576), poisoned(SLOTS * ROWS, 72, dtype=torch.float32))
-    EmbedRows(576, ROWS, MAX_ROWS)(out, normed, embedding, norm_weight, slots, slots.rows(SLOTS, ROWS))
+    pre_norm = PreNormRows(poisoned(SLOTS * ROWS, 576), poisoned(SLOTS * ROWS, 72, dtype=torch.float32))
+    EmbedRows(576, ROWS, MAX_ROWS)(out, pre_norm, embedding, norm_weight, slots, slots.rows(SLOTS, ROWS))
     tokens = torch.cat((slots.last_token[ACTIVE, None], slots.drafts[ACTIVE, : ROWS - 1]), dim=1).flatten().long()
     assert torch.equal(out[:12], embedding[tokens].float())
     assert out[12:].isnan().all()
-    scale = torch.rsqrt(normed.squares[:12].double().sum(-1, keepdim=True) / 576 + EPS)
-    assert relative_error(normed.rows[:12] * scale, oracles.rms_norm(out[:12], norm_weight, EPS)) < 3e-3
-    assert normed.rows[12:].isnan().all() and normed.squares[12:].isnan().all()
+    scale = torch.rsqrt(pre_norm.squares[:12].double().sum(-1, keepdim=True) / 576 + EPS)
+    assert relative_error(pre_norm.rows[:12] * scale, oracles.rms_norm(out[:12], norm_weight, EPS)) < 3e-3
+    assert pre_norm.rows[12:].isnan().all() and pre_norm.squares[12:].isnan().all()
     assert int(slots.stamps[0, 1]) > 0
 
 
@@ -108,18 +108,18 @@ def test_a_choice_becomes_a_draft_token_and_is_embedded_at_once(norm_output: boo
     ids = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:vocab].sort().values.int().cuda()
     weights = InputWeights(normal(5000, 576), normal(576, seed=1), normal(576, seed=2))
     stream = normal(SLOTS, 576, dtype=torch.float32)
-    normed = Normed(normal(SLOTS, 576, seed=3), normal(SLOTS, 72, dtype=torch.float32, seed=4).square())
+    pre_norm = PreNormRows(normal(SLOTS, 576, seed=3), normal(SLOTS, 72, dtype=torch.float32, seed=4).square())
     before, out = stream.clone(), poisoned(SLOTS, 1152)
     kernel = DraftToken(
         576, vocab, norm_output=norm_output, norm_before_residual=norm_before_residual, max_rows=MAX_ROWS
     )
     rows = slots.rows(SLOTS, 1)
-    kernel(out, stream, choices, ids, normed, weights, slots, rows, index=2, eps=EPS)
+    kernel(out, stream, choices, ids, pre_norm, weights, slots, rows, index=2, eps=EPS)
     tokens = ids[chosen[:3]]
     assert not choices[:3].any() and torch.equal(choices[3:], packed(chosen[3:]))
     assert slots.drafts[ACTIVE, 2].tolist() == tokens.tolist()
-    scale = torch.rsqrt(normed.squares[:3].double().sum(-1, keepdim=True) / 576 + EPS)
-    hidden = (normed.rows[:3] * scale) if norm_output else before[:3]
+    scale = torch.rsqrt(pre_norm.squares[:3].double().sum(-1, keepdim=True) / 576 + EPS)
+    hidden = (pre_norm.rows[:3] * scale) if norm_output else before[:3]
     embedded = weights.embedding[tokens.long()]
     want = oracles.draft_input(embedded, hidden, weights.embedding_norm, weights.feature_norm, EPS)
     assert relative_error(out[:3], want) < 4e-3
@@ -129,11 +129,11 @@ def test_a_choice_becomes_a_draft_token_and_is_embedded_at_once(norm_output: boo
     assert not slots.fault.any() and slots.drafts.count_nonzero() <= 3
 
     before, choices = stream.clone(), packed(chosen)
-    kernel(None, stream, choices, ids, normed, weights, slots, rows, index=3, eps=EPS)
+    kernel(None, stream, choices, ids, pre_norm, weights, slots, rows, index=3, eps=EPS)
     assert slots.drafts[ACTIVE, 3].tolist() == tokens.tolist() and torch.equal(stream, before)
-    kernel(out, stream, choices, ids, normed, weights, slots, rows, index=4, eps=EPS)
+    kernel(out, stream, choices, ids, pre_norm, weights, slots, rows, index=4, eps=EPS)
     assert set(slots.drafts[ACTIVE, 4].tolist()) <= set(ids.tolist()) and not slots.fault.any()
     choices[2] = NOT_FINITE - 5
-    kernel(None, stream, choices, ids, normed, weights, slots, rows, index=5, eps=EPS)
+    kernel(None, stream, choices, ids, pre_norm, weights, slots, rows, index=5, eps=EPS)
     assert int(slots.drafts[ACTIVE[2], 5]) == int(ids[5])
     assert Fault(int(slots.fault)) is Fault.DRAFT_NOT_FINITE

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuning.check import TOLERANCES, Oracles, relative_error
-from specgate.backends.cupy_eagle3.tuning.gemms import EPILOGUES
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.product import MOST, Product, rows_of
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.tuning.gemms import GemmShape
 
 pytestmark = pytest.mark.gpu
@@ -62,5 +63,5 @@ def test_a_hot_product_agrees_with_cublas_and_float64_and_its_rows_with_themselv
 @pytest.mark.parametrize(("tag", "n", "k"), [("TARGET_O", 576, 576), ("EAGLE3_FFN_GATE_UP", 34560, 2880)])
 def test_every_configuration_that_may_be_chosen_is_right(tag: str, n: int, k: int) -> None:
     oracles = Oracles.of(Product.random(n, k, EPILOGUES[tag], copies=1))
-    for config in (GemmConfig(), *GemmConfig.candidates(n, k)):
+    for config in (GemmConfig(), *candidates(n, k)):
         assert (config, oracles.fault(config)) == (config, None)

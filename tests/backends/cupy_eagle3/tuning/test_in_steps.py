@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned, WeightConfig
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import retilings
 from specgate.backends.cupy_eagle3.tuning.in_steps import same_bits
 from specgate.backends.cupy_eagle3.tuning.search import Tuner
-from specgate.backends.cupy_eagle3.tuning.tuned import Cuts, Tuned
 from specgate.backends.cupy_eagle3.tuning.weights import Weight
 from specgate.backends.eagle3.tiny import write_random_pair
 from specgate.core import PairRef
@@ -18,7 +18,7 @@ from specgate.errors import UsageError
 from specgate.tuning.gemm_files import write_tuned
 from specgate.tuning.gemm_tuning import refine_into, tuning_backend
 from specgate.tuning.gemms import Point, StepsRequest, TunedGemms
-from tests.backends.cupy_eagle3.tuning.files import gemm
+from tests.backends.cupy_eagle3.tuned.files import gemm
 
 pytestmark = pytest.mark.gpu
 
@@ -40,12 +40,12 @@ def test_weights_are_chosen_anew_in_steps_and_found_by_the_next_engine(request_:
     assert found and {gemm.weight for gemm in found} <= {shape.weight for shape in shapes}
     for chosen in found:
         steps = chosen.in_steps
-        assert steps is not None and steps.before == asdict(GemmConfig())
+        assert steps is not None and steps.before == GemmConfig().stored()
         both = {f"{role} {point}" for role in ("baseline", "spec-2") for point in ("1 x 256", "4 x 128")}
         assert set(steps.us) == set(steps.before_us) == both
         assert steps.tried >= 1
         for shape in (shape for shape in shapes if shape.weight == chosen.weight):
-            assert Tuned.on(tuner.device, file).find(shape) == Cuts.of(chosen).at(shape.m)
+            assert Tuned.on(tuner.device, file).find(shape) == WeightConfig.of(chosen).at(shape.m)
 
 
 @pytest.mark.parametrize(("tag", "n", "k"), [("TARGET_O", 576, 576), ("EAGLE3_FFN_GATE_UP", 1536, 576)])
@@ -53,8 +53,8 @@ def test_work_that_is_moved_otherwise_gives_the_same_bits(tag: str, n: int, k: i
     weight, processors = Weight(n, k, (tag,)), 7
     for config in (GemmConfig(), GemmConfig(8, 1), GemmConfig(4, 2)):
         for rows in (1, 4, 16):
-            for recut in config.recuts(n, k, processors)[::11]:
-                assert same_bits(weight, config, recut, rows), (recut, rows)
+            for moved in retilings(config, n, k, processors)[::11]:
+                assert same_bits(weight, config, moved, rows), (moved, rows)
     assert not same_bits(weight, GemmConfig(16, 1), GemmConfig(4, 1), 4)
 
 

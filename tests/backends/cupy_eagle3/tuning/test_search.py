@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.kernels.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.matmul_rows import Epilogue
-from specgate.backends.cupy_eagle3.tuning.compiling import distinct
+from specgate.backends.cupy_eagle3.kernels.compiling import distinct
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.product import ROWS
 from specgate.backends.cupy_eagle3.tuning.search import SCREEN, SHORTLIST, fastest
-from specgate.backends.cupy_eagle3.tuning.tuned import Tuned
 from specgate.backends.cupy_eagle3.tuning.weights import weights_of
 from specgate.errors import UsageError
 from specgate.tuning.gemm_files import read_tuned
@@ -53,7 +54,7 @@ def test_weights_are_gathered_from_their_products_the_largest_first() -> None:
 
 def test_of_configurations_that_are_the_same_kernel_the_first_is_tried() -> None:
     (weight,) = weights_of([GemmShape("TARGET_FFN_GATE_UP", 28672, 4096, 1)])
-    configs = (GemmConfig(), *GemmConfig.candidates(weight.n, weight.k))
+    configs = (GemmConfig(), *candidates(weight.n, weight.k))
     kernels = [(config, (weight.launcher(Epilogue.SWIGLU, config).spec,)) for config in configs]
     kept = distinct(kernels)
     assert next(iter(kept)) == GemmConfig()

@@ -1,0 +1,94 @@
+"""The GPU: which one is used, and the limits of it that launches are made for.
+
+torch and CuPy are imported inside the functions, so that the back end's door can name `OLDEST` without loading either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from specgate.errors import BackendError, EnvironmentRefused
+
+if TYPE_CHECKING:
+    import torch
+
+OLDEST: Final = (8, 0)
+"""The lowest compute capability that will do: it is the first with bfloat16 tensor cores."""
+STATIC_SHARED: Final = 1024
+"""Bytes of shared memory that are left for the arrays that a kernel declares itself."""
+RESERVED_SHARED: Final = 1024
+"""Bytes of shared memory that the driver takes for itself, of every block."""
+LEAST_SHARED: Final = 99 * 1024 - STATIC_SHARED
+"""Bytes of shared memory that a block may have on sm_120; sm_80 and sm_90 give it more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Multiprocessors:
+    """How many streaming multiprocessors (SMs) a GPU has, and the bytes of shared memory of each."""
+
+    count: int
+    shared_memory: int
+
+
+def first_gpu() -> torch.device:
+    """The GPU that CUDA shows first. Raises EnvironmentRefused where there is none, or where it is too old."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise EnvironmentRefused(
+            "back end cupy: torch sees no CUDA GPU here (no GPU, no driver, or a torch build without CUDA)",
+            hint="--backend reference runs on a CPU",
+        )
+    capability = torch.cuda.get_device_capability()
+    if capability < OLDEST:
+        raise EnvironmentRefused(
+            f"back end cupy: {torch.cuda.get_device_name()} has compute capability {capability[0]}.{capability[1]}",
+            hint=f"{OLDEST[0]}.{OLDEST[1]} (sm_80) or later is needed for bfloat16 tensor cores",
+        )
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def shared_memory_limit() -> int:
+    """Bytes of dynamic shared memory that a block may have on the current GPU.
+
+    On a machine without a GPU: what the smallest GPU allows that kernels are compiled for.
+    """
+    attributes = current_attributes()
+    return LEAST_SHARED if attributes is None else attributes["MaxSharedMemoryPerBlockOptin"] - STATIC_SHARED
+
+
+def multiprocessors() -> Multiprocessors | None:
+    """Those of the current GPU; None on a machine without a GPU."""
+    attributes = current_attributes()
+    if attributes is None:
+        return None
+    return Multiprocessors(attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerMultiprocessor"])
+
+
+def multiprocessor_count() -> int:
+    """How many SMs the current GPU has. Raises BackendError on a machine without a GPU."""
+    gpu = multiprocessors()
+    if gpu is None:
+        raise BackendError("the number of SMs depends on the GPU; torch sees none")
+    return gpu.count
+
+
+def l2_bytes() -> int:
+    """Bytes of the current GPU's L2 cache."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
+
+
+def current_attributes() -> Mapping[str, int] | None:
+    """What CUDA tells of the current GPU, by CuPy's names for it; None on a machine without a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    import cupy
+
+    attributes: Mapping[str, int] = cupy.cuda.Device(torch.cuda.current_device()).attributes
+    return attributes

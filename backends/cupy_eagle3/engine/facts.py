@@ -1,0 +1,66 @@
+"""What a loaded engine is, for the fingerprint and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import torch
+
+from specgate.backends.cupy_eagle3.engine.memory_plan import in_gb
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
+from specgate.backends.cupy_eagle3.kernels.loader import entry_points
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.eagle3.describe import describe_rope, draft_details
+from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.traffic import pair_traffic
+from specgate.core import EngineFacts
+
+
+def engine_facts(
+    target: TargetCheckpoint,
+    draft: DraftCheckpoint | None,
+    draft_error: str | None,
+    memory: Mapping[str, int],
+    sizes: Sizes,
+    *,
+    graphs: bool,
+    tuned_products: str = "none looked for",
+    tuned_sha256: str | None = None,
+) -> EngineFacts:
+    import cupy
+
+    geometry = target.geometry
+    major, minor = torch.cuda.get_device_capability()
+    details: dict[str, str | int | float] = {
+        "cupy": cupy.__version__,
+        "torch": torch.__version__,
+        "compute capability": f"{major}.{minor}",
+        "CUDA graphs": "on" if graphs else "off",
+        "tuned products": tuned_products,
+        "cache block": f"{BLOCK} positions",
+        "attention": ", ".join(f"{knob} {value}" for knob, value in asdict(sizes.fmha).items()),
+        "target layers x hidden": f"{geometry.layers} x {geometry.hidden}",
+        "target rope": describe_rope(geometry.rope),
+    }
+    if draft is not None:
+        details |= draft_details(draft.geometry)
+    details |= {f"memory: {name}": in_gb(size) for name, size in memory.items()}
+    return EngineFacts(
+        backend="cupy",
+        device=torch.cuda.get_device_name(),
+        dtype="bfloat16",
+        vocab=geometry.vocab,
+        max_positions=geometry.max_positions,
+        eos_token_ids=geometry.eos_token_ids,
+        target_sha256=target.sha256,
+        draft_sha256=draft.sha256 if draft else None,
+        capture_rule=draft.capture.rule if draft else None,
+        has_draft=draft is not None,
+        details=details,
+        warnings=draft.warnings if draft else (),
+        kernels=tuple(sorted(entry_points())),
+        draft_error=draft_error,
+        tuned_sha256=tuned_sha256,
+        traffic=pair_traffic(geometry, draft.geometry if draft else None, torch.bfloat16),
+    )

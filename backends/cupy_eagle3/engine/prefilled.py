@@ -1,0 +1,111 @@
+"""All prompts of a batch into the cache, and the state that every decode run over them begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule
+from specgate.backends.cupy_eagle3.engine.prefill import prefill_draft, prefill_target
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.state.slots import Fault
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.cache_layout import CacheLayout
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.step.verify import Verify
+
+
+@dataclass(frozen=True, slots=True)
+class LastRow:
+    """The last row of a prompt: its residual stream before the final norm, float32 [H], and its captured features,
+    bfloat16 [n·H], or None.
+    """
+
+    stream: Tensor
+    features: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTokens:
+    """Per slot, the token after the prompt, and the two largest of the logits that it was chosen from."""
+
+    tokens: tuple[int, ...]
+    top2: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """A cache that holds `prompts`. `features` bfloat16 [B, n·H] are those of their last rows; None where the draft's
+    cache was not filled.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    layout: CacheLayout
+    first: FirstTokens
+    kv: KVBlocks
+    features: Tensor | None
+
+    def rewind(self, b: Buffers, rule: StopRule) -> None:
+        """Put `b` back to where the prompts ended. It copies from the host, so it is done before a decode run and never
+        within.
+        """
+        StartState(tuple(map(len, self.prompts)), self.first.tokens).rewind(b.slots, rule)
+        b.kv.copy_(self.kv)
+        if self.features is not None and b.draft is not None:
+            b.draft.features[: len(self.features), 0] = self.features
+
+
+def prefill_prompts(
+    target: Target, draft: Draft | None, b: Buffers, prompts: Sequence[Sequence[int]], layout: CacheLayout
+) -> list[LastRow]:
+    """Prefill every prompt into the blocks of its slot, and equal prompts once. The cache of `draft` is filled, too."""
+    last: list[LastRow] = []
+    for slot, prompt in enumerate(prompts):
+        twin = layout.twin[slot]
+        if twin != slot:
+            copy_tail(b, layout, twin, slot)
+        last.append(last[twin] if twin != slot else prefill_slot(target, draft, b, prompt, layout.blocks[slot]))
+    return last
+
+
+def prefill_slot(
+    target: Target, draft: Draft | None, b: Buffers, prompt: Sequence[int], blocks: Sequence[int]
+) -> LastRow:
+    device = b.slots.length.device
+    tokens, held = (torch.tensor(ids, dtype=torch.int64, device=device) for ids in (prompt, blocks))
+    boundaries = draft.boundaries if draft else ()
+    stream, features = prefill_target(target, b.target.pages, tokens, held, boundaries)
+    if draft is None or features is None or b.draft is None:
+        return LastRow(stream[-1].clone(), None)
+    prefill_draft(draft, b.draft.pages, tokens, held, features)
+    return LastRow(stream[-1].clone(), features[-1].clone())
+
+
+def copy_tail(b: Buffers, layout: CacheLayout, twin: int, slot: int) -> None:
+    """Copy those blocks that `slot` does not share with its `twin`, a slot with an equal prompt before it."""
+    own = layout.private[slot]
+    for pages in b.pages:
+        for cache in (pages.k, pages.v):
+            for source, copy in zip(layout.blocks[twin][-own:], layout.blocks[slot][-own:], strict=True):
+                cache[:, copy] = cache[:, source]
+
+
+def leave_pre_norm_rows(out: PreNormRows, stream: Tensor, weight: Tensor) -> None:
+    """Leave in `out` what the norm with `weight` needs of the rows `stream`, float32 [B, H], as a step's kernels do."""
+    out.rows[: len(stream)] = (stream * weight.float()).bfloat16()
+    out.squares[: len(stream)] = stream.square().view(len(stream), -1, NORM_GROUP).sum(-1)
+
+
+def first_tokens(verify: Verify, b: Buffers, rows: Sequence[LastRow]) -> tuple[FirstTokens, Fault]:
+    """The token after each prompt, chosen by the same kernels that choose all later tokens."""
+    count = len(rows)
+    leave_pre_norm_rows(b.target.layer.pre_norm, torch.stack([row.stream for row in rows]), verify.target.weights.norm)
+    StartState((0,) * count, (0,) * count).rewind(b.slots, StopRule((), (), 2))
+    verify.head(b, b.slots.rows(count, 1))
+    tokens, fault = verify.choices(b, count)
+    top2 = b.target.layer.logits[:count].topk(2).values.tolist()
+    return FirstTokens(tokens, tuple((first, second) for first, second in top2)), fault

@@ -1,0 +1,87 @@
+"""Another tiling of attention for a loaded engine: its configuration by name, its workspaces, the use of its tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+
+import torch
+
+from specgate.backends.cupy_eagle3.kernels.attention.attention import STATISTICS, Attention
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.loader import Spec
+from specgate.backends.cupy_eagle3.memory.buffers import (
+    Buffers,
+    LayerBuffers,
+    draft_attention,
+    target_attention,
+    workspace,
+)
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.recording import recorded
+from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.errors import UsageError
+from specgate.tuning.fmha import AttentionConfig, TileStatistics
+
+
+def config_of(knobs: AttentionConfig) -> FmhaConfig:
+    """The default configuration, but with `knobs`. Raises UsageError for names and values that do not exist."""
+    known = [field.name for field in fields(FmhaConfig)]
+    if unknown := [name for name in knobs if name not in known]:
+        raise UsageError(f"attention has no knob {unknown[0]!r}", hint=f"known: {', '.join(known)}")
+    try:
+        return FmhaConfig(**knobs)
+    except ValueError as error:
+        raise UsageError(f"attention: {error}") from error
+
+
+def retiled_buffers(b: Buffers, target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes) -> Buffers:
+    """`b` with other workspaces, which attention needs under `sizes`. Everything else stays where it is."""
+
+    def layer_of(part: LayerBuffers, attention: Attention) -> LayerBuffers:
+        return replace(part, partial=workspace(attention, sizes.slots, part.stream.device))
+
+    retiled = replace(b, target=replace(b.target, layer=layer_of(b.target.layer, target_attention(target, sizes))))
+    if b.draft is None or draft is None:
+        return retiled
+    return replace(retiled, draft=replace(b.draft, layer=layer_of(b.draft.layer, draft_attention(draft, sizes))))
+
+
+def attention_specs(cycle: Cycle) -> Iterator[Spec]:
+    """What is compiled for the attention of `cycle`: each launcher as it is, and made to count its tiles."""
+    for kernel in cycle.kernels().values():
+        if isinstance(kernel, Attention):
+            yield kernel.spec
+            yield counting(kernel).spec
+
+
+def counting(kernel: Attention) -> Attention:
+    """The same launcher, made to count its tiles."""
+    return Attention(
+        kernel.heads,
+        kernel.rows_per_slot,
+        kernel.window,
+        appended=kernel.appended,
+        config=kernel.config,
+        statistics=True,
+    )
+
+
+def counted_tiles(cycle: Cycle, b: Buffers, rewind: Callable[[], None]) -> TileStatistics:
+    """How the tiles of all attention of one step of `cycle` are used. `rewind` puts `b` to where the step begins.
+
+    A step runs first. Then its attention runs again, counting, on what the step has left in its buffers. That is
+    allowed, because the use of tiles depends on lengths alone, and because every step first writes the positions that
+    attention writes here.
+    """
+    counted = torch.zeros(len(STATISTICS), dtype=torch.int32, device=b.slots.length.device)
+    rewind()
+    with recorded(cycle) as calls:
+        cycle(b)
+    rewind()
+    cycle.reserve(b.kv, b.slots)
+    for call in calls:
+        if isinstance(call.kernel, Attention):
+            counting(call.kernel)(**call.named, statistics=counted)
+    return TileStatistics(**dict(zip(STATISTICS, counted.tolist(), strict=True)))

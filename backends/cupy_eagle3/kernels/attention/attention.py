@@ -1,0 +1,158 @@
+"""Launches `attention.cu`."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.device import shared_memory_limit
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import STATIC_SHARED_BYTES, FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
+
+QUERY_TILE = 16
+"""Query rows of a block of threads: the query heads that share a key/value head, for as many tokens as fit."""
+PACED_BELOW: Final = 128
+"""Size of a head. A smaller one means a small model, whose kernels before attention mostly wait for each other."""
+PACE: Final = 5
+"""Kilobytes that a warp of attention then has on their way at a time, until the queries are there."""
+STATISTICS = ("total", "span_empty", "mask_empty", "executed")
+"""What is counted of tiles of 32 keys: those launched, those beyond the slot's length, those that length or window hide
+within a chunk, and those worked on.
+"""
+
+
+def joining_warps(chunks: int) -> int:
+    """How many warps join the chunks of a row: a power of two. Each reads eight chunks at once, so that most rows are
+    read in one go.
+    """
+    return 8 if chunks <= 64 else 16 if chunks <= 128 else 32
+
+
+class Attention(Kernel):
+    """softmax(q·kᵀ/√D)·v for `rows_per_slot` consecutive query rows per slot, over paged keys and values.
+
+    Before that it rotates queries and keys, and writes the new keys and values into the cache.
+
+    qkv: float32 [R', (N + 2G)·D], `appended` rows per slot (default: the query rows alone); out: bfloat16 [R, N·D]. Row
+    t of a slot stands at position length + offset + t. It sees itself and what is before it, at most `window` positions
+    in all (None: everything). With `counts` (int32 [S]) a slot has only so many rows in qkv. The last of them stands at
+    length + offset, and is the only query row.
+    """
+
+    def __init__(
+        self,
+        heads: Heads,
+        rows_per_slot: int,
+        window: int | None = None,
+        *,
+        appended: int | None = None,
+        config: FmhaConfig | None = None,
+        statistics: bool = False,
+    ) -> None:
+        self.heads, self.window = heads, window
+        self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
+        if self.appended != rows_per_slot and rows_per_slot != 1:
+            raise ValueError(f"{rows_per_slot} of {self.appended} rows are query rows: all or one must be")
+        self.config = (config or FmhaConfig()).fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES)
+        self.statistics = statistics
+        tile = self.config.kv_tile
+        chunks = -(-heads.positions // tile)
+        self.joining = joining_warps(chunks)  # not of the window's chunks: their number depends on that of the rows
+        self.max_chunks = chunks if window is None else min(chunks, (window + rows_per_slot - 2) // tile + 2)
+        super().__init__(
+            "attention",
+            **heads.constants,
+            query_rows=rows_per_slot,
+            appended_rows=self.appended,
+            chunk=tile,
+            warps=self.config.warps,
+            stages=self.config.stages,
+            max_chunks=self.max_chunks,
+            window=window or 0,
+            statistics=int(statistics),
+            combine_warps=self.joining,
+            pace_kilobytes=PACE if heads.head_dim < PACED_BELOW else 0,
+            log2e_over_sqrt_head_dim=math.log2(math.e) / math.sqrt(heads.head_dim),
+            shared_bytes=self.config.ring_bytes(heads.head_dim),
+        )
+
+    def partial_shapes(self, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of the workspace for `slots` slots, float32: unnormalised outputs per chunk; their maxima and sums."""
+        rows = slots * self.rows_per_slot * self.heads.heads * self.max_chunks
+        return (rows, self.heads.head_dim), (rows, 2)
+
+    @announced
+    def __call__(
+        self,
+        out: Tensor,
+        partial: tuple[Tensor, Tensor],
+        k_pages: Tensor,
+        v_pages: Tensor,
+        qkv: Tensor,
+        table: tuple[Tensor, Tensor],
+        block_table: Tensor,
+        length: Tensor,
+        rows: Rows,
+        *,
+        offset: int,
+        counts: Tensor | None = None,
+        statistics: Tensor | None = None,
+    ) -> None:
+        """`rows`: the query rows; `table`: cos and sin, float32 [P, D/2]; `statistics`: int32 [4], which STATISTICS are
+        added to. Raises ValueError for what this launcher was not made for.
+        """
+        h = self.heads
+        if rows.per_slot != self.rows_per_slot:
+            raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.rows_per_slot}")
+        if (statistics is not None) != self.statistics:
+            raise ValueError(f"made for statistics = {self.statistics}")
+        expect("qkv", qkv, (rows.slots * self.appended, h.qkv_width), torch.float32)
+        expect("out", out, (rows.most, h.width), torch.bfloat16)
+        expect("k_pages", k_pages, (1, h.kv_heads, BLOCK, h.head_dim), torch.bfloat16)
+        expect("v_pages", v_pages, (1, h.kv_heads, h.head_dim, BLOCK), torch.bfloat16)
+        expect("cosine", table[0], (h.positions, h.head_dim // 2), torch.float32)
+        expect("block_table", block_table, (rows.slots, h.max_blocks), torch.int32)
+        for name, given, shape in zip(("partial", "stats"), partial, self.partial_shapes(rows.slots), strict=True):
+            expect(name, given, shape, torch.float32)
+        tiles = -(-(h.heads // h.kv_heads) * self.rows_per_slot // QUERY_TILE)
+        self.launch(
+            "attention",
+            (self.max_chunks * tiles, h.kv_heads, rows.slots),
+            (self.config.warps * 32,),
+            {
+                "partial": partial[0],
+                "partial_stats": partial[1],
+                "k_pages": k_pages,
+                "v_pages": v_pages,
+                "statistics": statistics,
+                "qkv": qkv,
+                "cosine": table[0],
+                "sine": table[1],
+                "block_table": block_table,
+                "length": length,
+                "counts": counts,
+                "active": rows.active,
+                "active_count": rows.active_count,
+                "offset": offset,
+            },
+        )
+        self.launch(
+            "attention_combine",
+            (rows.most, h.heads),
+            (self.joining * 32,),
+            {
+                "out": out,
+                "partial": partial[0],
+                "partial_stats": partial[1],
+                "length": length,
+                "active": rows.active,
+                "active_count": rows.active_count,
+                "offset": offset,
+            },
+            shared_bytes=0,  # so that it finds room beside attention, and what comes after it may start early
+        )

@@ -1,0 +1,182 @@
+"""Launches `matmul_rows.cu`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.device import multiprocessors, shared_memory_limit
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import (
+    MAX_ROWS,
+    ROW_TILE,
+    GemmConfig,
+    is_small,
+    limit_occupancy,
+)
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
+
+NORM_GROUP: Final = 8
+"""Elements that one partial sum of squares is taken over."""
+
+
+class Epilogue(IntEnum):
+    """What becomes of the sums: see `matmul_rows.cu`."""
+
+    PLAIN = 0
+    RESIDUAL = 1
+    SWIGLU = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PreNormRows:
+    """The input of an RMSNorm, which the product that follows completes by a division.
+
+    `rows` bfloat16 [R, H]: x · weight, before the division by the root mean square of x. `squares` float32 [R, H / 8]:
+    sums of x² over eight elements each, of which that root is made.
+    """
+
+    rows: Tensor
+    squares: Tensor
+
+    def check(self, rows: int, hidden: int) -> None:
+        expect("pre_norm", self.rows, (rows, hidden), torch.bfloat16)
+        expect("squares", self.squares, (rows, hidden // NORM_GROUP), torch.float32)
+
+
+class MatmulRows(Kernel):
+    """out = x · weightᵀ for few rows: bfloat16 x [R, K] and weight [N, K] (SWIGLU: [2N, K]).
+
+    PLAIN writes float32 [R, N], RESIDUAL adds to it, SWIGLU writes bfloat16 [R, N]. With `scaled`, x is `PreNormRows`.
+    With `feeds_norm`, a RESIDUAL also leaves the `PreNormRows` of the next norm. With `chooses`, a PLAIN also leaves
+    the greedy choice of each row.
+    """
+
+    def __init__(
+        self,
+        n_out: int,
+        k_in: int,
+        epilogue: Epilogue,
+        rows: int,
+        config: GemmConfig | None = None,
+        *,
+        scaled: bool = False,
+        feeds_norm: bool = False,
+        chooses: bool = False,
+    ) -> None:
+        """`rows`: the most that this launcher will see; at most MAX_ROWS. Raises ValueError for what no kernel does."""
+        if not 0 < rows <= MAX_ROWS:
+            raise ValueError(f"rows = {rows}: 1 to {MAX_ROWS} rows are needed")
+        if feeds_norm and epilogue is not Epilogue.RESIDUAL:
+            raise ValueError(f"{epilogue.name} feeds no norm: only RESIDUAL does")
+        if chooses and epilogue is not Epilogue.PLAIN:
+            raise ValueError(f"{epilogue.name} chooses nothing: only PLAIN does")
+        self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
+        self.scaled, self.feeds_norm, self.chooses = scaled, feeds_norm, chooses
+        tiles = -(-rows // ROW_TILE)
+        self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
+        shared, gpu = self.config.shared_bytes(k_in, tiles), multiprocessors()
+        if gpu is not None and not is_small(*self.weight):
+            shared = limit_occupancy(shared, self.blocks, gpu.count, gpu.shared_memory)
+        super().__init__(
+            "matmul_rows",
+            n_out=n_out,
+            k_in=k_in,
+            epilogue=epilogue.value,
+            row_tiles=tiles,
+            pre_norm_x=int(scaled),
+            feeds_norm=int(feeds_norm),
+            takes_argmax=int(chooses),
+            warps=self.config.warps,
+            chunks_per_turn=self.config.k_chunks,
+            stages=self.config.stages,
+            weight_tiles=self.config.tiles,
+            passes=self.config.passes,
+            x_in_registers=int(self.config.x_in_registers(*self.weight, tiles)),
+            delay_dependents=self.config.delay_dependents,
+            shared_bytes=shared,
+        )
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a launch."""
+        features = self.config.tiles * (8 if self.epilogue is Epilogue.SWIGLU else 16)
+        groups = -(-self.n_out // features)
+        return -(-groups // self.config.passes)
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """Rows and columns of the weight."""
+        return (1 + (self.epilogue is Epilogue.SWIGLU)) * self.n_out, self.k_in
+
+    def retiled(self, config: GemmConfig) -> MatmulRows:
+        """The same product with another configuration."""
+        return MatmulRows(
+            *(self.n_out, self.k_in, self.epilogue, self.rows, config),
+            scaled=self.scaled,
+            feeds_norm=self.feeds_norm,
+            chooses=self.chooses,
+        )
+
+    @announced
+    def __call__(
+        self,
+        out: Tensor,
+        x: Tensor | PreNormRows,
+        weight: Tensor,
+        rows: Rows,
+        *,
+        eps: float = 0.0,
+        norm: tuple[PreNormRows, Tensor] | None = None,
+        choices: Tensor | None = None,
+    ) -> None:
+        """`norm`: where a launcher that `feeds_norm` leaves its rows, and that norm's weight, bfloat16 [N].
+
+        `choices`: where a launcher that `chooses` leaves the column of each row's largest result, the lowest of equal
+        ones: int64 [R], packed as in `argmax.cuh`. It must be zero before, since what is there stays unless it is
+        beaten. NaN and infinity beat every number.
+
+        Raises ValueError for operands that this launcher was not made for.
+        """
+        swiglu = self.epilogue is Epilogue.SWIGLU
+        if rows.most > self.rows:
+            raise ValueError(f"{rows.most} rows for a launcher of {self.rows}")
+        if isinstance(x, PreNormRows) != self.scaled or (norm is not None) != self.feeds_norm:
+            raise ValueError(f"made for scaled = {self.scaled}, feeds_norm = {self.feeds_norm}")
+        if (choices is not None) != self.chooses:
+            raise ValueError(f"made for chooses = {self.chooses}")
+        expect("out", out, (rows.most, self.n_out), torch.bfloat16 if swiglu else torch.float32)
+        expect("weight", weight, ((1 + swiglu) * self.n_out, self.k_in), torch.bfloat16)
+        x_rows, squares = (x.rows, x.squares) if isinstance(x, PreNormRows) else (x, None)
+        if isinstance(x, PreNormRows):
+            x.check(rows.most, self.k_in)
+        expect("x", x_rows, (rows.most, self.k_in), torch.bfloat16)
+        left: tuple[Tensor | None, Tensor | None, Tensor | None] = None, None, None
+        if norm is not None:
+            norm[0].check(rows.most, self.n_out)
+            expect("norm weight", norm[1], (self.n_out,), torch.bfloat16)
+            left = norm[0].rows, norm[0].squares, norm[1]
+        if choices is not None:
+            expect("choices", choices, (rows.most,), torch.int64)
+        self.launch(
+            "matmul_rows",
+            (self.blocks,),
+            (self.config.warps * 32,),
+            {
+                "out": out,
+                "x": x_rows,
+                "weight": weight,
+                "squares": squares,
+                "normed": left[0],
+                "normed_squares": left[1],
+                "norm_weight": left[2],
+                "choices": choices,
+                "active_count": rows.active_count,
+                "rows_per_slot": rows.per_slot,
+                "eps": eps,
+            },
+        )

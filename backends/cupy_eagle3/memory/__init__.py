@@ -1,0 +1,7 @@
+"""What lies in the GPU's memory.
+
+sizes.py         the numbers that everything allocated and launched follows from
+model.py         weights and tables of a pair, as the kernels want them
+buffers.py       everything else that a captured graph reads and writes
+cache_layout.py  which blocks of the paged cache hold which prompt
+"""

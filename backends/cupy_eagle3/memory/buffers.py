@@ -1,0 +1,189 @@
+"""Everything that a captured graph reads and writes beside the weights. It is allocated once.
+
+On the `meta` device the same allocation takes no memory. It tells how many bytes the real one will take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The paged cache, bfloat16: `k` [layers, blocks, G, BLOCK, D], `v` [layers, blocks, G, D, BLOCK]."""
+
+    k: Tensor
+    v: Tensor
+
+    @classmethod
+    def allocate(cls, layers: int, blocks: int, heads: Heads, device: torch.device | str) -> Pages:
+        # Zeros, because a masked position still enters a product: what it holds must be finite.
+        g, d = heads.kv_heads, heads.head_dim
+        return cls(
+            torch.zeros(layers, blocks, g, BLOCK, d, dtype=torch.bfloat16, device=device),
+            torch.zeros(layers, blocks, g, d, BLOCK, dtype=torch.bfloat16, device=device),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBuffers:
+    """What the kernels of a decoder hand on. R rows enter attention, of which R' go on; in the target R' = R.
+
+    `stream` float32 [R', H]: the residual stream; `pre_norm`: the input of its next norm; `qkv` float32
+    [R, (N + 2G)·D]; `attended` bfloat16 [R', N·D]; `partial` float32, see `Attention.partial_shapes`; `mlp` bfloat16
+    [R', F]; `logits` float32 [R', V].
+    """
+
+    stream: Tensor
+    pre_norm: PreNormRows
+    qkv: Tensor
+    attended: Tensor
+    partial: tuple[Tensor, Tensor]
+    mlp: Tensor
+    logits: Tensor
+
+    @classmethod
+    def allocate(
+        cls,
+        geometry: TargetGeometry | DraftGeometry,
+        attention: Attention,
+        vocab: int,
+        slots: int,
+        rows: int,
+        device: torch.device | str,
+    ) -> LayerBuffers:
+        out, heads = slots * attention.rows_per_slot, attention.heads
+
+        def of(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        f32, bf16 = torch.float32, torch.bfloat16
+        return cls(
+            stream=of(f32, out, geometry.hidden),
+            pre_norm=PreNormRows(of(bf16, out, geometry.hidden), of(f32, out, geometry.hidden // NORM_GROUP)),
+            qkv=of(f32, rows, heads.qkv_width),
+            attended=of(bf16, out, heads.width),
+            partial=workspace(attention, slots, device),
+            mlp=of(bf16, out, geometry.intermediate),
+            logits=of(f32, out, vocab),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TargetBuffers:
+    """`choices` int64 [R]: packed greedy choices, zero between steps."""
+
+    pages: Pages
+    layer: LayerBuffers
+    choices: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBuffers:
+    """`features` bfloat16 [S, T, n·H]: the target's streams for the rows that the draft has yet to extend over.
+
+    `packed` [R, n·H]: the same, of active slots alone; `hidden` float32 [R, Hd]: their projection; `input` bfloat16
+    [R, 2·Hd]: the draft's input; `choices` int64 [S]: packed greedy choices, zero between draft steps.
+    """
+
+    pages: Pages
+    layer: LayerBuffers
+    features: Tensor
+    packed: Tensor
+    hidden: Tensor
+    input: Tensor
+    choices: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    slots: Slots
+    kv: KVBlocks
+    target: TargetBuffers
+    draft: DraftBuffers | None
+
+    @classmethod
+    def allocate(
+        cls, target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes, device: torch.device | str
+    ) -> Buffers:
+        return cls(
+            slots=Slots.allocate(sizes.slots, sizes.max_rows, sizes.positions, device),
+            kv=KVBlocks.allocate(sizes.slots, sizes.max_blocks, sizes.blocks, device),
+            target=target_buffers(target, sizes, device),
+            draft=draft_buffers(draft, sizes, device) if draft else None,
+        )
+
+    @property
+    def pages(self) -> tuple[Pages, ...]:
+        return (self.target.pages, *([self.draft.pages] if self.draft else []))
+
+
+def target_attention(geometry: TargetGeometry, sizes: Sizes) -> Attention:
+    """The attention of the widest step of the target: what its workspace has to hold."""
+    return Attention(sizes.heads(geometry), sizes.max_rows, config=sizes.fmha)
+
+
+def draft_attention(geometry: DraftGeometry, sizes: Sizes) -> Attention:
+    return Attention(sizes.heads(geometry), 1, geometry.window, config=sizes.fmha)
+
+
+def workspace(attention: Attention, slots: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """See `Attention.partial_shapes`."""
+    outputs, stats = (torch.zeros(shape, device=device) for shape in attention.partial_shapes(slots))
+    return outputs, stats
+
+
+def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device | str) -> TargetBuffers:
+    attention = target_attention(geometry, sizes)
+    return TargetBuffers(
+        pages=Pages.allocate(geometry.layers, sizes.blocks, attention.heads, device),
+        layer=LayerBuffers.allocate(geometry, attention, geometry.vocab, sizes.slots, sizes.rows, device),
+        choices=torch.zeros(sizes.rows, dtype=torch.int64, device=device),
+    )
+
+
+def draft_buffers(geometry: DraftGeometry, sizes: Sizes, device: torch.device | str) -> DraftBuffers:
+    """The draft attends with one row per slot only, the newest; the others just fill its cache."""
+    attention = draft_attention(geometry, sizes)
+    width, rows = geometry.features * geometry.target_hidden, sizes.rows
+
+    def of(dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return DraftBuffers(
+        pages=Pages.allocate(1, sizes.blocks, attention.heads, device),
+        layer=LayerBuffers.allocate(geometry, attention, geometry.draft_vocab, sizes.slots, sizes.rows, device),
+        features=of(torch.bfloat16, sizes.slots, sizes.max_rows, width),
+        packed=of(torch.bfloat16, rows, width),
+        hidden=of(torch.float32, rows, geometry.hidden),
+        input=of(torch.bfloat16, rows, 2 * geometry.hidden),
+        choices=of(torch.int64, sizes.slots),
+    )
+
+
+def tensors_of(buffers: object) -> Iterator[Tensor]:
+    """Every tensor in a dataclass of tensors, tuples and dataclasses."""
+    if isinstance(buffers, Tensor):
+        yield buffers
+    elif isinstance(buffers, tuple):
+        for part in buffers:
+            yield from tensors_of(part)
+    elif is_dataclass(buffers):
+        for field in fields(buffers):
+            yield from tensors_of(getattr(buffers, field.name))
+
+
+def bytes_of(buffers: object) -> int:
+    return sum(t.nbytes for t in tensors_of(buffers))

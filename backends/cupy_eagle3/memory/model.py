@@ -1,0 +1,69 @@
+"""Weights and tables of a pair, in the form that the kernels want."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.rows.draft_input import InputWeights
+from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureNorm
+from specgate.backends.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
+from specgate.backends.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.rope import cos_sin_table
+from specgate.backends.eagle3.weights import DraftWeights, TargetWeights, pack_draft, pack_target
+
+RopeTable = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`rope`: cos and sin, float32 [P, D/2]."""
+
+    geometry: TargetGeometry
+    weights: TargetWeights
+    rope: RopeTable
+
+    @classmethod
+    def of(cls, checkpoint: TargetCheckpoint, positions: int) -> Target:
+        weights = pack_target(checkpoint)
+        return cls(checkpoint.geometry, weights, table(checkpoint.geometry.rope, positions, weights.embed.device))
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """`boundaries`: where the draft reads the target's residual stream; boundary i lies before layer i. `target_ids`
+    int32 [W]: the target's id of each draft id. `feature_norm`: bfloat16 [n·H] or None.
+    """
+
+    geometry: DraftGeometry
+    weights: DraftWeights
+    rope: RopeTable
+    boundaries: tuple[int, ...]
+    target_ids: Tensor
+    input: InputWeights
+    feature_norm: Tensor | None
+
+    @classmethod
+    def of(cls, checkpoint: DraftCheckpoint, target: Target, positions: int) -> Draft:
+        w = pack_draft(checkpoint, target.weights)
+        return cls(
+            geometry=checkpoint.geometry,
+            weights=w,
+            rope=table(checkpoint.geometry.rope, positions, w.embed.device),
+            boundaries=tuple(checkpoint.capture.boundaries),
+            target_ids=w.target_ids.int(),
+            input=InputWeights(w.embed, w.layer.input_norm, w.feature_norm),
+            feature_norm=torch.cat(w.chunk_norms) if w.chunk_norms else w.concat_norm,
+        )
+
+
+def norm_of(geometry: DraftGeometry) -> FeatureNorm:
+    if geometry.norm_before_fc:
+        return FeatureNorm.ALL_STREAMS
+    return FeatureNorm.EACH_STREAM if geometry.fc_norm else FeatureNorm.NONE
+
+
+def table(spec: RopeSpec, positions: int, device: torch.device) -> RopeTable:
+    return cos_sin_table(spec, positions, device)

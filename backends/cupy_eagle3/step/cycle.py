@@ -1,0 +1,70 @@
+"""One step of the engine: reserve, draft, verify, accept, commit. A baseline step has K = 0 and does not draft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.state.commit import Commit
+from specgate.backends.cupy_eagle3.kernels.state.kv_reserve import KVReserve
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.nvtx import mark
+from specgate.backends.cupy_eagle3.step.chain import Chain
+from specgate.backends.cupy_eagle3.step.verify import Verify
+from specgate.backends.cupy_eagle3.tuned.gemms import Configurations, Gemms
+from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
+
+
+class Cycle:
+    """A step of spec-`k` over `slots` slots. Calling it makes the launches; it allocates, reads and awaits nothing."""
+
+    def __init__(
+        self,
+        target: Target,
+        draft: Draft | None,
+        sizes: Sizes,
+        slots: int,
+        k: int,
+        tuned: Configurations = NOTHING_TUNED,
+    ) -> None:
+        """`tuned`: where the configurations of its products are looked up. Raises ValueError for K without a draft."""
+        if k and draft is None:
+            raise ValueError(f"spec-{k} without a draft")
+        self.slots, self.k = slots, k
+        self.gemms = Gemms(tuned)
+        self.reserve = KVReserve(sizes.slots, k + 1, sizes.positions, sizes.max_blocks, sizes.blocks)
+        self.chain = Chain(draft, sizes, slots, k, self.gemms) if draft and k else None
+        self.verify = Verify(target, sizes, slots, k + 1, self.gemms, draft.boundaries if draft and k else ())
+        self.commit = Commit(sizes.slots, sizes.max_rows, sizes.positions, sizes.max_blocks)
+
+    @property
+    def name(self) -> str:
+        return f"EAGLE_CYCLE_SPEC_{self.k}" if self.k else "BASE_DECODE_STEP"
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Every launcher of the step by its path, such as `verify.layer.qkv`, in stream order.
+
+        A launcher that a step calls several times stands where it is called first.
+        """
+        chain = self.chain.kernels() if self.chain else {}
+        return {
+            "reserve": self.reserve,
+            **{f"chain.{path}": kernel for path, kernel in chain.items()},
+            **{f"verify.{path}": kernel for path, kernel in self.verify.kernels().items()},
+            "commit": self.commit,
+        }
+
+    def __call__(self, b: Buffers) -> None:
+        rows = b.slots.rows(self.slots, self.k + 1)
+        with mark(self.name):
+            with mark("EAGLE_TREE_MASKS"):
+                self.reserve(b.kv, b.slots)
+            if self.chain:
+                self.chain(b)
+            self.verify(b, rows)
+            with mark("EAGLE_ACCEPT"):
+                self.verify.accept(b.target.choices, b.slots, rows)
+            with mark("EAGLE_TAIL_COMMIT"):
+                self.commit(b.kv, b.slots)

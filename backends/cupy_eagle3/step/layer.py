@@ -1,0 +1,110 @@
+"""The kernels of one decoder layer, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
+from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
+from specgate.backends.cupy_eagle3.memory.buffers import LayerBuffers, Pages
+from specgate.backends.cupy_eagle3.memory.model import RopeTable
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.nvtx import mark
+from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
+from specgate.backends.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.backends.eagle3.weights import LayerWeights
+
+
+@dataclass(frozen=True, slots=True)
+class RowPositions:
+    """At which positions the rows of a layer stand: row t of a slot at `length` [S] + `offset` + t.
+
+    With `counts` [S], a slot has only so many rows. The last of them stands at `length` + `offset`, and is the only
+    query row.
+    """
+
+    rope: RopeTable
+    kv: KVBlocks
+    length: Tensor
+    offset: int = 0
+    counts: Tensor | None = None
+
+
+class Layer:
+    """The kernels of a decoder layer. `rows` rows per slot enter attention; the newest `query_rows` of them go on.
+
+    A norm has no kernel of its own. What comes before a norm leaves its input as `PreNormRows`, and the product that
+    follows divides by the root mean square.
+    """
+
+    def __init__(
+        self,
+        geometry: TargetGeometry | DraftGeometry,
+        sizes: Sizes,
+        slots: int,
+        gemms: Gemms,
+        whose: Literal["EAGLE3", "TARGET"],
+        *,
+        rows: int,
+        query_rows: int,
+        names: tuple[str, str],
+        input_width: int | None = None,
+        window: int | None = None,
+    ) -> None:
+        """`input_width`: width of the input rows, which then are normed already. None: they are `PreNormRows`, as wide
+        as the stream.
+        """
+        hidden, going_on, heads = geometry.hidden, slots * query_rows, sizes.heads(geometry)
+        self.eps, self.names = geometry.rms_eps, names
+        self.qkv = gemms(
+            f"{whose}_QKV", heads.qkv_width, input_width or hidden, slots * rows, scaled=input_width is None
+        )
+        self.attention = Attention(heads, query_rows, window, appended=rows, config=sizes.fmha)
+        self.o = gemms(f"{whose}_O", hidden, heads.width, going_on, feeds_norm=True)
+        self.gate_up = gemms(f"{whose}_FFN_GATE_UP", geometry.intermediate, hidden, going_on, scaled=True)
+        self.down = gemms(f"{whose}_FFN_DOWN", hidden, geometry.intermediate, going_on, feeds_norm=True)
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Name → launcher, in stream order."""
+        return {
+            "qkv": self.qkv,
+            "attention": self.attention,
+            "o": self.o,
+            "gate_up": self.gate_up,
+            "down": self.down,
+        }
+
+    def __call__(
+        self,
+        b: LayerBuffers,
+        w: LayerWeights,
+        next_norm: Tensor,
+        pages: Pages,
+        index: int,
+        x: Tensor | PreNormRows,
+        rows: Rows,
+        query_rows: Rows,
+        at: RowPositions,
+    ) -> None:
+        """Run layer `index` on the attention input `x`. Adds its result to `b.stream`, and leaves the input of the norm
+        with weight `next_norm` [H] in `b.pre_norm`.
+        """
+        with mark(self.names[0]):
+            self.qkv(b.qkv, x, w.qkv, rows, eps=self.eps)
+            self.attention(
+                *(b.attended, b.partial, pages.k[index], pages.v[index], b.qkv, at.rope, at.kv.block_table, at.length),
+                query_rows,
+                offset=at.offset,
+                counts=at.counts,
+            )
+            self.o(b.stream, b.attended, w.o, query_rows, norm=(b.pre_norm, w.post_norm))
+        with mark(self.names[1]):
+            self.gate_up(b.mlp, b.pre_norm, w.gate_up, query_rows, eps=self.eps)
+            self.down(b.stream, b.mlp, w.down, query_rows, norm=(b.pre_norm, next_norm))

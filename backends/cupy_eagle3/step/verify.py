@@ -1,0 +1,82 @@
+"""One pass of the target over the last token of each slot and the drafts after it, of which the baseline has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
+from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCapture
+from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
+from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Rows
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.model import Target
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.layer import Layer, RowPositions
+from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
+
+NAMES = ("TARGET_ATTENTION_FMHA", "TARGET_FFN")
+
+
+class Verify:
+    """The target's forward pass as a page of kernel calls. Its residual streams at `boundaries` are captured for the
+    draft; boundary i lies before layer i.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        sizes: Sizes,
+        slots: int,
+        rows_per_slot: int,
+        gemms: Gemms,
+        boundaries: tuple[int, ...] = (),
+    ) -> None:
+        g, rows = target.geometry, slots * rows_per_slot
+        self.target, self.boundaries = target, boundaries
+        self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows)
+        self.capture = FeatureCapture(g.hidden, max(1, len(boundaries)), rows_per_slot, sizes.max_rows)
+        self.layer = Layer(g, sizes, slots, gemms, "TARGET", rows=rows_per_slot, query_rows=rows_per_slot, names=NAMES)
+        self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True, chooses=True)
+        self.accept = Accept(rows_per_slot, sizes.max_rows)
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Path → launcher, in stream order. `capture` is there without boundaries, too, where it never runs."""
+        return {
+            "embed": self.embed,
+            "capture": self.capture,
+            **{f"layer.{name}": kernel for name, kernel in self.layer.kernels().items()},
+            "lm_head": self.lm_head,
+            "accept": self.accept,
+        }
+
+    def __call__(self, b: Buffers, rows: Rows) -> None:
+        """Leave logits and greedy choices of every row, its keys and values, and its captured features."""
+        t, w = b.target.layer, self.target.weights
+        norms = [*(layer.input_norm for layer in w.layers), w.norm]
+        at = RowPositions(self.target.rope, b.kv, b.slots.length)
+        self.embed(t.stream, t.pre_norm, w.embed, norms[0], b.slots, rows)
+        for i, layer in enumerate(w.layers):
+            self._capture(b, rows, i)
+            self.layer(t, layer, norms[i + 1], b.target.pages, i, t.pre_norm, rows, rows, at)
+        self._capture(b, rows, len(w.layers))
+        self.head(b, rows)
+
+    def head(self, b: Buffers, rows: Rows) -> None:
+        """Logits and greedy choices of the rows in `b.target.layer.pre_norm`, which the LM head norms."""
+        t, w = b.target.layer, self.target.weights
+        eps = self.target.geometry.rms_eps
+        self.lm_head(t.logits, t.pre_norm, w.lm_head, rows, eps=eps, choices=b.target.choices)
+
+    def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:
+        """Read and clear the choices of `count` rows, one for each active slot. Never used within a decode run."""
+        slots = b.slots
+        self.accept(b.target.choices, slots, slots.rows(count, 1))
+        listed = slots.active[: int(slots.active_count)].long()
+        return tuple(slots.target_tokens[listed, 0].tolist()), Fault(int(slots.fault))
+
+    def _capture(self, b: Buffers, rows: Rows, boundary: int) -> None:
+        for chunk, wanted in enumerate(self.boundaries):
+            if wanted == boundary:
+                assert b.draft is not None
+                self.capture(b.draft.features, b.target.layer.stream, rows, chunk)

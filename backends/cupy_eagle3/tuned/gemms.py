@@ -1,0 +1,75 @@
+"""The launchers of a step's products, each with the configuration that was found for its weight, if one was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
+from specgate.tuning.gemms import GemmShape
+
+OF_A_LAYER: Final[Mapping[str, Epilogue]] = {
+    "QKV": Epilogue.PLAIN,
+    "O": Epilogue.RESIDUAL,
+    "FFN_GATE_UP": Epilogue.SWIGLU,
+    "FFN_DOWN": Epilogue.RESIDUAL,
+}
+EPILOGUES: Final[Mapping[str, Epilogue]] = {
+    "EAGLE3_FC": Epilogue.PLAIN,
+    **{f"EAGLE3_{product}": epilogue for product, epilogue in OF_A_LAYER.items()},
+    "EAGLE3_LM_HEAD_SMALLVOC": Epilogue.PLAIN,
+    **{f"TARGET_{product}": epilogue for product, epilogue in OF_A_LAYER.items()},
+    "TARGET_LM_HEAD": Epilogue.PLAIN,
+}
+"""Every product of a step by its tag, and what becomes of its sums."""
+
+
+def parts(epilogue: Epilogue) -> int:
+    """Rows of the weight per output feature: SWIGLU takes two, a gate row and an up row."""
+    return 2 if epilogue is Epilogue.SWIGLU else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A product of a step, and whether its weight's configuration was found."""
+
+    shape: GemmShape
+    hit: bool
+
+
+class Configurations(Protocol):
+    """Where the configuration of a product is looked up: `Tuned`, or what a search is trying."""
+
+    def find(self, shape: GemmShape) -> GemmConfig | None:
+        """For a step of `shape.m` rows; None where none is known."""
+
+
+class Gemms:
+    """Makes the launchers of the products of one step, and remembers which products it was asked for."""
+
+    def __init__(self, tuned: Configurations = NOTHING_TUNED) -> None:
+        self.tuned = tuned
+        self.lookups: list[Lookup] = []
+
+    def __call__(self, tag: str, n_out: int, k_in: int, rows: int, **switches: bool) -> MatmulRows:
+        """The launcher of product `tag`. `switches` are those of `MatmulRows`.
+
+        k is split in one way for a weight, whatever the rows: another split would round in another order.
+        """
+        epilogue = EPILOGUES[tag]
+        shape = GemmShape(tag, n_out * parts(epilogue), k_in, rows)
+        config = self.tuned.find(shape)
+        self.lookups.append(Lookup(shape, config is not None))
+        return MatmulRows(n_out, k_in, epilogue, rows, config or GemmConfig().at(rows), **switches)
+
+    @property
+    def shapes(self) -> tuple[GemmShape, ...]:
+        return tuple(lookup.shape for lookup in self.lookups)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counters that a block of this step reports."""
+        return {"tuned_total": len(self.lookups), "tuned_hits": sum(lookup.hit for lookup in self.lookups)}

@@ -1,0 +1,49 @@
+"""PERF_MODE requires a tuned configuration for every product. Elsewhere the default serves, and the counters say so."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from specgate.backends.cupy_eagle3.tuned.gemms import Lookup
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
+from specgate.core import PairRef
+from specgate.errors import EnvironmentRefused
+from specgate.tuning.gemms import GemmShape
+
+SHOWN = 3
+"""Shapes that a message names."""
+
+
+def describe(tuned: Tuned, lookups: Sequence[Lookup]) -> str:
+    """Such as `11 of 11 from nvidia-h200.json`. Without folders, because runs are shared with others."""
+    hits = sum(lookup.hit for lookup in lookups)
+    files = " and ".join(source.file.name for source in tuned.sources)
+    return f"{hits} of {len(lookups)}" + (f" from {files}" if files else "")
+
+
+def require(tuned: Tuned, lookups: Sequence[Lookup], pair: PairRef, *, perf_mode: bool) -> None:
+    """Print what was found; raise EnvironmentRefused in PERF_MODE where a product has no tuned configuration."""
+    print(f"tuned products: {describe(tuned, lookups)}", flush=True)
+    missed = [lookup.shape for lookup in lookups if not lookup.hit]
+    if not missed:
+        return
+    why = "\n  ".join(tuned.misses(missed))
+    if perf_mode:
+        raise EnvironmentRefused(
+            f"PERF_MODE: no tuned configuration for {len(missed)} of {len(lookups)} products: {named(missed)}\n  {why}",
+            hint=f"tune them: {command(pair)}",
+        )
+    print(f"not tuned: {named(missed)}\n  {why}", flush=True)
+
+
+def named(shapes: Sequence[GemmShape]) -> str:
+    weights = list(dict.fromkeys(f"{shape.tag} {shape.n} x {shape.k}" for shape in shapes))
+    more = f" and {len(weights) - SHOWN} more" if len(weights) > SHOWN else ""
+    return ", ".join(weights[:SHOWN]) + more
+
+
+def command(pair: PairRef) -> str:
+    """The command that tunes those products of `pair` that are not tuned yet."""
+    draft = ["--draft", str(pair.draft)] if pair.draft else []
+    return shlex.join(["specgate", "tune", "gemm", "--missing", "--target", str(pair.target), *draft])

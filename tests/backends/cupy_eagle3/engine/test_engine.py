@@ -1,0 +1,153 @@
+"""The whole engine on a GPU: rewind, prefix reuse, active slots, limits, faults."""
+
+from __future__ import annotations
+
+import pytest
+
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.core import BASELINE, Budget, Role
+from specgate.errors import BackendError
+from tests.backends.cupy_eagle3.engine.tracing import same_prefixes, tokens, trace
+from tests.backends.cupy_eagle3.gpu_pairs import (
+    RAGGED,
+    SIZES,
+    checkpoints,
+    engine,
+    engine_of,
+    random_prompts,
+    shape,
+)
+
+pytestmark = pytest.mark.gpu
+
+STEPS = 27
+"""Graphs of several steps, and of one."""
+
+
+def test_a_stretch_begins_where_the_prompt_ended_however_often_it_is_repeated() -> None:
+    made = engine()
+    made.prefill(random_prompts(RAGGED), draft=True)
+    first = made.decode(Role(3), Budget(steps=STEPS), ())
+    made.decode(BASELINE, Budget(steps=100), ())
+    again = made.decode(Role(3), Budget(steps=STEPS), ())
+    assert (first.tokens, first.accepted) == (again.tokens, again.accepted)
+
+
+def test_graphs_and_single_launches_give_the_same_tokens() -> None:
+    made = engine()
+    made.prefill(random_prompts(RAGGED), draft=True)
+    replayed = made.decode(Role(4), Budget(steps=STEPS), ())
+    made.use_graphs = False
+    launched = made.decode(Role(4), Budget(steps=STEPS), ())
+    made.use_graphs = True
+    assert (replayed.tokens, replayed.accepted) == (launched.tokens, launched.accepted)
+
+
+def test_equal_prompts_share_blocks_and_emit_equal_tokens() -> None:
+    made = engine()
+    short, long = random_prompts([100, 3 * BLOCK])
+    made.prefill([long, short, long, long], draft=True)
+    assert made.prefilled is not None and made.prefilled.layout.reused_positions == 2 * 2 * BLOCK
+    block = made.decode(Role(3), Budget(steps=STEPS), ())
+    assert block.tokens[0] == block.tokens[2] == block.tokens[3] != block.tokens[1]
+    made.prefill([long], draft=True)
+    alone = made.decode(Role(3), Budget(steps=STEPS), ())
+    assert alone.tokens[0] == block.tokens[0]
+    assert [row[0] for row in alone.accepted] == [row[2] for row in block.accepted]
+
+
+def test_one_damaged_cache_block_changes_the_tokens() -> None:
+    made = engine()
+    made.prefill(random_prompts([700]), draft=True)
+    before = {k: tokens(made, k, Budget(steps=60)) for k in (0, 3)}
+    assert same_prefixes(before[0], before[3])
+    assert made.prefilled is not None
+    block = made.prefilled.layout.blocks[0][-1]
+    made.b.target.pages.v[:, block] = made.b.target.pages.v[:, block].flip(-1) * 4
+    after = {k: tokens(made, k, Budget(steps=60)) for k in (0, 3)}
+    assert not same_prefixes(before[0], after[0])
+    assert same_prefixes(after[0], after[3])
+
+
+def test_top2_are_the_logits_that_the_decode_path_saw() -> None:
+    made = engine()
+    lengths = [100, 7]
+    made.prefill(random_prompts(lengths), draft=True)
+    text, seen = tokens(made, 0, Budget(steps=12)), trace(made, 0, 12, StopRule((), (), SIZES.positions))
+    for slot, n in ((0, 1), (0, 9), (1, 5)):
+        logits = seen[slot, lengths[slot] + n - 1]
+        assert made.top2(slot, text[slot][:n]) == tuple(logits.topk(2).values.tolist())
+    first, second = made.top2(1, ())
+    assert first > second
+    assert tokens(made, 0, Budget(steps=12)) == text
+
+
+def test_requests_end_at_their_limit_with_their_accounts_in_order() -> None:
+    made = engine()
+    made.prefill(random_prompts(RAGGED[:3]), draft=True)
+    for k in (0, 3):
+        block = made.decode(Role(k), Budget(new_tokens=20), ())
+        assert [len(t) for t in block.tokens] == [20] * 3
+        assert set(block.finish) == {"length"}
+        for slot in range(3):
+            mine = [row[slot] for row in block.accepted if row[slot] >= 0]
+            assert sum(mine) + len(mine) - block.truncated[slot] == 19
+        assert len(block.step_ns) == len(block.accepted) and min(block.step_ns) > 0
+        assert block.elapsed_ns == sum(block.step_ns)
+        assert set(block.phase_ns) == {"draft", "verify", "accept", "commit"} and min(block.phase_ns.values()) >= 0
+    ended = made.decode(Role(3), Budget(new_tokens=1), ())
+    assert [len(t) for t in ended.tokens] == [1] * 3 and ended.step_ns == ()
+
+
+def broken_draft(plain: bool) -> CupyEngine:
+    target, draft = checkpoints(shape(8, 2, 64))
+    draft.tensors["fc.weight"][3, 5] = float("nan")
+    return engine_of(target, draft, Sizes(slots=2, positions=512, max_rows=4), plain=plain)
+
+
+def test_a_draft_with_nan_ends_the_stretch_with_its_reason() -> None:
+    made = broken_draft(plain=False)
+    made.prefill(random_prompts([40, 50]), draft=True)
+    with pytest.raises(BackendError, match="draft's logits are not finite"):
+        made.decode(Role(3), Budget(steps=8), ())
+    assert len(made.decode(BASELINE, Budget(steps=8), ()).tokens[0]) == 9
+
+
+def test_a_draft_with_nan_can_be_replaced_by_plain_decoding_that_says_so() -> None:
+    made = broken_draft(plain=True)
+    made.prefill(random_prompts([40, 50]), draft=True)
+    baseline = made.decode(BASELINE, Budget(steps=8), ())
+    for _ in range(2):
+        block = made.decode(Role(3), Budget(steps=8), ())
+        assert block.tokens == baseline.tokens
+        assert block.counters["disabled_draft_error"] == 16
+        assert {d for row in block.drafted for d in row} == {0}
+
+
+def test_a_target_with_nan_ends_the_stretch_whatever_the_role() -> None:
+    target, draft = checkpoints(shape(8, 2, 64))
+    target.tensors["lm_head.weight"][7, 7] = float("nan")
+    made = engine_of(target, draft, Sizes(slots=1, positions=512, max_rows=4), plain=True)
+    with pytest.raises(BackendError, match="target's logits are not finite"):
+        made.prefill(random_prompts([40]), draft=True)
+    assert all(not t.isnan().any() for t in (made.b.target.pages.k, made.b.target.pages.v))
+    with pytest.raises(BackendError, match="decode before prefill"):
+        made.decode(BASELINE, Budget(steps=4), ())
+
+
+def test_what_does_not_fit_is_refused_with_numbers() -> None:
+    made = engine()
+    with pytest.raises(BackendError, match="9 prompts for an engine of 8 slots"):
+        made.prefill(random_prompts([4] * 9), draft=True)
+    with pytest.raises(BackendError, match=r"2048\.\.2048 outside 1\.\.2047"):
+        made.prefill(random_prompts([2048]), draft=True)
+    made.prefill(random_prompts([40]), draft=False)
+    with pytest.raises(BackendError, match="without the draft"):
+        made.decode(Role(3), Budget(steps=8), ())
+    with pytest.raises(BackendError, match="exceed 2048 cached positions"):
+        made.decode(BASELINE, Budget(steps=2020), ())
+    with pytest.raises(BackendError, match="opened for spec-5"):
+        made.decode(Role(6), Budget(steps=1), ())

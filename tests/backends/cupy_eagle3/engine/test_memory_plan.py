@@ -1,0 +1,64 @@
+"""The memory plan tells, before anything is allocated, what will be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specgate.backends.cupy_eagle3.engine import memory_plan
+from specgate.backends.cupy_eagle3.engine.memory_plan import plan, require
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers, bytes_of, tensors_of
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.eagle3.geometry import DraftGeometry
+from specgate.errors import EnvironmentRefused
+from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET
+
+SIZES = Sizes(slots=3, positions=200, max_rows=4)
+PLAN = {"key/value cache": 5_000_000_000, "buffers of a step": 400_000_000, "prefill workspace": 30_000_000}
+
+
+@pytest.mark.parametrize("draft", [None, DRAFT, replace(DRAFT, window=64)], ids=["none", "full", "window"])
+@pytest.mark.parametrize("sizes", [SIZES, Sizes(1, 64, 1), Sizes(8, 65, 8)], ids=str)
+def test_the_plan_is_what_the_allocation_takes(draft: DraftGeometry | None, sizes: Sizes) -> None:
+    buffers = Buffers.allocate(TARGET, draft, sizes, "cpu")
+    planned = plan(TARGET, draft, sizes)
+    assert planned["key/value cache"] == sum(bytes_of(pages) for pages in buffers.pages)
+    assert planned["key/value cache"] + planned["buffers of a step"] == bytes_of(buffers)
+
+
+def test_the_cache_is_two_bytes_per_layer_head_and_whole_block_of_positions() -> None:
+    per_position = 2 * 2 * (TARGET.layers * TARGET.kv_heads + DRAFT.kv_heads) * 64
+    assert plan(TARGET, DRAFT, SIZES)["key/value cache"] == 3 * 256 * per_position
+
+
+def test_planning_allocates_nothing() -> None:
+    vast = Sizes(slots=64, positions=1 << 20, max_rows=1)
+    assert plan(TARGET, DRAFT, vast)["key/value cache"] > 1 << 35
+    assert all(tensor.is_meta for tensor in tensors_of(Buffers.allocate(TARGET, DRAFT, vast, "meta")))
+
+
+def test_buffers_are_finite_from_the_start() -> None:
+    assert not any(tensor.any() for tensor in tensors_of(Buffers.allocate(TARGET, DRAFT, SIZES, "cpu")))
+
+
+def test_what_fits_exactly_is_allowed_and_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: 5_430_000_000)
+    require(PLAN, 270_000_000, SIZES, torch.device("cpu"))
+    assert capsys.readouterr().out == (
+        "memory plan: weights 0.27 GB (loaded), key/value cache 5.00 GB, buffers of a step 0.40 GB, "
+        "prefill workspace 0.03 GB; 5.43 GB free\n"
+    )
+
+
+def test_a_byte_too_many_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: 5_429_999_999)
+    said = (
+        r"3 slots of 200 positions need 5\.43 GB beside the weights \(key/value cache 5\.00 GB, buffers of a step "
+        r"0\.40 GB, prefill workspace 0\.03 GB\), but 5\.43 GB are free\n  a smaller batch or a shorter context"
+    )
+    with pytest.raises(EnvironmentRefused, match=said):
+        require(PLAN, 270_000_000, SIZES, torch.device("cpu"))

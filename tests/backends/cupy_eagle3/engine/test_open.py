@@ -1,0 +1,170 @@
+"""What the built-in engine refuses to open, and how; everything here is refused before a GPU is used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specgate.api import OpenRequest
+from specgate.backends.cupy_eagle3.backend import BACKEND
+from specgate.backends.cupy_eagle3.device import first_gpu
+from specgate.backends.cupy_eagle3.engine import open as opening
+from specgate.backends.cupy_eagle3.engine.open import usable_draft
+from specgate.backends.eagle3.pair import load_target
+from specgate.backends.eagle3.tiny import write_random_pair
+from specgate.core import PairRef
+from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, SpecgateError, UsageError
+
+ROOT = Path(__file__).parents[4]
+POSITIONS = 512
+SUPPORTED: dict[str, Any] = {
+    "layers": 4,
+    "heads": 2,
+    "kv_heads": 1,
+    "head_dim": 64,
+    "intermediate": 96,
+    "positions": POSITIONS,
+}
+
+
+def written(folder: Path, **sizes: int) -> OpenRequest:
+    """A request for a random pair of these sizes, written to `folder`."""
+    target, draft = write_random_pair(folder, seed=5, **{**SUPPORTED, **sizes})
+    pair = PairRef("random", target, draft)
+    return OpenRequest(pair, "bfloat16", max_batch=2, max_positions=256, max_k=3, perf_mode=False)
+
+
+@pytest.fixture(scope="module")
+def request_(tmp_path_factory: pytest.TempPathFactory) -> OpenRequest:
+    return written(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture
+def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let loading go on without a GPU, for what is refused of the checkpoint."""
+    monkeypatch.setattr(opening, "first_gpu", lambda: torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA T4")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"device": "cpu"},
+            r"option device: not known\n  back end cupy knows: capture, fmha, graphs, log_shapes, on_draft_error",
+        ),
+        ({"graphs": "of"}, r"option graphs = 'of'\n  known: on, off"),
+        ({"fmha": "kv_tile:100"}, "kv_tile must be a multiple of 64"),
+        ({"fmha": "tile:512"}, r"attention has no knob 'tile'\n  known: kv_tile, warps"),
+        ({"fmha": "512"}, "write KNOB:NUMBER,KNOB:NUMBER"),
+        ({"on_draft_error": "ignore"}, r"option on_draft_error = 'ignore'\n  known: fail, baseline"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused(request_: OpenRequest, options: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        BACKEND.open(replace(request_, options=options))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "batch", "k", "said"),
+    [
+        ("float32", 2, 3, "dtype = float32"),
+        ("bfloat16", 2, 8, "spec-8: at most spec-7"),
+        ("bfloat16", 11, 5, "batch 11 at spec-5 makes 66 rows"),
+    ],
+)
+def test_a_plan_beyond_the_kernels_is_refused_before_anything_is_loaded(
+    request_: OpenRequest, dtype: str, batch: int, k: int, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        BACKEND.open(replace(request_, dtype=dtype, max_batch=batch, max_k=k))
+
+
+def test_without_a_gpu_one_sentence_says_so(request_: OpenRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(EnvironmentRefused) as refused:
+        BACKEND.open(request_)
+    assert str(refused.value) == (
+        "back end cupy: torch sees no CUDA GPU here (no GPU, no driver, or a torch build without CUDA)\n"
+        "  --backend reference runs on a CPU"
+    )
+
+
+def test_a_gpu_that_is_too_old_is_refused_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA T4")
+    with pytest.raises(EnvironmentRefused, match=r"NVIDIA T4 has compute capability 7\.5\n  8\.0 \(sm_80\) or later"):
+        first_gpu()
+
+
+def test_the_command_line_ends_with_one_sentence_and_code_4(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "specgate", "micro", "--backend", "cupy"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 4
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("error: back end 'cupy' cannot run here: ")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("cpu_for_a_gpu")
+def test_a_spec_role_needs_a_draft(request_: OpenRequest) -> None:
+    with pytest.raises(BackendError, match=r"pair 'random' has no draft, but spec-3 was asked for"):
+        BACKEND.open(replace(request_, pair=replace(request_.pair, draft=None)))
+
+
+@pytest.mark.usefixtures("cpu_for_a_gpu")
+def test_a_context_beyond_the_target_is_refused_with_both_numbers(request_: OpenRequest) -> None:
+    said = rf"max_position_embeddings = {POSITIONS}, but the plan needs {POSITIONS + 1} positions"
+    with pytest.raises(UsageError, match=said):
+        BACKEND.open(replace(request_, max_positions=POSITIONS + 1))
+
+
+@pytest.mark.usefixtures("cpu_for_a_gpu")
+@pytest.mark.parametrize(
+    ("sizes", "error", "said"),
+    [
+        ({"head_dim": 16}, CheckpointError, r"target/config\.json: head_dim = 16 is not supported.*: 64 or 128"),
+        ({"hidden": 96}, CheckpointError, r"target/config\.json: hidden_size = 96 .*a multiple of 64"),
+        (
+            {"window": 513},
+            CheckpointError,
+            r"draft/config\.json: sliding_window = 513 is larger than the draft's cache",
+        ),
+        ({"window": 2}, UsageError, r"draft: num_speculative_tokens = 3 in a draft window of 2"),
+    ],
+    ids=["head_dim", "hidden", "window beyond the cache", "window within the chain"],
+)
+def test_a_pair_that_no_kernel_is_made_for_is_refused(
+    tmp_path: Path, sizes: dict[str, int], error: type[SpecgateError], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        BACKEND.open(written(tmp_path, **sizes))
+
+
+def test_a_draft_that_cannot_be_used_ends_the_run_unless_asked_otherwise(tmp_path: Path) -> None:
+    request = written(tmp_path, window=513)
+    target, cpu = load_target(request.pair.target, torch.bfloat16, "cpu"), torch.device("cpu")
+    for options in ({}, {"on_draft_error": "fail"}):
+        with pytest.raises(CheckpointError, match="sliding_window = 513"):
+            usable_draft(replace(request, options=options), target, cpu)
+    draft, reason = usable_draft(replace(request, options={"on_draft_error": "baseline"}), target, cpu)
+    assert draft is None
+    assert reason is not None
+    assert "sliding_window = 513" in reason
+
+
+def test_a_good_draft_is_used_with_the_boundaries_asked_for(request_: OpenRequest) -> None:
+    target, cpu = load_target(request_.pair.target, torch.bfloat16, "cpu"), torch.device("cpu")
+    draft, reason = usable_draft(replace(request_, options={"capture": "0,1,3"}), target, cpu)
+    assert reason is None
+    assert draft is not None
+    assert draft.capture.boundaries == (0, 1, 3)

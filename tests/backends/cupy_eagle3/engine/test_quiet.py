@@ -1,0 +1,59 @@
+"""What a profiler sees between the first and the last cycle of a block: graph launches, our kernels, nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specgate import profiler
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, run
+from specgate.backends.cupy_eagle3.engine.graph import graph_sizes
+from specgate.backends.cupy_eagle3.kernels.loader import entry_points
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.reference.engine import ReferenceEngine
+from specgate.core import Budget, Role
+from tests.backends.cupy_eagle3.gpu_pairs import checkpoints, engine_of, random_prompts, shape
+
+pytestmark = pytest.mark.gpu
+
+STEPS = 35
+# The last one only asks, on the host, whether the stream is being captured: torch does before it records an event.
+HOST_CALLS = {"cudaGraphLaunch", "cudaEventRecord", "cudaEventRecordWithFlags", "cudaStreamIsCapturing"}
+PROMPTS = random_prompts([100, 200, 64, 65])
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_block_is_graph_launches_and_our_kernels_and_nothing_else(k: int) -> None:
+    made = engine_of(*checkpoints(shape(8, 2, 64)), Sizes(slots=4, positions=1024, max_rows=4))
+    made.prefill(PROMPTS, draft=True)
+    made.decode(Role(k), Budget(steps=STEPS), ())
+    decoded, seen = profiler.trace(made, Role(k), Budget(steps=STEPS))
+    assert seen.unseen is None and len(decoded.step_ns) == STEPS
+    assert set(seen.calls) <= HOST_CALLS and seen.calls["cudaGraphLaunch"] == len(graph_sizes(STEPS))
+    assert seen.copies == {}
+    assert set(seen.kernels) <= entry_points() and seen.kernels["commit"] == STEPS
+
+
+def test_the_same_eyes_see_a_loop_that_is_driven_by_the_host() -> None:
+    made = ReferenceEngine(*checkpoints(shape(8, 2, 64)), max_batch=4, max_positions=1024, device="cuda")
+    made.prefill(PROMPTS, draft=True)
+    _, seen = profiler.trace(made, Role(3), Budget(steps=8))
+    assert sum(n for name, n in seen.calls.items() if "Synchronize" in name) >= 8
+    assert any("DtoH" in name for name in seen.copies)
+    assert not set(seen.kernels) & entry_points()
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_block_allocates_nothing(k: int) -> None:
+    import cupy
+
+    made = engine_of(*checkpoints(shape(8, 2, 64)), Sizes(slots=4, positions=1024, max_rows=4))
+    made.prefill(PROMPTS, draft=True)
+    assert made.prefilled is not None
+    with torch.inference_mode(), made.stream.current():
+        launch = {n: made.step(k, 4, n) for n in set(graph_sizes(STEPS))}
+        made.prefilled.rewind(made.b, StopRule((), (), 1000))
+        before = torch.cuda.memory_stats()["allocation.all.allocated"], cupy.get_default_memory_pool().total_bytes()
+        run([launch[n] for n in graph_sizes(STEPS)], made.stream.torch)
+        after = torch.cuda.memory_stats()["allocation.all.allocated"], cupy.get_default_memory_pool().total_bytes()
+    assert after == before

@@ -1,0 +1,64 @@
+"""An engine with tuned configurations: what its blocks count, what its log holds, what it emits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
+from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
+from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
+from specgate.core import Budget, Role
+from specgate.tuning.gemm_files import read_shapes
+from tests.backends.cupy_eagle3.gpu_pairs import checkpoints, engine_of, random_prompts, shape
+from tests.backends.cupy_eagle3.tuned.files import gemm, written
+
+pytestmark = pytest.mark.gpu
+
+PAIR = shape(8, 2, 64)
+SHAPES = gemm_shapes(Geometry(PAIR.target, PAIR.draft, PAIR.boundaries), batches=(2,), draft_lengths=(3,))
+
+
+def engine() -> CupyEngine:
+    return engine_of(*checkpoints(PAIR), Sizes(slots=2, positions=1024, max_rows=4))
+
+
+def tuned(folder: Path, configs: dict[tuple[int, int], GemmConfig]) -> Tuned:
+    device = torch.cuda.get_device_name()
+    file = written(folder / "t.json", *(gemm(n, k, config) for (n, k), config in configs.items()), device=device)
+    return Tuned.on(device, file)
+
+
+def other_split(n: int, k: int) -> GemmConfig:
+    """A configuration that adds in another order than the default does."""
+    default = GemmConfig()
+    return next(c for c in candidates(n, k) if (c.warps, c.k_chunks) != (default.warps, default.k_chunks))
+
+
+def test_a_block_counts_its_lookups_and_the_log_holds_what_was_run(tmp_path: Path) -> None:
+    made = engine()
+    made.tuned = tuned(tmp_path, {s.weight: GemmConfig() for s in SHAPES if s.tag.startswith("TARGET_")})
+    made.shape_log = ShapeLog(tmp_path / "shapes.json")
+    made.prefill(random_prompts([40, 50]), draft=True)
+    for k in (0, 3):
+        counters = made.decode(Role(k), Budget(steps=4), ()).counters
+        expected = made._cycle(k, 2).gemms.counters
+        assert {name: counters[name] for name in expected} == expected
+        assert expected["tuned_total"] == (15 if k else 5) and expected["tuned_hits"] >= 5
+    assert set(read_shapes(tmp_path / "shapes.json")) == set(SHAPES)
+
+
+def test_with_other_configurations_speculation_still_emits_the_baselines_tokens(tmp_path: Path) -> None:
+    made = engine()
+    made.tuned = tuned(tmp_path, {s.weight: other_split(*s.weight) for s in SHAPES})
+    made.prefill(random_prompts([60, 9]), draft=True)
+    base, spec = (made.decode(Role(k), Budget(new_tokens=48), ()) for k in (0, 3))
+    assert base.counters["tuned_hits"] == base.counters["tuned_total"]
+    assert spec.tokens == base.tokens

@@ -1,0 +1,77 @@
+"""An engine step by step, and the logits that it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.target import target_forward, target_logits
+from specgate.core import Budget, Role
+
+
+def trace(made: CupyEngine, k: int, steps: int, rule: StopRule) -> dict[tuple[int, int], Tensor]:
+    """(slot, position) → logits [V] of every row whose context is the emitted text, over `steps` single steps."""
+    assert made.prefilled is not None
+    slots, found = made.b.slots, dict[tuple[int, int], Tensor]()
+    with made.stream.current():
+        step = made.step(k, len(made.prefilled.prompts))
+        made.prefilled.rewind(made.b, rule)
+        for _ in range(steps):
+            active, lengths = slots.active[: int(slots.active_count)].tolist(), slots.length.tolist()
+            step()
+            made.stream.wait()
+            for a, slot in enumerate(active):
+                for t in range(int(slots.accepted[slot]) + 1):
+                    found[slot, lengths[slot] + t] = made.b.target.layer.logits[a * (k + 1) + t].clone()
+        assert not slots.fault.any()
+    return found
+
+
+def tokens(made: CupyEngine, k: int, budget: Budget, stop: Sequence[int] = ()) -> tuple[tuple[int, ...], ...]:
+    return made.decode(Role(k), budget, stop).tokens
+
+
+def same_prefixes(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
+    return all(list(a)[: len(b)] == list(b)[: len(a)] for a, b in zip(one, other, strict=True))
+
+
+def reference_logits(oracle: ReferenceEngine, slot: int, continuation: Sequence[int]) -> Tensor:
+    start = len(oracle.prompts[slot])
+    row = torch.tensor([list(continuation)], device="cuda")
+    positions = torch.arange(start, start + row.shape[1], device="cuda")[None]
+    cache, geometry = oracle.cache.slots(slot, slot + 1), oracle.target.geometry
+    stream, _ = target_forward(oracle.tw, geometry, oracle.table, cache, row, positions, ())
+    return target_logits(oracle.tw, geometry, stream[:, -1])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Nearness:
+    """Cosines to the float32 reference's logits: of the row that is furthest, and of all rows as one vector."""
+
+    least: float
+    pooled: float
+
+    @classmethod
+    def of(cls, rows: Sequence[Tensor], exact: Sequence[Tensor]) -> Nearness:
+        got, want = torch.stack(list(rows)).double(), torch.stack(list(exact)).double()
+        each = torch.cosine_similarity(got, want, dim=1)
+        return cls(float(each.min()), float(torch.cosine_similarity(got.flatten(), want.flatten(), dim=0)))
+
+
+def nearness(
+    made: CupyEngine, exact: ReferenceEngine, rounded: ReferenceEngine, prompts: Sequence[Sequence[int]], steps: int
+) -> tuple[Nearness, Nearness]:
+    """How near the engine's and bfloat16 torch's logits along the engine's own text are to float32's."""
+    for engine in (made, exact, rounded):
+        engine.prefill(prompts, draft=True)
+    found = trace(made, 0, steps, StopRule((), (), made.sizes.positions))
+    text = tokens(made, 0, Budget(steps=steps))
+    contexts = [(slot, text[slot][: position - len(prompts[slot]) + 1]) for slot, position in found]
+    wanted, torchs = ([reference_logits(oracle, *context) for context in contexts] for oracle in (exact, rounded))
+    return Nearness.of(list(found.values()), wanted), Nearness.of(torchs, wanted)

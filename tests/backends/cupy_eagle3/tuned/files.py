@@ -1,0 +1,39 @@
+"""Tuned configurations to look up: what a search on some device might have left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.tuned.lookup import code_sha256
+from specgate.tuning.gemm_files import write_tuned
+from specgate.tuning.gemms import TunedGemm, TunedGemms
+
+DEVICE = "NVIDIA T4"
+
+
+def gemm(n: int, k: int, config: GemmConfig | None = None, **changes: Any) -> TunedGemm:
+    """A configuration of the weight [n, k], current unless `changes` say otherwise."""
+    found = TunedGemm(
+        n=n,
+        k=k,
+        tags=("TARGET_O",),
+        config=(config or GemmConfig()).stored(),
+        tried=2,
+        left_out={},
+        us={1: 2.0, 8: 2.5},
+        default_us={1: 2.2, 8: 2.5},
+        share=0.8,
+        bandwidth=4e12,
+        measured="2026-11-21T12:00:00+00:00",
+        source_sha256=code_sha256(),
+        versions={},
+    )
+    return replace(found, **changes)
+
+
+def written(file: Path, *gemms: TunedGemm, device: str = DEVICE) -> Path:
+    write_tuned(file, TunedGemms(device, "9.0", gemms))
+    return file

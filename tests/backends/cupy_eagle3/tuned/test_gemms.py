@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
+from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
+from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
+from specgate.pairs.plant.geometries import GEOMETRIES
+from specgate.tuning.gemms import GemmShape
+from tests.backends.cupy_eagle3.tuned.files import DEVICE, gemm, written
+
+
+def geometry(name: str) -> Geometry:
+    pair = GEOMETRIES[name]()
+    return Geometry(pair.target, pair.draft, pair.boundaries)
+
+
+# By hand, from the config of Llama-3.1-8B and of its draft: 32 heads and 8 key/value heads of 128, hidden size 4096,
+# intermediate size 14336, 128,256 and 32,000 tokens; the draft's attention sees embedding and hidden state.
+LLAMA = {
+    "TARGET_QKV": ((32 + 2 * 8) * 128, 4096),
+    "TARGET_O": (4096, 32 * 128),
+    "TARGET_FFN_GATE_UP": (2 * 14336, 4096),
+    "TARGET_FFN_DOWN": (4096, 14336),
+    "TARGET_LM_HEAD": (128256, 4096),
+    "EAGLE3_FC": (4096, 3 * 4096),
+    "EAGLE3_QKV": ((32 + 2 * 8) * 128, 2 * 4096),
+    "EAGLE3_O": (4096, 32 * 128),
+    "EAGLE3_FFN_GATE_UP": (2 * 14336, 4096),
+    "EAGLE3_FFN_DOWN": (4096, 14336),
+    "EAGLE3_LM_HEAD_SMALLVOC": (32000, 4096),
+}
+
+
+def test_the_products_of_a_pair_are_those_of_its_layers_heads_and_features() -> None:
+    shapes = gemm_shapes(geometry("llama-3.1-8b"), batches=(1, 4), draft_lengths=(3,))
+    assert {shape.tag: shape.weight for shape in shapes} == LLAMA == {s.tag: s.weight for s in reversed(shapes)}
+    rows = {tag: {shape.m for shape in shapes if shape.tag == tag} for tag in EPILOGUES}
+    for tag in ("TARGET_QKV", "TARGET_FFN_DOWN", "TARGET_LM_HEAD"):
+        assert rows[tag] == {1, 4, 16}  # a baseline step and a verify pass of K + 1 rows, over 1 and 4 slots
+    for tag in ("EAGLE3_O", "EAGLE3_LM_HEAD_SMALLVOC"):
+        assert rows[tag] == {1, 4}  # one row per slot goes on
+    assert rows["EAGLE3_FC"] == {4, 16} and rows["EAGLE3_QKV"] == {1, 4, 16}
+
+
+def test_a_gpt_oss_draft_has_the_gate_of_34560_rows() -> None:
+    shapes = gemm_shapes(geometry("gpt-oss-120b"), batches=(1, 3, 5), draft_lengths=(2,))
+    for rows in (3, 5):
+        assert GemmShape("EAGLE3_FFN_GATE_UP", 34560, 2880, rows) in shapes
+
+
+def test_without_a_draft_there_are_the_targets_products_only() -> None:
+    alone = Geometry(geometry("tiny").target, None, ())
+    shapes = gemm_shapes(alone, batches=(2,), draft_lengths=(3,))
+    assert {shape.tag for shape in shapes} == {tag for tag in EPILOGUES if tag.startswith("TARGET_")}
+    assert {shape.m for shape in shapes} == {2}
+
+
+@pytest.fixture
+def half_tuned(tmp_path: Path) -> tuple[Tuned, GemmConfig]:
+    """Only the weight 512 x 512 of the tiny pair is tuned: O of target and draft, and the LM head of 512 tokens."""
+    other = next(config for config in candidates(512, 512) if config.warps != GemmConfig().warps)
+    return Tuned.on(DEVICE, written(tmp_path / "t.json", gemm(512, 512, other))), other
+
+
+def cycle(k: int, tuned: Tuned) -> Cycle:
+    target, draft = random_pair(geometry("tiny"), 256, "meta")
+    return Cycle(target, draft, Sizes(2, 256, 4), 2, k, tuned)
+
+
+def test_a_launcher_gets_its_weights_configuration_and_any_other_the_default(
+    half_tuned: tuple[Tuned, GemmConfig],
+) -> None:
+    tuned, other = half_tuned
+    step = cycle(3, tuned)
+    assert step.chain
+    for launcher, warps in (
+        (step.verify.layer.o, other.warps),
+        (step.chain.step.o, other.warps),
+        (step.chain.extension.o, other.warps),
+        (step.chain.lm_head, other.warps),
+        (step.verify.layer.down, GemmConfig().warps),
+        (step.verify.lm_head, GemmConfig().warps),
+    ):
+        assert isinstance(launcher, MatmulRows) and dict(launcher.spec.constants)["WARPS"] == str(warps)
+
+
+def test_a_block_counts_the_lookups_of_its_own_step(half_tuned: tuple[Tuned, GemmConfig]) -> None:
+    tuned, _ = half_tuned
+    # fc and small LM head once, a layer's four products in extension and own step, in the target, and its LM head.
+    assert cycle(3, tuned).gemms.counters == {"tuned_total": 2 + 4 + 4 + 4 + 1, "tuned_hits": 4}
+    assert cycle(0, tuned).gemms.counters == {"tuned_total": 4 + 1, "tuned_hits": 1}

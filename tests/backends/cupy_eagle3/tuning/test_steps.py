@@ -1,0 +1,78 @@
+"""Steps whose products are given configurations to try, on a device that computes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
+from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, WeightConfig
+from specgate.backends.cupy_eagle3.tuning.steps import Steps
+from specgate.backends.cupy_eagle3.tuning.weights import weights_of
+from specgate.backends.eagle3.tiny import write_random_pair
+from specgate.core import PairRef
+from specgate.tuning.gemms import Point, StepsRequest
+from tests.backends.cupy_eagle3.bench.staged import no_launches
+
+OTHER, ELSEWHERE = (replace(GemmConfig(), stages=stages) for stages in (1, 2))
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Steps:
+    folders = write_random_pair(tmp_path, seed=8, heads=2, kv_heads=1, head_dim=64, intermediate=96)
+    request = StepsRequest(PairRef("small", *folders), points=(Point(256, 1), Point(128, 4)), k=2)
+    no_stream: Any = SimpleNamespace()
+    return Steps(request, NOTHING_TUNED, no_stream, torch.device("meta"))
+
+
+def configs(steps: Steps, weight: tuple[int, int]) -> dict[tuple[str, str], GemmConfig]:
+    """(step, path) → configuration, of all products with `weight`."""
+    return {
+        (step, path): kernel.config
+        for step, stage in steps.stages.items()
+        for path, kernel in stage.cycle.kernels().items()
+        if isinstance(kernel, MatmulRows) and kernel.weight == weight
+    }
+
+
+def test_a_weights_products_get_what_is_tried_and_no_others_do(steps: Steps) -> None:
+    for weight in weights_of(steps.shapes):
+        others = {w.tags: configs(steps, (w.n, w.k)) for w in weights_of(steps.shapes) if w != weight}
+        places = steps.places(weight)
+        assert len(places) == len(configs(steps, (weight.n, weight.k)))
+        steps.retile(places, WeightConfig(GemmConfig(8, 1)))
+        tried = configs(steps, (weight.n, weight.k))
+        assert {config.split for config in tried.values()} == {(8, 1)}
+        assert others == {w.tags: configs(steps, (w.n, w.k)) for w in weights_of(steps.shapes) if w != weight}
+
+
+def test_some_of_a_weights_products_keep_what_they_have(steps: Steps) -> None:
+    weight = next(weight for weight in weights_of(steps.shapes) if "TARGET_QKV" in weight.tags)
+    before = configs(steps, (weight.n, weight.k))
+    all_rows = {place.kernel.rows for place in steps.places(weight)}
+    here = [place for place in steps.places(weight) if place.kernel.rows == min(all_rows)]
+    chosen = WeightConfig(GemmConfig(8, 1), {min(all_rows): GemmConfig(8, 1, 2)})
+    steps.retile(here, chosen)
+    after = configs(steps, (weight.n, weight.k))
+    changed = {place for place in after if after[place] != before[place]}
+    assert changed and {step for step, _ in changed} == {place.step for place in here}
+    rows = {
+        kernel.rows
+        for step, path in changed
+        if isinstance(kernel := steps.stages[step].cycle.kernels()[path], MatmulRows)
+    }
+    assert rows == {min(all_rows)}
+
+
+def test_launches_of_a_weight_are_those_of_the_step_that_has_most(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_launches(monkeypatch)
+    target = next(weight for weight in weights_of(steps.shapes) if "TARGET_FFN_GATE_UP" in weight.tags)
+    assert steps.launches(target) >= next(iter(steps.stages.values())).geometry.target.layers
