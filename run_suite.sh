@@ -115,6 +115,8 @@ tests() {
     say "ruff"
     "$VENV/bin/ruff" check .
     "$VENV/bin/ruff" format --check .
+    say "clang-format"
+    git ls-files -z '*.cu' '*.cuh' | xargs -0 "$VENV/bin/clang-format" --dry-run --Werror
     say "mypy"
     "$VENV/bin/mypy"
     say "pytest"

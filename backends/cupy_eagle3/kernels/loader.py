@@ -33,6 +33,7 @@ OPTIONS: Final = (
 BESIDE_A_STEP: Final = frozenset({"read_memory"})
 """Kernel files that measure the device; no step launches them."""
 ARGUMENT = Tensor | int | float | None
+"""A field of the struct that a kernel takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Kernel:
         name: str,
         grid: Sequence[int],
         block: Sequence[int],
-        *arguments: ARGUMENT,
+        arguments: Mapping[str, ARGUMENT],
         shared_bytes: int | None = None,
     ) -> None:
         """Launch function `name` of the file on the current stream, and tell the listener of it, if there is one."""
@@ -85,11 +86,11 @@ class Kernel:
         name: str,
         grid: Sequence[int],
         block: Sequence[int],
-        *arguments: ARGUMENT,
+        arguments: Mapping[str, ARGUMENT],
         shared_bytes: int | None = None,
     ) -> None:
-        """What `launch` does, without telling anybody. Arguments are passed as the kernel takes them: tensors as
-        pointers, None as a null pointer, int as 32 bits, float as float32.
+        """What `launch` does, without telling anybody. The function takes one struct, whose fields `arguments` are, by
+        name and in order.
 
         Every kernel of ours waits for the one before it by itself (`dependent.cuh`), and so may be started early.
         """
@@ -105,7 +106,7 @@ class Kernel:
         config.attrs = early_start() if torch.cuda.get_device_capability(device) >= (9, 0) else []
         config.numAttrs = len(config.attrs)
         pointer = function(self.spec, name, device, shared)
-        (status,) = driver.cuLaunchKernelEx(config, pointer, tuple(zip(*map(passed, arguments), strict=True)), 0)
+        (status,) = driver.cuLaunchKernelEx(config, pointer, ((packed(arguments),), (None,)), 0)
         if status != driver.CUresult.CUDA_SUCCESS:
             raise BackendError(f"{self.spec.stem}.cu: {name}{tuple(grid)}x{tuple(block)}: {status.name}")
 
@@ -118,21 +119,24 @@ class Launch:
     name: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    arguments: tuple[ARGUMENT, ...]
+    arguments: Mapping[str, ARGUMENT]
     shared_bytes: int | None = None
 
     def __call__(self) -> None:
-        self.kernel.enqueue(self.name, self.grid, self.block, *self.arguments, shared_bytes=self.shared_bytes)
+        self.kernel.enqueue(self.name, self.grid, self.block, self.arguments, shared_bytes=self.shared_bytes)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(a for a in self.arguments if isinstance(a, Tensor))
+        return tuple(a for a in self.arguments.values() if isinstance(a, Tensor))
 
     def copied(self, largest: int) -> Launch:
         """The same on copies of its tensors. Those above `largest` bytes are not copied but shared."""
         return replace(
             self,
-            arguments=tuple(a.clone() if isinstance(a, Tensor) and a.nbytes <= largest else a for a in self.arguments),
+            arguments={
+                name: a.clone() if isinstance(a, Tensor) and a.nbytes <= largest else a
+                for name, a in self.arguments.items()
+            },
         )
 
 
@@ -176,6 +180,22 @@ def early_start() -> list[Any]:
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
     return [attribute]
+
+
+def packed(arguments: Mapping[str, ARGUMENT]) -> ctypes.Structure:
+    """The struct of these fields in C's layout, as a kernel declares it.
+
+    A tensor becomes a pointer, None a null pointer; an int has 32 bits, a float is float32.
+    """
+    values = {name: passed(argument) for name, argument in arguments.items()}
+    layout = struct_of(tuple((name, kind) for name, (_, kind) in values.items()))
+    return layout(*(value for value, _ in values.values()))
+
+
+@cache
+def struct_of(fields: tuple[tuple[str, Any], ...]) -> type[ctypes.Structure]:
+    """The C struct of `fields`, (name, ctypes type) each, with the alignment that the compiler gives them."""
+    return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
 
 
 def passed(argument: ARGUMENT) -> tuple[int | float, Any]:

@@ -32,4 +32,4 @@ class ReadMemory(Kernel):
             raise ValueError(f"words: {count} of them, but a multiple of {BLOCK_WORDS} is needed")
         expect("words", words, (count,), torch.int32)
         expect("out", out, (count // WARP_WORDS,), torch.int32)
-        self.launch("read_memory", (count // BLOCK_WORDS,), (THREADS,), out, words)
+        self.launch("read_memory", (count // BLOCK_WORDS,), (THREADS,), {"out": out, "words": words})

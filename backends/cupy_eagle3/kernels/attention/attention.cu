@@ -1,54 +1,77 @@
-// softmax(q · kᵀ / √HEAD_DIM) · v for the ROWS query rows of each slot over its paged cache; row t sees positions up to
-// its own, length + offset + t, at most WINDOW of them (0: all). The step's own keys and values enter the cache here.
+// softmax(q · kᵀ / √HEAD_DIM) · v for the QUERY_ROWS query rows of each slot over its paged cache, flash-decoding style: the
+// cache is cut into chunks of CHUNK positions, `attention` attends over each chunk on its own, and `attention_combine` joins
+// the chunks of a row. Query row t of a slot stands at position length + offset + t and sees itself and what is before it, at
+// most WINDOW positions in all (0: all). The step's own keys and values enter the cache here.
 //
-// qkv [rows][HEADS + 2 · KV_HEADS][HEAD_DIM] float32 has APPENDED rows per slot. Queries and keys are rotated (half-split
-// layout); keys go to k_pages[block][KV_HEADS][BLOCK][HEAD_DIM], values, transposed, to v_pages[..][HEAD_DIM][BLOCK]. Where
-// the draft extends (`counts` given), only the first counts[slot] rows exist, the last of them standing at length + offset,
-// and that one alone asks.
+// What one block of `attention` does: one chunk, for one key/value head of one slot and a query tile of 16 query rows. The
+// queries of the HEADS_PER_KV heads that share a key/value head are packed into tiles, row t · HEADS_PER_KV + head.
+//   load       kv_ring.cuh: keys and values through a ring in shared memory, those of earlier steps before anything else is
+//              known; load_queries, rotated (rope.cuh); append_new_rows: the block whose chunk a new position lies in puts its
+//              key and value into the cache, and reads them there like any others
+//   multiply   multiply_keys, update_softmax, multiply_values: warp w takes every WARPS-th key tile of 32 positions
+//   reduce     store_warp, join_warps: the warps' results are joined in the order of the warps
+//   epilogue   the chunk's output, not yet divided, and its maximum and sum, go to `partial` and `partial_stats`
+// What one block of `attention_combine` does: it joins the chunks of one (row, head) in COMBINE_WARPS sums, warp w's being of
+// every COMBINE_WARPS-th chunk, and divides.
 //
-// `attention`: one block per (chunk of CHUNK positions, key/value head, slot, 16 query rows). Chunks lie at fixed absolute
-// positions; the queries of the GROUP heads that share a key/value head are packed into one tile, row t · GROUP + head.
-// Each of WARPS warps takes every WARPS-th 32-key group of the chunk. What a row sees of a chunk, and the order in which it
-// adds it up, is the same whatever rows share the tile: groups and chunks beyond a row's position add exact zeros. The block
-// whose chunk a new position lies in puts it into the cache, and reads it there like any other.
-// `attention_combine`: one block per (row, head) joins the chunks, in JOINING sums: warp w's is of every JOINING-th chunk.
+// Layouts: qkv [rows][HEADS + 2 · KV_HEADS][HEAD_DIM] float32, APPENDED_ROWS rows per slot; k_pages
+// [block][KV_HEADS][BLOCK][HEAD_DIM] and, transposed, v_pages [block][KV_HEADS][HEAD_DIM][BLOCK]; cosine and sine
+// [position][HEAD_DIM / 2]; partial [row][head][MAX_CHUNKS][HEAD_DIM]; partial_stats [row][head][MAX_CHUNKS]; out
+// [row][head][HEAD_DIM]. Where the draft extends (`counts` given), only the first counts[slot] rows of qkv exist, the last of
+// them stands at length + offset, and that one alone is a query row.
 //
-// Keys are operand B of q · kᵀ as they lie in memory, and values, stored transposed, operand B of p · v. Key
-// 8 · (n / 2) + 2 · tile + n % 2 of a group is column n of tile `tile`: then a lane's probabilities are those of keys
-// 8c … 8c + 7, which is what its 16-byte load of values holds, and they need no exchange between lanes.
-//
-// They come through a ring of STAGES pieces per warp in shared memory, a piece being the keys or the values of a group; a
-// thread reads only what it has copied. A warp takes AT_ONCE of its groups at a time, first the keys of all, then the values
-// of all; which groups go together is as fixed as they are.
-//
-// The first pieces of earlier steps are under way before anything else is known. Where PACE is not 0, a warp has no more than
-// PACE kilobytes of these on their way at a time: what memory cannot serve yet would only stand in the way of the small reads
-// that the kernels before this one wait for.
+// A row's bits do not depend on its neighbours: chunks and key tiles lie at fixed absolute positions, so what a row sees of a
+// chunk, and the order in which it adds it up, is the same whatever rows share the tile. Positions beyond a row's own add
+// exact zeros.
 #include "async_copy.cuh"
 #include "bf16.cuh"
 #include "block.cuh"
 #include "dependent.cuh"
 #include "mma.cuh"
 #include "prefetch.cuh"
+#include "rope.cuh"
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM must be 64 or 128");
-static_assert(BLOCK % 32 == 0 && CHUNK % BLOCK == 0, "a group of 32 keys must not cross a block, nor a block a chunk");
-static_assert(PACE >= 0, "PACE must be a number of kilobytes, or 0: no pace is kept");
+static_assert(BLOCK % 32 == 0 && CHUNK % BLOCK == 0, "a key tile must not cross a block, nor a block a chunk");
+static_assert(PACE_KILOBYTES >= 0, "PACE_KILOBYTES must be 0 (copies are not paced) or more");
 static_assert(CHUNK / BLOCK <= 32, "CHUNK must be at most 32 blocks: a lane holds one entry of the table");
 
-#define GROUP (HEADS / KV_HEADS)
-#define QUERIES (GROUP * ROWS)
-#define TILES ((QUERIES + 15) / 16)
-#define HALVES (QUERIES > 8 ? 2 : 1)  // of a tile's 16 rows, that have a query
-#define WIDE (HEAD_DIM / 32)
-#define HALF (HEAD_DIM / 2)
-#define ALL_HEADS (HEADS + 2 * KV_HEADS)
-#define NARROW (HEAD_DIM / 8)
-#define PIECE (HEAD_DIM / 8 * 32)  // 16-byte loads of a warp
-#define STRIDE (32 * WARPS)        // positions between two groups of a warp
-#define AT_ONCE (HEAD_DIM == 64 ? 2 : 1)  // groups of a warp: with short heads there is too little to do for one alone
+const int THREADS = WARPS * 32;
+const int COMBINE_THREADS = COMBINE_WARPS * 32;
+const int HEADS_PER_KV = HEADS / KV_HEADS;
+const int QUERIES = HEADS_PER_KV * QUERY_ROWS;  // of a slot and a key/value head
+const int QUERY_TILES = (QUERIES + 15) / 16;
+const int HALVES = QUERIES > 8 ? 2 : 1;  // halves of a tile's 16 rows that have a query
+const int QKV_HEADS = HEADS + 2 * KV_HEADS;
 #define MASKED (-__int_as_float(0x7f800000))  // minus infinity: its power of two is an exact zero
-#define NOTHING (-1e30f)  // a maximum below every score that is not masked; its powers, too, are exact zeros
+#define LOWEST (-1e30f)  // a maximum below every score that is not masked; its powers, too, are exact zeros
+
+struct AttentionArguments {
+    float* partial;
+    float2* partial_stats;
+    bf16* k_pages;
+    bf16* v_pages;
+    int* statistics;
+    const float* qkv;
+    const float* cosine;
+    const float* sine;
+    const int* block_table;
+    const int* length;
+    const int* counts;
+    const int* active;
+    const int* active_count;
+    int offset;
+};
+
+struct CombineArguments {
+    bf16* out;
+    const float* partial;
+    const float2* partial_stats;
+    const int* length;
+    const int* active;
+    const int* active_count;
+    int offset;
+};
 
 __device__ __forceinline__ float power_of_two(float x) {
     float y;
@@ -56,291 +79,248 @@ __device__ __forceinline__ float power_of_two(float x) {
     return y;
 }
 
-// The first position that any row of a slot sees, given the position of its row 0, rounded down to a chunk.
+// The first chunk that any row of a slot sees, given the position of its row 0.
 __device__ __forceinline__ int first_chunk(int position) { return WINDOW ? max(0, position - WINDOW + 1) / CHUNK : 0; }
 
-// A rotated pair, the elements i and i + HALF of a head: x · cos - y · sin, y · cos + x · sin.
-__device__ __forceinline__ float2 rotated(float x, float y, float cosine, float sine) {
-    return make_float2(x * cosine - y * sine, y * cosine + x * sine);
-}
+// ---- what a block has to do -------------------------------------------------------------------------------------------
 
-// Eight of them, packed as bfloat16: elements i … i + 7 into `low`, i + HALF … into `high`. All pointers are aligned to 16
-// bytes.
-__device__ __forceinline__ void rotated_eight(uint4& low, uint4& high, const float* in, const float* cosine,
-                                              const float* sine) {
-    unsigned *to_low = &low.x, *to_high = &high.x;
-#pragma unroll
-    for (int i = 0; i < 8; i += 4) {
-        const float4 x = *reinterpret_cast<const float4*>(in + i), y = *reinterpret_cast<const float4*>(in + i + HALF);
-        const float4 cos = *reinterpret_cast<const float4*>(cosine + i), sin = *reinterpret_cast<const float4*>(sine + i);
-        const float2 a = rotated(x.x, y.x, cos.x, sin.x), b = rotated(x.y, y.y, cos.y, sin.y);
-        const float2 c = rotated(x.z, y.z, cos.z, sin.z), d = rotated(x.w, y.w, cos.w, sin.w);
-        to_low[i / 2] = pack_bf16(a.x, b.x);
-        to_low[i / 2 + 1] = pack_bf16(c.x, d.x);
-        to_high[i / 2] = pack_bf16(a.y, b.y);
-        to_high[i / 2 + 1] = pack_bf16(c.y, d.y);
-    }
-}
+struct Task {
+    int tile, place, kv_head, a;  // query tile; chunk, counted from the first that is seen; head; place in the list of slots
+    int slot, count;              // the slot, and how many are active
+    int position, last;           // of the first and the last query row
+    int appended, oldest_new;     // how many rows enter the cache, and the position of the first of them
+    int chunk, begin, end;        // the chunk, and the positions of it that any row sees
+    int entry;                    // of the block table, one per lane: the chunk's blocks
+    bool idle;
 
-extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partial, float2* partial_stats, bf16* k_pages,
-                                                                   bf16* v_pages, int* statistics, const float* qkv,
-                                                                   const float* cosine, const float* sine,
-                                                                   const int* block_table, const int* length,
-                                                                   const int* counts, const int* active,
-                                                                   const int* active_count, int offset) {
+    // Query `index` of the tile's slot and key/value head: its head, and its row among those of all slots.
+    __device__ __forceinline__ int head_of(int index) const { return kv_head * HEADS_PER_KV + index % HEADS_PER_KV; }
+    __device__ __forceinline__ int row_of(int index) const { return a * QUERY_ROWS + index / HEADS_PER_KV; }
+};
+
+__device__ __forceinline__ Task find_task(const AttentionArguments& args, const Thread& me) {
+    Task t;
     // Two tiles of the same chunk are neighbours: the second finds keys and values in the L2 cache.
-    const int tile = blockIdx.x % TILES, place = blockIdx.x / TILES, kv_head = blockIdx.y, a = blockIdx.z;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
-    // Every step of this chain is a trip to the L2 cache: what can be asked for at once is. Beyond active_count, too, stands a
-    // slot that there is.
-    const int count = *active_count, slot = active[a];
-    const int position = length[slot] + offset, last = position + ROWS - 1;
-    const int appended = counts ? counts[slot] : APPENDED, oldest_new = counts ? position - appended + 1 : position;
-    const int chunk = first_chunk(position) + place;
-    const int* table = block_table + slot * MAX_BLOCKS;
-    const int entry = table[min(chunk * (CHUNK / BLOCK) + min(lane, CHUNK / BLOCK - 1), MAX_BLOCKS - 1)];
-    const bool idle = a >= count || chunk * CHUNK > last;
-    const int end = min(last + 1, (chunk + 1) * CHUNK);
-    const int begin = WINDOW ? max(chunk * CHUNK, (position - WINDOW + 1) & ~31) : chunk * CHUNK;  // seen by row 0
-#if STATISTICS
-    if (threadIdx.x == 0 && a < count) {
-        const int groups = CHUNK / 32, done = idle ? 0 : max(0, (end - begin + 31) / 32);
-        atomicAdd(statistics, groups);
-        atomicAdd(statistics + (idle ? 1 : 2), groups - done);
-        atomicAdd(statistics + 3, done);
-    }
-#endif
-    // A block that waited would hold a place that one with work may need. It need not: of an active slot the first chunk that
-    // is seen always has work, and waits. (What is counted above is counted by kernels that are compiled for that alone.)
-    if (idle) {
-        if (count == 0) await_previous();
-        return;
-    }
+    t.tile = blockIdx.x % QUERY_TILES, t.place = blockIdx.x / QUERY_TILES, t.kv_head = blockIdx.y, t.a = blockIdx.z;
+    // Every step of this chain is a trip to the L2 cache, so what does not depend on each other is requested at once. Beyond
+    // active_count, too, the list holds a slot that exists.
+    t.count = *args.active_count, t.slot = args.active[t.a];
+    t.position = args.length[t.slot] + args.offset, t.last = t.position + QUERY_ROWS - 1;
+    t.appended = args.counts ? args.counts[t.slot] : APPENDED_ROWS;
+    t.oldest_new = args.counts ? t.position - t.appended + 1 : t.position;
+    t.chunk = first_chunk(t.position) + t.place;
+    const int* table = args.block_table + t.slot * MAX_BLOCKS;
+    t.entry = table[min(t.chunk * (CHUNK / BLOCK) + min(me.lane, CHUNK / BLOCK - 1), MAX_BLOCKS - 1)];
+    t.idle = t.a >= t.count || t.chunk * CHUNK > t.last;
+    t.end = min(t.last + 1, (t.chunk + 1) * CHUNK);
+    t.begin = WINDOW ? max(t.chunk * CHUNK, (t.position - WINDOW + 1) & ~31) : t.chunk * CHUNK;
+    return t;
+}
 
-    // Angles come from memory once per layer: what passes through the L2 cache in a layer drives them out of it.
-    const int angles = (last - oldest_new + 1) * HALF * (int)sizeof(float);
-    prefetch<WARPS * 32>(cosine + (long long)oldest_new * HALF, angles);
-    prefetch<WARPS * 32>(sine + (long long)oldest_new * HALF, angles);
+// Key tiles, by what becomes of them: all; in chunks beyond the slot's length; hidden within a chunk; worked on.
+__device__ __forceinline__ void count_key_tiles(int* statistics, const Task& task) {
+    if (threadIdx.x > 0 || task.a >= task.count) return;
+    const int tiles = CHUNK / 32, done = task.idle ? 0 : max(0, (task.end - task.begin + 31) / 32);
+    atomicAdd(statistics, tiles);
+    atomicAdd(statistics + (task.idle ? 1 : 2), tiles - done);
+    atomicAdd(statistics + 3, done);
+}
 
-    // In the same memory, one after the other: the ring [STAGES][WARPS][PIECE], and outputs [WARPS][16][HEAD_DIM].
-    extern __shared__ uint4 memory[];
-    __shared__ uint4 queries[WIDE][2][32];  // as operand A: rows g and g + 8 of k 8c … 8c + 3, then of 8c + 4 … 8c + 7
-    __shared__ float2 stats[WARPS][16];
+#include "kv_ring.cuh"
 
-    const unsigned ring = shared_address(memory);
-    auto piece = [&](int stage) { return (stage * WARPS + warp) * PIECE + lane; };
-    // By all lanes of a warp. One that is `paced` commits each kilobyte by itself, and waits for the one PACE before it; of
-    // others the caller commits all.
-    auto fetch = [&](int stage, bool values, int key, bool paced) {
-        auto copied = [&](int n) {
-            if (!paced || n % 2 == 0) return;
-            end_of_group();
-            await_copies<(PACE > 0 ? PACE - 1 : 0)>();
-        };
-        const int block = __shfl_sync(FULL_WARP, entry, (key - chunk * CHUNK) / BLOCK);
-        const long long at = ((long long)block * KV_HEADS + kv_head) * BLOCK * HEAD_DIM;
-        const unsigned to = ring + LOAD * piece(stage);
-        if (values) {
-            const bf16* from = v_pages + at + key % BLOCK + g * BLOCK + 8 * c;
-#pragma unroll
-            for (int n = 0; n < NARROW; ++n) {
-                copy_async(to + LOAD * (n * 32), from + n * 8 * BLOCK);
-                copied(n);
-            }
-        } else {
-            const bf16* from = k_pages + at + (key % BLOCK + 8 * (g / 2) + g % 2) * HEAD_DIM + 8 * c;
-#pragma unroll
-            for (int n = 0; n < 4; ++n)
-#pragma unroll
-                for (int wide = 0; wide < WIDE; ++wide) {
-                    copy_async(to + LOAD * ((n * WIDE + wide) * 32), from + 2 * n * HEAD_DIM + wide * 32);
-                    copied(wide);
-                }
-        }
-    };
-    // Piece n of a warp: how many of its groups come before that one, and whether it is values.
-    auto groups_before = [](int n) { return n / (2 * AT_ONCE) * AT_ONCE + n % AT_ONCE; };
-    auto has_values = [](int n) { return n / AT_ONCE % 2 == 1; };
-    auto wanted = [&](int key) { return (WINDOW == 0 || key >= begin) && key < end; };  // the group that begins there
-    int first = chunk * CHUNK + 32 * warp;
-    while (first + (AT_ONCE - 1) * STRIDE < begin) first += AT_ONCE * STRIDE;
-    const int known = min(oldest_new, (chunk + 1) * CHUNK);  // positions before it are of earlier steps: nothing to wait for
-#pragma unroll
-    for (int n = 0; n < STAGES; ++n) {
-        const int key = first + groups_before(n) * STRIDE;
-        if (key + 32 <= known && wanted(key)) fetch(n, has_values(n), key, PACE > 0);
-        end_of_group();
-    }
+// ---- load: queries and new rows ---------------------------------------------------------------------------------------
 
-    await_previous();
-    let_next_start();
-    auto query_head = [&](int index) { return kv_head * GROUP + index % GROUP; };
-    auto query_row = [&](int index) { return a * ROWS + index / GROUP; };
-    auto store_query = [&](int wide, int half, const uint4& of) {
-        unsigned *lower = &queries[wide][0][lane].x + half, *upper = &queries[wide][1][lane].x + half;
-        lower[0] = of.x, lower[2] = of.y, upper[0] = of.z, upper[2] = of.w;
-    };
-    for (int n = warp; n < WIDE; n += WARPS) {
-        const int wide = n / 2, half = n % 2, index = tile * 16 + g + 8 * half, t = index / GROUP, i = wide * 32 + 8 * c;
+// Angles come from memory once per layer: what passes through the L2 cache in a layer drives them out of it.
+__device__ __forceinline__ void prefetch_angles(const float* cosine, const float* sine, const Task& task) {
+    const int angles = (task.last - task.oldest_new + 1) * HALF_DIM * (int)sizeof(float);
+    prefetch<WARPS * 32>(cosine + (long long)task.oldest_new * HALF_DIM, angles);
+    prefetch<WARPS * 32>(sine + (long long)task.oldest_new * HALF_DIM, angles);
+}
+
+// The query tile as operand A: rows g and g + 8 at k 8c … 8c + 3, then at 8c + 4 … 8c + 7, of every 32-wide part.
+__shared__ uint4 queries[LOADS_32][2][32];
+
+__device__ __forceinline__ void store_query(int wide, int half, const uint4& of, int lane) {
+    unsigned *lower = &queries[wide][0][lane].x + half, *upper = &queries[wide][1][lane].x + half;
+    lower[0] = of.x, lower[2] = of.y, upper[0] = of.z, upper[2] = of.w;
+}
+
+// Rotated, as bfloat16, into shared memory; rows that have no query are zero.
+__device__ __forceinline__ void load_queries(const AttentionArguments& args, const Task& task, const Thread& me) {
+    for (int n = me.warp; n < LOADS_32; n += WARPS) {
+        const int wide = n / 2, half = n % 2, index = task.tile * 16 + me.g + 8 * half, t = index / HEADS_PER_KV;
+        const int i = wide * 32 + 8 * me.c;
         uint4 low = {}, high = {};
         if (index < QUERIES) {
-            const int row = a * APPENDED + (counts ? appended - 1 : t);
-            const long long angle = (long long)(position + t) * HALF + i;
-            rotated_eight(low, high, qkv + ((long long)row * ALL_HEADS + query_head(index)) * HEAD_DIM + i, cosine + angle,
-                          sine + angle);
+            const int row = task.a * APPENDED_ROWS + (args.counts ? task.appended - 1 : t);
+            const long long angle = (long long)(task.position + t) * HALF_DIM + i;
+            rotate_eight(low, high, args.qkv + ((long long)row * QKV_HEADS + task.head_of(index)) * HEAD_DIM + i,
+                         args.cosine + angle, args.sine + angle);
         }
-        store_query(wide, half, low);
-        store_query(wide + WIDE / 2, half, high);
+        store_query(wide, half, low, me.lane);
+        store_query(wide + LOADS_32 / 2, half, high, me.lane);
     }
-    const bool grows = known < end;  // new positions lie in this chunk
-    const int first_written = (threadIdx.x + (WARPS - WIDE % WARPS) * 32) % (WARPS * 32);  // warps that rotate no queries begin
-    for (int n = first_written; grows && n < appended * HALF; n += WARPS * 32) {
-        const int t = n / HALF, i = n % HALF, at = oldest_new + t;
-        if (at / CHUNK != chunk) continue;
-        const float* key_row = qkv + ((long long)(a * APPENDED + t) * ALL_HEADS + HEADS + kv_head) * HEAD_DIM;
+}
+
+// New positions of this chunk: keys, rotated, and values into the cache.
+__device__ __forceinline__ void append_new_rows(const AttentionArguments& args, const Task& task) {
+    const int* table = args.block_table + task.slot * MAX_BLOCKS;
+    // Warps that rotate no queries begin.
+    const int begin = (threadIdx.x + (WARPS - LOADS_32 % WARPS) * 32) % (WARPS * 32);
+    for (int n = begin; n < task.appended * HALF_DIM; n += WARPS * 32) {
+        const int t = n / HALF_DIM, i = n % HALF_DIM, at = task.oldest_new + t;
+        if (at / CHUNK != task.chunk) continue;
+        const long long row = task.a * APPENDED_ROWS + t;
+        const float* key_row = args.qkv + (row * QKV_HEADS + HEADS + task.kv_head) * HEAD_DIM;
         const float* value_row = key_row + KV_HEADS * HEAD_DIM;
-        const float2 pair = rotated(key_row[i], key_row[i + HALF], cosine[(long long)at * HALF + i],
-                                    sine[(long long)at * HALF + i]);
-        const long long page = ((long long)table[at / BLOCK] * KV_HEADS + kv_head) * BLOCK * HEAD_DIM;
-        bf16* keys = k_pages + page + at % BLOCK * HEAD_DIM;
+        const float2 pair = rotated(key_row[i], key_row[i + HALF_DIM], args.cosine[(long long)at * HALF_DIM + i],
+                                    args.sine[(long long)at * HALF_DIM + i]);
+        const long long page = ((long long)table[at / BLOCK] * KV_HEADS + task.kv_head) * BLOCK * HEAD_DIM;
+        bf16* keys = args.k_pages + page + at % BLOCK * HEAD_DIM;
         keys[i] = to_bf16(pair.x);
-        keys[i + HALF] = to_bf16(pair.y);
-        bf16* values = v_pages + page + at % BLOCK;
+        keys[i + HALF_DIM] = to_bf16(pair.y);
+        bf16* values = args.v_pages + page + at % BLOCK;
         values[i * BLOCK] = to_bf16(value_row[i]);
-        values[(i + HALF) * BLOCK] = to_bf16(value_row[i + HALF]);
+        values[(i + HALF_DIM) * BLOCK] = to_bf16(value_row[i + HALF_DIM]);
     }
-    __syncthreads();
-    if (grows) {
-        bool late = false;
-#pragma unroll
-        for (int n = 0; n < STAGES; ++n) {
-            const int key = first + groups_before(n) * STRIDE;
-            if (key + 32 <= known || !wanted(key)) continue;
-            fetch(n, has_values(n), key, false);
-            late = true;
-        }
-        if (late) {
-            end_of_group();
-            await_copies<0>();
-        }
-    }
+}
 
-    // The rows of C that this lane holds, and the span of positions that each sees.
+// ---- multiply ---------------------------------------------------------------------------------------------------------
+
+// Scores of a turn, operand C of each key tile: rows g and g + 8 of the query tile, keys 8c … 8c + 7 of the key tile.
+typedef float Scores[TILES_PER_TURN][4][4];
+// Their powers as operand A: of keys 8c + 2i and 8c + 2i + 1, rows g in [2i], rows g + 8 in [2i + 1].
+typedef unsigned Probabilities[TILES_PER_TURN][8];
+
+// What a lane knows of its rows g and g + 8: the positions that they see, and the softmax so far.
+struct Softmax {
     int newest[2], oldest[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        newest[half] = position + min((tile * 16 + g + 8 * half) / GROUP, ROWS - 1);
-        oldest[half] = WINDOW ? newest[half] - WINDOW + 1 : 0;
-    }
+    float out[LOADS_8][4] = {};       // operand C of p · v, not yet divided
+    float top[2] = {LOWEST, LOWEST};  // the largest score, in units of log2
+    float sum[2] = {};                // this lane's part of the sum of powers
 
+    __device__ __forceinline__ Softmax(const Task& task, const Thread& me) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            newest[half] = task.position + min((task.tile * 16 + me.g + 8 * half) / HEADS_PER_KV, QUERY_ROWS - 1);
+            oldest[half] = WINDOW ? newest[half] - WINDOW + 1 : 0;
+        }
+    }
+};
+
+// score = q · kᵀ for the key tiles of the turn that begins at `key`.
+__device__ __forceinline__ void multiply_keys(Scores& score, KVRing& ring, int key) {
+#pragma unroll
+    for (int n = 0; n < TILES_PER_TURN; ++n) {
+        if (ring.wanted(key + n * TILE_STRIDE)) {
+            const uint4* keys = ring.await_piece();
+#pragma unroll
+            for (int wide = 0; wide < LOADS_32; ++wide) {
+                const uint4 lower = queries[wide][0][ring.me.lane], upper = queries[wide][1][ring.me.lane];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const uint4 k = keys[(i * LOADS_32 + wide) * 32];
+                    mma_bf16(score[n][i], lower.x, lower.y, lower.z, lower.w, k.x, k.y);
+                    mma_bf16(score[n][i], upper.x, upper.y, upper.z, upper.w, k.z, k.w);
+                }
+            }
+        }
+        ring.refill(n, key);
+    }
+}
+
+// Online softmax: the scores of a turn become powers of two below the new maximum, and what came before shrinks to match.
+__device__ __forceinline__ void update_softmax(Softmax& state, Scores& score, int key, const Task& task, const Thread& me) {
     const float scale = LOG2E_OVER_SQRT_HEAD_DIM;
-    float out[NARROW][4] = {};
-    float top[2] = {NOTHING, NOTHING}, sum[2] = {0, 0};
-    int stage = 0;
-    auto arrived = [&]() {
-        await_copies<STAGES - 1>();
-        return memory + piece(stage);
-    };
-    // A piece has been used: its place is for the one that comes STAGES after it. Later than its loads, which would wait
-    // behind the copies.
-    auto refill = [&](int n, int key) {
-        const int then = key + groups_before(n + STAGES) * STRIDE;
-        if (wanted(then)) fetch(stage, has_values(n + STAGES), then, false);
-        end_of_group();
-        stage = stage == STAGES - 1 ? 0 : stage + 1;
-    };
-    for (int key = first; key < end; key += AT_ONCE * STRIDE) {
-        float score[AT_ONCE][4][4] = {};
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; ++n) {
-            if (wanted(key + n * STRIDE)) {
-                const uint4* keys = arrived();
-#pragma unroll
-                for (int wide = 0; wide < WIDE; ++wide) {
-                    const uint4 lower = queries[wide][0][lane], upper = queries[wide][1][lane];
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        const uint4 k = keys[(i * WIDE + wide) * 32];
-                        mma_bf16(score[n][i], lower.x, lower.y, lower.z, lower.w, k.x, k.y);
-                        mma_bf16(score[n][i], upper.x, upper.y, upper.z, upper.w, k.z, k.w);
-                    }
-                }
-            }
-            refill(n, key);
-        }
-        const int newest_key = key + (AT_ONCE - 1) * STRIDE + 31;
-        const bool all_seen = newest_key <= min(position, end - 1) && (WINDOW == 0 || key > last - WINDOW);  // by every row
-#pragma unroll
-        for (int half = 0; half < HALVES; ++half) {
-            auto at = [&](int i) -> float& { return score[i / 8][i % 8 / 2][2 * half + i % 2]; };
-            float highest = top[half];
-#pragma unroll
-            for (int i = 0; i < 8 * AT_ONCE; ++i) at(i) *= scale;
-            if (!all_seen)
-#pragma unroll
-                for (int i = 0; i < 8 * AT_ONCE; ++i) {
-                    const int here = key + i / 8 * STRIDE + 8 * c + i % 8;
-                    if (here >= end || here > newest[half] || here < oldest[half]) at(i) = MASKED;
-                }
-#pragma unroll
-            for (int i = 0; i < 8 * AT_ONCE; ++i) highest = fmaxf(highest, at(i));
-            highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 1));
-            highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 2));
-            const float shrink = power_of_two(top[half] - highest);
-            top[half] = highest;
-            sum[half] *= shrink;
-#pragma unroll
-            for (int i = 0; i < 8 * AT_ONCE; ++i) {
-                at(i) = power_of_two(at(i) - highest);
-                sum[half] += at(i);
-            }
-#pragma unroll
-            for (int n = 0; n < NARROW; ++n) {
-                out[n][2 * half] *= shrink;
-                out[n][2 * half + 1] *= shrink;
-            }
-        }
-        unsigned p[AT_ONCE][8];  // of keys 8c + 2i, 8c + 2i + 1: rows g in p[][2i], rows g + 8 in p[][2i + 1]
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                p[n][2 * i] = pack_bf16(score[n][i][0], score[n][i][1]);
-                p[n][2 * i + 1] = HALVES > 1 ? pack_bf16(score[n][i][2], score[n][i][3]) : 0;
-            }
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; ++n) {
-            if (wanted(key + n * STRIDE)) {
-                const uint4* values = arrived();
-#pragma unroll
-                for (int i = 0; i < NARROW; ++i) {
-                    const uint4 v = values[i * 32];
-                    mma_bf16(out[i], p[n][0], p[n][1], p[n][2], p[n][3], v.x, v.y);
-                    mma_bf16(out[i], p[n][4], p[n][5], p[n][6], p[n][7], v.z, v.w);
-                }
-            }
-            refill(AT_ONCE + n, key);
-        }
-    }
-    await_copies<0>();
-    __syncthreads();
-
-    float(*outputs)[16][HEAD_DIM] = reinterpret_cast<float(*)[16][HEAD_DIM]>(memory);
-    auto column = [](int row, int d) { return d ^ row % 8 * 8; };  // so that the rows of a warp's lanes lie in other banks
+    const int newest_key = key + (TILES_PER_TURN - 1) * TILE_STRIDE + 31;
+    const bool all_seen =  // by every row
+        newest_key <= min(task.position, task.end - 1) && (WINDOW == 0 || key > task.last - WINDOW);
 #pragma unroll
     for (int half = 0; half < HALVES; ++half) {
-        sum[half] += __shfl_xor_sync(FULL_WARP, sum[half], 1);
-        sum[half] += __shfl_xor_sync(FULL_WARP, sum[half], 2);
-        if (c == 0) stats[warp][g + 8 * half] = make_float2(top[half], sum[half]);
+        auto at = [&](int i) -> float& { return score[i / 8][i % 8 / 2][2 * half + i % 2]; };  // of key 8c + i
+        float highest = state.top[half];
 #pragma unroll
-        for (int n = 0; n < NARROW; ++n)
-            *reinterpret_cast<float2*>(&outputs[warp][g + 8 * half][column(g, n * 8 + 2 * c)]) =
-                make_float2(out[n][2 * half], out[n][2 * half + 1]);
+        for (int i = 0; i < 8 * TILES_PER_TURN; ++i) at(i) *= scale;
+        if (!all_seen)
+#pragma unroll
+            for (int i = 0; i < 8 * TILES_PER_TURN; ++i) {
+                const int here = key + i / 8 * TILE_STRIDE + 8 * me.c + i % 8;
+                if (here >= task.end || here > state.newest[half] || here < state.oldest[half]) at(i) = MASKED;
+            }
+#pragma unroll
+        for (int i = 0; i < 8 * TILES_PER_TURN; ++i) highest = fmaxf(highest, at(i));
+        highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 1));
+        highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 2));
+        const float shrink = power_of_two(state.top[half] - highest);
+        state.top[half] = highest;
+        state.sum[half] *= shrink;
+#pragma unroll
+        for (int i = 0; i < 8 * TILES_PER_TURN; ++i) {
+            at(i) = power_of_two(at(i) - highest);
+            state.sum[half] += at(i);
+        }
+#pragma unroll
+        for (int n = 0; n < LOADS_8; ++n) {
+            state.out[n][2 * half] *= shrink;
+            state.out[n][2 * half + 1] *= shrink;
+        }
     }
-    __syncthreads();
-    for (int row = warp; row < 16 && tile * 16 + row < QUERIES; row += WARPS) {
-        const int index = tile * 16 + row;
-        float highest = NOTHING, factor[WARPS], total = 0;
+}
+
+__device__ __forceinline__ void pack_probabilities(Probabilities& p, const Scores& score) {
+#pragma unroll
+    for (int n = 0; n < TILES_PER_TURN; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            p[n][2 * i] = pack_bf16(score[n][i][0], score[n][i][1]);
+            p[n][2 * i + 1] = HALVES > 1 ? pack_bf16(score[n][i][2], score[n][i][3]) : 0;
+        }
+}
+
+// out += p · v for the key tiles of the turn that begins at `key`.
+__device__ __forceinline__ void multiply_values(Softmax& state, const Probabilities& p, KVRing& ring, int key) {
+#pragma unroll
+    for (int n = 0; n < TILES_PER_TURN; ++n) {
+        if (ring.wanted(key + n * TILE_STRIDE)) {
+            const uint4* values = ring.await_piece();
+#pragma unroll
+            for (int i = 0; i < LOADS_8; ++i) {
+                const uint4 v = values[i * 32];
+                mma_bf16(state.out[i], p[n][0], p[n][1], p[n][2], p[n][3], v.x, v.y);
+                mma_bf16(state.out[i], p[n][4], p[n][5], p[n][6], p[n][7], v.z, v.w);
+            }
+        }
+        ring.refill(TILES_PER_TURN + n, key);
+    }
+}
+
+// ---- reduce and epilogue ----------------------------------------------------------------------------------------------
+
+__shared__ float2 stats[WARPS][16];  // each warp's maximum and sum of the tile's rows
+typedef float (*Outputs)[16][HEAD_DIM];
+
+// Column d of a row, moved so that the rows of a warp's lanes lie in other banks of shared memory.
+__device__ __forceinline__ int swizzled(int row, int d) { return d ^ row % 8 * 8; }
+
+__device__ __forceinline__ void store_warp(Outputs outputs, Softmax& state, const Thread& me) {
+#pragma unroll
+    for (int half = 0; half < HALVES; ++half) {
+        state.sum[half] += __shfl_xor_sync(FULL_WARP, state.sum[half], 1);
+        state.sum[half] += __shfl_xor_sync(FULL_WARP, state.sum[half], 2);
+        if (me.c == 0) stats[me.warp][me.g + 8 * half] = make_float2(state.top[half], state.sum[half]);
+#pragma unroll
+        for (int n = 0; n < LOADS_8; ++n)
+            *reinterpret_cast<float2*>(&outputs[me.warp][me.g + 8 * half][swizzled(me.g, n * 8 + 2 * me.c)]) =
+                make_float2(state.out[n][2 * half], state.out[n][2 * half + 1]);
+    }
+}
+
+// Each warp takes every WARPS-th row of the tile, and joins what all warps have of it.
+__device__ __forceinline__ void join_warps(const AttentionArguments& args, Outputs outputs, const Task& task,
+                                           const Thread& me) {
+    for (int row = me.warp; row < 16 && task.tile * 16 + row < QUERIES; row += WARPS) {
+        const int index = task.tile * 16 + row;
+        float highest = LOWEST, factor[WARPS], total = 0;
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) highest = fmaxf(highest, stats[w][row].x);
 #pragma unroll
@@ -348,72 +328,115 @@ extern "C" __global__ __launch_bounds__(WARPS * 32) void attention(float* partia
             factor[w] = power_of_two(stats[w][row].x - highest);
             total = fmaf(factor[w], stats[w][row].y, total);
         }
-        const long long at = ((long long)query_row(index) * HEADS + query_head(index)) * MAX_CHUNKS + place;
-        if (lane == 0) partial_stats[at] = make_float2(highest, total);
-        for (int d = lane; d < HEAD_DIM; d += 32) {
+        const long long at = ((long long)task.row_of(index) * HEADS + task.head_of(index)) * MAX_CHUNKS + task.place;
+        if (me.lane == 0) args.partial_stats[at] = make_float2(highest, total);
+        for (int d = me.lane; d < HEAD_DIM; d += 32) {
             float joined = 0;
 #pragma unroll
-            for (int w = 0; w < WARPS; ++w) joined = fmaf(factor[w], outputs[w][row][column(row, d)], joined);
-            partial[at * HEAD_DIM + d] = joined;
+            for (int w = 0; w < WARPS; ++w) joined = fmaf(factor[w], outputs[w][row][swizzled(row, d)], joined);
+            args.partial[at * HEAD_DIM + d] = joined;
         }
     }
 }
 
-extern "C" __global__ __launch_bounds__(JOINING * 32) void attention_combine(bf16* out, const float* partial,
-                                                                              const float2* partial_stats,
-                                                                              const int* length, const int* active,
-                                                                              const int* active_count, int offset) {
-    const int row = blockIdx.x, head = blockIdx.y, a = row / ROWS;
-    const bool idle = a >= *active_count;
-    const int position = idle ? 0 : length[active[a]] + offset;
-    const int first = first_chunk(position), chunks = (position + row % ROWS) / CHUNK - first + 1;
+// ---- the kernels ------------------------------------------------------------------------------------------------------
+
+extern "C" __global__ __launch_bounds__(THREADS) void attention(const __grid_constant__ AttentionArguments args) {
+    const Thread me;
+    const Task task = find_task(args, me);
+#if STATISTICS
+    count_key_tiles(args.statistics, task);
+#endif
+    // A block that waited would hold a place that one with work may need. It need not: of an active slot the first chunk that
+    // is seen always has work, and waits. (What is counted above is counted by kernels that are compiled for that alone.)
+    if (task.idle) {
+        if (task.count == 0) await_previous();
+        return;
+    }
+
+    prefetch_angles(args.cosine, args.sine, task);
+    KVRing ring(args.k_pages, args.v_pages, task, me);
+    const int known = min(task.oldest_new, (task.chunk + 1) * CHUNK);  // positions before it are of earlier steps
+    ring.fill_early(known);
+
+    await_previous();
+    let_next_start();
+    load_queries(args, task, me);
+    const bool grows = known < task.end;  // new positions lie in this chunk
+    if (grows) append_new_rows(args, task);
+    __syncthreads();
+    if (grows) ring.fill_late(known);
+
+    Softmax state(task, me);
+    for (int key = ring.first; key < task.end; key += TILES_PER_TURN * TILE_STRIDE) {
+        Scores score = {};
+        Probabilities p;
+        multiply_keys(score, ring, key);
+        update_softmax(state, score, key, task, me);
+        pack_probabilities(p, score);
+        multiply_values(state, p, ring, key);
+    }
+    await_copies<0>();
+    __syncthreads();
+
+    const Outputs outputs = reinterpret_cast<Outputs>(memory);
+    store_warp(outputs, state, me);
+    __syncthreads();
+    join_warps(args, outputs, task, me);
+}
+
+// Eight chunks at a time, requested together.
+const int BATCH = 8, LANE_WIDTH = HEAD_DIM / 32;
+
+extern "C" __global__ __launch_bounds__(COMBINE_THREADS) void attention_combine(const __grid_constant__ CombineArguments args) {
+    const int row = blockIdx.x, head = blockIdx.y, a = row / QUERY_ROWS;
+    const bool idle = a >= *args.active_count;
+    const int position = idle ? 0 : args.length[args.active[a]] + args.offset;
+    const int first = first_chunk(position), chunks = (position + row % QUERY_ROWS) / CHUNK - first + 1;
     let_next_start();
     await_previous();
     if (idle) return;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int EACH = HEAD_DIM / 32;
-
-    __shared__ float outputs[JOINING][HEAD_DIM], sums[JOINING];
+    __shared__ float outputs[COMBINE_WARPS][HEAD_DIM], sums[COMBINE_WARPS];
     const long long from = ((long long)row * HEADS + head) * MAX_CHUNKS;
-    const int BATCH = 8;
-    float highest = NOTHING, joined[EACH] = {}, total = 0;
-    for (int begin = (warp - first) & (JOINING - 1); begin < chunks; begin += JOINING * BATCH) {
+    float highest = LOWEST, joined[LANE_WIDTH] = {}, total = 0;
+    for (int begin = (warp - first) & (COMBINE_WARPS - 1); begin < chunks; begin += COMBINE_WARPS * BATCH) {
         float2 stats[BATCH];
-        float in[BATCH][EACH];
+        float in[BATCH][LANE_WIDTH];
 #pragma unroll
         for (int n = 0; n < BATCH; ++n) {
-            const int chunk = begin + n * JOINING;
+            const int chunk = begin + n * COMBINE_WARPS;
             if (chunk >= chunks) continue;
-            stats[n] = partial_stats[from + chunk];
+            stats[n] = args.partial_stats[from + chunk];
 #pragma unroll
-            for (int i = 0; i < EACH; ++i) in[n][i] = partial[(from + chunk) * HEAD_DIM + lane * EACH + i];
+            for (int i = 0; i < LANE_WIDTH; ++i) in[n][i] = args.partial[(from + chunk) * HEAD_DIM + lane * LANE_WIDTH + i];
         }
-        if (begin < JOINING) {
-            for (int chunk = lane; chunk < chunks; chunk += 32) highest = fmaxf(highest, partial_stats[from + chunk].x);
+        if (begin < COMBINE_WARPS) {  // the first batch: every warp finds the maximum of all chunks for itself
+            for (int chunk = lane; chunk < chunks; chunk += 32) highest = fmaxf(highest, args.partial_stats[from + chunk].x);
 #pragma unroll
             for (int step = 16; step; step /= 2) highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, step));
         }
 #pragma unroll
         for (int n = 0; n < BATCH; ++n) {
-            if (begin + n * JOINING >= chunks) continue;
+            if (begin + n * COMBINE_WARPS >= chunks) continue;
             const float factor = power_of_two(stats[n].x - highest);
             total = fmaf(factor, stats[n].y, total);
 #pragma unroll
-            for (int i = 0; i < EACH; ++i) joined[i] = fmaf(factor, in[n][i], joined[i]);
+            for (int i = 0; i < LANE_WIDTH; ++i) joined[i] = fmaf(factor, in[n][i], joined[i]);
         }
     }
 #pragma unroll
-    for (int i = 0; i < EACH; ++i) outputs[warp][lane * EACH + i] = joined[i];
+    for (int i = 0; i < LANE_WIDTH; ++i) outputs[warp][lane * LANE_WIDTH + i] = joined[i];
     if (lane == 0) sums[warp] = total;
     __syncthreads();
     const int d = threadIdx.x;
     if (d < HEAD_DIM) {
         float value = 0, weight = 0;
 #pragma unroll
-        for (int w = 0; w < JOINING; ++w) {
+        for (int w = 0; w < COMBINE_WARPS; ++w) {
             value += outputs[w][d];
             weight += sums[w];
         }
-        out[((long long)row * HEADS + head) * HEAD_DIM + d] = to_bf16(value / weight);
+        args.out[((long long)row * HEADS + head) * HEAD_DIM + d] = to_bf16(value / weight);
     }
 }

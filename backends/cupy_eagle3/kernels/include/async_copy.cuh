@@ -3,9 +3,9 @@
 // A thread that reads only what it has copied itself needs no barrier: `await_copies` is enough.
 #pragma once
 
-// Where `memory` lies in shared memory. It is the same for all lanes, but the compiler must not know: where it adds an address
-// that is the same for all lanes to one that is not, and a cache policy comes with them, it makes an instruction that no GPU
-// knows (NVRTC 13.0). What is added here is zero, since no lane comes after the last.
+// The address of `memory` within shared memory. It is the same for all lanes, but the compiler must not know that: NVRTC 13.0
+// makes an instruction that no GPU knows of a copy with a cache policy whose address is the sum of one that is the same for all
+// lanes and one that is not. What is added here is always zero: bit 31 of the mask of lanes before this one is never set.
 __device__ __forceinline__ unsigned shared_address(const void* memory) {
     unsigned lanes_before;
     asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes_before));
@@ -14,8 +14,8 @@ __device__ __forceinline__ unsigned shared_address(const void* memory) {
 
 const int LOAD = 16;  // bytes that a thread copies at a time
 
-// Long before what is copied here is read again, it would have left the L2 cache anyway: so it is the first that may, and what
-// lies between two kernels stays.
+// 16 bytes from `global` to `shared`. What is copied here is read once per step, and would have left the L2 cache long before
+// the next step anyway. So it is marked to leave first, and what passes from one kernel to the next stays.
 __device__ __forceinline__ void copy_async(unsigned shared, const void* global) {
     unsigned long long policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -23,10 +23,10 @@ __device__ __forceinline__ void copy_async(unsigned shared, const void* global) 
                  : "memory");
 }
 
-// Everything copied since the last call is one group.
+// Makes one group of everything that this thread has copied since its last call.
 __device__ __forceinline__ void end_of_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Until all groups of this thread but the newest `Pending` have arrived.
+// Waits until all groups of this thread but the newest `Pending` have arrived.
 template <int Pending>
 __device__ __forceinline__ void await_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");

@@ -1,4 +1,4 @@
-// bfloat16 as bit patterns. Rounding is to nearest even, in one place, so that every kernel rounds alike.
+// bfloat16 as bit patterns. Rounding is to nearest, ties to even, and is written here alone, so that every kernel rounds alike.
 #pragma once
 
 typedef unsigned short bf16;
@@ -11,7 +11,7 @@ __device__ __forceinline__ bf16 to_bf16(float value) {
     return rounded;
 }
 
-// `low` lands in the lower half, as the fragments of mma want it.
+// Two values in one register, `low` in the lower half, as the tensor core's operands have them.
 __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
     unsigned packed;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));

@@ -13,7 +13,7 @@ template <int Threads>
 __device__ __forceinline__ float block_sum(float value) {
     __shared__ float sums[Threads / 32];
     value = warp_sum(value);
-    __syncthreads();  // the sums of an earlier call have been read
+    __syncthreads();  // by now all threads have read the sums of an earlier call
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
     __syncthreads();
     float total = 0;

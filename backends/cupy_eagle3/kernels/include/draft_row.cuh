@@ -1,5 +1,5 @@
-// One row of the draft's attention input, [norm(embedding), norm(hidden)], and the stream that goes around the layer. The
-// halves are loaded and finished as soon as what they are made of is there.
+// One row of the draft's attention input, [norm(embedding), norm(hidden)], and the residual stream that goes around the layer.
+// Each half is loaded and normed as soon as its input is known.
 #pragma once
 #include "norm.cuh"
 #include "prefetch.cuh"
@@ -19,7 +19,7 @@ __device__ __forceinline__ void finish_embedding(const HalfRow& half, bf16* inpu
     half.finish(eps, [&](int i, float, bf16 normed) { input[i] = normed; });
 }
 
-// What was loaded may be `stream` itself: each thread writes only the elements that it alone has read.
+// `half` may have been loaded from `stream` itself: each thread writes only the elements that it alone has read.
 __device__ __forceinline__ void finish_hidden(const HalfRow& half, bf16* input, float* stream, float eps) {
     half.finish(eps, [&](int i, float x, bf16 normed) {
         input[HIDDEN + i] = normed;

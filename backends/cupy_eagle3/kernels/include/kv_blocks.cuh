@@ -1,9 +1,9 @@
-// Ownership of cache blocks. Free ones lie on a stack; `owner` tells who may write to a block.
+// Ownership of cache blocks. Free blocks lie on a stack; `owner` tells which slot may write to a block.
 #pragma once
 
 #define FREE (-1)
 
-// The sum of `values` before `index`, and of all Count, in an order that no timing changes.
+// An exclusive prefix sum: the sum of `values` before `index` (x), and of all Count values (y).
 template <int Count>
 __device__ __forceinline__ int2 sum_before(const int (&values)[Count], int index) {
     int before = 0, all = 0;

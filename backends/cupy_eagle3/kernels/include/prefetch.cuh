@@ -1,7 +1,7 @@
-// What a kernel will read, on its way into the L2 cache while it waits for the one before it.
+// Brings what a kernel will read into the L2 cache while the kernel still waits for the one before it.
 #pragma once
 
-// `bytes` at `from`, by all Threads threads of a block.
+// `bytes` bytes at `from`; to be called by all Threads threads of a block.
 template <int Threads>
 __device__ __forceinline__ void prefetch(const void* from, int bytes) {
     const int LINE = 128;

@@ -1,7 +1,8 @@
-// What all kernels of a cycle agree on: rows, faults, time.
+// What all kernels of a step agree on: rows, faults, time stamps.
 //
 // Slots that still decode are listed in `active[0 .. active_count)`, ascending. The rows of a step are theirs, packed:
-// row a · T + t is token t of slot active[a]. A kernel is launched for all slots and returns early for those that are done.
+// row a · T + t is token t of slot active[a]. A kernel is launched for all slots, and its blocks for slots that are done return
+// at once.
 #pragma once
 
 enum Fault {

@@ -1,23 +1,34 @@
-// out[m][n] = Σ_k x[m][k] · weight[n][k] for the few rows m of a decode step, on tensor cores; float32 sums.
+// out[m][n] = Σ_k x[m][k] · weight[n][k] for the few rows m of a decode step, on tensor cores, with float32 sums.
 //
-// One block multiplies all rows with WEIGHT_TILES tiles of 16 rows of weight. Weight tiles are A, eight rows of x are the
-// columns of B; WARPS warps split k, warp w taking the SPAN 32-wide chunks w · SPAN … of every WARPS · SPAN; their sums are
-// added in the order of the warps. Neither split nor order depends on the number of rows: a row's result alone is its result
-// among others, bit for bit. So WARPS and SPAN belong to (N_OUT, K_IN); WEIGHT_TILES, PASSES, STAGES, KEPT, HELD and ROW_TILES
-// (rows / 8, rounded up) are free.
+// What one block does: it multiplies all rows of x with WEIGHT_TILES tiles of weight, 16 rows of weight each, and does so
+// PASSES times, each time with other rows of weight. Within a pass:
+//   load       weight_ring.cuh: each warp copies its share of the weights into shared memory, several turns ahead
+//   multiply   multiply_pass: tiles of weight are operand A of the tensor core, eight rows of x are the columns of B
+//   reduce     sum_of_warps: the warps have split k between them; their sums are added in the order of the warps
+//   epilogue   finish: what EPILOGUE, FEEDS_NORM and TAKES_ARGMAX make of a sum
 //
-// Weights stream through a ring of STAGES stages in shared memory, of which every thread reads only what it has copied. The
-// first stages are under way before the kernel before this one has ended. A block makes PASSES passes over k, each with
-// other rows of weight; the ring runs on from one to the next. With KEPT every thread holds its share of x in registers from
-// the first pass to the last: no unit waits for x again. The kernel after this one may start at once or, HELD, when the last
-// weights have been asked for.
+// Layouts: x [rows][K_IN] bfloat16; weight [N_OUT][K_IN] bfloat16, for SWIGLU [2 · N_OUT][K_IN], gate rows before up rows;
+// out [rows][N_OUT], bfloat16 for SWIGLU, else float32.
 //
-// Rows of x may still lack their RMSNorm's division: with SCALED the sums are multiplied by 1 / sqrt(mean(x²) + eps),
-// `squares` [rows][K_IN / 8] being sums of squares over eight elements each, since a factor of a row does not change which
-// products are added. Epilogues: PLAIN float32; RESIDUAL float32 +=; SWIGLU bfloat16 silu(gate) · up, gate and up being the
-// halves of weight, of which a tile holds eight rows each. A RESIDUAL with FEEDS_NORM leaves the next norm's input so:
-// `normed` = out · norm_weight, and its squares. A PLAIN with CHOOSES also raises `choices`[row], zero before, to the greedy
-// choice among the row's results.
+// How k is split: a chunk is 32 neighbouring k, a slice CHUNKS_PER_TURN neighbouring chunks. Warp w multiplies the slices
+// w, w + WARPS, w + 2 · WARPS, …, one per turn. Neither this split nor the order of additions depends on the number of rows,
+// so a row's result is the same, bit for bit, alone or among others. WARPS and CHUNKS_PER_TURN are therefore fixed for a
+// weight's shape (N_OUT, K_IN). WEIGHT_TILES, PASSES, STAGES, X_IN_REGISTERS, DELAY_DEPENDENTS and ROW_TILES (rows / 8,
+// rounded up) only move work and may be chosen freely.
+//
+// X_IN_REGISTERS: every thread loads its share of x once and keeps it for all passes, so that no turn waits for x.
+// DELAY_DEPENDENTS: the next kernel may start when this one has requested its last weights; without it, at once.
+//
+// Pre-norm x (PRE_NORM_X): the rows of x still lack their RMSNorm's division. Since a factor per row does not change which
+// products are added, the sums are multiplied by 1 / sqrt(mean(x²) + eps) instead. `squares` [rows][K_IN / 8] holds the sums
+// of squares of eight elements each.
+//
+// Epilogues:
+//   PLAIN      out = sum, float32
+//   RESIDUAL   out += sum, float32
+//   SWIGLU     out = silu(gate) · up, bfloat16; a tile holds eight gate rows and the eight up rows that belong to them
+//   FEEDS_NORM, with RESIDUAL: also leaves the pre-norm input of the next norm, normed = out · norm_weight, and its squares
+//   TAKES_ARGMAX, with PLAIN: also raises `choices`[row], zero before, to the greedy choice among the row's results
 #include "argmax.cuh"
 #include "async_copy.cuh"
 #include "bf16.cuh"
@@ -31,256 +42,334 @@
 
 static_assert(K_IN % 32 == 0, "K_IN must be a multiple of 32: one chunk");
 static_assert(WARPS % 4 == 0, "WARPS must be a multiple of 4: 128 threads finish a tile");
-static_assert(!CHOOSES || EPILOGUE == PLAIN, "CHOOSES needs results as they are: EPILOGUE PLAIN");
+static_assert(!TAKES_ARGMAX || EPILOGUE == PLAIN, "TAKES_ARGMAX needs results as they are: EPILOGUE PLAIN");
 static_assert(!FEEDS_NORM || N_OUT % 8 == 0, "N_OUT must be a multiple of 8 where a norm follows");
 
-const int FEATURES = EPILOGUE == SWIGLU ? 8 : 16;  // of a tile
+const int THREADS = WARPS * 32;
+// Along k: chunks, slices, the slices of a warp in a pass, and the warps that have any.
 const int CHUNKS = K_IN / 32;
-const int UNITS = (CHUNKS + SPAN - 1) / SPAN;
+const int SLICES = (CHUNKS + CHUNKS_PER_TURN - 1) / CHUNKS_PER_TURN;
+const int TURNS = (SLICES + WARPS - 1) / WARPS;
+const int BUSY_WARPS = SLICES < WARPS ? SLICES : WARPS;
+// Along the columns of out: those that a tile of weight gives, and the groups of WEIGHT_TILES tiles. Block b takes the groups
+// b, b + GRID, …
+const int TILE_COLUMNS = EPILOGUE == SWIGLU ? 8 : 16;
+const int GROUPS = (N_OUT + WEIGHT_TILES * TILE_COLUMNS - 1) / (WEIGHT_TILES * TILE_COLUMNS);
+const int GRID = (GROUPS + PASSES - 1) / PASSES;
+// Output tiles of a pass, and those whose sums are in shared memory at a time.
 const int TILES = ROW_TILES * WEIGHT_TILES;
-const int GROUPS = (N_OUT + WEIGHT_TILES * FEATURES - 1) / (WEIGHT_TILES * FEATURES);  // of WEIGHT_TILES tiles
-const int GRID = (GROUPS + PASSES - 1) / PASSES;  // block b takes the groups b, b + GRID, …
-const int SQUARES = K_IN / 8, EACH = (SQUARES / 4 + 31) / 32;  // of a row, and how many fours of them a lane adds up
-const int TURNS = (UNITS + WARPS - 1) / WARPS;  // units of a warp, in a pass
-const int WORKING = UNITS < WARPS ? UNITS : WARPS;  // warps that have any
-const bool EARLY = SPAN * ROW_TILES <= 8;  // x is asked for before its weights are there; of more no registers are left
-const int AT_ONCE = ROW_TILES * 8 > WARPS ? 2 : 1;  // rows whose squares a warp asks for together
-const int ROUND = TILES < 4 ? TILES : 4;  // tiles that the sums of the warps are taken of at a time
+const int TILES_PER_ROUND = TILES < 4 ? TILES : 4;
+// Whether x is requested before its weights have arrived: where registers are left for that.
+const bool X_BEFORE_WEIGHTS = CHUNKS_PER_TURN * ROW_TILES <= 8;
 
-// To find room on an SM at once, of few rows and tiles: so many registers are enough for these. What keeps x has 128.
-const int BLOCKS = KEPT ? 16 / WARPS : ROW_TILES > 1 || WEIGHT_TILES > 2 ? 1 : WARPS == 16 ? 2 : WARPS == 8 ? 3 : 4;
+// Blocks that shall fit an SM at once, which limits their registers. Few rows and tiles need few registers; a thread that keeps
+// x in registers has 128.
+__host__ __device__ constexpr int blocks_per_sm() {
+    if (X_IN_REGISTERS) return 16 / WARPS;
+    if (ROW_TILES > 1 || WEIGHT_TILES > 2) return 1;
+    return WARPS == 16 ? 2 : WARPS == 8 ? 3 : 4;
+}
+const int BLOCKS_PER_SM = blocks_per_sm();
 
-// The ring [STAGES][WARPS][SPAN][WEIGHT_TILES][2][32], and the sums of the warps: after it, or, with one pass, in its place.
-const int RING = STAGES * WARPS * SPAN * WEIGHT_TILES * 64;
-extern __shared__ uint4 memory[];
+#include "weight_ring.cuh"
 
-extern "C" __global__ __launch_bounds__(WARPS * 32, BLOCKS) void matmul_rows(void* out, const bf16* x, const bf16* weight,
-                                                                             const float* squares, bf16* normed,
-                                                                             float* normed_squares, const bf16* norm_weight,
-                                                                             Choice* choices, const int* active_count,
-                                                                             int rows_per_slot, float eps) {
-    __shared__ float factor[ROW_TILES * 8];  // that a row lacks of its norm
-    __shared__ unsigned to_beat[ROW_TILES * 8];  // by a choice that needs an atomic operation
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+struct MatmulArguments {
+    void* out;
+    const bf16* x;
+    const bf16* weight;
+    const float* squares;
+    bf16* normed;
+    float* normed_squares;
+    const bf16* norm_weight;
+    Choice* choices;
+    const int* active_count;
+    int rows_per_slot;
+    float eps;
+};
 
-    const bf16 *low[WEIGHT_TILES], *high[WEIGHT_TILES];
-    auto aim = [&](int group) {
+// Per row, with PRE_NORM_X: 1 / sqrt(mean(x²) + eps).
+__shared__ float rms_factor[ROW_TILES * 8];
+// Per row, with TAKES_ARGMAX: what a choice must beat to be worth an atomic operation.
+__shared__ unsigned to_beat[ROW_TILES * 8];
+
+// ---- load: x ----------------------------------------------------------------------------------------------------------
+
+// One slice of x as operand B: rows 8 · t + g.
+typedef uint4 XSlice[CHUNKS_PER_TURN][ROW_TILES];
+// What a thread holds of x at a time: all its slices of a pass, or one.
+typedef XSlice XRegisters[X_IN_REGISTERS ? TURNS : 1];
+
+struct XRows {
+    const Thread& me;
+    const bf16* mine;        // row g, at this lane's k
+    const int count, tiles;  // rows, and tiles of eight rows
+
+    // Chunk s of a slice. Rows that do not exist, and chunks beyond the end of k, are zero.
+    __device__ __forceinline__ void load_chunk(XSlice& into, int slice, int s) const {
+        const int chunk = slice * CHUNKS_PER_TURN + s;
 #pragma unroll
-        for (int j = 0; j < WEIGHT_TILES; ++j) {
-            // Beyond an odd N_OUT the last row is read again, and the result thrown away.
-            const int from = (group * WEIGHT_TILES + j) * FEATURES + g, first = min(from, N_OUT - 1);
-            const int second = EPILOGUE == SWIGLU ? N_OUT + first : min(from + 8, N_OUT - 1);
-            low[j] = weight + (long long)first * K_IN + 8 * c;
-            high[j] = weight + (long long)second * K_IN + 8 * c;
+        for (int t = 0; t < ROW_TILES; ++t) {
+            into[s][t] = {};
+            if (t * 8 + me.g < count && (CHUNKS % CHUNKS_PER_TURN == 0 || chunk < CHUNKS))
+                into[s][t] = *reinterpret_cast<const uint4*>(mine + (long long)t * 8 * K_IN + chunk * 32);
         }
-    };
-    const unsigned ring = shared_address(memory);
-    auto slot = [&](int stage, int s, int j) {
-        return (((stage * WARPS + warp) * SPAN + s) * WEIGHT_TILES + j) * 64 + lane;
-    };
-    int coming = blockIdx.x, next = warp;  // group and unit that are copied next
-    auto fetch = [&](int stage) {
-        if (next >= UNITS) return;
+    }
+
+    __device__ __forceinline__ void load_slice(XSlice& into, int slice) const {
 #pragma unroll
-        for (int s = 0; s < SPAN; ++s) {
-            const int chunk = next * SPAN + s;
-            if (CHUNKS % SPAN && chunk >= CHUNKS) continue;
+        for (int s = 0; s < CHUNKS_PER_TURN; ++s) load_chunk(into, slice, s);
+    }
+
+    // Before the first pass: all slices of this warp, or the first one where it comes before its weights.
+    __device__ __forceinline__ void load_first(XRegisters& x) const {
+        if (!X_IN_REGISTERS && X_BEFORE_WEIGHTS && me.warp < SLICES) load_slice(x[0], me.warp);
 #pragma unroll
-            for (int j = 0; j < WEIGHT_TILES; ++j) {
-                copy_async(ring + LOAD * slot(stage, s, j), low[j] + chunk * 32);
-                copy_async(ring + LOAD * (slot(stage, s, j) + 32), high[j] + chunk * 32);
+        for (int turn = 0; X_IN_REGISTERS && turn < TURNS; ++turn)
+            if (turn * WARPS + me.warp < SLICES) load_slice(x[X_IN_REGISTERS ? turn : 0], turn * WARPS + me.warp);
+    }
+};
+
+// One warp per row, and the same order of additions in every configuration.
+__device__ __forceinline__ void compute_rms_factors(const float* squares, int rows, float eps, const Thread& me) {
+    const int SQUARES = K_IN / 8, EACH = (SQUARES / 4 + 31) / 32;  // sums of a row, and how many fours of them a lane adds up
+    const int AT_ONCE = ROW_TILES * 8 > WARPS ? 2 : 1;             // rows that a warp requests together
+#pragma unroll 1
+    for (int row = me.warp; row < rows; row += WARPS * AT_ONCE) {
+        float4 four[AT_ONCE][EACH];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; ++n) {
+            const float4* of = reinterpret_cast<const float4*>(squares + (row + n * WARPS) * SQUARES);
+#pragma unroll
+            for (int e = 0; e < EACH; ++e) {
+                const bool exists = row + n * WARPS < rows && me.lane + 32 * e < SQUARES / 4;
+                four[n][e] = exists ? of[me.lane + 32 * e] : float4{};
             }
         }
-        next += WARPS;
-        if (PASSES > 1 && next >= UNITS && coming + GRID < GROUPS) {
-            next = warp;
-            aim(coming += GRID);
-        }
-        if (HELD && next >= UNITS) let_next_start();
-    };
-    aim(coming);
 #pragma unroll
-    for (int stage = 0; stage < STAGES; ++stage) {
-        fetch(stage);
-        end_of_group();
+        for (int n = 0; n < AT_ONCE; ++n) {
+            float sum = 0;
+#pragma unroll
+            for (int e = 0; e < EACH; ++e) sum += (four[n][e].x + four[n][e].y) + (four[n][e].z + four[n][e].w);
+            sum = warp_sum(sum);
+            if (me.lane == 0 && row + n * WARPS < rows) rms_factor[row + n * WARPS] = rsqrtf(sum / K_IN + eps);
+        }
     }
-    const int element = threadIdx.x % 128, half = element / 32, own = threadIdx.x / 128;
-    const int finished = 2 * c + half % 2, made = g + 8 * (half / 2);  // row and feature in a tile
-    auto column_of = [&](int group, int tile) {
-        return (group * WEIGHT_TILES + tile % WEIGHT_TILES) * FEATURES + made;
-    };
-    // Of the tile that a thread finishes first. Weights of norms come from memory, once per step: a trip to be made early.
-    auto gain_of = [&](int group) {
-        const bool wanted = FEEDS_NORM && own < TILES && column_of(group, own) < N_OUT;
-        return wanted ? to_float(norm_weight[column_of(group, own)]) : 0;
-    };
-    float gain = gain_of(blockIdx.x);
+}
+
+// ---- multiply ---------------------------------------------------------------------------------------------------------
+
+// A warp's sums, operand C of every output tile.
+typedef float Sums[WEIGHT_TILES][ROW_TILES][4];
+
+// One turn of a warp: sums += x · weightᵀ over the k of `slice`. `x_slice` is where the slice of x is, or is loaded to.
+__device__ __forceinline__ void multiply_slice(Sums& sums, WeightRing& ring, const XRows& rows, XSlice& x_slice, int slice,
+                                               bool& first) {
+    WeightSlice a;
+    if (!first) {
+        // x is requested before the next weights: it would wait behind them.
+        if (!X_IN_REGISTERS && X_BEFORE_WEIGHTS) rows.load_slice(x_slice, slice);
+        ring.refill();
+    }
+    first = false;
+    ring.load(a);
+#pragma unroll
+    for (int s = 0; s < CHUNKS_PER_TURN; ++s) {
+        if (!X_IN_REGISTERS && !X_BEFORE_WEIGHTS) rows.load_chunk(x_slice, slice, s);
+        if (CHUNKS % CHUNKS_PER_TURN && slice * CHUNKS_PER_TURN + s >= CHUNKS) continue;
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; ++t)
+            if (t < rows.tiles)
+#pragma unroll
+                for (int j = 0; j < WEIGHT_TILES; ++j) mma_k32(sums[j][t], a[s][j][0], a[s][j][1], x_slice[s][t]);
+    }
+}
+
+__device__ __forceinline__ void multiply_pass(Sums& sums, WeightRing& ring, const XRows& rows, XRegisters& x, bool& first) {
+    const int warp = rows.me.warp;
+    if (X_IN_REGISTERS) {  // unrolled: registers have no index
+#pragma unroll
+        for (int turn = 0; turn < TURNS; ++turn)
+            if (turn * WARPS + warp < SLICES)
+                multiply_slice(sums, ring, rows, x[X_IN_REGISTERS ? turn : 0], turn * WARPS + warp, first);
+    } else {
+#pragma unroll 1
+        for (int slice = warp; slice < SLICES; slice += WARPS) multiply_slice(sums, ring, rows, x[0], slice, first);
+    }
+}
+
+// ---- reduce -----------------------------------------------------------------------------------------------------------
+
+// The sums of all warps in shared memory, TILES_PER_ROUND output tiles at a time. Output tile t · WEIGHT_TILES + j is row
+// tile t times weight tile j; element 32 · i + l of it is C's c_i of lane l.
+typedef float (*SharedSums)[TILES_PER_ROUND][128];
+
+__device__ __forceinline__ void store_sums(SharedSums shared, const Sums& sums, int from, const Thread& me) {
+#pragma unroll
+    for (int n = 0; n < TILES_PER_ROUND; ++n)
+        if (from + n < TILES && me.warp < BUSY_WARPS)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                shared[me.warp][n][32 * i + me.lane] = sums[(from + n) % WEIGHT_TILES][(from + n) / WEIGHT_TILES][i];
+}
+
+// An element's total over the warps, in their order; of SWIGLU it is the gate's, and `up` belongs to the up row.
+struct Total {
+    float value, up;
+};
+
+__device__ __forceinline__ Total add_warps(SharedSums shared, int n, int element) {
+    Total total = {0, 0};
+#pragma unroll
+    for (int w = 0; w < BUSY_WARPS; ++w) {
+        total.value += shared[w][n][element];
+        if (EPILOGUE == SWIGLU) total.up += shared[w][n][element + 64];
+    }
+    return total;
+}
+
+// ---- epilogue ---------------------------------------------------------------------------------------------------------
+
+// An element of out; `exists`: within its rows and columns.
+struct Cell {
+    int row, column;
+    bool exists;
+    long long index;
+};
+
+// What a thread finishes: element `element` of output tiles first_tile, first_tile + WARPS / 4, … of a round.
+struct Finisher {
+    const int element = threadIdx.x % 128, part = element / 32, first_tile = threadIdx.x / 128;
+    const int row, column;  // of the element within a tile
+
+    __device__ __forceinline__ explicit Finisher(const Thread& me) : row(2 * me.c + part % 2), column(me.g + 8 * (part / 2)) {}
+
+    __device__ __forceinline__ int column_of(int group, int tile) const {
+        return (group * WEIGHT_TILES + tile % WEIGHT_TILES) * TILE_COLUMNS + column;
+    }
+
+    __device__ __forceinline__ Cell cell(int group, int tile, int rows) const {
+        Cell cell;
+        cell.row = tile / WEIGHT_TILES * 8 + row;
+        cell.column = column_of(group, tile);
+        cell.exists = cell.row < rows && cell.column < N_OUT;
+        cell.index = (long long)cell.row * N_OUT + cell.column;
+        return cell;
+    }
+};
+
+// What the epilogue of a thread's first tile reads, requested before the products.
+struct Early {
+    float residual, norm_weight;
+};
+
+// Weights of norms come from memory, once per step: a trip to be made early.
+__device__ __forceinline__ float load_norm_weight(const bf16* norm_weight, int group, const Finisher& own) {
+    const bool wanted = FEEDS_NORM && own.first_tile < TILES && own.column_of(group, own.first_tile) < N_OUT;
+    return wanted ? to_float(norm_weight[own.column_of(group, own.first_tile)]) : 0;
+}
+
+__device__ __forceinline__ float load_residual(const void* out, int group, int rows, const Finisher& own) {
+    if (EPILOGUE != RESIDUAL || own.first_tile >= TILES) return 0;
+    const Cell cell = own.cell(group, own.first_tile, rows);
+    return cell.exists ? static_cast<const float*>(out)[cell.index] : 0;
+}
+
+// What the row of this thread's number has by now.
+__device__ __forceinline__ unsigned load_to_beat(const Choice* choices, int rows) {
+    return TAKES_ARGMAX && threadIdx.x < rows ? logit_of(so_far(choices + threadIdx.x)) : 0;
+}
+
+__device__ __forceinline__ void raise_choice(Choice* choices, const Cell& cell, float value, const Thread& me) {
+    Choice best = cell.exists ? choice(value, cell.column) : 0;  // among the eight columns that lanes c, c + 4, … hold
+#pragma unroll
+    for (int step = 16; step >= 4; step /= 2) best = max(best, __shfl_xor_sync(FULL_WARP, best, step));
+    if (me.g == 0 && best > (Choice)to_beat[cell.row] << 32) atomicMax(choices + cell.row, best);
+}
+
+// out += sum, and the next norm's input. `early` is of this cell where it `is_first`.
+__device__ __forceinline__ void add_residual(const MatmulArguments& args, const Cell& cell, float sum, bool is_first,
+                                             const Early& early, const Thread& me) {
+    float* stream = static_cast<float*>(args.out);
+    float value = 0;
+    if (cell.exists) stream[cell.index] = value = (is_first ? early.residual : stream[cell.index]) + sum;
+    if (FEEDS_NORM) {
+        if (cell.exists) {
+            const float weight = is_first ? early.norm_weight : to_float(args.norm_weight[cell.column]);
+            args.normed[cell.index] = to_bf16(value * weight);
+        }
+        float square = value * value;  // summed over the eight columns that lanes c, c + 4, … hold
+#pragma unroll
+        for (int step = 16; step >= 4; step /= 2) square += __shfl_xor_sync(FULL_WARP, square, step);
+        if (me.g == 0 && cell.exists) args.normed_squares[cell.index / 8] = square;
+    }
+}
+
+__device__ __forceinline__ void finish(const MatmulArguments& args, const Cell& cell, Total total, bool is_first,
+                                       const Early& early, const Thread& me) {
+    if (PRE_NORM_X && cell.exists) {
+        total.value *= rms_factor[cell.row];
+        total.up *= rms_factor[cell.row];
+    }
+    if (EPILOGUE == PLAIN && cell.exists) static_cast<float*>(args.out)[cell.index] = total.value;
+    if (TAKES_ARGMAX) raise_choice(args.choices, cell, total.value, me);
+    if (EPILOGUE == SWIGLU && cell.exists)
+        static_cast<bf16*>(args.out)[cell.index] = to_bf16(total.value / (1 + __expf(-total.value)) * total.up);
+    if (EPILOGUE == RESIDUAL) add_residual(args, cell, total.value, is_first, early, me);
+}
+
+// ---- the kernel -------------------------------------------------------------------------------------------------------
+
+// Reduce and epilogue of a pass, TILES_PER_ROUND output tiles at a time.
+__device__ __forceinline__ void reduce_and_finish(const MatmulArguments& args, const Sums& sums, int group, const XRows& rows,
+                                                  const Early& early, const Finisher& own) {
+    const SharedSums shared = reinterpret_cast<SharedSums>(memory + (PASSES > 1 ? RING : 0));
+#pragma unroll
+    for (int from = 0; from < TILES; from += TILES_PER_ROUND) {
+        if (from / WEIGHT_TILES >= rows.tiles) break;
+        if (from) __syncthreads();
+        store_sums(shared, sums, from, rows.me);
+        __syncthreads();
+        if (EPILOGUE == SWIGLU && own.part >= 2) continue;  // the other half of a tile belongs to the same columns
+        for (int n = own.first_tile; n < TILES_PER_ROUND && from + n < TILES; n += WARPS / 4)
+            finish(args, own.cell(group, from + n, rows.count), add_warps(shared, n, own.element), from + n == own.first_tile,
+                   early, rows.me);
+    }
+}
+
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void matmul_rows(const __grid_constant__ MatmulArguments args) {
+    const Thread me;
+    WeightRing ring(args.weight, me);
+    ring.fill();
+    const Finisher own(me);
+    Early early = {0, load_norm_weight(args.norm_weight, blockIdx.x, own)};
     // No kernel directly before a product changes how many rows there are.
-    const int rows = *active_count * rows_per_slot, tiles = (rows + 7) / 8;
-    if (!HELD) let_next_start();
+    const int count = *args.active_count * args.rows_per_slot, tiles = (count + 7) / 8;
+    if (!DELAY_DEPENDENTS) let_next_start();
     await_previous();
-    if (rows == 0) {
+    if (count == 0) {
         await_copies<0>();
         return;
     }
 
-    const bf16* mine = x + (long long)g * K_IN + 8 * c;
-    uint4 b[KEPT ? TURNS : 1][SPAN][ROW_TILES];
-    auto load_rows = [&](uint4(&into)[SPAN][ROW_TILES], int unit, int s) {
-        const int chunk = unit * SPAN + s;
-#pragma unroll
-        for (int t = 0; t < ROW_TILES; ++t) {
-            into[s][t] = {};
-            if (t * 8 + g < rows && (CHUNKS % SPAN == 0 || chunk < CHUNKS))
-                into[s][t] = *reinterpret_cast<const uint4*>(mine + (long long)t * 8 * K_IN + chunk * 32);
-        }
-    };
-    auto load_rows_early = [&](int unit) {
-#pragma unroll
-        for (int s = 0; s < SPAN; ++s)
-            if (EARLY && !KEPT) load_rows(b[0], unit, s);
-    };
-    if (warp < UNITS) load_rows_early(warp);
-    if (KEPT)
-#pragma unroll
-        for (int turn = 0; turn < TURNS; ++turn)
-#pragma unroll
-            for (int s = 0; s < SPAN; ++s)
-                if (turn * WARPS + warp < UNITS) load_rows(b[KEPT ? turn : 0], turn * WARPS + warp, s);
-    // A warp per row, in an order that no configuration changes, and now, while weights are still on their way.
-    if (SCALED)
-#pragma unroll 1
-        for (int row = warp; row < rows; row += WARPS * AT_ONCE) {
-            float4 four[AT_ONCE][EACH];
-#pragma unroll
-            for (int n = 0; n < AT_ONCE; ++n) {
-                const float4* of = reinterpret_cast<const float4*>(squares + (row + n * WARPS) * SQUARES);
-#pragma unroll
-                for (int e = 0; e < EACH; ++e) {
-                    const bool there = row + n * WARPS < rows && lane + 32 * e < SQUARES / 4;
-                    four[n][e] = there ? of[lane + 32 * e] : float4{};
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < AT_ONCE; ++n) {
-                float sum = 0;
-#pragma unroll
-                for (int e = 0; e < EACH; ++e) sum += (four[n][e].x + four[n][e].y) + (four[n][e].z + four[n][e].w);
-                sum = warp_sum(sum);
-                if (lane == 0 && row + n * WARPS < rows) factor[row + n * WARPS] = rsqrtf(sum / K_IN + eps);
-            }
-        }
-    int stage = 0;
-    bool first = true;  // of a block's units
+    const XRows rows = {me, args.x + (long long)me.g * K_IN + 8 * me.c, count, tiles};
+    XRegisters x;
+    rows.load_first(x);
+    // While weights are still on their way.
+    if (PRE_NORM_X) compute_rms_factors(args.squares, count, args.eps, me);
+    bool first = true;  // of a block's slices
 #pragma unroll 1
     for (int group = blockIdx.x; group < GROUPS; group += GRID) {
-        auto place = [&](int tile, int& row, int& column) {
-            row = tile / WEIGHT_TILES * 8 + finished;
-            column = column_of(group, tile);
-            return row < rows && column < N_OUT;
-        };
-        // What the sums will be finished with is asked for now, and used when they are there.
-        if (PASSES > 1 && group != blockIdx.x) gain = gain_of(group);
-        float before = 0;
-        if (EPILOGUE == RESIDUAL && own < TILES) {
-            int row, column;
-            if (place(own, row, column)) before = static_cast<const float*>(out)[(long long)row * N_OUT + column];
-        }
-        unsigned least = 0;  // that the row of this thread's number has by now
-        if (CHOOSES && threadIdx.x < rows) least = logit_of(so_far(choices + threadIdx.x));
+        if (PASSES > 1 && group != blockIdx.x) early.norm_weight = load_norm_weight(args.norm_weight, group, own);
+        early.residual = load_residual(args.out, group, count, own);
+        const unsigned least = load_to_beat(args.choices, count);
 
-        float acc[WEIGHT_TILES][ROW_TILES][4] = {};
-        auto multiply = [&](int unit, const uint4(&x_rows)[SPAN][ROW_TILES]) {
-            uint4 a[SPAN][WEIGHT_TILES][2];
-            if (!first) {
-                load_rows_early(unit);  // before the weights, behind which they would wait
-                // The unit before this one has been used: its place is for the one that comes STAGES after it.
-                fetch(stage == 0 ? STAGES - 1 : stage - 1);
-                end_of_group();
-            }
-            first = false;
-            await_copies<STAGES - 1>();
-#pragma unroll
-            for (int s = 0; s < SPAN; ++s)
-#pragma unroll
-                for (int j = 0; j < WEIGHT_TILES; ++j) {
-                    a[s][j][0] = memory[slot(stage, s, j)];
-                    a[s][j][1] = memory[slot(stage, s, j) + 32];
-                }
-            stage = stage == STAGES - 1 ? 0 : stage + 1;
-#pragma unroll
-            for (int s = 0; s < SPAN; ++s) {
-                if (!EARLY && !KEPT) load_rows(b[0], unit, s);
-                if (CHUNKS % SPAN && unit * SPAN + s >= CHUNKS) continue;
-#pragma unroll
-                for (int t = 0; t < ROW_TILES; ++t)
-                    if (t < tiles)
-#pragma unroll
-                        for (int j = 0; j < WEIGHT_TILES; ++j) mma_k32(acc[j][t], a[s][j][0], a[s][j][1], x_rows[s][t]);
-            }
-        };
-        if (KEPT) {  // unrolled: registers have no index
-#pragma unroll
-            for (int turn = 0; turn < TURNS; ++turn)
-                if (turn * WARPS + warp < UNITS) multiply(turn * WARPS + warp, b[KEPT ? turn : 0]);
-        } else {
-#pragma unroll 1
-            for (int unit = warp; unit < UNITS; unit += WARPS) multiply(unit, b[0]);
-        }
+        Sums sums = {};
+        multiply_pass(sums, ring, rows, x, first);
+
         if (PASSES == 1) await_copies<0>();
         // Of one pass, nobody may still need the ring; of more, the sums of the pass before.
         __syncthreads();
-        if (CHOOSES && threadIdx.x < ROW_TILES * 8) to_beat[threadIdx.x] = least;
-
-        // Tile t · WEIGHT_TILES + j; element 32 · i + l of a tile is C's c_i of lane l.
-        float(*sums)[ROUND][128] = reinterpret_cast<float(*)[ROUND][128]>(memory + (PASSES > 1 ? RING : 0));
-#pragma unroll
-        for (int from = 0; from < TILES; from += ROUND) {
-            if (from / WEIGHT_TILES >= tiles) break;
-            if (from) __syncthreads();
-#pragma unroll
-            for (int n = 0; n < ROUND; ++n)
-                if (from + n < TILES && warp < WORKING)
-#pragma unroll
-                    for (int i = 0; i < 4; ++i)
-                        sums[warp][n][32 * i + lane] = acc[(from + n) % WEIGHT_TILES][(from + n) / WEIGHT_TILES][i];
-            __syncthreads();
-            if (EPILOGUE == SWIGLU && half >= 2) continue;  // the other half of a tile belongs to the same features
-            for (int n = own; n < ROUND && from + n < TILES; n += WARPS / 4) {
-                float total = 0, up = 0;
-#pragma unroll
-                for (int w = 0; w < WORKING; ++w) {
-                    total += sums[w][n][element];
-                    if (EPILOGUE == SWIGLU) up += sums[w][n][element + 64];
-                }
-                int row, column;
-                const bool wanted = place(from + n, row, column);
-                const long long at = (long long)row * N_OUT + column;
-                if (SCALED && wanted) {
-                    total *= factor[row];
-                    up *= factor[row];
-                }
-                if (EPILOGUE == PLAIN && wanted) static_cast<float*>(out)[at] = total;
-                if (CHOOSES) {
-                    Choice best = wanted ? choice(total, column) : 0;  // among the eight columns that lanes c, c + 4, … hold
-#pragma unroll
-                    for (int step = 16; step >= 4; step /= 2) best = max(best, __shfl_xor_sync(FULL_WARP, best, step));
-                    if (g == 0 && best > (Choice)to_beat[row] << 32) atomicMax(choices + row, best);
-                }
-                if (EPILOGUE == SWIGLU && wanted) static_cast<bf16*>(out)[at] = to_bf16(total / (1 + __expf(-total)) * up);
-                if (EPILOGUE == RESIDUAL) {
-                    float* stream = static_cast<float*>(out);
-                    float value = 0;
-                    if (wanted) stream[at] = value = (from + n == own ? before : stream[at]) + total;
-                    if (FEEDS_NORM) {
-                        if (wanted) normed[at] = to_bf16(value * (from + n == own ? gain : to_float(norm_weight[column])));
-                        float square = value * value;  // summed over the eight columns that lanes c, c + 4, … hold
-#pragma unroll
-                        for (int step = 16; step >= 4; step /= 2) square += __shfl_xor_sync(FULL_WARP, square, step);
-                        if (g == 0 && wanted) normed_squares[at / 8] = square;
-                    }
-                }
-            }
-        }
+        if (TAKES_ARGMAX && threadIdx.x < ROW_TILES * 8) to_beat[threadIdx.x] = least;
+        reduce_and_finish(args, sums, group, rows, early, own);
     }
 }

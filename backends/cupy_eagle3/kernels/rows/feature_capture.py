@@ -29,4 +29,15 @@ class FeatureCapture(Kernel):
     def __call__(self, features: Tensor, x: Tensor, rows: Rows, chunk: int) -> None:
         expect("features", features, (rows.slots, self.max_rows, self.features * self.hidden), torch.bfloat16)
         expect("x", x, (rows.most, self.hidden), torch.float32)
-        self.launch("feature_capture", (rows.most,), (THREADS,), features, x, rows.active, rows.active_count, chunk)
+        self.launch(
+            "feature_capture",
+            (rows.most,),
+            (THREADS,),
+            {
+                "features": features,
+                "x": x,
+                "active": rows.active,
+                "active_count": rows.active_count,
+                "chunk": chunk,
+            },
+        )

@@ -48,5 +48,13 @@ class FeatureRows(Kernel):
             "feature_rows",
             (rows.most,),
             (THREADS,),
-            *(out, features, weight, slots.counts, rows.active, rows.active_count, eps),
+            {
+                "out": out,
+                "features": features,
+                "weight": weight,
+                "counts": slots.counts,
+                "active": rows.active,
+                "active_count": rows.active_count,
+                "eps": eps,
+            },
         )

@@ -27,6 +27,15 @@ class Accept(Kernel):
             "accept",
             (1,),
             (rows.slots,),
-            *(slots.accepted, slots.target_tokens, choices, slots.fault, slots.drafts),
-            *(rows.active, rows.active_count, slots.stamps, slots.step),
+            {
+                "accepted": slots.accepted,
+                "target_tokens": slots.target_tokens,
+                "choices": choices,
+                "fault": slots.fault,
+                "drafts": slots.drafts,
+                "active": rows.active,
+                "active_count": rows.active_count,
+                "stamps": slots.stamps,
+                "step": slots.step,
+            },
         )

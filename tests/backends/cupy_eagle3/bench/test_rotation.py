@@ -34,7 +34,7 @@ def test_copies_hold_what_the_originals_hold_and_share_tables(monkeypatch: pytes
     made = next(g for g in groups(3) if g.tag == "EAGLE3_TOKEN").launches[0]
     small = sorted(t.nbytes for t in made.tensors)[-2]
     copy = made.copied(small)
-    for mine, theirs in zip(copy.arguments, made.arguments, strict=True):
+    for mine, theirs in zip(copy.arguments.values(), made.arguments.values(), strict=True):
         if isinstance(mine, torch.Tensor) and isinstance(theirs, torch.Tensor):
             assert torch.equal(mine, theirs)
             assert (mine is theirs) == (theirs.nbytes > small)

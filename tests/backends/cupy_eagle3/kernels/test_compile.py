@@ -178,7 +178,7 @@ def test_large_products_have_registers_as_their_work_is_cut_on_an_h200(monkeypat
             adds = epilogue is Epilogue.RESIDUAL
             n_out = n // 2 if epilogue is Epilogue.SWIGLU else n
             specs.append(MatmulRows(n_out, k, epilogue, rows, config, scaled=not adds, feeds_norm=adds).spec)
-    assert any(("KEPT", "1") in spec.constants for spec in specs)
+    assert any(("X_IN_REGISTERS", "1") in spec.constants for spec in specs)
     assert all(outcome.compiled and not outcome.spilled for outcome in compile_all("sm_90", specs))
 
 
@@ -214,8 +214,8 @@ def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted
             r"NORM: 0 none, 1 each stream, 2 all streams",
         ),
         (
-            with_constant(MatmulRows(64, 64, Epilogue.SWIGLU, 1).spec, "CHOOSES", 1),
-            r"CHOOSES needs results as they are: EPILOGUE PLAIN",
+            with_constant(MatmulRows(64, 64, Epilogue.SWIGLU, 1).spec, "TAKES_ARGMAX", 1),
+            r"TAKES_ARGMAX needs results as they are: EPILOGUE PLAIN",
         ),
     ],
 )

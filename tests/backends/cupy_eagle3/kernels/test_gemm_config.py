@@ -170,7 +170,7 @@ def test_a_block_asks_for_the_places_that_its_weights_are_copied_to_and_no_more(
 def test_the_kernel_is_told_whether_x_stays(monkeypatch: pytest.MonkeyPatch, row_tiles: int, kept: str) -> None:
     monkeypatch.setattr(matmul_rows, "shared_memory_limit", lambda: 226 * 1024)
     kernel = MatmulRows(4096, 4096, Epilogue.PLAIN, 8 * row_tiles, GemmConfig(8, 4, 2, 1, 7))
-    assert dict(kernel.spec.constants)["KEPT"] == kept
+    assert dict(kernel.spec.constants)["X_IN_REGISTERS"] == kept
 
 
 def test_sixteen_rows_take_two_tiles_of_weight_and_more_rows_one() -> None:

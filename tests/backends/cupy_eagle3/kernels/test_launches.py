@@ -1,14 +1,17 @@
 """Every launch of a step passes what its kernel declares, without a GPU: shapes on the `meta` device, and signatures.
 
-A kernel takes plain pointers: a tensor of another dtype, or in another place, would be read as something else.
+A kernel takes a struct of plain pointers and numbers: a tensor of another dtype, or in another place, would be read as
+something else.
 """
 
 from __future__ import annotations
 
 import re
+import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -16,7 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, kernel_files
+from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, kernel_files, packed, with_headers
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
@@ -42,16 +45,21 @@ class Launch:
     name: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    arguments: tuple[ARGUMENT, ...]
+    arguments: Mapping[str, ARGUMENT]
     shared_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """`type` without const: `int`, `float`, or a pointer such as `bf16*`."""
+class Field:
+    """Of the struct that a kernel takes. `type` without const: `int`, `float`, or a pointer such as `bf16*`."""
 
     type: str
     name: str
+    const: bool
+
+    @property
+    def bytes(self) -> int:
+        return 8 if self.type.endswith("*") else 4
 
     def takes(self, argument: ARGUMENT) -> bool:
         if not self.type.endswith("*"):
@@ -59,6 +67,17 @@ class Parameter:
         if argument is None or self.type == "void*":
             return argument is None or isinstance(argument, Tensor)
         return isinstance(argument, Tensor) and argument.dtype == ELEMENTS[self.type[:-1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a kernel's file says, without comments: the fields that the kernel takes, its body, and the file's text with
+    all headers.
+    """
+
+    fields: tuple[Field, ...]
+    body: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +98,7 @@ def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int
         name: str,
         grid: Sequence[int],
         block: Sequence[int],
-        *arguments: ARGUMENT,
+        arguments: Mapping[str, ARGUMENT],
         shared_bytes: int | None = None,
     ) -> None:
         shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
@@ -98,39 +117,67 @@ def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int
     return Step(buffers, launches, ranges)
 
 
-def kernel_of(launch: Launch) -> tuple[list[str], str]:
-    """Its parameters as the kernel's file declares them, and its body without comments."""
-    text = kernel_files()[f"{launch.stem}.cu"].read_text(encoding="utf-8")
-    found = re.search(
-        rf'extern "C" __global__ [^{{]*?void {launch.name}\(([^)]*)\) \{{(.*?)^\}}', text, re.DOTALL | re.M
-    )
-    assert found, f"{launch.stem}.cu declares no kernel {launch.name}"
-    return re.split(r",\s+", found[1]), re.sub(r"//[^\n]*", "", found[2])
+@cache
+def source_of(stem: str, name: str) -> Source:
+    text = re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu"))
+    head = rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) args\) \{{(.*?)^\}}'
+    kernel = re.search(head, text, re.DOTALL | re.M)
+    assert kernel, f"{stem}.cu declares no kernel {name} that takes one struct, args"
+    struct = re.search(rf"^struct {kernel[1]} \{{\n(.*?)^\}};", text, re.DOTALL | re.M)
+    assert struct, f"{stem}.cu declares no struct {kernel[1]}"
+    declared = [line.strip() for line in struct[1].splitlines() if line.strip()]
+    found = [re.fullmatch(r"(const )?([\w ]+\*|int|float) ?(\w+);", line) for line in declared]
+    assert all(found), f"{kernel[1]}: {declared}"
+    return Source(tuple(Field(f[2], f[3], f[1] is not None) for f in found if f), kernel[2], text)
 
 
-def parameters(launch: Launch) -> list[Parameter]:
-    split = (parameter.removeprefix("const ").rpartition(" ") for parameter in kernel_of(launch)[0])
-    return [Parameter(kind, name) for kind, _, name in split]
+def source(launch: Launch) -> Source:
+    return source_of(launch.stem, launch.name)
 
 
 def written(launch: Launch) -> list[tuple[str, Tensor]]:
     """What it may write: pointers that are not const."""
-    declared, _ = kernel_of(launch)
-    pairs = zip(declared, launch.arguments, strict=True)
-    return [(p.split()[-1], a) for p, a in pairs if isinstance(a, Tensor) and not p.startswith("const ")]
+    writable = [field.name for field in source(launch).fields if not field.const]
+    return [(name, a) for name, a in launch.arguments.items() if name in writable and isinstance(a, Tensor)]
+
+
+@cache
+def functions(text: str) -> dict[str, str]:
+    """Body of every device function in `text`, those of one name together."""
+    found = dict[str, str]()
+    for head in re.finditer(r"__device__ [^;{]*?\b(\w+)\([^{;]*\{", text):
+        depth, end = 1, head.end()
+        while depth:
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        found[head[1]] = found.get(head[1], "") + text[head.end() : end]
+    return found
+
+
+def reached(code: str, text: str) -> str:
+    """`code`, and the body of every function that it names, and so on."""
+    known, parts, names = functions(text), [code], set[str]()
+    while new := (set(re.findall(r"\w+", parts[-1])) & set(known)) - names:
+        names |= new
+        parts.append("".join(known[name] for name in sorted(new)))
+    return "".join(parts)
+
+
+@cache
+def early_fields(kernel: Source) -> set[str]:
+    """Fields that it names before it waits for the kernel before it, itself or in a function that it names."""
+    code = reached(kernel.body[: kernel.body.rindex("await_previous();")], kernel.text)
+    return set(re.findall(r"\bargs\.(\w+)", code))
 
 
 def touched_early(launch: Launch) -> list[tuple[str, Tensor]]:
-    """Pointers that its body names before it waits for the kernel before it."""
-    declared, body = kernel_of(launch)
-    early = set(re.findall(r"(?<![.\w])\w+", body[: body.rindex("await_previous();")]))
-    named = ((p.split()[-1], a) for p, a in zip(declared, launch.arguments, strict=True))
-    return [(name, a) for name, a in named if name in early and isinstance(a, Tensor)]
+    early = early_fields(source(launch))
+    return [(name, a) for name, a in launch.arguments.items() if name in early and isinstance(a, Tensor)]
 
 
 def lets_go_early(launch: Launch) -> bool:
     """Whether the next kernel may start before this one has waited."""
-    _, body = kernel_of(launch)
+    body = source(launch).body
     return body.index("let_next_start();") < body.index("await_previous();")
 
 
@@ -156,22 +203,44 @@ def test_what_joins_attention_takes_no_shared_memory_of_its_ring(monkeypatch: py
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize(("k", "slots"), [(0, 1), (0, 7), (1, 3), (3, 1), (5, 7)])
-def test_each_argument_is_what_its_parameter_declares(
+def test_each_argument_is_what_its_field_declares(
     monkeypatch: pytest.MonkeyPatch, name: str, k: int, slots: int
 ) -> None:
     for launch in step(monkeypatch, PAIRS[name], k, slots).launches:
-        for parameter, argument in zip(parameters(launch), launch.arguments, strict=True):
-            assert parameter.takes(argument), f"{launch.name}: {parameter}"
+        declared = source(launch).fields
+        assert [field.name for field in declared] == list(launch.arguments), launch.name
+        for field, argument in zip(declared, launch.arguments.values(), strict=True):
+            assert field.takes(argument), f"{launch.name}: {field}"
+
+
+def test_a_struct_is_laid_out_as_the_compiler_lays_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for launch in step(monkeypatch, SMALL, 3, 2).launches:
+        made, end = packed(launch.arguments), 0
+        for field in source(launch).fields:
+            at = -(-end // field.bytes) * field.bytes  # natural alignment
+            end = at + field.bytes
+            placed = getattr(type(made), field.name)
+            assert (placed.offset, placed.size) == (at, field.bytes), f"{launch.name}: {field}"
+
+
+def test_a_struct_holds_addresses_and_numbers() -> None:
+    tensor = torch.arange(3, dtype=torch.int32)
+    made = packed({"values": tensor, "missing": None, "count": -3, "eps": 0.5})
+    assert bytes(made) == struct.pack("@PPif", tensor.data_ptr(), 0, -3, 0.5)
+
+
+def test_every_function_that_takes_a_kernels_struct_calls_it_args() -> None:
+    for file in kernel_files().values():
+        text = re.sub(r"//[^\n]*", "", file.read_text(encoding="utf-8"))
+        assert set(re.findall(r"\b\w+Arguments\b[&* ]+(\w+)", text)) <= {"args"}, file.name
 
 
 @pytest.mark.parametrize("k", [0, 3])
-def test_the_arrays_of_slots_and_cache_go_to_the_parameters_of_their_names(
-    monkeypatch: pytest.MonkeyPatch, k: int
-) -> None:
+def test_the_arrays_of_slots_and_cache_go_to_the_fields_of_their_names(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
     made = step(monkeypatch, SMALL, k, 3)
     for launch in made.launches:
-        for parameter, argument in zip(parameters(launch), launch.arguments, strict=True):
-            assert {n for tensor, n in state(made.buffers) if tensor is argument} <= {parameter.name}, launch.name
+        for field, argument in launch.arguments.items():
+            assert {n for tensor, n in state(made.buffers) if tensor is argument} <= {field}, launch.name
 
 
 @pytest.mark.parametrize(("k", "slots"), [(0, 1), (7, 7), (0, 63)])

@@ -57,7 +57,7 @@ def test_nothing_is_recorded_of_launchers_beside_the_step_and_after_the_recordin
     stage = staged(0)
     launched.clear()
     with recorded(stage.cycle) as calls:
-        MatmulRows(64, 64, Epilogue.PLAIN, 1).launch("matmul_rows", (1,), (32,))
+        MatmulRows(64, 64, Epilogue.PLAIN, 1).launch("matmul_rows", (1,), (32,), {})
         stage.cycle.reserve(stage.b.kv, stage.b.slots)
     stage.cycle.reserve(stage.b.kv, stage.b.slots)
     assert [call.path for call in calls] == ["reserve"]
@@ -70,4 +70,4 @@ def test_a_launch_without_a_call_of_its_launcher_cannot_be_recorded(monkeypatch:
     stage = staged(0)
     with recorded(stage.cycle), pytest.raises(AssertionError, match="outside of a call of its launcher"):
         stage.cycle.reserve(stage.b.kv, stage.b.slots)
-        stage.cycle.commit.launch("commit", (1,), (1,))
+        stage.cycle.commit.launch("commit", (1,), (1,), {})
