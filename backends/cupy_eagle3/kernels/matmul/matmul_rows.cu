@@ -59,6 +59,9 @@ const int GRID = (GROUPS + PASSES - 1) / PASSES;
 // Output tiles of a pass, and those whose sums are in shared memory at a time.
 const int TILES = ROW_TILES * WEIGHT_TILES;
 const int TILES_PER_ROUND = TILES < 4 ? TILES : 4;
+// Every round has all its tiles, so the second bound of the loop over them can go. With three weight tiles that saves the
+// register with which an SM would have no room for a block of attention beside this one; with two it would cost a spill.
+const bool WHOLE_ROUNDS = WEIGHT_TILES > 2 && TILES % TILES_PER_ROUND == 0;
 // Whether x is requested before its weights have arrived: where registers are left for that.
 const bool X_BEFORE_WEIGHTS = CHUNKS_PER_TURN * ROW_TILES <= 8;
 
@@ -178,7 +181,7 @@ __device__ __forceinline__ void multiply_slice(Sums& sums, WeightRing& ring, con
         if (CHUNKS % CHUNKS_PER_TURN && slice * CHUNKS_PER_TURN + s >= CHUNKS) continue;
 #pragma unroll
         for (int t = 0; t < ROW_TILES; ++t)
-            if (t < rows.tiles)
+            if (ROW_TILES == 1 || t < rows.tiles)
 #pragma unroll
                 for (int j = 0; j < WEIGHT_TILES; ++j) mma_k32(sums[j][t], a[s][j][0], a[s][j][1], x_slice[s][t]);
     }
@@ -325,12 +328,12 @@ __device__ __forceinline__ void reduce_and_finish(const MatmulArguments& args, c
     const SharedSums shared = reinterpret_cast<SharedSums>(memory + (PASSES > 1 ? RING : 0));
 #pragma unroll
     for (int from = 0; from < TILES; from += TILES_PER_ROUND) {
-        if (from / WEIGHT_TILES >= rows.tiles) break;
+        if (from && from / WEIGHT_TILES >= rows.tiles) break;
         if (from) __syncthreads();
         store_sums(shared, sums, from, rows.me);
         __syncthreads();
         if (EPILOGUE == SWIGLU && own.part >= 2) continue;  // the other half of a tile belongs to the same columns
-        for (int n = own.first_tile; n < TILES_PER_ROUND && from + n < TILES; n += WARPS / 4)
+        for (int n = own.first_tile; n < TILES_PER_ROUND && (WHOLE_ROUNDS || from + n < TILES); n += WARPS / 4)
             finish(args, own.cell(group, from + n, rows.count), add_warps(shared, n, own.element), from + n == own.first_tile,
                    early, rows.me);
     }
