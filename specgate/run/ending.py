@@ -70,7 +70,9 @@ def conclude(
     )
 
 
-def write(run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[str, ExitCode]) -> Run:
+def write(
+    run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[str, ExitCode], *, reports: bool = True
+) -> Run:
     """Reports first, run.json last: a `complete` run.json means that everything else is there.
 
     Returns the run with the hashes of what was there before the reports.
@@ -78,7 +80,7 @@ def write(run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[st
     folder.write_json("env.json", run.environment)
     folder.write_json("gates.json", judgement(run, config.policy, end))
     run = replace(run, files=folder.ground_hashes())
-    for name in plugins.registered("specgate.reports"):
+    for name in plugins.registered("specgate.reports") if reports else ():
         report = plugins.report(name)
         if report.filename:
             folder.write_text(report.filename, report.render(run, config.policy))

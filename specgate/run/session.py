@@ -67,7 +67,7 @@ def carry_out(request: Request) -> ExitCode:
     run = replace(run, last_green=compared(run, green, ledger.folder))
     said: list[str] = []
     try:
-        run = write(run, plan, config, folder, ending(run, stopped))
+        run = write(run, plan, config, folder, ending(run, stopped), reports=request.reports)
         if not isinstance(stopped, OrderRefused):  # such a run has measured nothing
             said = record(run, config, folder.path, ledger, *recorded_as(run, stopped))
     except (EnvironmentRefused, InvalidResult) as error:
