@@ -10,12 +10,14 @@ from specgate.core import PairRef
 from specgate.pair_tools.plant import calibrate, command
 from specgate.pair_tools.plant.command import Wish, plant
 
-CONTEXT = 256
+CONTEXT = 96
+"""More than planted tokens look back (67), and more rows than the reference engine takes for a decode step (64)."""
 
 
 def planted_pair(folder: Path, wish: Wish) -> PairRef:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrate, "TEXTS", 4)
+        patch.setattr(calibrate, "WALK", 256)
         patch.setattr(calibrate, "REFINEMENTS", 1)
         patch.setattr(command, "CHECK_PROMPTS", 2)
         patch.setattr(command, "CHECK_STEPS", 32)
