@@ -68,7 +68,8 @@ def main() -> None:
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     debug = len(arguments) < len(sys.argv[1:])
     for name in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.default_int_handler)  # a cancelled job saves what it has, as after Ctrl-C
+        if signal.getsignal(name) is not signal.SIG_IGN:  # as under nohup, which means it
+            signal.signal(name, signal.default_int_handler)  # a cancelled job saves what it has, as after Ctrl-C
     try:
         # Not `cli.main`, which ends with 1, our FAIL, where the reader of a pipe has gone.
         with cli.make_context("specgate", arguments) as context:

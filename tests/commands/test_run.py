@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from specgate.cli import main
 from specgate.eagle3.tiny import write_random_pair
 from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
+from tests.support import in_process
 from tests.support.command import POLICY, ROOT, Cli
 
 FILES = {"run.json", "config.resolved.yaml", "env.json", "gates.json", "metrics.csv", "summary.csv", "report.html"}
@@ -253,6 +255,23 @@ def test_a_run_that_is_being_written_is_left_alone(cli: Cli, killed: Killed) -> 
 def test_a_cancelled_job_saves_what_it_has(cli: Cli) -> None:
     assert cli.signalled_after_seven_blocks(signal.SIGTERM) == 130
     assert json.loads((cli.newest() / "gates.json").read_text())["exit_code"] == 130
+
+
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_cancels_a_job_is_left_ignored_where_it_was_ignored(
+    name: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`nohup specgate …` outlives its terminal."""
+    monkeypatch.setattr(sys, "argv", ["specgate", "--version"])
+    with in_process.handlers_kept():
+        for before, after in (
+            (signal.SIG_IGN, signal.SIG_IGN),
+            (signal.SIG_DFL, signal.default_int_handler),
+        ):
+            signal.signal(name, before)
+            with pytest.raises(SystemExit):
+                main()
+            assert signal.getsignal(name) is after
 
 
 def test_a_reader_that_has_gone_is_no_fail(cli: Cli) -> None:

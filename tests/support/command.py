@@ -77,7 +77,10 @@ class Cli:
         command += ["--backend", "fake", "-o", "hang_after_blocks=7"]
         command += ["--target", str(self.target), "--draft", str(self.draft)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        with subprocess.Popen(command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        with (
+            in_process.interruptible(),
+            subprocess.Popen(command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, text=True) as process,
+        ):
             assert process.stdout is not None
             for line in process.stdout:
                 if line.startswith("[7/"):

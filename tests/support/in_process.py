@@ -105,7 +105,8 @@ def command(folder: Path, arguments: Sequence[str]) -> subprocess.CompletedProce
     """What `specgate ARGUMENTS` in `folder` prints and ends with."""
     from specgate.cli import main
 
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    streams = io.BytesIO(), io.BytesIO()
+    out, err = (io.TextIOWrapper(stream, encoding="utf-8", write_through=True) for stream in streams)
     code: object = 0
     with pytest.MonkeyPatch.context() as patch, handlers_kept():
         stay_here(patch)
@@ -117,7 +118,7 @@ def command(folder: Path, arguments: Sequence[str]) -> subprocess.CompletedProce
                 main()
             except SystemExit as end:
                 code = end.code
-    printed, said = (cast(io.BytesIO, stream.buffer).getvalue().decode() for stream in (out, err))
+    printed, said = (stream.getvalue().decode() for stream in streams)
     return subprocess.CompletedProcess(["specgate", *arguments], int(cast(int, code or 0)), printed, said)
 
 
@@ -130,3 +131,11 @@ def handlers_kept() -> Iterator[None]:
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """A process that is started in here takes SIGINT, also where these tests were started with it ignored."""
+    with handlers_kept():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
