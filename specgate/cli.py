@@ -71,7 +71,8 @@ def main() -> None:
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     debug = len(arguments) < len(sys.argv[1:])
     for name in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.default_int_handler)  # a cancelled job saves its blocks, as after Ctrl-C
+        if signal.getsignal(name) is not signal.SIG_IGN:  # ignored on purpose, as under nohup
+            signal.signal(name, signal.default_int_handler)  # a cancelled job saves its blocks, as after Ctrl-C
     try:
         # `cli.main` is not used: it ends with 1, our code for FAIL, if the reader of a pipe has gone.
         with cli.make_context("specgate", arguments) as context:

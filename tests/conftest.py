@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 # Reproducible and polite on small machines: the tests' models are tiny, more threads only fight each other.
@@ -12,7 +16,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 from hypothesis import settings
 
+from tests.support import in_process, outlines
 from tests.support.command import Cli
+
+TESTS = Path(__file__).parent
 
 # Deadlines measure the machine, not the code.
 settings.register_profile("specgate", deadline=None)
@@ -31,6 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU; torch sees none here"))
 
 
+@dataclass(frozen=True)
+class Killed:
+    folder: Path
+    done: subprocess.CompletedProcess[str]
+
+
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     from specgate.eagle3.tiny import write_random_pair
@@ -41,3 +54,32 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture
 def cli(tmp_path: Path, pair: tuple[Path, Path]) -> Cli:
     return Cli(tmp_path, *pair)
+
+
+@pytest.fixture(scope="session")
+def killed_run(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Killed:
+    """A run in processes of its own whose engine was killed in its 21st block."""
+    cli = Cli(tmp_path_factory.mktemp("killed"), *pair)
+    return Killed(cli.folder, cli.micro_apart("--backend", "fake", "-o", "die_after_blocks=20"))
+
+
+@pytest.fixture
+def killed(killed_run: Killed, cli: Cli) -> Killed:
+    """A copy of it among the runs of `cli`."""
+    shutil.copytree(killed_run.folder / "runs", cli.folder / "runs")
+    return killed_run
+
+
+@pytest.fixture
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that this test makes by calling the harness start no process."""
+    in_process.stay_here(monkeypatch)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def outlined_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Drawing takes most of the time of a small run: only the tests of the pages draw."""
+    with pytest.MonkeyPatch.context() as patch:
+        if Path("reports") not in request.path.relative_to(TESTS).parents:
+            outlines.instead_of_drawing(patch)
+        yield

@@ -7,7 +7,9 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specgate.core import Policy, Run
 from specgate.errors import ExitCode
@@ -15,6 +17,9 @@ from specgate.reports.common import summary, tables
 from specgate.reports.common.parts import Picture
 from specgate.reports.page import grounds, points
 from specgate.reports.pictures import forest, speed_map
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -26,19 +31,24 @@ class HtmlReport:
     filename = "report.html"
 
     def render(self, run: Run, policy: Policy) -> str:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
         from markupsafe import Markup
 
-        environment = Environment(
-            loader=FileSystemLoader(TEMPLATES),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
         script = (TEMPLATES / "script.js").read_text(encoding="utf-8")
         shown = {**context(run, policy), "script": Markup(script), "script_hash": script_hash(script)}
-        return environment.get_template("report.html").render(shown) + "\n"
+        return environment().get_template("report.html").render(shown) + "\n"
+
+
+@cache  # it keeps the compiled templates
+def environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def script_hash(script: str) -> str:

@@ -88,6 +88,16 @@ class Pairs:
         return order_interval(self.log_ratios, self.orders, alpha, self.prompt_sets)
 
 
+def t_quantile(probability: float, freedom: float) -> float:
+    """The quantile of Student's t-distribution with `freedom` degrees of freedom.
+
+    What `scipy.stats.t.ppf` returns, without its module, whose import takes longer than a small run's other figures.
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, probability))
+
+
 def order_interval(
     log_ratios: Sequence[float], orders: Sequence[int], alpha: float = ALPHA, prompt_sets: Sequence[int] = ()
 ) -> Interval | None:
@@ -102,7 +112,6 @@ def order_interval(
     count as noise, which can only widen the interval. Where all pairs ran in one order, b is left out.
     """
     import numpy as np
-    from scipy.stats import t
 
     n = len(log_ratios)
     if n < MIN_PAIRS:
@@ -115,7 +124,7 @@ def order_interval(
     sd = math.sqrt(float(residual @ residual) / freedom)
     weights = np.where(np.arange(design.shape[1]) < sets, design.mean(axis=0), 0.0)
     scale = math.sqrt(float(weights @ np.linalg.inv(design.T @ design) @ weights))
-    half = float(t.ppf(1 - alpha, freedom)) * sd * scale
+    half = t_quantile(1 - alpha, freedom) * sd * scale
     mean = float(weights @ fit)
     return Interval(mean, mean - half, mean + half, float(fit[sets]) if len(fit) > sets else 0.0, sd, freedom)
 
@@ -148,7 +157,6 @@ def cluster_interval(
     prompt do not count as independent. None for fewer than MIN_PAIRS clusters.
     """
     import numpy as np
-    from scipy.stats import t
 
     count = len(numerators)
     total = sum(denominators)
@@ -158,7 +166,7 @@ def cluster_interval(
     ratio = float(n.sum() / d.sum())
     residual = n - ratio * d
     se = math.sqrt(count / (count - 1) * float(residual @ residual)) / float(d.sum())
-    half = float(t.ppf(1 - alpha, count - 1)) * se
+    half = t_quantile(1 - alpha, count - 1) * se
     return Interval(ratio, ratio - half, ratio + half, 0.0, se * math.sqrt(count), count - 1)
 
 
@@ -239,18 +247,14 @@ def pairs_needed(sd: float, gap: float, have: int, alpha: float = ALPHA, fitted:
     `have`: pairs so far.
     `fitted`: parameters that the interval fits, which is pairs minus degrees of freedom.
     """
-    from scipy.stats import t
-
     if gap <= 0:
         return 0
     n = max(have, fitted + 1)
-    while float(t.ppf(1 - alpha, n - fitted)) * sd / math.sqrt(n) > gap and n < 10_000:
+    while t_quantile(1 - alpha, n - fitted) * sd / math.sqrt(n) > gap and n < 10_000:
         n += 1
     return n - have
 
 
 def minimum_detectable_effect(sd: float, pairs: int, freedom: int, alpha: float = ALPHA) -> float:
     """The true mean (log scale) that an interval over `pairs` pairs excludes from zero with probability POWER."""
-    from scipy.stats import t
-
-    return float(t.ppf(1 - alpha, freedom) + t.ppf(POWER, freedom)) * sd / math.sqrt(pairs)
+    return (t_quantile(1 - alpha, freedom) + t_quantile(POWER, freedom)) * sd / math.sqrt(pairs)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from specgate.analysis.stats import ALPHA, MIN_PAIRS, Pairs
+from specgate.analysis.stats import ALPHA, MIN_PAIRS, Pairs, t_quantile
 
 Clusters = Mapping[tuple[int, int], tuple[float, float]]
 """(prompt set, slot) → (numerator, denominator) of a ratio Σ numerators / Σ denominators."""
@@ -22,9 +22,7 @@ class Estimate:
 
     def interval(self, alpha: float = ALPHA) -> tuple[float, float]:
         """Two-sided t-interval with an error of `alpha` on each side."""
-        from scipy.stats import t
-
-        half = float(t.ppf(1 - alpha, self.freedom)) * self.error
+        half = t_quantile(1 - alpha, self.freedom) * self.error
         return self.mean - half, self.mean + half
 
 
@@ -38,12 +36,10 @@ def of_mean(values: Sequence[float]) -> Estimate | None:
 
 def of_pairs(pairs: Pairs) -> Estimate | None:
     """The mean log-ratio of paired blocks, with the standard error of its interval; None if it has no interval."""
-    from scipy.stats import t
-
     found = pairs.interval()
     if found is None:
         return None
-    error = (found.high - found.low) / 2 / float(t.ppf(1 - ALPHA, found.freedom))
+    error = (found.high - found.low) / 2 / t_quantile(1 - ALPHA, found.freedom)
     return Estimate(found.mean, error, found.freedom)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,7 +53,11 @@ class Document:
 
 def load(path: Path) -> Document:
     """Read a YAML file that holds one mapping. Raises UsageError with file and line."""
-    text = _read(path)
+    return _document(path, _read(path))
+
+
+@lru_cache(maxsize=256)  # scenarios share their bases, and one run reads all of them more than once
+def _document(path: Path, text: str) -> Document:
     try:
         marks, data = _parse(path, text)
     except yaml.MarkedYAMLError as error:

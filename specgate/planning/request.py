@@ -29,3 +29,5 @@ class Request:
     options: Mapping[str, str] = field(default_factory=dict)
     resume: Path | None = None
     override_order: str | None = None
+    reports: bool = True
+    """False: the run folder gets its data, verdicts and manifest, but no page or table for readers."""

@@ -78,8 +78,11 @@ def conclude(
     )
 
 
-def write(run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[str, ExitCode]) -> Run:
-    """Write env.json, gates.json, the reports, run.json and the manifest, in this order.
+def write(
+    run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[str, ExitCode], *, reports: bool = True
+) -> Run:
+    """Write env.json, gates.json, the reports (unless `reports` is false), run.json and the manifest, in this order.
+
 
     run.json comes after the reports, so a run.json whose status is `complete` means that they are all there. `end`: the
     verdict and the exit code for gates.json. Returns the run with the hashes of the files that were finished before the
@@ -88,7 +91,7 @@ def write(run: Run, plan: Plan, config: Config, folder: RunFolder, end: tuple[st
     folder.write_json("env.json", run.environment)
     folder.write_json("gates.json", judgement(run, config.policy, end))
     run = replace(run, files=folder.evidence_hashes())
-    for name in plugins.registered("specgate.reports"):
+    for name in plugins.registered("specgate.reports") if reports else ():
         report = plugins.report(name)
         if report.filename:
             folder.write_text(report.filename, report.render(run, config.policy))

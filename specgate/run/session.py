@@ -146,7 +146,7 @@ def write_and_record(
     """
     lines: list[str] = []
     try:
-        run = write(run, plan, resolved.config, folder, ending(run, stopped))
+        run = write(run, plan, resolved.config, folder, ending(run, stopped), reports=resolved.request.reports)
         if not isinstance(stopped, OrderRefused):  # such a run has measured nothing
             lines = record(run, resolved.config, folder.path, resolved.ledger, *recorded_as(run, stopped))
     except (EnvironmentRefused, InvalidResult) as error:

@@ -165,6 +165,7 @@ def scripted(options: Mapping[str, str], folder: Path) -> Run:
                 scenarios=(str(SCENARIO),),
                 policy=str(POLICY),
                 options=options,
+                reports=False,  # the gates are what is tested; drawing fifteen pages would take most of the time
             )
         )
     (made,) = (path for path in set(folder.iterdir()) - before if path.is_dir())

@@ -18,6 +18,7 @@ from specgate.archive.verification import differences_of, line_differences, list
 from specgate.cli import cli as commands
 from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
+from tests.conftest import Killed
 from tests.support.command import ROOT, Cli
 
 
@@ -61,10 +62,13 @@ def test_an_untouched_run_holds_and_nothing_is_written(run: Path) -> None:
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in run.rglob("*") if p.is_file()} == before
 
 
-@pytest.mark.parametrize("status", ["a run that failed a gate", "an engine that was killed"])
-def test_runs_that_ended_otherwise_hold_too(cli: Cli, status: str) -> None:
-    fault = "die_after_blocks=20" if "killed" in status else "wrong_token_at=5"
-    assert cli.micro("--backend", "fake", "-o", fault).returncode in (6, 7)
+def test_a_run_that_failed_a_gate_holds_too(cli: Cli) -> None:
+    assert cli.micro("--backend", "fake", "-o", "wrong_token_at=5").returncode == 6
+    assert differences(cli.newest()) == []
+
+
+def test_a_run_whose_engine_was_killed_holds_too(cli: Cli, killed: Killed) -> None:
+    assert killed.done.returncode == 7
     assert differences(cli.newest()) == []
 
 

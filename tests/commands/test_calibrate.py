@@ -57,7 +57,7 @@ def test_a_decided_run_ends_at_its_first_look_with_everything_whole(cli: Cli) ->
 
 
 def test_a_resumed_run_ends_at_the_same_look(cli: Cli) -> None:
-    assert cli.micro("--backend", "fake", "-o", "die_after_blocks=14").returncode == 7
+    assert cli.micro_apart("--backend", "fake", "-o", "die_after_blocks=14").returncode == 7
     run = cli.newest()
     again = cli.run("micro", "--resume", run, pair=False)
     assert again.returncode == 0, again.stdout + again.stderr

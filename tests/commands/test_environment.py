@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +14,9 @@ from specgate.analysis.machine_conditions import conditions_of
 from specgate.analysis.rounds import whole_rounds
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
+from tests.support import in_process
+from tests.support.fake_nvml import LIBRARY_NOT_FOUND, Driver, Gpu, liar
 
-ROOT = Path(__file__).parents[2]
 SCENARIO = """\
 # Is the machine watched?
 schema: specgate.scenario/v1
@@ -42,19 +42,16 @@ rules:
 """
 
 
-def measured(folder: Path, driver: str, *, gpu: bool) -> tuple[int, Path]:
-    """Exit code and run folder of a scripted run beside the driver that this expression makes."""
+def measured(folder: Path, driver: Driver, *, gpu: bool) -> tuple[int, Path]:
+    """Exit code and run folder of a scripted run beside `driver`."""
     (folder / "tiny.yaml").write_text(SCENARIO)
     (folder / "policy.yaml").write_text(POLICY.replace("GPU", str(gpu).lower()))
-    (folder / "site").mkdir()
-    (folder / "site" / "pynvml.py").write_text(
-        "import sys\nfrom tests.support.fake_nvml import LIBRARY_NOT_FOUND, Driver, Gpu, liar\n"
-        f"sys.modules[__name__] = {driver}\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": f"{folder / 'site'}:{ROOT}", "CUDA_VISIBLE_DEVICES": "0"}
-    command = [sys.executable, "-m", "specgate", "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
+    command = ["micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
     command += ["--backend", "fake", "--target", str(folder / "target"), "--draft", str(folder / "draft")]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pynvml", driver)
+        patch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        done = in_process.command(folder, command)
     assert "run folder" in done.stdout, done.stdout + done.stderr
     (run,) = (p for p in (folder / "runs").iterdir() if p.is_dir())
     return done.returncode, run
@@ -73,7 +70,7 @@ def record(run: Path, name: str) -> Any:
 
 
 def test_a_watched_run_beside_a_healthy_driver_passes_and_keeps_what_was_seen(folder: Path) -> None:
-    code, run = measured(folder, "Driver([Gpu().busy()])", gpu=True)
+    code, run = measured(folder, Driver([Gpu().busy()]), gpu=True)
     gates = record(run, "gates.json")
     assert code == 0, gates
     quiet = [v for v in gates["verdicts"] if v["rule"] == "quiet"]
@@ -90,14 +87,14 @@ def test_a_watched_run_beside_a_healthy_driver_passes_and_keeps_what_was_seen(fo
 @pytest.mark.parametrize(
     ("driver", "reason"),
     [
-        ("Driver([liar()])", "nvml_implausible"),
-        ("Driver([], init_error=LIBRARY_NOT_FOUND)", "nvml_missing"),
-        ("Driver([Gpu(reasons=0x40, utilization_pct=9)])", "throttled"),
+        (Driver([liar()]), "nvml_implausible"),
+        (Driver([], init_error=LIBRARY_NOT_FOUND), "nvml_missing"),
+        (Driver([Gpu(reasons=0x40, utilization_pct=9)]), "throttled"),
     ],
     ids=["zeros", "no driver", "hot"],
 )
 def test_a_machine_that_cannot_be_trusted_ends_with_4_and_nothing_measured_is_lost(
-    folder: Path, driver: str, reason: str
+    folder: Path, driver: Driver, reason: str
 ) -> None:
     code, run = measured(folder, driver, gpu=True)
     assert code == 4
@@ -109,12 +106,12 @@ def test_a_machine_that_cannot_be_trusted_ends_with_4_and_nothing_measured_is_lo
 
 
 def test_a_policy_without_gpu_passes_where_there_is_no_driver(folder: Path) -> None:
-    code, run = measured(folder, "Driver([], init_error=LIBRARY_NOT_FOUND)", gpu=False)
+    code, run = measured(folder, Driver([], init_error=LIBRARY_NOT_FOUND), gpu=False)
     assert code == 0, record(run, "gates.json")
 
 
 def test_every_block_has_its_time_and_the_conditions_can_be_recomputed(folder: Path) -> None:
-    _, path = measured(folder, "Driver([Gpu().busy()])", gpu=True)
+    _, path = measured(folder, Driver([Gpu().busy()]), gpu=True)
     run = RunFolder.open(path)
     blocks, stored = run.blocks(), run.read_run()
     spans = [b.span_ns for b in blocks]
@@ -126,7 +123,7 @@ def test_every_block_has_its_time_and_the_conditions_can_be_recomputed(folder: P
 
 
 def test_a_block_that_was_stored_without_a_time_reads_back(folder: Path) -> None:
-    _, path = measured(folder, "Driver([])", gpu=False)
+    _, path = measured(folder, Driver([]), gpu=False)
     file = path / "samples" / "blocks.jsonl"
     old = [{k: v for k, v in json.loads(line).items() if k != "span_ns"} for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps(line) + "\n" for line in old))

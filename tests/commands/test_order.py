@@ -37,12 +37,16 @@ def order(cli: Cli) -> Cli:
     return cli
 
 
+MICRO = ("micro", "--scenario", "gate.yaml", "--policy", "policy.yaml")
+FULL = ("full", "--scenario", "tiny.yaml", "--policy", "policy.yaml")
+
+
 def micro(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return cli.run("micro", "--scenario", "gate.yaml", "--policy", "policy.yaml", *(arguments or FAKE))
+    return cli.run(*MICRO, *(arguments or FAKE))
 
 
 def full(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return cli.run("full", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *(arguments or FAKE))
+    return cli.run(*FULL, *(arguments or FAKE))
 
 
 def here(cli: Cli, command: str, *arguments: str) -> tuple[int, str]:
@@ -94,20 +98,20 @@ def enter(cli: Cli, times: int = 1, state: State = State.PASS, **changes: Any) -
 def test_full_follows_three_green_micro_runs_and_a_source_edit_ends_that(order: Cli) -> None:
     shutil.copytree(ROOT / "specgate", order.folder / "checkout" / "specgate")
     order.root = order.folder / "checkout"
-    refused = full(order)
+    refused = order.run_apart(*FULL, *FAKE)
     assert refused.returncode == 5
     assert "have been green 0 of 3 times in a row" in refused.stderr
     for count in range(3):
-        done = micro(order)
+        done = order.run_apart(*MICRO, *FAKE)
         assert (
             f"micro gates of policy policy: green {count + 1} of 3 times in a row (this run: one more)" in done.stdout
         )
-    allowed = full(order)
+    allowed = order.run_apart(*FULL, *FAKE)
     assert allowed.returncode == 0, allowed.stdout + allowed.stderr
     assert len({(e.pid, e.process_started) for e in entries(order)}) == 4
     with (order.root / "specgate" / "metrics.py").open("a") as file:
         file.write("# edited\n")
-    refused = full(order)
+    refused = order.run_apart(*FULL, *FAKE)
     assert refused.returncode == 5
     assert "0 of 3" in refused.stderr and "source_tree_sha256 is another one" in refused.stderr
 
@@ -136,7 +140,7 @@ def test_a_refusal_measures_nothing_and_its_command_is_the_one_to_run(order: Cli
 )
 def test_a_micro_run_says_what_it_did_to_the_streak(order: Cli, arguments: tuple[str, ...], said: str) -> None:
     enter(order, 2)
-    assert said in micro(order, *FAKE, *arguments).stdout
+    assert said in order.run_apart(*MICRO, *FAKE, *arguments).stdout
 
 
 def test_options_are_part_of_what_is_measured(order: Cli) -> None:

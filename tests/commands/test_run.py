@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from specgate.cli import main
 from specgate.eagle3.tiny import write_random_pair
 from specgate.files.run_folder import RunFolder
+from tests.conftest import Killed
+from tests.support import in_process
 from tests.support.command import POLICY, ROOT, Cli
 
 FILES = {"run.json", "config.resolved.yaml", "env.json", "gates.json", "metrics.csv", "summary.csv", "report.html"}
@@ -26,7 +29,7 @@ def last_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_a_run_leaves_every_file_and_prints_folder_and_verdict_last(cli: Cli) -> None:
-    done = cli.micro()
+    done = cli.micro_apart()
     assert done.returncode == 0, done.stdout + done.stderr
     run = cli.newest()
     assert {p.name for p in run.iterdir()} >= FILES
@@ -111,14 +114,13 @@ def test_a_near_tie_within_the_policys_margin_passes_and_is_listed(cli: Cli) -> 
     assert "near_tie_divergence" in {v["reason_code"] for v in verdicts}
 
 
-def test_a_killed_engine_keeps_finished_blocks_and_resume_completes_the_run(cli: Cli) -> None:
-    done = cli.micro("--backend", "fake", "-o", "die_after_blocks=20")
-    assert done.returncode == 7
-    assert "SIGKILL" in done.stdout
+def test_a_killed_engine_keeps_finished_blocks_and_resume_completes_the_run(cli: Cli, killed: Killed) -> None:
+    assert killed.done.returncode == 7
+    assert "SIGKILL" in killed.done.stdout
     run = cli.newest()
     kept = (run / "samples" / "blocks.jsonl").read_text()
     assert kept.count("\n") == 20
-    again = cli.run("micro", "--resume", run, pair=False)
+    again = cli.run_apart("micro", "--resume", run, pair=False)
     assert again.returncode == 0, again.stdout + again.stderr
     assert (run / "samples" / "blocks.jsonl").read_text().startswith(kept)
     record = json.loads((run / "run.json").read_text())
@@ -242,11 +244,10 @@ def test_resuming_on_other_weights_is_refused(cli: Cli, tmp_path: Path) -> None:
     assert "draft_sha256: it was" in done.stderr
 
 
-def test_a_run_that_is_being_written_is_left_alone(cli: Cli) -> None:
-    cli.micro("--backend", "fake", "-o", "die_after_blocks=20")
+def test_a_run_that_is_being_written_is_left_alone(cli: Cli, killed: Killed) -> None:
     run = cli.newest()
     with RunFolder(run).lock():
-        done = cli.run("micro", "--resume", run, pair=False)
+        done = cli.run_apart("micro", "--resume", run, pair=False)
     assert done.returncode == 4
     assert "another specgate is writing" in done.stderr
 
@@ -256,14 +257,30 @@ def test_a_cancelled_job_saves_what_it_has(cli: Cli) -> None:
     assert json.loads((cli.newest() / "gates.json").read_text())["exit_code"] == 130
 
 
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_cancels_a_job_is_left_ignored_where_it_was_ignored(
+    name: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`nohup specgate …` outlives its terminal."""
+    monkeypatch.setattr(sys, "argv", ["specgate", "--version"])
+    with in_process.handlers_kept():
+        for before, after in (
+            (signal.SIG_IGN, signal.SIG_IGN),
+            (signal.SIG_DFL, signal.default_int_handler),
+        ):
+            signal.signal(name, before)
+            with pytest.raises(SystemExit):
+                main()
+            assert signal.getsignal(name) is after
+
+
 def test_a_reader_that_has_gone_is_no_fail(cli: Cli) -> None:
     command = f"{sys.executable} -m specgate scenarios list --plain | true; exit ${{PIPESTATUS[0]}}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.run(["bash", "-c", command], cwd=cli.folder, env=environment).returncode in (0, 141)
 
 
-def test_resuming_on_changed_source_is_refused(cli: Cli) -> None:
-    cli.micro("--backend", "fake", "-o", "die_after_blocks=14")
+def test_resuming_on_changed_source_is_refused(cli: Cli, killed: Killed) -> None:
     file = cli.newest() / "run.json"
     record: Mapping[str, dict[str, str]] = json.loads(file.read_text())
     record["fingerprint"]["source_tree_sha256"] = "0" * 64

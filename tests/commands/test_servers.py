@@ -13,6 +13,7 @@ import pytest
 from specgate.files.run_folder import RunFolder
 from tests.backends.servers.helpers import program
 from tests.backends.servers.test_process import eventually
+from tests.support import in_process
 from tests.support.command import Cli
 
 KEY = "sk-not-to-be-written"
@@ -59,7 +60,8 @@ def test_a_run_that_is_killed_or_interrupted_leaves_no_server_behind(cli: Cli, s
     ]
     command += ["--backend", "vllm", "-o", f"program={server}", "-o", "stop_s=0.3"]
     command += ["--target", str(cli.target), "--draft", str(cli.draft)]
-    with subprocess.Popen(command, cwd=cli.folder, env={**os.environ, "PYTHONPATH": str(cli.root)}) as run:
+    environment = {**os.environ, "PYTHONPATH": str(cli.root)}
+    with in_process.interruptible(), subprocess.Popen(command, cwd=cli.folder, env=environment) as run:
         harness = psutil.Process(run.pid)
         assert eventually(lambda: any(log.stat().st_size for log in cli.folder.glob("runs/*/logs/worker-0.log")))
         assert eventually(lambda: any(is_stub(p) for p in harness.children(recursive=True)))

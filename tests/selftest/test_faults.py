@@ -11,6 +11,8 @@ from specgate.core import Rule, Run, State, Verdict
 from specgate.machine import inventory, selftest_stamp
 from specgate.selftest.faults import FAULTS, Fault, injected, outcomes
 
+pytestmark = pytest.mark.usefixtures("no_processes")
+
 
 def test_every_fault_is_seen_by_its_gate_and_a_clean_engine_by_none(tmp_path: Path) -> None:
     found = list(outcomes(tmp_path))

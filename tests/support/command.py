@@ -1,4 +1,4 @@
-"""The command line as a user runs it, in a folder of its own and on a tiny pair."""
+"""The command line in a folder of its own, on a tiny pair: in this process, or in processes of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from tests.support import in_process
 
 ROOT = Path(__file__).parents[2]
 SCENARIO = """\
@@ -31,7 +34,10 @@ rules:
 
 
 class Cli:
-    """`python -m specgate` in a folder of its own, which holds a scenario and a policy. The pair is tiny."""
+    """`specgate` in a folder of its own, with a tiny pair, a scenario and a policy at hand.
+
+    `run` and `micro` start no process, which takes seconds; `run_apart` and `micro_apart` are what a user does.
+    """
 
     def __init__(self, folder: Path, target: Path, draft: Path) -> None:
         self.folder, self.target, self.draft = folder, target, draft
@@ -48,14 +54,22 @@ class Cli:
         self.write("tiny.yaml", SCENARIO.format(kind=kind, context=context, budget=budget))
 
     def run(self, *arguments: str | Path, pair: bool = True) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "specgate", *map(str, arguments)]
-        if pair:
-            command += ["--target", str(self.target), "--draft", str(self.draft)]
+        return in_process.command(self.folder, self._command(arguments, pair))
+
+    def run_apart(self, *arguments: str | Path, pair: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "specgate", *self._command(arguments, pair)]
         environment = {**os.environ, "PYTHONPATH": str(self.root), "NO_COLOR": "1"}
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
 
     def micro(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return self.run("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *arguments)
+
+    def micro_apart(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return self.run_apart("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *arguments)
+
+    def _command(self, arguments: Sequence[str | Path], pair: bool) -> list[str]:
+        checkpoints = ["--target", str(self.target), "--draft", str(self.draft)]
+        return [*map(str, arguments), *(checkpoints if pair else [])]
 
     def signalled_after_seven_blocks(self, signal_: signal.Signals) -> int:
         """Send a signal to a run whose engine hangs in its eighth block. Returns the exit status."""
@@ -63,7 +77,10 @@ class Cli:
         command += ["--backend", "fake", "-o", "hang_after_blocks=7"]
         command += ["--target", str(self.target), "--draft", str(self.draft)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        with subprocess.Popen(command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        with (
+            in_process.interruptible(),
+            subprocess.Popen(command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, text=True) as process,
+        ):
             assert process.stdout is not None
             for line in process.stdout:
                 if line.startswith("[7/"):

@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from specgate.core import PairRef
 from specgate.pair_tools.plant import calibrate, command
 from specgate.pair_tools.plant.command import Wish, plant
 
-CONTEXT = 256
+CONTEXT = 96
+"""More than planted tokens look back (67), and more rows than the reference engine takes for a decode step (64)."""
 
 
-def planted_pair(folder: Path, wish: Wish) -> PairRef:
+def planted_pair(folder: Path, wish: Wish) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrate, "TEXTS", 4)
+        patch.setattr(calibrate, "WALK", 256)
         patch.setattr(calibrate, "REFINEMENTS", 1)
         patch.setattr(command, "CHECK_PROMPTS", 2)
         patch.setattr(command, "CHECK_STEPS", 32)
         plant(wish, folder, "cpu", lambda line: None)
-    return PairRef(folder.name, folder / "target", folder / "draft", "planted")
+
+
+def shared(base: Path, name: str, wish: Wish) -> PairRef:
+    """Planted by the worker that comes first; the others wait for it."""
+    folder = base / "planted" / name
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        if not folder.with_suffix(".done").exists():
+            planted_pair(folder, wish)
+            folder.with_suffix(".done").touch()
+    return PairRef(name, folder / "target", folder / "draft", "planted")
 
 
 @pytest.fixture(scope="session")
-def pair_a(tmp_path_factory: pytest.TempPathFactory) -> PairRef:
-    folder = tmp_path_factory.mktemp("planted") / "a"
-    return planted_pair(folder, Wish("tiny", 3.0, 3, "A", context=CONTEXT))
+def shared_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this test run, the same for every worker of pytest-xdist."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
-def pair_b(tmp_path_factory: pytest.TempPathFactory) -> PairRef:
-    folder = tmp_path_factory.mktemp("planted") / "b"
-    return planted_pair(folder, Wish("tiny", 3.4, 3, "B", context=CONTEXT, written=False))
+def pair_a(shared_base: Path) -> PairRef:
+    return shared(shared_base, "a", Wish("tiny", 3.0, 3, "A", context=CONTEXT))
+
+
+@pytest.fixture(scope="session")
+def pair_b(shared_base: Path) -> PairRef:
+    return shared(shared_base, "b", Wish("tiny", 3.4, 3, "B", context=CONTEXT, written=False))

@@ -20,15 +20,18 @@ from specgate.pair_tools.plant.orbit import Orbit
 from specgate.pair_tools.plant.truth import expected_accepts
 from tests.pair_tools.plant.conftest import CONTEXT
 
-LOAD = Load(CONTEXT, prompts=8, steps=48)
+LOAD = Load(CONTEXT, prompts=8, steps=24)
 PAIRS = pytest.mark.parametrize("which", ["pair_a", "pair_b"])
 
 
 @PAIRS
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_acceptance_is_what_the_planted_tokens_imply(which: str, dtype: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("dtype", "ks"), [("float32", [1, 3, 5]), ("bfloat16", [3])], ids=["float32", "bfloat16"])
+def test_acceptance_is_what_the_planted_tokens_imply(
+    which: str, dtype: str, ks: list[int], request: pytest.FixtureRequest
+) -> None:
+    """Of bfloat16, which a CPU multiplies at a third of the speed, one chain length."""
     pair: PairRef = request.getfixturevalue(which)
-    for m in check(pair, [1, 3, 5], LOAD, dtype, "cpu"):
+    for m in check(pair, ks, LOAD, dtype, "cpu"):
         assert m.acceptance_length == pytest.approx(acceptance_length(m.planted_share, m.k), rel=0.04)
         assert m.planted_share == pytest.approx(read_share(pair), abs=0.04)
         assert m.faithful_share >= 0.999

@@ -22,7 +22,7 @@ from specgate.pair_tools.plant.check import Load
 from tests.pair_tools.plant.conftest import CONTEXT
 
 K = 3
-LOAD = Load(CONTEXT, prompts=4, steps=40)
+LOAD = Load(CONTEXT, prompts=4, steps=20)
 Change = Callable[[Tensor], Tensor]
 
 
@@ -53,8 +53,13 @@ def chunks(order: Sequence[int]) -> Change:
     return lambda features: torch.cat([features.chunk(3, dim=-1)[i] for i in order], dim=-1)
 
 
-def test_a_healthy_engine_accepts_what_was_planted(pair_b: PairRef) -> None:
-    assert length(pair_b) > 3.2
+@pytest.fixture(scope="module")
+def healthy(pair_b: PairRef) -> float:
+    return length(pair_b)
+
+
+def test_a_healthy_engine_accepts_what_was_planted(healthy: float) -> None:
+    assert healthy > 3.2
 
 
 @pytest.mark.parametrize(
@@ -63,7 +68,7 @@ def test_a_healthy_engine_accepts_what_was_planted(pair_b: PairRef) -> None:
     ids=["zero", "16 times too large", "chunks rotated", "low and middle swapped", "middle and high swapped"],
 )
 def test_wrong_features_halve_what_is_accepted(
-    pair_a: PairRef, pair_b: PairRef, change: Change, monkeypatch: pytest.MonkeyPatch
+    pair_b: PairRef, change: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_features(monkeypatch, change)
     assert length(pair_b) < 2
@@ -104,7 +109,7 @@ def test_features_of_another_slot_halve_what_is_accepted(
 
 @pytest.mark.parametrize("damage", ["zero", "another request's"])
 def test_old_slots_of_the_drafts_own_cache_matter(
-    pair_b: PairRef, damage: str, monkeypatch: pytest.MonkeyPatch
+    pair_b: PairRef, healthy: float, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prepare(opened: ReferenceEngine) -> None:
         prefill = opened.prefill
@@ -119,4 +124,4 @@ def test_old_slots_of_the_drafts_own_cache_matter(
         monkeypatch.setattr(opened, "prefill", damaged)
 
     # 67 tokens on, the head that looks back has left the damaged prompt behind.
-    assert length(pair_b, prepare=prepare) < length(pair_b) - 0.3
+    assert length(pair_b, prepare=prepare) < healthy - 0.3

@@ -22,6 +22,7 @@ from specgate.pair_tools.plant.write import write_draft, write_target
 from specgate.pairs.resolve import resolve_pair
 from tests.eagle3.folders import edit_config
 from tests.eagle3.planted.recipes import RECIPE_A
+from tests.pair_tools.plant.conftest import CONTEXT
 
 WISH = Wish("tiny", 3.0, 3, context=256)
 
@@ -71,7 +72,7 @@ def test_written_and_unwritten_pairs_hold_the_same_tensors(tmp_path: Path, monke
 def test_the_configs_say_what_was_asked_predicted_and_measured(pair_b: PairRef) -> None:
     assert pair_b.draft is not None
     target, draft = (json.loads((f / "config.json").read_text())["planted"] for f in (pair_b.target, pair_b.draft))
-    assert target["calibration"]["context"] == 256 and target["weights"] == draft["weights"] == "seed"
+    assert target["calibration"]["context"] == CONTEXT and target["weights"] == draft["weights"] == "seed"
     assert draft["asked"] == {"spec": 3, "acceptance_length": 3.4}
     assert draft["predicted_acceptance_length"]["spec-3"] == pytest.approx(3.4, abs=0.02)
     assert draft["measured"]["acceptance_length"] == pytest.approx(3.4, rel=0.15)

@@ -5,6 +5,7 @@ PTX alone would prove little: it is the assembler that refuses instructions and 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -14,7 +15,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +39,7 @@ from specgate.backends.cupy_eagle3.tuned.lookup import SHIPPED, Tuned
 from specgate.core.gemms import GemmShape
 from specgate.eagle3.hf.draft import draft_geometry
 from specgate.eagle3.hf_keys import read_config
+from specgate.files.writing import write_text
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import without_weights
 
@@ -85,14 +89,45 @@ class Outcome:
         return any(int(size) for size in re.findall(r"(\d+) bytes spill stores", self.log))
 
 
-def compile_all(architecture: str, specs: Sequence[Spec]) -> list[Outcome]:
-    """Compile as the loader does."""
-    options = [f"--gpu-architecture={architecture}", "--ptxas-options=-v"]
-    sources = [{"name": f"{s.stem}.cu", "text": s.source, "options": [*s.options, *options]} for s in specs]
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """Compiles as the loader does, and what it has compiled before it reads from `cache`, where there is one."""
+
+    cache: Path | None
+
+    def compile_all(self, architecture: str, specs: Sequence[Spec]) -> list[Outcome]:
+        options = [f"--gpu-architecture={architecture}", "--ptxas-options=-v"]
+        sources = [{"name": f"{s.stem}.cu", "text": s.source, "options": [*s.options, *options]} for s in specs]
+        files = [self.file_of(source) for source in sources]
+        known = {n: json.loads(file.read_text()) for n, file in enumerate(files) if file is not None and file.exists()}
+        new = [n for n in range(len(sources)) if n not in known]
+        for n, outcome in zip(new, compiled(architecture, [sources[n] for n in new]), strict=True):
+            known[n] = outcome
+            if (file := files[n]) is not None:
+                write_text(file, json.dumps(outcome))
+        return [Outcome(**known[n]) for n in range(len(sources))]
+
+    def file_of(self, source: Mapping[str, object]) -> Path | None:
+        """Everything that the outcome depends on gives its name."""
+        asked = json.dumps([version("nvidia-cuda-nvrtc"), source], sort_keys=True)
+        return self.cache and self.cache / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
+
+
+def compiled(architecture: str, sources: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
+    if not sources:
+        return []
     command = [sys.executable, str(Path(__file__).with_name("nvrtc.py"))]
     done = subprocess.run(command, input=json.dumps(sources), capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{architecture}: the compiler ended with {done.returncode}: {done.stderr[-2000:]}"
-    return [Outcome(**outcome) for outcome in json.loads(done.stdout)]
+    outcomes: list[dict[str, Any]] = json.loads(done.stdout)
+    return outcomes
+
+
+@pytest.fixture(scope="module")
+def compiler(request: pytest.FixtureRequest) -> Compiler:
+    """Its cache is pytest's: `--cache-clear` empties it, `-p no:cacheprovider` does without."""
+    cache = getattr(request.config, "cache", None)
+    return Compiler(cache and cache.mkdir("compiled-kernels"))
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +138,35 @@ def specs() -> list[Spec]:
     return [*dict.fromkeys(spec for pair in pairs for spec in specs_of(pair)), beside]
 
 
+def without_twins(specs: Sequence[Spec]) -> list[Spec]:
+    """Of the products that differ in the sizes of their matrix alone, the one with the largest.
+
+    Sizes are loop bounds of the same code; which loads, tiles and epilogues a product has is in its other constants.
+    """
+
+    def size(spec: Spec) -> int:
+        constants = dict(spec.constants)
+        return int(constants["N_OUT"]) * int(constants["K_IN"])
+
+    def code(spec: Spec) -> tuple[tuple[str, str], ...]:
+        return tuple((name, value) for name, value in spec.constants if name not in ("N_OUT", "K_IN"))
+
+    products = sorted((s for s in specs if s.stem == "matmul_rows"), key=size)
+    largest = {code(spec): spec for spec in products}
+    return [*(s for s in specs if s.stem != "matmul_rows"), *largest.values()]
+
+
 @pytest.fixture(scope="module")
-def outcomes(specs: list[Spec]) -> Iterator[Mapping[str, Future[list[Outcome]]]]:
+def swept(specs: list[Spec]) -> Mapping[str, list[Spec]]:
+    """What each architecture compiles: everything where the engine is tuned, on an H200; elsewhere every code once."""
+    return {name: specs if name == "sm_90" else without_twins(specs) for name in ARCHITECTURES}
+
+
+@pytest.fixture(scope="module")
+def outcomes(swept: Mapping[str, list[Spec]], compiler: Compiler) -> Iterator[Mapping[str, Future[list[Outcome]]]]:
     """By architecture, compiled side by side."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield {name: pool.submit(compile_all, name, specs) for name in ARCHITECTURES}
+        yield {name: pool.submit(compiler.compile_all, name, specs) for name, specs in swept.items()}
 
 
 def test_every_file_takes_part_in_a_step_or_measures_the_device(specs: list[Spec]) -> None:
@@ -137,17 +196,46 @@ def test_every_kernel_waits_for_the_one_before_it_since_it_may_be_started_early(
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_kernel_compiles_and_spills_no_register(
-    architecture: str, specs: list[Spec], outcomes: Mapping[str, Future[list[Outcome]]]
+    architecture: str, swept: Mapping[str, list[Spec]], outcomes: Mapping[str, Future[list[Outcome]]]
 ) -> None:
-    compiled = outcomes[architecture].result()
-    refused = [(spec, o.log) for spec, o in zip(specs, compiled, strict=True) if not o.compiled]
+    found = list(zip(swept[architecture], outcomes[architecture].result(), strict=True))
+    refused = [(spec, o.log) for spec, o in found if not o.compiled]
     assert not refused
-    spilled = [(spec, o.log) for spec, o in zip(specs, compiled, strict=True) if o.spilled]
+    spilled = [(spec, o.log) for spec, o in found if o.spilled]
     assert not spilled
 
 
+def test_no_code_is_left_out_on_any_architecture(specs: list[Spec], swept: Mapping[str, list[Spec]]) -> None:
+    def codes(kept: Sequence[Spec]) -> set[object]:
+        return {(s.stem, *((n, v) for n, v in s.constants if n not in ("N_OUT", "K_IN"))) for s in kept}
+
+    assert all(codes(kept) == codes(specs) for kept in swept.values())
+    assert swept["sm_90"] == specs and 4 * len(swept["sm_80"]) < 3 * len(specs)
+
+
+def test_what_was_compiled_once_is_not_compiled_again_and_an_edit_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, spec = Compiler(tmp_path), ReadMemory().spec
+    (first,) = compiler.compile_all("sm_90", [spec])
+    assert first.compiled and first.registers > 0
+    here = "tests.backends.cupy_eagle3.kernels.test_compile.compiled"
+    asked: list[str] = []
+
+    def nothing(architecture: str, sources: Sequence[object]) -> list[dict[str, Any]]:
+        asked.extend([architecture] * len(sources))
+        return []
+
+    monkeypatch.setattr(here, nothing)
+    assert compiler.compile_all("sm_90", [spec]) == [first] and not asked
+    for architecture, other in (("sm_80", spec), ("sm_90", with_constant(spec, "LOADS", 4))):
+        with pytest.raises(ValueError, match="shorter"):
+            compiler.compile_all(architecture, [other])
+    assert asked == ["sm_80", "sm_90"]
+
+
 def test_an_lm_head_has_registers_for_its_choices_as_its_work_is_cut_on_an_h200(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, compiler: Compiler
 ) -> None:
     monkeypatch.setattr(matmul_rows, "shared_memory_limit", lambda: 226 * 1024)
     tuned = Tuned.on("NVIDIA H200", SHIPPED / "nvidia-h200.json")
@@ -159,10 +247,14 @@ def test_an_lm_head_has_registers_for_its_choices_as_its_work_is_cut_on_an_h200(
             heads.append(MatmulRows(n, k, Epilogue.PLAIN, rows, config, scaled=True, chooses=True))
     several = GemmConfig(16, 2, 3, 1, passes=31)
     heads.append(MatmulRows(128256, 4096, Epilogue.PLAIN, 4, several, scaled=True, chooses=True))
-    assert all(outcome.compiled and not outcome.spilled for outcome in compile_all("sm_90", [h.spec for h in heads]))
+    assert all(
+        outcome.compiled and not outcome.spilled for outcome in compiler.compile_all("sm_90", [h.spec for h in heads])
+    )
 
 
-def test_large_products_have_registers_as_their_work_is_cut_on_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_products_have_registers_as_their_work_is_cut_on_an_h200(
+    monkeypatch: pytest.MonkeyPatch, compiler: Compiler
+) -> None:
     monkeypatch.setattr(matmul_rows, "shared_memory_limit", lambda: 226 * 1024)
     tuned = Tuned.on("NVIDIA H200", SHIPPED / "nvidia-h200.json")
     specs = []
@@ -179,18 +271,18 @@ def test_large_products_have_registers_as_their_work_is_cut_on_an_h200(monkeypat
             n_out = n // 2 if epilogue is Epilogue.SWIGLU else n
             specs.append(MatmulRows(n_out, k, epilogue, rows, config, scaled=not adds, feeds_norm=adds).spec)
     assert any(("X_IN_REGISTERS", "1") in spec.constants for spec in specs)
-    assert all(outcome.compiled and not outcome.spilled for outcome in compile_all("sm_90", specs))
+    assert all(outcome.compiled and not outcome.spilled for outcome in compiler.compile_all("sm_90", specs))
 
 
 @pytest.mark.parametrize("heads", [Heads(9, 3, 64, POSITIONS), Heads(32, 8, 128, POSITIONS)], ids=["64", "128"])
 def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted_on_for(
-    monkeypatch: pytest.MonkeyPatch, heads: Heads
+    monkeypatch: pytest.MonkeyPatch, heads: Heads, compiler: Compiler
 ) -> None:
     monkeypatch.setattr(attention, "shared_memory_limit", lambda: 226 * 1024)
     monkeypatch.setattr(fmha_config, "shared_memory_limit", lambda: 226 * 1024)
     monkeypatch.setattr(fmha_config, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024))
     tiled = [(usual_config(heads, slots), rows) for slots in (1, 4) for rows in (1, 4, 8)]
-    outcomes = compile_all("sm_90", [Attention(heads, rows, config=config).spec for config, rows in tiled])
+    outcomes = compiler.compile_all("sm_90", [Attention(heads, rows, config=config).spec for config, rows in tiled])
     for (config, _), outcome in zip(tiled, outcomes, strict=True):
         assert outcome.compiled and not outcome.spilled
         blocks = config.blocks_per_sm(heads.head_dim, 228 * 1024)
@@ -219,8 +311,10 @@ def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted
         ),
     ],
 )
-def test_a_size_that_no_kernel_is_made_for_is_refused_with_a_sentence(spec: Spec, said: str) -> None:
-    (outcome,) = compile_all("sm_80", [spec])
+def test_a_size_that_no_kernel_is_made_for_is_refused_with_a_sentence(
+    spec: Spec, said: str, compiler: Compiler
+) -> None:
+    (outcome,) = compiler.compile_all("sm_80", [spec])
     assert not outcome.compiled
     assert re.search(rf"^{spec.stem}\.cu\(\d+\): .*{said}", outcome.log, re.MULTILINE)
 
@@ -256,7 +350,7 @@ def test_a_header_comes_once_however_often_it_is_included(folder: Path) -> None:
 @pytest.mark.parametrize(
     "file", ["bf16.cuh", "block.cuh", "norm.cuh", "argmax.cuh", "draft_row.cuh", "slots.cuh", "draft_token.cu"]
 )
-def test_an_error_is_reported_in_its_own_file_and_line(folder: Path, file: str) -> None:
+def test_an_error_is_reported_in_its_own_file_and_line(folder: Path, file: str, compiler: Compiler) -> None:
     main, edited = kernel_files()["draft_token.cu"], kernel_files()[file]
     assert edited.is_relative_to(folder)
     # Twice: an include that is left out must not shift what follows it.
@@ -265,6 +359,6 @@ def test_an_error_is_reported_in_its_own_file_and_line(folder: Path, file: str) 
     edited.write_text(f"{text}typedef unknown planted;\n")
     constants = {"hidden": 64, "draft_vocab": 96, "max_rows": 4, "threads": 256}
     switches = {"norm_output": 0, "norm_before_residual": 0}
-    (outcome,) = compile_all("sm_80", [Spec.of("draft_token", {**constants, **switches})])
+    (outcome,) = compiler.compile_all("sm_80", [Spec.of("draft_token", {**constants, **switches})])
     errors = re.findall(r"^(\S+)\((\d+)\): error", outcome.log, re.MULTILINE)
     assert errors == [(file, str(text.count("\n") + 1))]

@@ -1,0 +1,141 @@
+"""A run without processes of its own: the engine, the watch and the command line in the process that tests.
+
+Nothing is made up: the engine decodes, its calls and answers are pickled as a pipe would, and the watch samples. What
+processes are for (a crash, a hang, a signal, a pipe whose reader has gone) is tested with real ones, in
+`tests/run/test_worker.py`, `tests/machine/test_monitor.py` and wherever `Cli.micro_apart` is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from specgate import plugins
+from specgate.api import Engine, OpenRequest
+from specgate.core import EngineFacts
+from specgate.machine.monitor import INTERVAL_S, Sampler, line_of
+from specgate.run import worker
+
+DEADLY = ("die_after_blocks", "hang_after_blocks")
+"""Options of the scripted engine that end or stop the process it is in."""
+
+
+class EngineHere:
+    """A `worker.EngineWorker` whose engine is in this process."""
+
+    def __init__(self, backend: str, request: OpenRequest, timeout_s: float, log: Path) -> None:
+        if deadly := [name for name in DEADLY if name in request.options and log.name == "worker-0.log"]:
+            raise ValueError(f"{deadly[0]} would end the tests: give this engine a process (micro_apart)")
+        self.log, self.pid = log, os.getpid()
+        self._engine: Engine | None = None
+        self._engine = self._answer("open", lambda: plugins.backend(backend).open(over_a_pipe(request)), pipe=False)
+        self._facts: EngineFacts = self._answer("facts", self._engine.facts)
+
+    def facts(self) -> EngineFacts:
+        return self._facts
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+
+    def __getattr__(self, method: str) -> Any:
+        if method not in ("prefill", "trace", "decode", "top2"):
+            raise AttributeError(method)
+        return lambda *args, **kwargs: self._call(method, args, kwargs)
+
+    def _call(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        assert self._engine is not None, "closed"
+        engine, (args, kwargs) = self._engine, over_a_pipe((args, kwargs))
+        return self._answer(method, lambda: worker._carry_out(engine, method, tuple(args), kwargs))
+
+    def _answer(self, method: str, call: Any, *, pipe: bool = True) -> Any:
+        with self.log.open("a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+            try:
+                answer = call()
+            except Exception as error:
+                raise over_a_pipe(worker._portable(error, method)) from None
+        return over_a_pipe(answer) if pipe else answer
+
+
+def over_a_pipe(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+@contextlib.contextmanager
+def watching_here(file: Path, generation: int, uuid: str | None, interval_s: float = INTERVAL_S) -> Iterator[None]:
+    """As `monitor.watching`, in a thread."""
+    sampler, ended = Sampler(generation, os.getpid(), uuid), threading.Event()
+    with file.open("a", encoding="utf-8") as out:
+        out.write(line_of(sampler.sample()))
+
+        def sample() -> None:
+            while not ended.wait(interval_s):
+                out.write(line_of(sampler.sample()))
+
+        thread = threading.Thread(target=sample)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            out.write(line_of(sampler.sample()))
+            sampler.close()
+
+
+def stay_here(patch: pytest.MonkeyPatch) -> None:
+    """From now on, runs start no process."""
+    patch.setattr("specgate.run.runner.EngineWorker", EngineHere)
+    patch.setattr("specgate.run.session.watching", watching_here)
+
+
+def command(folder: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """What `specgate ARGUMENTS` in `folder` prints and ends with."""
+    from specgate.cli import main
+
+    streams = io.BytesIO(), io.BytesIO()
+    out, err = (io.TextIOWrapper(stream, encoding="utf-8", write_through=True) for stream in streams)
+    code: object = 0
+    with pytest.MonkeyPatch.context() as patch, handlers_kept():
+        stay_here(patch)
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["specgate", *arguments])
+        patch.setenv("NO_COLOR", "1")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as end:
+                code = end.code
+    printed, said = (stream.getvalue().decode() for stream in streams)
+    return subprocess.CompletedProcess(["specgate", *arguments], int(cast(int, code or 0)), printed, said)
+
+
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """`main` takes signals as a program does, and the tests go on after it."""
+    before = {name: signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """A process that is started in here takes SIGINT, also where these tests were started with it ignored."""
+    with handlers_kept():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
