@@ -62,6 +62,7 @@ def test_broken_ones_are_named_with_every_problem(monkeypatch: pytest.MonkeyPatc
     assert "cannot be loaded: No module named 'no'" in done.output
 
 
+@pytest.mark.slow("installs a package")
 def test_the_example_package_is_installed_validated_and_measured(cli: Cli) -> None:
     python = installed(cli.folder)
     paths = [str(ROOT), *site.getsitepackages()]
