@@ -3,7 +3,8 @@
 #
 #   ./run_suite.sh            set up .venv, fetch the demo pair, run the main job (specgate micro)
 #   ./run_suite.sh full       the same, whole requests (specgate full): refused until micro has been green three times
-#   ./run_suite.sh test       set up .venv, then lint, types and tests
+#   ./run_suite.sh test       set up .venv, then lint, types and tests; what follows goes to pytest
+#   ./run_suite.sh test --quick   the same without the tests that take long (marked slow, with the reason): before a commit
 #   ./run_suite.sh servers    set up .venv, install llama.cpp and vLLM (20 minutes, 4 GB, once), and hold both beside the reference engine
 #   ./run_suite.sh setup      set up .venv only
 #
@@ -107,7 +108,11 @@ measure() {
 has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome || command -v chrome; }
 
 tests() {
-    local extras=torch,dev
+    local extras=torch,dev kept=()
+    if [ "${1:-}" = --quick ]; then
+        kept=(-m "not slow")
+        shift
+    fi
     if has_browser >/dev/null; then extras+=,browser; fi # else the tests that open the page are skipped
     setup "$extras"
     say "fetching the demo pair (once)"
@@ -120,8 +125,10 @@ tests() {
     say "mypy"
     "$VENV/bin/mypy"
     say "pytest"
-    # Workers side by side, each with one thread; a file's tests stay together, for what they share.
-    OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile "$@"
+    # Workers side by side, each with one thread. A file's tests stay together, for what they share, and files with slow
+    # tests come first (tests/conftest.py), so that no worker is left with one at the end.
+    OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile \
+        --no-loadscope-reorder --durations=10 "${kept[@]}" "$@"
 }
 
 # What starts an engine here, on one thread like the others.
@@ -171,6 +178,6 @@ micro | full) measure "$@" ;;
 test) tests "$@" ;;
 servers) servers "$@" ;;
 setup) setup torch ;;
--h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0" ;;
+-h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0" ;;
 *) echo "unknown command: $command (micro, full, test, servers, setup)" >&2; exit 2 ;;
 esac

@@ -19,14 +19,27 @@ from hypothesis import settings
 from tests.support import in_process, outlines
 from tests.support.command import Cli
 
-TESTS = Path(__file__).parent
-
 # Deadlines measure the machine, not the code.
 settings.register_profile("specgate", deadline=None)
 settings.load_profile("specgate")
 
 
+SLOW_FIXTURES = {
+    "killed_run": "a run in processes of its own",
+    "pair_a": "plants a pair",
+    "pair_b": "plants a pair",
+    "trained": "trains a draft",
+}
+"""Fixture → why a test that uses it takes long."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for why in {SLOW_FIXTURES[name] for name in getattr(item, "fixturenames", ()) if name in SLOW_FIXTURES}:
+            item.add_marker(pytest.mark.slow(why))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
     if not any(item.get_closest_marker("gpu") for item in items):
         return
     import torch
@@ -78,8 +91,8 @@ def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def outlined_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Drawing takes most of the time of a small run: only the tests of the pages draw."""
+    """Drawing takes most of the time of a small run: only modules with `DRAWS = True` draw."""
     with pytest.MonkeyPatch.context() as patch:
-        if Path("reports") not in request.path.relative_to(TESTS).parents:
+        if not getattr(request.module, "DRAWS", False):
             outlines.instead_of_drawing(patch)
         yield

@@ -45,6 +45,7 @@ def divergences(run: StoredRun, near_tie_margin: float, folder: Path) -> Sequenc
     return [d for match in agreement.matches for d in match.divergences]
 
 
+@pytest.mark.slow("loads the pair with transformers")
 def test_a_margin_is_the_gap_of_the_targets_two_largest_logits(run: StoredRun, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(run.config.pair.target, dtype=torch.float32)
     plan = build_plan(tuple(run.config.scenarios.values()), run.config.backend)

@@ -45,6 +45,7 @@ def peers(pair: tuple[Path, Path], *arguments: str) -> str:
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow("a process that imports torch and transformers")
 def test_a_peer_that_fails_is_reported_and_the_others_run(pair: tuple[Path, Path]) -> None:
     said = peers(pair, "--context", "5000", "--layers", "1", "--steps", "8", "--peer", "engine", "--peer", SMALLEST)
     failed, measured = said.splitlines()[1:3]
@@ -52,6 +53,7 @@ def test_a_peer_that_fails_is_reported_and_the_others_run(pair: tuple[Path, Path
     assert measured.startswith("transformers eager") and "ms/step" in measured
 
 
+@pytest.mark.slow("a process that imports torch and transformers")
 def test_what_the_budget_does_not_hold_is_left_out(pair: tuple[Path, Path]) -> None:
     said = peers(pair, "--context", "64", "--budget-seconds", "0")
     assert said.count("left out: the budget is spent") == len(RUNS)

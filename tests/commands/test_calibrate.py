@@ -56,6 +56,7 @@ def test_a_decided_run_ends_at_its_first_look_with_everything_whole(cli: Cli) ->
     assert (speed["evidence"]["look"], speed["evidence"]["pairs"]) == (1, 8)
 
 
+@pytest.mark.slow("a run in processes of its own")
 def test_a_resumed_run_ends_at_the_same_look(cli: Cli) -> None:
     assert cli.micro_apart("--backend", "fake", "-o", "die_after_blocks=14").returncode == 7
     run = cli.newest()

@@ -51,6 +51,7 @@ def test_a_fault_in_the_loop_makes_the_cell_invalid(cli: Cli, fault: str, id_: s
     assert {v["state"] for v in verdicts if v["gate"] != "invariants"} == {"PASS"}
 
 
+@pytest.mark.slow("three runs of the reference engine under a profiler")
 def test_a_cpus_loop_cannot_be_seen_and_a_policy_has_to_accept_that(cli: Cli) -> None:
     policy = (cli.folder / "policy.yaml").read_text()
     cli.write("policy.yaml", policy + RULE.replace("none", "I1 I2 I4 I6"))

@@ -36,6 +36,7 @@ def planted(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow("measures a pair of 15 million weights")
 def test_a_planted_pair_is_measured_on_random_prompts_and_labelled(cli: Cli, planted: Path) -> None:
     cli.write("text.yaml", TEXT_SCENARIO)
     done = cli.run("micro", "--scenario", "text.yaml", "--policy", "policy.yaml", "--pair", planted, pair=False)

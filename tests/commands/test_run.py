@@ -28,6 +28,7 @@ def last_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
     return done.stdout.strip().splitlines()[-2:]
 
 
+@pytest.mark.slow("a run in processes of its own")
 def test_a_run_leaves_every_file_and_prints_folder_and_verdict_last(cli: Cli) -> None:
     done = cli.micro_apart()
     assert done.returncode == 0, done.stdout + done.stderr
@@ -128,6 +129,7 @@ def test_a_killed_engine_keeps_finished_blocks_and_resume_completes_the_run(cli:
     assert all(c["status"] == "ok" and c["blocks"] == 8 for c in record["cells"])
 
 
+@pytest.mark.slow("a run in processes of its own")
 def test_killing_the_command_itself_loses_no_finished_block(cli: Cli) -> None:
     assert cli.signalled_after_seven_blocks(signal.SIGKILL) == -signal.SIGKILL
     run = cli.newest()
@@ -135,6 +137,7 @@ def test_killing_the_command_itself_loses_no_finished_block(cli: Cli) -> None:
     assert json.loads((run / "run.json").read_text())["status"] == "running"
 
 
+@pytest.mark.slow("a run in processes of its own")
 def test_an_interrupt_is_saved_and_marked(cli: Cli) -> None:
     assert cli.signalled_after_seven_blocks(signal.SIGINT) == 130
     assert json.loads((cli.newest() / "run.json").read_text())["status"] == "interrupted"
@@ -252,6 +255,7 @@ def test_a_run_that_is_being_written_is_left_alone(cli: Cli, killed: Killed) -> 
     assert "another specgate is writing" in done.stderr
 
 
+@pytest.mark.slow("a run in processes of its own")
 def test_a_cancelled_job_saves_what_it_has(cli: Cli) -> None:
     assert cli.signalled_after_seven_blocks(signal.SIGTERM) == 130
     assert json.loads((cli.newest() / "gates.json").read_text())["exit_code"] == 130

@@ -19,6 +19,7 @@ from tests.support.command import Cli
 KEY = "sk-not-to-be-written"
 
 
+@pytest.mark.slow("starts servers")
 def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
     done = cli.micro("--backend", "vllm", "-o", f"program={program(cli.folder, 'vllm', '--rate 500')}", "--plain")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -35,6 +36,7 @@ def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
     assert cli.run("verify", cli.newest(), pair=False).returncode == 0
 
 
+@pytest.mark.slow("starts servers")
 def test_a_server_that_dies_costs_its_point_and_no_finished_block(cli: Cli) -> None:
     server = program(cli.folder, "vllm", "--rate 500 --fault die_after=12")
     done = cli.micro("--backend", "vllm", "-o", f"program={server}", "--plain")
@@ -44,6 +46,7 @@ def test_a_server_that_dies_costs_its_point_and_no_finished_block(cli: Cli) -> N
     assert len(folder.blocks()) > 3 and {c.status for c in folder.read_run().cells} <= {"partial", "failed"}
 
 
+@pytest.mark.slow("starts servers")
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_is_killed_or_interrupted_leaves_no_server_behind(cli: Cli, signal_: signal.Signals) -> None:
     server = program(cli.folder, "vllm", "--fault", "hang")

@@ -16,6 +16,7 @@ def acceptance_of(run: Path) -> dict[str, object]:
     return {c.cell.role.name: c.acceptance for c in RunFolder.open(run).read_run().cells}
 
 
+@pytest.mark.slow("runs of the reference engine")
 def test_a_replayed_run_accepts_what_was_recorded_and_satisfies_speed_gates_only(cli: Cli) -> None:
     assert cli.micro("--backend", "reference").returncode == 0
     recorded = cli.newest()
@@ -46,6 +47,7 @@ def test_a_replayed_run_accepts_what_was_recorded_and_satisfies_speed_gates_only
     assert not (run / "samples" / "margins.jsonl").exists()
 
 
+@pytest.mark.slow("runs of the reference engine")
 def test_an_oracle_passes_the_token_gate_and_never_the_acceptance_gate(cli: Cli) -> None:
     done = cli.micro("--backend", "reference", "-o", "drafter=oracle")
     assert done.returncode == 6 and "acceptance is stand-in" in done.stdout

@@ -180,6 +180,7 @@ def test_a_head_that_says_nothing_is_refused(tmp_path: Path) -> None:
         ledger.read()
 
 
+@pytest.mark.slow("writers in processes of their own")
 def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     writers = [python(WRITER, name, 12, tmp_path) for name in ("a", "b")]
     for writer in writers:
@@ -191,6 +192,7 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     assert len(found) == 24
 
 
+@pytest.mark.slow("writers in processes of their own")
 @pytest.mark.parametrize("after", [1, 5])
 def test_a_writer_that_is_killed_takes_no_finished_entry_along(tmp_path: Path, after: int) -> None:
     with python(WRITER, "killed", 10_000, tmp_path) as writer, python(WRITER, "other", 6, tmp_path) as other:

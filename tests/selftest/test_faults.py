@@ -14,6 +14,7 @@ from specgate.selftest.faults import FAULTS, Fault, injected, outcomes
 pytestmark = pytest.mark.usefixtures("no_processes")
 
 
+@pytest.mark.slow("fifteen runs")
 def test_every_fault_is_seen_by_its_gate_and_a_clean_engine_by_none(tmp_path: Path) -> None:
     found = list(outcomes(tmp_path))
     assert [o for o in found if o.wrong] == []

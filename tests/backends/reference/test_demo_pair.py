@@ -17,6 +17,8 @@ from specgate.pairs.demo import DRAFT_FOLDER, demo_target
 from specgate.planning.prompts import build_prompts
 from specgate.planning.scenario import find
 
+pytestmark = pytest.mark.slow("computes with a model of 135 million weights")
+
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
 

@@ -37,6 +37,7 @@ def length(decoded: Decoded, k: int) -> float | None:
     return record.acceptance_length
 
 
+@pytest.mark.slow("decodes two dozen blocks")
 @pytest.mark.parametrize("drafter", ["none", "random", "oracle"])
 @pytest.mark.parametrize("ends", [True, False], ids=["until EOS", "past EOS"])
 def test_a_stand_in_changes_no_token(pair: PairRef, drafter: str, ends: bool) -> None:

@@ -13,6 +13,8 @@ from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, attached, own_options, request_of, running_stub, started
 from tests.backends.servers.stub_engine import ACCEPT, token
 
+pytestmark = pytest.mark.slow("starts two servers per test")
+
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
 STEPS = Budget(steps=20)
 

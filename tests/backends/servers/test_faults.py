@@ -17,6 +17,8 @@ from specgate.errors import BackendError, EnvironmentRefused
 from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, attached, request_of, running_stub, started
 
+pytestmark = pytest.mark.slow("starts two servers per test")
+
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
 STEPS = Budget(steps=20)
 KEY = "sk-not-to-be-seen"

@@ -29,6 +29,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return total.hexdigest()
 
 
+@pytest.mark.slow("makes every weight of a pair twice")
 @RECIPES
 @pytest.mark.parametrize("made", [made_target, made_draft], ids=["target", "draft"])
 def test_weights_do_not_depend_on_the_blocks_they_are_made_in(

@@ -149,6 +149,7 @@ def test_more_than_the_disk_holds_is_refused_before_writing(tmp_path: Path) -> N
         require_disk(tmp_path / "a" / "b", 10**18)
 
 
+@pytest.mark.slow("a process that imports torch")
 @pytest.mark.parametrize("layout", ["hf", "gguf"])
 def test_a_write_that_fails_midway_leaves_nothing(tmp_path: Path, layout: str) -> None:
     """The operating system ends the write, as it does on a full disk: here by a limit on the size of files."""
@@ -166,6 +167,7 @@ def test_a_write_that_fails_midway_leaves_nothing(tmp_path: Path, layout: str) -
     assert [p.name for p in tmp_path.iterdir()] == ["source"]
 
 
+@pytest.mark.slow("a process that imports torch")
 def test_no_client_of_a_server_is_needed() -> None:
     block = "import sys; sys.modules.update(dict.fromkeys(('aiohttp', 'prometheus_client', 'transformers')));"
     done = subprocess.run([sys.executable, "-c", f"{block} import specgate.pair_tools.export.command"], cwd=ROOT)

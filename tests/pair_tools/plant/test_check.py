@@ -24,6 +24,7 @@ LOAD = Load(CONTEXT, prompts=8, steps=24)
 PAIRS = pytest.mark.parametrize("which", ["pair_a", "pair_b"])
 
 
+@pytest.mark.slow("decodes a planted pair")
 @PAIRS
 @pytest.mark.parametrize(("dtype", "ks"), [("float32", [1, 3, 5]), ("bfloat16", [3])], ids=["float32", "bfloat16"])
 def test_acceptance_is_what_the_planted_tokens_imply(
@@ -42,6 +43,7 @@ def read_share(pair: PairRef) -> float:
     return read_config(pair.target).part("planted").part("calibration").number("planted_share")
 
 
+@pytest.mark.slow("decodes a planted pair")
 @PAIRS
 def test_counters_are_the_histogram_that_the_tokens_imply(which: str, request: pytest.FixtureRequest) -> None:
     pair: PairRef = request.getfixturevalue(which)

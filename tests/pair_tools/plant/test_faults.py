@@ -21,6 +21,8 @@ from specgate.core.acceptance import AcceptanceRecord
 from specgate.pair_tools.plant.check import Load
 from tests.pair_tools.plant.conftest import CONTEXT
 
+pytestmark = pytest.mark.slow("decodes a planted pair per fault")
+
 K = 3
 LOAD = Load(CONTEXT, prompts=4, steps=20)
 Change = Callable[[Tensor], Tensor]

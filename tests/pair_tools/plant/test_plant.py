@@ -155,6 +155,7 @@ def test_what_cannot_be_meant_is_refused_with_what_can(wish: Wish, message: str,
     assert message in refused(wish, tmp_path / "out")
 
 
+@pytest.mark.slow("calibrates a pair")
 def test_an_acceptance_length_out_of_reach_is_refused_with_the_reachable_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

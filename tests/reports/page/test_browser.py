@@ -21,6 +21,9 @@ from tests.support.budgets import MEMORY, with_traffic
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario
 from tests.support.surroundings import timed, watched
 
+DRAWS = True
+pytestmark = pytest.mark.slow("opens the page in a browser")
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the search path")
 SEEN = {"light": (1200, 900), "dark": (400, 800)}

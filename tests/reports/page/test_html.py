@@ -34,6 +34,8 @@ from tests.support.factories import (
 )
 from tests.support.surroundings import timed, watched
 
+DRAWS = True
+
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
@@ -306,6 +308,7 @@ def test_files_are_linked_with_the_hashes_they_had() -> None:
     assert links == {"env.json", "samples/blocks.jsonl", "run.json", "summary.csv", "metrics.csv", "MANIFEST.sha256"}
 
 
+@pytest.mark.slow("draws a page per example")
 def test_a_run_of_many_points_draws_those_with_open_verdicts() -> None:
     many = scenario("many", context=tuple(range(64, 64 + 12)), prompt_sets=1, rounds=1, steps=4)
     plan = plan_of(many)
@@ -322,6 +325,7 @@ SMALL = plan_of(scenario(spec=(2, 3), prompt_sets=2))
 MADE = timed(blocks_of(SMALL))
 
 
+@pytest.mark.slow("draws a page per example")
 @settings(max_examples=5, deadline=None)
 @given(st.lists(st.booleans(), min_size=len(MADE), max_size=len(MADE)))
 def test_whatever_blocks_are_missing_the_page_is_whole(kept: list[bool]) -> None:

@@ -13,6 +13,8 @@ from specgate.reports.common.parts import Entry, Table
 from specgate.reports.pictures.cycle import budget, budgets_of, waterfall
 from tests.support.budgets import budgeted
 
+DRAWS = True
+
 
 def texts(table: Table) -> list[list[str]]:
     return [[entry.text if isinstance(entry, Entry) else entry for entry in row] for row in table.rows]

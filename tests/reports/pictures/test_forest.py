@@ -11,6 +11,8 @@ from specgate.core import Role, Rule
 from specgate.reports.pictures import forest
 from tests.support.factories import blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
 
+DRAWS = True
+
 ASKS = policy_of(
     Rule("all", "speed", False, role="spec-*", params={"min": 1.1}),
     Rule("more", "speed", True, role="spec-3", params={"min": 1.3}),

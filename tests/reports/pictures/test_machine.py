@@ -9,6 +9,8 @@ from specgate.reports.pictures.machine import over_time
 from tests.support.factories import run_of
 from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, conditions, no_gpu
 
+DRAWS = True
+
 TIMELINE = conditions(SAMPLES).timeline
 COMPARISONS = run_of(PLAN, BLOCKS).comparisons
 

@@ -11,6 +11,8 @@ from specgate.core import Run
 from specgate.reports.pictures.speed_map import break_even, maps
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
+DRAWS = True
+
 places = st.dictionaries(st.tuples(st.integers(1, 4), st.integers(1, 4)), st.floats(0.5, 2.0), min_size=1, max_size=16)
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from specgate.reports.pictures import svg
 
+DRAWS = True
+
 
 def draw(axes: Any) -> None:
     axes.plot([0, 1, 2], [0.123456789, 1, 2], "o-", color=svg.INK, label='a <b> & "c"')

@@ -194,6 +194,7 @@ def test_every_kernel_waits_for_the_one_before_it_since_it_may_be_started_early(
     )
 
 
+@pytest.mark.slow("compiles hundreds of kernels")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_kernel_compiles_and_spills_no_register(
     architecture: str, swept: Mapping[str, list[Spec]], outcomes: Mapping[str, Future[list[Outcome]]]
@@ -234,6 +235,7 @@ def test_what_was_compiled_once_is_not_compiled_again_and_an_edit_is(
     assert asked == ["sm_80", "sm_90"]
 
 
+@pytest.mark.slow("compiles hundreds of kernels")
 def test_an_lm_head_has_registers_for_its_choices_as_its_work_is_cut_on_an_h200(
     monkeypatch: pytest.MonkeyPatch, compiler: Compiler
 ) -> None:
@@ -252,6 +254,7 @@ def test_an_lm_head_has_registers_for_its_choices_as_its_work_is_cut_on_an_h200(
     )
 
 
+@pytest.mark.slow("compiles hundreds of kernels")
 def test_large_products_have_registers_as_their_work_is_cut_on_an_h200(
     monkeypatch: pytest.MonkeyPatch, compiler: Compiler
 ) -> None:
@@ -274,6 +277,7 @@ def test_large_products_have_registers_as_their_work_is_cut_on_an_h200(
     assert all(outcome.compiled and not outcome.spilled for outcome in compiler.compile_all("sm_90", specs))
 
 
+@pytest.mark.slow("compiles hundreds of kernels")
 @pytest.mark.parametrize("heads", [Heads(9, 3, 64, POSITIONS), Heads(32, 8, 128, POSITIONS)], ids=["64", "128"])
 def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted_on_for(
     monkeypatch: pytest.MonkeyPatch, heads: Heads, compiler: Compiler
