@@ -341,7 +341,7 @@ __device__ __forceinline__ void join_warps(const AttentionArguments& args, Outpu
 
 // ---- the kernels ------------------------------------------------------------------------------------------------------
 
-extern "C" __global__ __launch_bounds__(THREADS) void attention(const __grid_constant__ AttentionArguments args) {
+extern "C" __global__ __launch_bounds__(THREADS) void attention(const AttentionArguments args) {
     const Thread me;
     const Task task = find_task(args, me);
 #if STATISTICS

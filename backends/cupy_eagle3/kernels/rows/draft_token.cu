@@ -48,7 +48,7 @@ __device__ __forceinline__ void load_hidden(HalfRow& hidden, const DraftTokenArg
     hidden.load(own, args.feature_norm);
 }
 
-extern "C" __global__ __launch_bounds__(THREADS) void draft_token(const DraftTokenArguments args) {
+extern "C" __global__ __launch_bounds__(THREADS) void draft_token(const __grid_constant__ DraftTokenArguments args) {
     const int a = blockIdx.x;
     prefetch<THREADS>(args.target_ids, DRAFT_VOCAB * sizeof(int));
     if (args.input) prefetch_norms(args.embedding_norm, args.feature_norm);
