@@ -21,8 +21,9 @@ from specgate.promotion.streak import GREEN, at
 def previous_green(run: Run, config: Config, entries: Iterable[Entry]) -> Entry | None:
     """The last entry of a green run of this kind and subject from before `run` started; None where there is none."""
     started, subject = datetime.fromisoformat(run.started), subject_of(config)
-    same = (e for e in entries if e.run != run.id and e.kind == run.kind and e.subject == subject)
-    return max((e for e in same if e.state in GREEN and at(e) <= started), key=at, default=None)
+    same = [e for e in entries if e.run != run.id and e.kind == run.kind and e.subject == subject]
+    # `max` takes the first of equals; times are whole seconds, and the later line is the later run.
+    return max((e for e in reversed(same) if e.state in GREEN and at(e) <= started), key=at, default=None)
 
 
 def compared(run: Run, green: Entry | None, folder: Path) -> LastGreen | None:
