@@ -21,8 +21,9 @@ from specgate.promotion.streak import GREEN, time_of
 def previous_green(run: Run, config: Config, entries: Iterable[Entry]) -> Entry | None:
     """The entry of the last green run with the same kind and subject that ended before `run` started, or None."""
     started, subject = datetime.fromisoformat(run.started), subject_of(config)
-    same = (e for e in entries if e.run != run.id and e.kind == run.kind and e.subject == subject)
-    return max((e for e in same if e.state in GREEN and time_of(e) <= started), key=time_of, default=None)
+    same = [e for e in entries if e.run != run.id and e.kind == run.kind and e.subject == subject]
+    # `max` takes the first of equals; times are whole seconds, and the later line is the later run.
+    return max((e for e in reversed(same) if e.state in GREEN and time_of(e) <= started), key=time_of, default=None)
 
 
 def compared(run: Run, green: Entry | None, folder: Path) -> LastGreen | None:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
+from specgate.files.config import Config
+from specgate.promotion.claim import subject_of
+from specgate.promotion.since_last_green import previous_green
+from tests.promotion.test_ledger import ENTRY
 from tests.support.command import Cli
+from tests.support.factories import POLICY, blocks_of, plan_of, run_of
 
 
 def last_green(cli: Cli) -> dict[str, object] | None:
@@ -50,3 +56,15 @@ def test_a_micro_run_knows_the_streak_that_it_continues(cli: Cli) -> None:
         assert done.returncode == 0, done.stderr
         streaks.append(json.loads((cli.newest() / "run.json").read_text())["order"]["streak"])
     assert streaks == [0, 1]
+
+
+def test_of_two_green_runs_that_ended_in_one_second_the_later_line_is_the_last() -> None:
+    plan = plan_of()
+    run = run_of(plan, blocks_of(plan))
+    config = Config(run.kind, "fake", run.pair, POLICY, plan.scenarios)
+    entry = replace(ENTRY, kind=run.kind, subject=subject_of(config), time=run.started)
+    entries = [replace(entry, run=name) for name in ("first", "second")]
+    assert previous_green(run, config, entries) == entries[1]
+    assert (
+        previous_green(run, config, [entries[0], replace(entries[1], time="2026-11-20T00:00:00+00:00")]) == entries[0]
+    )

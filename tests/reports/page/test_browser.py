@@ -22,10 +22,12 @@ from tests.support.factories import POLICY, blocks_of, corrupt, judged, margins_
 from tests.support.surroundings import timed, watched
 
 DRAWS = True
-pytestmark = pytest.mark.slow("opens the page in a browser")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the search path")
+pytestmark = [
+    pytest.mark.slow("opens the page in a browser"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the search path"),
+]
 SEEN = {"light": (1200, 900), "dark": (400, 800)}
 
 

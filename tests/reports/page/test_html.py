@@ -163,6 +163,7 @@ def test_the_question_of_a_scenario_stands_above_its_cells() -> None:
     assert cells.index("batch 2 Does it?") < cells.index("spec-2") < cells.index("batch 1 Does it?")
 
 
+@pytest.mark.slow("draws pages of its own")
 def test_a_warning_is_not_called_a_failure() -> None:
     run = replace(sample(), warnings=("the draft's head is small",))
     assert "Warnings the draft's head is small" in page(run).text
@@ -290,6 +291,7 @@ def test_the_streak_is_shown_as_it_was_when_the_run_began() -> None:
     assert "stored without its place in the order" in page(small()).text
 
 
+@pytest.mark.slow("draws pages of its own")
 def test_what_changed_since_the_last_green_run_is_listed() -> None:
     changed = (("packages.torch", "2.12.0", "2.13.0"), ("variables.OMP_NUM_THREADS", None, "1"))
     green = LastGreen("an-earlier-run", "2026-11-20T10:00:00+00:00", changed)
