@@ -21,6 +21,8 @@ from specgate.planning.policy import load_policy
 from tests.support.command import POLICY, ROOT, Cli
 from tests.support.example_packages import MODULES, install
 
+pytestmark = pytest.mark.slow("installs three packages")
+
 RULE = "  - {id: p90, gate: tpot-percentile, required: true, role: spec-*, percentile: 90, max_ms: 1000}\n"
 
 

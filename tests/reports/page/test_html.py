@@ -34,6 +34,8 @@ from tests.support.factories import (
 )
 from tests.support.surroundings import timed, watched
 
+pytestmark = pytest.mark.slow("draws the whole page for every test")
+
 DRAWS = True
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
