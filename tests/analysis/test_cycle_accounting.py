@@ -246,6 +246,7 @@ def test_a_cell_that_contradicts_itself_has_no_budget() -> None:
 KINDS = pytest.mark.parametrize("kind", ["micro", "full"])
 
 
+@pytest.mark.slow("decodes with the reference engine")
 @KINDS
 @given(
     accept=st.lists(st.integers(0, 3), min_size=1, max_size=5),

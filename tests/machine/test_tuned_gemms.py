@@ -59,6 +59,7 @@ def test_shapes_are_read_back_as_they_were_written_each_once(
     assert read_shapes(file) == tuple(sorted(set(found)))
 
 
+@pytest.mark.slow("many generated files")
 @given(found=st.lists(gemms, max_size=3, unique_by=lambda gemm: gemm.weight), device=words)
 def test_tuned_configurations_are_read_back_as_they_were_written(
     tmp_path_factory: pytest.TempPathFactory, found: list[TunedGemm], device: str
@@ -71,6 +72,7 @@ def test_tuned_configurations_are_read_back_as_they_were_written(
     assert read_tuned(file) == tuned
 
 
+@pytest.mark.slow("many generated files")
 @given(first=gemms, second=gemms, third=gemms)
 def test_a_new_result_replaces_the_one_of_its_weight_and_no_other(
     first: TunedGemm, second: TunedGemm, third: TunedGemm

@@ -80,6 +80,7 @@ def test_an_installed_package_has_the_paths_that_its_wheel_has() -> None:
     assert "class Command" in found["click/core.py"]
 
 
+@pytest.mark.slow("reads the standard library")
 def test_the_standard_library_is_a_corpus_without_installed_packages() -> None:
     corpus = stdlib_corpus(("*.py",))
     assert "json/decoder.py" in corpus.paths

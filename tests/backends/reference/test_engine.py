@@ -107,6 +107,7 @@ def test_verify_logits_do_not_depend_on_the_rows_beside_them(folders: tuple[Path
             assert torch.equal(one, target_logits(engine.tw, geometry, together)[0, i])
 
 
+@pytest.mark.slow("many generated prompts")
 def test_the_records_identities_hold_with_eos_inside_a_run(folders: tuple[Path, Path]) -> None:
     engine = open_engine(folders)
     engine.prefill(PROMPTS, draft=True)
