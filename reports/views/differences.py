@@ -48,7 +48,8 @@ def between(group: str, a: Mapping[str, object], b: Mapping[str, object]) -> Ite
 
 def made_with(a: Run, b: Run) -> Iterator[Difference]:
     """What differs in fingerprint and environment."""
-    one, other = ({"fingerprint": run.fingerprint, **run.environment} for run in (a, b))
+    # A run of another tool has no fingerprint: its absence is not a key that differs.
+    one, other = ({**({"fingerprint": r.fingerprint} if r.fingerprint else {}), **r.environment} for r in (a, b))
     for found in between("environment", one, other):
         inside = found.key.removeprefix("fingerprint.")
         yield found if inside == found.key else replace(found, group="fingerprint", key=inside)

@@ -19,10 +19,13 @@ from typing import Final
 
 PACKAGES: Final = (
     *("torch", "triton", "numpy", "scipy", "pandas", "safetensors", "tokenizers", "transformers", "gguf", "aiohttp"),
+    *("vllm", "sglang", "tensorrt-llm", "lmdeploy"),
 )
 """Distributions that compute, load or time what a figure rests on, in specgate or in an engine of this environment."""
 FAMILIES: Final = ("cuda", "cupy", "nvidia")
 """First words of further names: CuPy under each of its names, and the CUDA libraries that come as wheels."""
+TOOLKIT: Final = "/usr/local/cuda"
+"""Where NVIDIA's installers put a toolkit."""
 
 
 def packages(also: Iterable[str] = ()) -> dict[str, str]:
@@ -58,10 +61,10 @@ def torch_cuda() -> str | None:
 def cuda_toolkit() -> str | None:
     """The CUDA toolkit that is installed apart from Python, and its run-time compiler: `13.0.1, NVRTC 13.0.88`.
 
-    It is what `version.json` in the folder of CUDA_PATH or CUDA_HOME states, or in /usr/local/cuda. None where there is
+    It is what `version.json` in the folder of CUDA_PATH or CUDA_HOME states, or in `TOOLKIT`. None where there is
     none that can be read.
     """
-    for folder in (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
+    for folder in (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), TOOLKIT):
         try:
             stated = json.loads((Path(folder) / "version.json").read_bytes()) if folder else {}
             return f"{stated['cuda']['version']}, NVRTC {stated['cuda_nvrtc']['version']}"

@@ -22,7 +22,7 @@ from pathlib import Path
 from specgate import plugins
 from specgate.errors import EnvironmentRefused
 
-_IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+(\w+)|import[ \t]+([^#\n]+))", re.MULTILINE)
+_IMPORT = re.compile(rb"(?:^|[;:])[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([^#;\n]+))", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,11 @@ def files_at(place: Path) -> Iterator[tuple[str, str]]:
 
 
 def imports_of(source: bytes) -> set[str]:
-    """The top-level names that Python source imports anywhere in it. Some of them may only stand in a docstring."""
+    """The top-level names that Python source imports anywhere in it. Some of them may only stand in a docstring: syntax
+    trees of a large package would take seconds.
+    """
     names = set[bytes]()
-    for one, several in _IMPORT.findall(source):
+    for one, several in _IMPORT.findall(source.replace(b"\\\n", b" ")):
         names.update([one] if one else (part.split()[0] for part in several.split(b",") if part.strip()))
     return {text for name in names if (text := name.decode(errors="replace").partition(".")[0]).isidentifier()}
 

@@ -165,7 +165,7 @@ def after_micro(ledger: Ledger, claim: Claim, promotion: Promotion, run: Run) ->
         f"micro gates of policy {claim.subject['policy']}: green {found.length} of {promotion.needed} times in a row "
         f"(this run: {effect})"
     ]
-    if own:
+    if own and not effect.startswith("starts anew: "):
         (before, _), (entry, _) = found.steps[own - 1 : own + 1]
         changed = changes(before.fingerprint, entry.fingerprint)
         said += [f"  starts anew: {in_words(changed)}"] if changed else []
