@@ -41,14 +41,14 @@ class PluginCode:
     requires: tuple[str, ...]
 
 
-def taking_part(backend: str, gates: Iterable[str]) -> list[PluginCode]:
-    """The plug-ins from outside that take part in a run: its back end, the gates of its policy, and every report, since
-    a run writes them all.
+def taking_part(backends: Iterable[str], gates: Iterable[str]) -> list[PluginCode]:
+    """The plug-ins from outside that take part in a run: its back ends, the gates of its policy, and every report,
+    since a run writes them all.
 
     Raises EnvironmentRefused where a file cannot be read.
     """
     reports = plugins.registered("specgate.reports")
-    parts = (("specgate.backends", [backend]), ("specgate.gates", gates), ("specgate.reports", reports))
+    parts = (("specgate.backends", backends), ("specgate.gates", gates), ("specgate.reports", reports))
     return [code_of(entry) for group, names in parts for entry in plugins.from_outside(group, names)]
 
 

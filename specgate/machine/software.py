@@ -26,12 +26,12 @@ class Software:
     files: Mapping[str, Mapping[str, str]]
 
 
-def software(backend: str, gates: Iterable[str]) -> Software:
-    """The software of a run of `backend` that is judged by `gates`, read anew from the files.
+def software(backends: Iterable[str], gates: Iterable[str]) -> Software:
+    """The software of a run that `backends` take part in and `gates` judge, read anew from the files.
 
     Raises EnvironmentRefused where a file of a plug-in cannot be read.
     """
-    plugins = taking_part(backend, gates)
+    plugins = taking_part(backends, gates)
     required = {name for plugin in plugins for name in plugin.requires}
     facts = {
         "source_tree_sha256": source_tree_sha256(),

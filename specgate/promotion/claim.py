@@ -45,8 +45,13 @@ def subject_of(config: Config) -> dict[str, str]:
 
 
 def software_of(config: Config) -> Software:
-    """The software that a run of `config` rests on. Raises EnvironmentRefused where a plug-in cannot be read."""
-    return software(config.backend, dict.fromkeys(rule.gate for rule in config.policy.rules))
+    """The software that a run of `config` rests on, the engine that scores tokens again included.
+
+    Raises EnvironmentRefused where a plug-in cannot be read.
+    """
+    checks = config.policy.checks
+    second = [checks.rescored_by] if checks and checks.rescored_by else []
+    return software([config.backend, *second], [rule.gate for rule in config.policy.rules])
 
 
 def machine_fingerprint(policy: Policy) -> dict[str, str | None]:
@@ -56,7 +61,12 @@ def machine_fingerprint(policy: Policy) -> dict[str, str | None]:
     gpu = inventory.visible_gpu() or {}
     stated = {"gpu_uuid": gpu.get("uuid"), "driver": gpu.get("driver"), "clock_policy": clock_policy(gpu)}
     return {
-        "policy_sha256": _sha256([to_plain(type(rule), rule) for rule in policy.rules]),
+        "policy_sha256": _sha256(
+            {
+                "rules": [to_plain(type(rule), rule) for rule in policy.rules],
+                "checks": policy.checks and to_plain(type(policy.checks), policy.checks),
+            }
+        ),
         **{key: None if value is None else str(value) for key, value in stated.items()},
         "host": host_identity(),
     }

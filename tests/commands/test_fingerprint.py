@@ -69,6 +69,11 @@ def other_host(cli: Cli, patch: pytest.MonkeyPatch, file: Path) -> None:
     patch.setattr(host, "MACHINE_IDS", (str(cli.folder / "machine-id"),))
 
 
+def weaker_checks(cli: Cli, patch: pytest.MonkeyPatch, file: Path) -> None:
+    policy = cli.folder / "policy.yaml"
+    cli.write("policy.yaml", policy.read_text() + "checks: {text: sampled}\n")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -77,6 +82,7 @@ def other_host(cli: Cli, patch: pytest.MonkeyPatch, file: Path) -> None:
         (uninstall, "my-kernels was 1.5, is absent"),
         (other_interpreter, "is CPython 3.99.0 (main, Jan 1 2030, 00:00:00) [GCC 99]"),
         (other_host, "host was "),
+        (weaker_checks, "policy_sha256 was "),
     ],
 )
 def test_three_greens_count_for_nothing_after_a_change_and_it_is_named(

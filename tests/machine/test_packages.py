@@ -34,7 +34,7 @@ def test_packages_of_figures_and_cuda_libraries_are_listed_with_their_versions(
 
 def test_nothing_heavy_is_imported_to_find_out() -> None:
     script = (
-        "import sys; from specgate.machine.software import software; software('fake', ['tokens'])\n"
+        "import sys; from specgate.machine.software import software; software(['fake'], ['tokens'])\n"
         "print(*({'torch', 'cupy', 'numpy', 'transformers', 'specgate.backends.fake'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -69,7 +69,7 @@ def test_torchs_cuda_version_is_read_from_its_files(
 def test_torchs_cuda_version_is_torchs_own() -> None:
     torch = pytest.importorskip("torch")
     assert torch_cuda() == torch.version.cuda
-    assert software("fake", []).facts["torch_cuda"] == (torch.version.cuda or "none")
+    assert software(["fake"], []).facts["torch_cuda"] == (torch.version.cuda or "none")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_a_plug_in_requires_is_part_of_the_software(tmp_path: Path, monkeyp
     with on_the_path(monkeypatch, tmp_path):
         file = write_counting(tmp_path, requires=("my-kernels>=1",))
         write_distribution(tmp_path, "my-kernels", "1.5")
-        found = software("counting", ["tokens"])
+        found = software(["counting"], ["tokens"])
         assert found.facts["package:my-kernels"] == "1.5"
         assert list(found.files["plugin:backend:counting"]) == [str(file)]
-        assert "package:my-kernels" not in software("fake", ["tokens"]).facts
+        assert "package:my-kernels" not in software(["fake"], ["tokens"]).facts

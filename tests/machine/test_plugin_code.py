@@ -176,14 +176,14 @@ def test_requirements_are_named_without_bounds_and_markers(folder: Path) -> None
 
 def test_only_plug_ins_from_outside_that_take_part_are_looked_at(folder: Path) -> None:
     write_counting(folder)
-    assert [code.key for code in taking_part("counting", ["tokens"])] == ["plugin:backend:counting"]
-    assert taking_part("fake", ["tokens"]) == []
+    assert [code.key for code in taking_part(["reference", "counting"], ["tokens"])] == ["plugin:backend:counting"]
+    assert taking_part(["fake"], ["tokens"]) == []
     entries = {"specgate.gates": {"p90": "judging:GATE", "p99": "judging:GATE"}, "specgate.reports": {"prom": "page:R"}}
     write_distribution(folder, "judging", entries=entries)
     from specgate import plugins
 
     plugins.registered.cache_clear()
-    assert [code.key for code in taking_part("fake", ["tokens", "p90"])] == ["plugin:gate:p90", "plugin:report:prom"]
+    assert [code.key for code in taking_part(["fake"], ["tokens", "p90"])] == ["plugin:gate:p90", "plugin:report:prom"]
 
 
 @pytest.mark.parametrize(
