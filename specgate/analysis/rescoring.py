@@ -73,9 +73,7 @@ def check_scores(cell: Cell, asked: Sequence[Draw], found: Rescoring, checks: To
     if found.unscored is not None:
         return ScoreCheck(engine, unscored=found.unscored)
     if [place_of(text) for text in texts] != [place_of_draw(draw) for draw in asked]:
-        raise InvalidResult(
-            f"{cell.key}: samples/rescored.jsonl has other tokens than the run's id draws from its text"
-        )
+        raise InvalidResult(f"{cell.key}: samples/rescored.jsonl scores other tokens than the run's id draws")
     scored = sum(len(text.scores) for text in texts)
     gaps = [
         (score.best_logit - score.logit, (text.prompt_set, text.round, text.slot, position))
