@@ -82,7 +82,12 @@ def test_an_idle_engine_is_given_time_to_end_and_one_that_owes_an_answer_is_not(
     waited: list[float | None] = []
     with opened(tmp_path) as worker:
         wait = worker._process.wait
-        monkeypatch.setattr(worker._process, "wait", lambda limit=None: waited.append(limit) or wait(limit))
+
+        def noted(timeout: float | None = None) -> int:
+            waited.append(timeout)
+            return wait(timeout)
+
+        monkeypatch.setattr(worker._process, "wait", noted)
         worker.close()
     assert waited[0] == 30.0
 

@@ -8,15 +8,14 @@ carried out in the engine's process: in every decode, or when it opens.
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
-
-from specgate import plugins
 from specgate.api import Activity, Availability, Decoded, OpenRequest
 from specgate.backends.fake import BACKEND as HONEST
 from specgate.core import Budget, EngineFacts, Role
@@ -42,11 +41,15 @@ class LyingEngine:
     def said(self, call: str, answer: Any) -> Any:
         """What is answered to `call` in the place of the honest `answer`."""
         lies = {name.partition(".")[2]: text for name, text in self.lies.items() if name.partition(".")[0] == call}
+        if not lies:
+            return answer
+        import numpy as np
+
         known = {"np": np, "inf": float("inf"), "nan": float("nan")}
         if "" in lies:
             return eval(lies[""], known, {"honest": answer})
         changed = {field: eval(text, known, {"honest": getattr(answer, field)}) for field, text in lies.items()}
-        return replace(answer, **changed) if changed else answer
+        return replace(answer, **changed)
 
     def facts(self) -> EngineFacts:
         facts: EngineFacts = self.said("facts", self.honest.facts())
@@ -77,12 +80,14 @@ class LyingEngine:
 BACKEND = LyingBackend()
 
 
-def install(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Make the back end `lying` known here and in the processes that a run starts, as an installed package would."""
+def harness() -> socket.socket:
+    """The socket to the harness, for an engine that finds it among the open files of its process."""
+    return socket.socket(fileno=os.dup(int(sys.argv[2])))
+
+
+def install(folder: Path) -> None:
+    """Make `folder` a package with the back end `lying`, as an installation would. It has yet to be on `sys.path`."""
     about = folder / "lying_engine-1.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lying-engine\nVersion: 1\n")
     (about / "entry_points.txt").write_text(f"[specgate.backends]\nlying = {__name__}:BACKEND\n")
-    patch.delenv("SPECGATE_LOAD_PLUGINS", raising=False)
-    patch.syspath_prepend(folder)
-    plugins.registered.cache_clear()

@@ -80,7 +80,7 @@ A = TypeVar("A", bound=Answer)
 
 @cache
 def _adapter(kind: type[Answer]) -> TypeAdapter[Any]:
-    return TypeAdapter(Annotated[kind | Failed, Field(discriminator="kind")])
+    return TypeAdapter(Annotated[kind | Failed, Field(discriminator="kind")])  # type: ignore[arg-type]
 
 
 def limit_of(request: Request, slots: int) -> int:

@@ -17,12 +17,16 @@ from tests.support import lying_engine
 from tests.support.in_process import EngineHere
 
 Opened = Callable[..., AbstractContextManager[EngineCalls]]
+OpenedApart = Callable[..., AbstractContextManager[EngineWorker]]
 
 
 @pytest.fixture
 def lying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The back end `lying` is installed."""
-    lying_engine.install(tmp_path / "installed", monkeypatch)
+    lying_engine.install(tmp_path / "installed")
+    monkeypatch.delenv("SPECGATE_LOAD_PLUGINS", raising=False)
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    plugins.registered.cache_clear()
     yield
     plugins.registered.cache_clear()
 
@@ -43,7 +47,7 @@ def here(lying: None, tmp_path: Path) -> Opened:
 
 
 @pytest.fixture
-def apart(lying: None, tmp_path: Path) -> Opened:
+def apart(lying: None, tmp_path: Path) -> OpenedApart:
     """Open a lying engine in a process of its own; its log is RUN/logs/worker-0.log."""
 
     @contextmanager

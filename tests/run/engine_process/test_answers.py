@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate import plugins
 from specgate.api import Decoded, OpenRequest
 from specgate.core import BASELINE, Budget, EngineFacts, PairRef, Role
 from specgate.errors import BackendError, CheckpointError, SpecgateError, UsageError
@@ -30,7 +29,6 @@ from specgate.run.engine_process.messages import (
 )
 from specgate.run.engine_process.records import Form
 from tests.run.engine_process.conftest import Opened
-from tests.support import lying_engine
 from tests.support.command import Cli
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
@@ -83,7 +81,9 @@ def test_a_malformed_block_is_named_with_field_and_value(
     assert right in str(found.value.hint) and len(str(found.value)) < 400
 
 
-@pytest.mark.parametrize("answer", ["None", "honest.tokens", "{'elapsed_ns': 5}", "type('Decoded', (), {'__module__': 'own'})()"])
+@pytest.mark.parametrize(
+    "answer", ["None", "honest.tokens", "{'elapsed_ns': 5}", "type('Decoded', (), {'__module__': 'own'})()"]
+)
 def test_a_block_that_is_no_block_is_named_with_its_type(here: Opened, answer: str) -> None:
     with here(decode=answer) as engine:
         engine.prefill(PROMPTS, draft=True)
@@ -158,20 +158,14 @@ def test_a_block_in_which_nothing_was_decoded_may_take_no_time(here: Opened) -> 
         assert engine.decode(BASELINE, Budget(new_tokens=1), ()).elapsed_ns == 0
 
 
-def test_a_run_loses_the_cell_of_a_malformed_answer_and_nothing_else(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lying_engine.install(tmp_path / "installed", monkeypatch)
-    grid = (cli.folder / "tiny.yaml").read_text()
-    cli.write("tiny.yaml", grid.replace("context: [24]", "context: [24, 32]"))
+@pytest.mark.usefixtures("lying")
+def test_a_run_loses_the_cell_of_a_malformed_answer_and_nothing_else(cli: Cli) -> None:
+    cli.write("tiny.yaml", (cli.folder / "tiny.yaml").read_text().replace("context: [24]", "context: [24, 32]"))
     lie = "-1 if honest == 48000 else honest"  # two prompts of 24 tokens, at 1000 ns each: the first point only
-    try:
-        done = cli.micro("--backend", "lying", "-o", f"prefill={lie}")
-    finally:
-        plugins.registered.cache_clear()
-    record = json.loads((cli.newest() / "run.json").read_text())
+    done = cli.micro("--backend", "lying", "-o", f"prefill={lie}")
     assert done.returncode == 7, done.stdout + done.stderr
     assert "malformed answer to prefill: ns: -1" in done.stderr
+    record = json.loads((cli.newest() / "run.json").read_text())
     assert {c["status"] for c in record["cells"]} == {"failed", "ok"}
 
 
