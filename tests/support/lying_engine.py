@@ -47,8 +47,8 @@ class LyingEngine:
 
         known = {"np": np, "inf": float("inf"), "nan": float("nan")}
         if "" in lies:
-            return eval(lies[""], known, {"honest": answer})
-        changed = {field: eval(text, known, {"honest": getattr(answer, field)}) for field, text in lies.items()}
+            return eval(lies[""], {**known, "honest": answer})
+        changed = {field: eval(text, {**known, "honest": getattr(answer, field)}) for field, text in lies.items()}
         return replace(answer, **changed)
 
     def facts(self) -> EngineFacts:

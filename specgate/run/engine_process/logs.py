@@ -51,6 +51,11 @@ class Log:
         self._line, self._tail = bytearray(), bytearray()
         self._written = self._dropped = 0
 
+    def begin(self) -> None:
+        """Make the file, so that it is there even if nothing is printed."""
+        with contextlib.suppress(OSError):
+            self.file.touch()
+
     def add(self, data: bytes) -> None:
         """Write the whole lines of what has come, and keep the last, unfinished one."""
         if self.room <= 0:
@@ -106,6 +111,7 @@ class Printed:
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        log.begin()
         self._reading, self.pipe = os.pipe()
         self._ending, end = os.pipe()
         self._end: int | None = end
