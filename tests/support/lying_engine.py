@@ -2,8 +2,9 @@
 
 An option names what to change, its value is the Python expression to change it to: `decode.elapsed_ns=None` for a field
 of an answer, `decode=None` for the answer itself, and so on for `facts`, `prefill`, `trace`, `activity` and `top2`.
-Expressions see `honest`, which is the engine's own answer or field. With `run` and `exec_at_open`, statements are
-carried out in the engine's process: in every decode, or when it opens.
+Expressions see `honest`, which is the engine's own answer or field. With `extend`, `logits` or `score` the engine has
+that method too, and `honest` is what it was asked. With `run` and `exec_at_open`, statements are carried out in the
+engine's process: in every decode, or when it opens.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from specgate import api, core
 from specgate.api import Activity, Availability, Decoded, OpenRequest
 from specgate.backends.fake import BACKEND as HONEST
 from specgate.core import Budget, EngineFacts, Role
@@ -37,6 +40,9 @@ class LyingEngine:
     def __init__(self, request: OpenRequest) -> None:
         self.lies = request.options
         self.honest: Any = HONEST.open(replace(request, options={}))
+        for optional in ("extend", "logits", "score"):
+            if optional in self.lies:
+                setattr(self, optional, partial(self.said_to, optional))
 
     def said(self, call: str, answer: Any) -> Any:
         """What is answered to `call` in the place of the honest `answer`."""
@@ -45,11 +51,15 @@ class LyingEngine:
             return answer
         import numpy as np
 
-        known = {"np": np, "inf": float("inf"), "nan": float("nan")}
+        known = {"np": np, "api": api, "core": core, "inf": float("inf"), "nan": float("nan")}
         if "" in lies:
             return eval(lies[""], {**known, "honest": answer})
         changed = {field: eval(text, {**known, "honest": getattr(answer, field)}) for field, text in lies.items()}
         return replace(answer, **changed)
+
+    def said_to(self, call: str, *asked: object) -> Any:
+        """What is answered to a call that is optional, and that the honest engine does not have."""
+        return self.said(call, asked)
 
     def facts(self) -> EngineFacts:
         facts: EngineFacts = self.said("facts", self.honest.facts())

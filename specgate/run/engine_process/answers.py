@@ -7,17 +7,27 @@ costs the engine its cell, and the run goes on.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from specgate.api import Decoded
+from specgate.api import Decoded, Text
+from specgate.core import Score
 from specgate.errors import BackendError
 from specgate.run.engine_process import failures
-from specgate.run.engine_process.messages import NO_JSON, Decode, Request, Trace, shortened
-from specgate.run.engine_process.records import ActivityForm, Count, DecodedForm, FactsForm, Finite
+from specgate.run.engine_process.messages import NO_JSON, Decode, Extend, Request, Trace, shortened
+from specgate.run.engine_process.records import (
+    ActivityForm,
+    Count,
+    DecodedForm,
+    Digest,
+    FactsForm,
+    Finite,
+    ScoreForm,
+    TextForm,
+)
 
 MOST_BYTES: Final = 256 << 20
 """Bytes of the largest answer that is read at all."""
@@ -66,6 +76,27 @@ class Top2Logits(Answer):
     logits: tuple[Finite, Finite] | None
 
 
+class Extended(Answer):
+    """`text` is None where the engine cannot extend one."""
+
+    kind: Literal["text"]
+    text: TextForm | None
+
+
+class ShownLogits(Answer):
+    """`logits[slot]`: (token, SHA-256 of the logits) of every position. None where the engine shows none."""
+
+    kind: Literal["logits"]
+    logits: tuple[tuple[tuple[Count, Digest], ...], ...] | None
+
+
+class Scored(Answer):
+    """`scores` is None where the engine scores no tokens."""
+
+    kind: Literal["scores"]
+    scores: tuple[ScoreForm, ...] | None
+
+
 class Failed(Answer):
     """An error of the engine. `error` is its kind; see `failures.KINDS`."""
 
@@ -85,8 +116,11 @@ def _adapter(kind: type[Answer]) -> TypeAdapter[Any]:
 
 def limit_of(request: Request, slots: int) -> int:
     """The most bytes that an answer to `request` may have. A block over `slots` prompts may have its tokens and steps,
-    and a server's block the time of every token; each number may be as long as an integer of 64 bits can be.
+    and a server's block the time of every token; each number may be as long as an integer of 64 bits can be. How long
+    a text is that is extended, only the engine knows.
     """
+    if isinstance(request, Extend):
+        return MOST_BYTES
     if not isinstance(request, Decode | Trace):
         return PLAIN_BYTES
     longest = request.budget.longest(request.role.k) + 2
@@ -137,28 +171,63 @@ def shown(value: object) -> str:
     return shortened(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def check_block(decoded: Decoded, slots: int, backend: str, request: Request) -> None:
-    """Raise BackendError unless a block has a row per prompt and a row per step wherever it must."""
-    for field, value, right in _wrong(decoded, slots):
+Wrong = Iterator[tuple[str, str, str]]
+"""(field, value, what would be right) of everything that does not fit."""
+
+
+def refuse(wrong: Wrong, backend: str, request: Request) -> None:
+    """Raise BackendError if anything is wrong with an answer to `request`."""
+    for field, value, right in wrong:
         raise malformed(backend, request.kind, field, value, right)
 
 
-def _wrong(decoded: Decoded, slots: int) -> Iterator[tuple[str, str, str]]:
-    """(field, value, what would be right) of all that does not fit together."""
-    per_slot = f"one for each of the {slots} prompts that were prefilled"
-    for field in ("tokens", "truncated", "finish"):
-        if (rows := len(getattr(decoded, field))) != slots:
-            yield field, f"a list of {rows}", per_slot
+def counted(field: str, found: Sized, count: int, each: str) -> Wrong:
+    """What is wrong with `found` unless it has `count` entries, one for each of what `each` says."""
+    if len(found) != count:
+        yield field, f"a list of {len(found)}", f"one for each of the {count} {each}"
+
+
+PROMPTS: Final = "prompts that were prefilled"
+
+
+def wrong_in_block(decoded: Decoded, slots: int) -> Wrong:
+    """A block has a row per prompt and a row per step wherever it must, and takes time if anything was decoded."""
+    yield from wrong_in_text(decoded, slots)
+    yield from counted("truncated", decoded.truncated, slots, PROMPTS)
     steps = len(decoded.step_ns)
-    for field in ("accepted", "drafted"):
-        table = getattr(decoded, field)
-        if len(table) != steps:
-            yield field, f"a list of {len(table)}", f"one for each of the {steps} steps of step_ns"
+    for field, table in (("accepted", decoded.accepted), ("drafted", decoded.drafted)):
+        yield from counted(field, table, steps, "steps of step_ns")
         for step, row in enumerate(table):
-            if len(row) != slots:
-                yield f"{field}[{step}]", f"a list of {len(row)}", per_slot
-    if decoded.served is not None and (requests := len(decoded.served.requests)) != slots:
-        yield "served.requests", f"a list of {requests}", per_slot
+            yield from counted(f"{field}[{step}]", row, slots, PROMPTS)
+    if decoded.served is not None:
+        yield from counted("served.requests", decoded.served.requests, slots, PROMPTS)
     emitted = sum(len(row) - 1 for row in decoded.tokens)
     if decoded.elapsed_ns == 0 and (steps or emitted):
         yield "elapsed_ns", "0", f"it should be greater than 0: the block has {steps} steps and {emitted} tokens"
+
+
+def wrong_in_text(text: Decoded | Text, slots: int) -> Wrong:
+    """A text has a row per prompt."""
+    yield from counted("tokens", text.tokens, slots, PROMPTS)
+    yield from counted("finish", text.finish, slots, PROMPTS)
+
+
+def wrong_in_logits(logits: Sequence[Sequence[object]], slots: int, positions: int) -> Wrong:
+    """There is a row per prompt, with an entry per position."""
+    yield from counted("logits", logits, slots, PROMPTS)
+    for slot, row in enumerate(logits):
+        yield from counted(f"logits[{slot}]", row, positions, "positions")
+
+
+def wrong_in_top2(logits: tuple[float, float]) -> Wrong:
+    """The larger one comes first."""
+    if logits[0] < logits[1]:
+        yield "logits", shown(str(logits)), "the larger logit comes first"
+
+
+def wrong_in_scores(scores: Sequence[Score], positions: int) -> Wrong:
+    """There is a score per position, and no logit is larger than the largest."""
+    yield from counted("scores", scores, positions, "positions")
+    for index, score in enumerate(scores):
+        if score.logit > score.best_logit:
+            yield f"scores[{index}].logit", str(score.logit), f"at most best_logit, {score.best_logit}"

@@ -6,11 +6,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
-from specgate.api import Activity, Decoded, OpenRequest
-from specgate.core import Budget, EngineFacts, Role
+from specgate.api import Activity, Decoded, OpenRequest, Text
+from specgate.core import Budget, EngineFacts, Role, Score
 from specgate.errors import SpecgateError
 from specgate.run.engine_process import answers
-from specgate.run.engine_process.messages import Decode, Numbered, Prefill, Request, Top2, Trace, encoded, open_of
+from specgate.run.engine_process.messages import (
+    Decode,
+    Extend,
+    Logits,
+    Numbered,
+    Prefill,
+    Request,
+    ScoreText,
+    Top2,
+    Trace,
+    encoded,
+    open_of,
+)
+from specgate.run.engine_process.records import DecodedForm
 
 A = TypeVar("A", bound=answers.Answer)
 
@@ -42,28 +55,59 @@ class EngineCalls(ABC):
 
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
         request = Decode(role, budget, tuple(stop_token_ids))
-        decoded: Decoded = self._ask(request, answers.DecodedBlock).decoded.made()
-        answers.check_block(decoded, self._slots, self.backend, request)
-        return decoded
+        return self._block(self._ask(request, answers.DecodedBlock).decoded, request)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode one block under the harness's own profiler, or the engine's own trace if it is `scripted`."""
         request = Trace(role, budget)
         answer = self._ask(request, answers.Traced)
-        decoded: Decoded = answer.decoded.made()
-        answers.check_block(decoded, self._slots, self.backend, request)
         if (answer.source == "engine") != self.scripted:
             right = "the engine's own trace, as when it was opened" if self.scripted else "the harness's profiler"
             raise answers.malformed(self.backend, request.kind, "source", answer.source, right)
         activity: Activity = answer.activity.made()
-        return decoded, activity
+        return self._block(answer.decoded, request), activity
+
+    def _block(self, form: DecodedForm, request: Request) -> Decoded:
+        decoded: Decoded = form.made()
+        answers.refuse(answers.wrong_in_block(decoded, self._slots), self.backend, request)
+        return decoded
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         request = Top2(slot, tuple(continuation))
         logits = self._ask(request, answers.Top2Logits).logits
-        if logits is not None and logits[0] < logits[1]:
-            raise answers.malformed(self.backend, request.kind, "logits", str(logits), "the larger logit comes first")
+        if logits is not None:
+            answers.refuse(answers.wrong_in_top2(logits), self.backend, request)
         return logits
+
+    def extend(self, steps: int) -> Text | None:
+        """As `api.ExtendsText.extend`; None where the engine cannot."""
+        request = Extend(steps)
+        form = self._ask(request, answers.Extended).text
+        if form is None:
+            return None
+        text: Text = form.made()
+        answers.refuse(answers.wrong_in_text(text, self._slots), self.backend, request)
+        return text
+
+    def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...] | None:
+        """As `api.ShowsLogits.logits`; None where the engine does not show its logits."""
+        request = Logits(role, tuple(positions))
+        logits = self._ask(request, answers.ShownLogits).logits
+        if logits is not None:
+            answers.refuse(answers.wrong_in_logits(logits, self._slots, len(positions)), self.backend, request)
+        return logits
+
+    def score(
+        self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]
+    ) -> tuple[Score, ...] | None:
+        """As `api.ScoresTokens.score`; None where the engine scores no tokens."""
+        request = ScoreText(tuple(prompt), tuple(continuation), tuple(positions))
+        forms = self._ask(request, answers.Scored).scores
+        if forms is None:
+            return None
+        scores: tuple[Score, ...] = tuple(form.made() for form in forms)
+        answers.refuse(answers.wrong_in_scores(scores, len(positions)), self.backend, request)
+        return scores
 
     def _ask(self, request: Request, form: type[A]) -> A:
         self._number += 1

@@ -5,6 +5,9 @@
     decode    one block                            → decoded
     trace     one block, watched                   → traced
     top2      the two largest logits at a place    → top2
+    extend    more of the last block's text        → text
+    logits    hashes of the logits at places       → logits
+    score     what it thinks of another text       → scores
     close     release everything and end           (no answer)
 
 An answer has the number of its request. The answer to any request may also be an error. `answers.py` has their forms.
@@ -93,13 +96,40 @@ class Top2:
 
 
 @dataclass(frozen=True, slots=True)
+class Extend:
+    """`ExtendsText.extend`."""
+
+    steps: int
+    kind: Literal["extend"] = "extend"
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """`ShowsLogits.logits`."""
+
+    role: Role
+    positions: tuple[int, ...]
+    kind: Literal["logits"] = "logits"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreText:
+    """`ScoresTokens.score`."""
+
+    prompt: tuple[int, ...]
+    continuation: tuple[int, ...]
+    positions: tuple[int, ...]
+    kind: Literal["score"] = "score"
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """`Engine.close`. No answer follows."""
 
     kind: Literal["close"] = "close"
 
 
-Request = Open | Prefill | Decode | Trace | Top2 | Close
+Request = Open | Prefill | Decode | Trace | Top2 | Extend | Logits | ScoreText | Close
 
 
 @dataclass(frozen=True, slots=True)

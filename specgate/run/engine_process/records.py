@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
-from specgate.api import Activity, Decoded
-from specgate.core import AcceptanceRecord, AcceptanceSource, EngineFacts, Finish, Served, ServedRequest
+from specgate.api import Activity, Decoded, Text
+from specgate.core import AcceptanceRecord, AcceptanceSource, EngineFacts, Finish, Score, Served, ServedRequest
 from specgate.core.acceptance import Totals
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
 
@@ -24,6 +24,10 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Tally = Annotated[int, Field(ge=-1, le=LARGEST)]
 """A count of draft tokens, or -1 where the slot had already finished."""
 Counts = Annotated[tuple[Count, ...], FailFast()]
+Tokens = Annotated[tuple[Annotated[tuple[Count, ...], Field(min_length=1), FailFast()], ...], FailFast()]
+"""Token ids of every slot, beginning with the prefill token."""
+Finishes = Annotated[tuple[Finish, ...], FailFast()]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Tallies = Annotated[tuple[Tally, ...], FailFast()]
 
 
@@ -143,11 +147,11 @@ class DecodedForm(Form):
     record = Decoded
     elapsed_ns: Count
     step_ns: Counts
-    tokens: Annotated[tuple[Annotated[tuple[Count, ...], Field(min_length=1), FailFast()], ...], FailFast()]
+    tokens: Tokens
     accepted: Annotated[tuple[Tallies, ...], FailFast()]
     drafted: Annotated[tuple[Tallies, ...], FailFast()]
     truncated: Counts
-    finish: Annotated[tuple[Finish, ...], FailFast()]
+    finish: Finishes
     counters: dict[str, Count]
     phase_ns: dict[str, Count]
     prefill_ns: Count | None
@@ -160,3 +164,19 @@ class ActivityForm(Form):
     copies: dict[str, Count]
     calls: dict[str, Count]
     unseen: str | None
+
+
+# ── what tokens are checked by ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class TextForm(Form):
+    record = Text
+    tokens: Tokens
+    finish: Finishes
+
+
+class ScoreForm(Form):
+    record = Score
+    best: Count
+    best_logit: Finite
+    logit: Finite

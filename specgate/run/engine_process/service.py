@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from specgate import plugins
-from specgate.api import Activity, Decoded, Engine, ScriptedTrace
+from specgate.api import Activity, Decoded, Engine, ExtendsText, ScoresTokens, ScriptedTrace, ShowsLogits, Text
 from specgate.core import EngineFacts
 from specgate.errors import BackendError
 from specgate.run import profiler
@@ -15,9 +15,12 @@ from specgate.run.engine_process import failures
 from specgate.run.engine_process.messages import (
     Close,
     Decode,
+    Extend,
+    Logits,
     Open,
     Prefill,
     Request,
+    ScoreText,
     Top2,
     Trace,
     described,
@@ -67,6 +70,15 @@ class Service:
                 return traced(engine, request)
             case Top2():
                 return {"kind": "top2", "logits": engine.top2(request.slot, request.continuation)}
+            case Extend():
+                text = engine.extend(request.steps) if isinstance(engine, ExtendsText) else None
+                return {"kind": "text", "text": text if text is None else record(text, Text, "extend")}
+            case Logits():
+                shown = engine.logits(request.role, request.positions) if isinstance(engine, ShowsLogits) else None
+                return {"kind": "logits", "logits": shown}
+            case ScoreText():
+                asked = request.prompt, request.continuation, request.positions
+                return {"kind": "scores", "scores": engine.score(*asked) if isinstance(engine, ScoresTokens) else None}
             case _:
                 raise BackendError(f"{request.kind}: an engine's process has no such call")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.api import Decoded, OpenRequest
-from specgate.core import BASELINE, Budget, EngineFacts, PairRef, Role
+from specgate.api import Decoded, OpenRequest, Text
+from specgate.core import BASELINE, Budget, EngineFacts, PairRef, Role, Score
 from specgate.errors import BackendError, CheckpointError, SpecgateError, UsageError
 from specgate.run.engine_process import answers, failures
 from specgate.run.engine_process.calls import EngineCalls
@@ -143,6 +144,50 @@ def test_a_trace_is_a_block_and_what_was_observed_of_it(here: Opened, lies: dict
             engine.trace(Role(3), BUDGET)
 
 
+TEXT = "api.Text(((1, 2), (3,)), ('steps', 'eos'))"
+DIGEST = "'" + "0a" * 32 + "'"
+OPTIONAL = [
+    ("extend", TEXT.replace("(3,)", "()"), "text.tokens[1]: a list of 0"),
+    ("extend", TEXT.replace(", (3,)", ","), "tokens: a list of 1"),
+    ("extend", TEXT.replace(", 'eos'", ","), "finish: a list of 1"),
+    ("extend", "5", "extend returned int: 5"),
+    ("logits", "((), ())", "logits[0]: a list of 0"),
+    ("logits", f"(((7, {DIGEST}),),)", "logits: a list of 1"),
+    ("logits", "(((7, 'no hash'),), ())", 'logits[0][0][1]: "no hash"'),
+    ("logits", f"(((-7, {DIGEST}),), ())", "logits[0][0][0]: -7"),
+    ("score", "()", "scores: a list of 0"),
+    ("score", "(core.Score(1, 2.0, 3.0),)", "scores[0].logit: 3.0"),
+    ("score", "(core.Score(1, nan, 3.0),)", "scores[0].best_logit: NaN"),
+    ("score", "(1.0,)", "scores[0]: 1.0"),
+]
+
+
+def ask(engine: EngineCalls, call: str) -> object:
+    engine.prefill(PROMPTS, draft=True)
+    calls = {"extend": lambda: engine.extend(4), "logits": lambda: engine.logits(Role(3), [2])}
+    return calls.get(call, lambda: engine.score([1], [2, 3], [1]))()
+
+
+@pytest.mark.parametrize(("call", "lie", "said"), OPTIONAL)
+def test_what_tokens_are_checked_by_is_checked_itself(here: Opened, call: str, lie: str, said: str) -> None:
+    with here(**{call: lie}) as engine, pytest.raises(BackendError, match=re.escape(said)):
+        ask(engine, call)
+
+
+@pytest.mark.parametrize("call", ["extend", "logits", "score"])
+def test_an_engine_need_not_be_able_to_do_what_is_optional(here: Opened, call: str) -> None:
+    with here() as engine:
+        assert ask(engine, call) is None
+
+
+def test_what_an_able_engine_says_comes_through_as_it_was(here: Opened) -> None:
+    shown = f"(((7, {DIGEST}),), ((8, {DIGEST}),))"
+    with here(extend=TEXT, logits=shown, score="(core.Score(*honest[2], 2.5, -1.0),)") as engine:
+        assert ask(engine, "extend") == Text(((1, 2), (3,)), ("steps", "eos"))
+        assert ask(engine, "logits") == eval(shown)
+        assert ask(engine, "score") == (Score(1, 2.5, -1.0),)
+
+
 def test_an_honest_engine_is_believed(here: Opened) -> None:
     with here() as engine:
         assert engine.scripted
@@ -236,7 +281,7 @@ def test_every_well_formed_block_comes_through_as_it_was(block: Decoded) -> None
     answer = checked(answers.DecodedBlock, encoded({"id": 1, "kind": "decoded", "decoded": block}))
     assert isinstance(answer, answers.DecodedBlock)
     assert answer.decoded.made() == block
-    answers.check_block(block, len(block.tokens), "honest", REQUEST)
+    assert not list(answers.wrong_in_block(block, len(block.tokens)))
 
 
 def forms(of: type[Form] = Form) -> Iterator[type[Form]]:
