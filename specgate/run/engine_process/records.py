@@ -109,6 +109,7 @@ class FactsForm(Form):
     tuned_sha256: str | None
     draft_error: str | None
     traffic: TrafficForm | None
+    engine_version: str | None
 
 
 # ── a block ──────────────────────────────────────────────────────────────────────────────────────────────────────────
