@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout
 
 from specgate.core import State
 from specgate.errors import EnvironmentRefused, InvalidResult
+from specgate.files.json_text import parse_json
 from specgate.files.plain import from_plain, to_plain
 from specgate.files.writing import disk
 
@@ -122,7 +123,7 @@ class Ledger:
         previous = GENESIS
         for number, line in enumerate(lines, 1):
             try:
-                data = json.loads(line)
+                data = parse_json(line)
             except ValueError:
                 raise self._broken(number, "it is not JSON") from None
             if not isinstance(data, dict) or data.pop("prev_sha256", None) != previous:
@@ -145,8 +146,8 @@ class Ledger:
     def _head(self) -> tuple[int, str]:
         if not self._head_file.exists():
             return 0, GENESIS
-        count, _, last = self._head_file.read_text().strip().partition(" ")
-        if not count.isdigit() or len(last) != len(GENESIS):
+        count, _, last = self._head_file.read_text(encoding="ascii", errors="replace").strip().partition(" ")
+        if not (count.isascii() and count.isdigit() and len(count) < 20) or len(last) != len(GENESIS):
             raise InvalidResult(f"{self._head_file}: not a number of lines and a hash", hint=self._hint())
         return int(count), last
 

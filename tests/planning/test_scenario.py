@@ -247,11 +247,12 @@ def test_a_command_line_overrides_the_schedule_but_not_its_balance() -> None:
 
 COUNTS = st.integers(1, 10_000)
 AXES = st.sets(COUNTS, min_size=1, max_size=4).map(lambda s: tuple(sorted(s)))
+BATCHES = st.sets(st.integers(1, 512), min_size=1, max_size=4).map(lambda s: tuple(sorted(s)))
 
 
 @given(
     context=AXES,
-    batch=AXES,
+    batch=BATCHES,
     spec=st.sets(st.integers(1, 8), min_size=1).map(lambda s: tuple(sorted(s))),
     new_tokens=st.integers(2, 9999),
     ignore_eos=st.booleans(),
