@@ -129,7 +129,6 @@ class _Loader(yaml.SafeLoader):
     instead, and cyclic data cannot arise.
     """
 
-    yaml_implicit_resolvers = {}
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -163,6 +162,7 @@ def _core_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
     return float(node.value.lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
+_Loader.yaml_implicit_resolvers = {}  # without those of YAML 1.1
 for _name, _pattern, _first in _CORE:
     _characters = [c.replace("\0", "") for c in _first]
     for _class in (_Loader, _Dumper):
