@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from specgate.files.writing import disk
 
 GENESIS: Final = "0" * 64
 """`prev_sha256` of the first line."""
+_HASH: Final = re.compile("[0-9a-f]{64}")
 LOCK_S: Final = 30.0
 """Seconds to wait for the lock. It is normally held for milliseconds."""
 
@@ -147,7 +149,7 @@ class Ledger:
         if not self._head_file.exists():
             return 0, GENESIS
         count, _, last = self._head_file.read_text(encoding="ascii", errors="replace").strip().partition(" ")
-        if not (count.isascii() and count.isdigit() and len(count) < 20) or len(last) != len(GENESIS):
+        if not (count.isascii() and count.isdigit() and len(count) < 20) or not _HASH.fullmatch(last):
             raise InvalidResult(f"{self._head_file}: not a number of lines and a hash", hint=self._hint())
         return int(count), last
 
