@@ -19,10 +19,11 @@ class Ready:
     """A target with its scratch folder set up.
 
     `inputs`: the strategy. `read`: what is fuzzed. `file`: the file that an input is written to; a message must name
-    it, or else one of `named`.
+    it, or else one of `named`. `valid`: an input that is read.
     """
 
     inputs: SearchStrategy[bytes]
+    valid: bytes
     read: Callable[[], object]
     file: Path
     codes: Collection[ExitCode]

@@ -89,13 +89,37 @@ def at(value: Any, place: Path) -> Any:
     return value
 
 
-def edit(draw: Draw, document: Any) -> None:
-    """Change one place of `document`."""
+def alike(draw: Draw, old: Any) -> Any:
+    """Another value of the same type. What is refused for its type tests nothing behind that check."""
+    match old:
+        case bool():
+            return not old
+        case int():
+            near = st.integers(-3, 3).map(lambda by: old + by)
+            return draw(near | st.integers(-2, 70) | st.sampled_from([n for n in ODD_NUMBERS if isinstance(n, int)]))
+        case float():
+            scaled = st.sampled_from((-1.0, 0.5, 1.01, 10.0, 1e9)).map(lambda by: old * by)
+            return draw(scaled | st.floats() | st.sampled_from([n for n in ODD_NUMBERS if isinstance(n, float)]))
+        case str():
+            return draw(st.sampled_from((old + "x", old[1:], old.upper(), old * 2)) | st.sampled_from(ODD_TEXT))
+        case list():
+            cut = draw(st.integers(0, len(old)))
+            return draw(st.sampled_from((old[:cut], old[cut:], old + old[:cut], old[::-1])))
+        case dict():
+            return dict(draw(st.permutations(list(old.items())))[: draw(st.integers(0, len(old)))])
+    return draw(st.sampled_from((0, 1, 0.5, "", [], {})))
+
+
+def edit(draw: Draw, document: Any, mildly: bool) -> None:
+    """Change one place of `document`; `mildly`: to a value of the same type."""
     if not (found := list(places(document))):
         return
     *above, key = draw(st.sampled_from(found))
     parent = at(document, tuple(above))
     old = parent[key]
+    if mildly:
+        parent[key] = copy.deepcopy(alike(draw, old))
+        return
     match draw(st.sampled_from(("replace", "replace", "replace", "remove", "rename", "move", "wrap", "scale"))):
         case "replace":
             parent[key] = copy.deepcopy(draw(ODD))  # a later edit may reach into it
@@ -116,9 +140,9 @@ def edit(draw: Draw, document: Any) -> None:
 @st.composite
 def edited(draw: Draw, documents: Sequence[Any]) -> Any:
     """One of the JSON documents, with one to four edits. Its root stays."""
-    document = copy.deepcopy(draw(st.sampled_from(documents)))
-    for _ in range(draw(st.integers(1, 4))):
-        edit(draw, document)
+    document, mildly = copy.deepcopy(draw(st.sampled_from(documents))), draw(st.booleans())
+    for _ in range(draw(st.sampled_from((1, 1, 1, 2, 3, 4)))):
+        edit(draw, document, mildly)
     return document
 
 
@@ -177,15 +201,21 @@ RAW_YAML: Final = (
     "`a", "%a", "? a", "- a", "a: b: c", "\t1", "#", "[" * 2000, "{a: " * 2000, "x" * 300, "x" * 5000,
     "[1, 2, 2]", "[3, 1]", "[" + "1, " * 3000 + "1]", "\x07", "\u2028", "é",
 )  # fmt: skip
+PLAIN_YAML: Final = (
+    "0", "1", "2", "3", "4", "5", "8", "100", "4096", "65536", "0.5", "2.0", "1.0e+3", "true", "false", "micro",
+    "full", "cpu", "gpu", "baseline", "spec-*", "*", "code", "random", "mixed", "speed", "tokens", "validity", "[1]",
+    "[1, 2]", "[2, 4, 8]",
+)  # fmt: skip
+"""Values that some key takes."""
 SCALAR: Final = re.compile(r"(?<=[:\[,{-] )[^\s,\]\}\{\[#][^,\]\}\n#]*|^\w+(?=:)|(?<=[{,] )\w+(?=:)", re.MULTILINE)
 
 
 @st.composite
 def yaml_texts(draw: Draw, texts: Sequence[str]) -> bytes:
     """One of the YAML texts with one to three scalars replaced. Some have lines moved, or changed bytes."""
-    text = draw(st.sampled_from(texts))
-    for _ in range(draw(st.integers(1, 3))):
-        text = with_raw_token(draw, text, RAW_YAML, SCALAR)
+    text, raw = draw(st.sampled_from(texts)), draw(st.sampled_from((RAW_YAML, PLAIN_YAML)))
+    for _ in range(draw(st.sampled_from((1, 1, 2, 3)))):
+        text = with_raw_token(draw, text, raw, SCALAR)
     lines = text.split("\n")
     how, i = draw(st.integers(0, 9)), draw(st.integers(0, len(lines) - 1))
     if how == 0:

@@ -28,6 +28,14 @@ def gates() -> dict[str, Any]:
     return {name: gate.params for name, gate in plugins.gates().items()}
 
 
+def plain(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+def typed(words: Sequence[str]) -> bytes:
+    return "\n".join(words).encode()
+
+
 # ── what people write ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -46,7 +54,8 @@ def scenario(folder: Path) -> Ready:
         override(found, warmup_runs=1, measurement_runs=4)
 
     texts = [seeds.SCENARIO, *seeds.shipped_texts("scenarios")]
-    return Ready(yaml_texts(texts) | byte_strings([seeds.SCENARIO.encode()]), read, file, USAGE)
+    valid = seeds.SCENARIO.encode()
+    return Ready(yaml_texts(texts) | byte_strings([valid]), valid, read, file, USAGE)
 
 
 def policy(folder: Path) -> Ready:
@@ -60,7 +69,8 @@ def policy(folder: Path) -> Ready:
         near_tie_margin(found)
 
     texts = [seeds.POLICY, *seeds.shipped_texts("gates/policies")]
-    return Ready(yaml_texts(texts) | byte_strings([seeds.POLICY.encode()]), read, file, USAGE)
+    valid = seeds.POLICY.encode()
+    return Ready(yaml_texts(texts) | byte_strings([valid]), valid, read, file, USAGE)
 
 
 def tape(folder: Path) -> Ready:
@@ -74,7 +84,7 @@ def tape(folder: Path) -> Ready:
         for k in found.specs:
             found.accepted(k, 0, 1, 2)
 
-    return Ready(json_texts([seeds.TAPES]), read, file, USAGE)
+    return Ready(json_texts([seeds.TAPES]), plain(seeds.TAPES), read, file, USAGE)
 
 
 def gemm_shapes(folder: Path) -> Ready:
@@ -88,14 +98,15 @@ def gemm_shapes(folder: Path) -> Ready:
         else:
             read_shapes(file)
 
-    return Ready(json_texts([seeds.SHAPES, seeds.tuned()]), read, file, USAGE)
+    return Ready(json_texts([seeds.SHAPES, seeds.tuned()]), plain(seeds.tuned()), read, file, USAGE)
 
 
 def attention_grid(folder: Path) -> Ready:
     from specgate.tuning.fmha_points import read_grid
 
     file = folder / "fuzzed.yaml"
-    return Ready(json_texts([seeds.GRID]) | yaml_texts([json.dumps(seeds.GRID)]), lambda: read_grid(file), file, USAGE)
+    inputs = json_texts([seeds.GRID]) | yaml_texts([json.dumps(seeds.GRID)])
+    return Ready(inputs, plain(seeds.GRID), lambda: read_grid(file), file, USAGE)
 
 
 # ── what a run has stored ────────────────────────────────────────────────────────────────────────────────────────────
@@ -109,10 +120,11 @@ def stored(name: str, inputs: Callable[[Path], st.SearchStrategy[bytes]]) -> Cal
 
         run = seeds.a_run(folder)
         file = run / name
-        made = inputs(file)
-        return Ready(
-            made, lambda: load_unended(RunFolder.open(run, read_only=True)), file, STORED, named=(run.name, "scenario")
-        )
+
+        def read() -> None:
+            load_unended(RunFolder.open(run, read_only=True))
+
+        return Ready(inputs(file), file.read_bytes(), read, file, STORED, named=(run.name, "scenario"))
 
     return prepare
 
@@ -137,14 +149,14 @@ def verified(folder: Path) -> Ready:
     for report in (*run.glob("*.html"), *run.glob("*.csv"), *run.glob("*.xml"), *run.glob("*.md")):
         report.unlink()  # rendering them anew takes most of the time, and reads none of the input
     file = run / "gates.json"
-    return Ready(edited_json(file), lambda: verify(run), file, STORED, named=(run.name,))
+    return Ready(edited_json(file), file.read_bytes(), lambda: verify(run), file, STORED, named=(run.name,))
 
 
 def ledger(folder: Path) -> Ready:
     from specgate.promotion.ledger import Ledger
 
     file = seeds.a_ledger(folder)
-    return Ready(json_lines(seeds.lines_of(file)), lambda: Ledger(folder).read(), file, STORED)
+    return Ready(json_lines(seeds.lines_of(file)), file.read_bytes(), lambda: Ledger(folder).read(), file, STORED)
 
 
 def ledger_head(folder: Path) -> Ready:
@@ -153,7 +165,7 @@ def ledger_head(folder: Path) -> Ready:
     seeds.a_ledger(folder)
     file = folder / "ledger.head"
     inputs = byte_strings([file.read_bytes(), b"1 " + b"0" * 64])
-    return Ready(inputs, lambda: Ledger(folder).read(), file, STORED, named=("ledger.jsonl",))
+    return Ready(inputs, file.read_bytes(), lambda: Ledger(folder).read(), file, STORED, named=("ledger.jsonl",))
 
 
 def records(folder: Path) -> Ready:
@@ -177,7 +189,7 @@ def records(folder: Path) -> Ready:
         else:
             read_record(Bandwidth, file, bandwidth.SCHEMA)
 
-    return Ready(json_texts(documents), read, file, STORED)
+    return Ready(json_texts(documents), plain(documents[0]), read, file, STORED)
 
 
 def selftest_stamp(folder: Path) -> Ready:
@@ -185,7 +197,7 @@ def selftest_stamp(folder: Path) -> Ready:
 
     file = folder / stamp.NAME
     stamp.write(folder, 12)
-    return Ready(json_texts([seeds.json_of(file)]), lambda: stamp.last_green(folder), file, ())
+    return Ready(edited_json(file), file.read_bytes(), lambda: stamp.last_green(folder), file, ())
 
 
 # ── what other tools wrote ───────────────────────────────────────────────────────────────────────────────────────────
@@ -199,7 +211,8 @@ def checked(documents: Callable[[Path], Sequence[Any]]) -> Callable[[Path], Read
         from specgate.planning.policy import find_policy
 
         file, seed = folder / "fuzzed.json", find_policy("seed", gates())
-        return Ready(json_texts(documents(folder)), lambda: judged_file(file, seed), file, STORED, named=("--role",))
+        made = documents(folder)
+        return Ready(json_texts(made), plain(made[0]), lambda: judged_file(file, seed), file, STORED, named=("--role",))
 
     return prepare
 
@@ -211,7 +224,7 @@ def target_config(folder: Path) -> Ready:
     file = target / "config.json"
     shipped = [seeds.json_of(p) for p in (seeds.ROOT / "specgate/pairs/planted").glob("*/target/config.json")]
     inputs = json_texts([seeds.json_of(file), *shipped])
-    return Ready(inputs, lambda: open_target(target), file, CHECKPOINT, named=(target.name,))
+    return Ready(inputs, file.read_bytes(), lambda: open_target(target), file, CHECKPOINT, named=(target.name,))
 
 
 def draft_config(folder: Path) -> Ready:
@@ -223,15 +236,15 @@ def draft_config(folder: Path) -> Ready:
     nested = {"speculators_model_type": "eagle3", "norm_before_residual": False, "transformer_layer_config": own, **own}
     scaled = {**own, "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}}
     inputs = json_texts([own, nested, scaled])
-    return Ready(inputs, lambda: open_draft(draft, geometry), file, CHECKPOINT, named=(draft.name,))
+    return Ready(inputs, file.read_bytes(), lambda: open_draft(draft, geometry), file, CHECKPOINT, named=(draft.name,))
 
 
 def generation_config(folder: Path) -> Ready:
     from specgate.eagle3.pair import open_target
 
     target, _ = seeds.a_pair(folder)
-    file = target / "generation_config.json"
-    return Ready(json_texts([{"eos_token_id": [1, 2]}]), lambda: open_target(target), file, CHECKPOINT)
+    file, valid = target / "generation_config.json", {"eos_token_id": [1, 2], "temperature": 0.6}
+    return Ready(json_texts([valid]), plain(valid), lambda: open_target(target), file, CHECKPOINT)
 
 
 def draft_weights(folder: Path) -> Ready:
@@ -244,6 +257,7 @@ def draft_weights(folder: Path) -> Ready:
     geometry, file = open_target(target).geometry, draft / "model.safetensors"
     return Ready(
         safetensors([file.read_bytes()]),
+        file.read_bytes(),
         lambda: load_draft(draft, geometry, torch.float32, "cpu"),
         file,
         CHECKPOINT,
@@ -275,7 +289,7 @@ def draft_vocabulary(folder: Path) -> Ready:
 
     inputs = st.builds(with_edits, edits, st.none() | st.integers(0, len(tensors["t2d"]) - 1))
     assert torch.equal(tensors["d2t"], load_file(file)["d2t"])
-    return Ready(inputs, lambda: open_draft(draft, geometry), file, CHECKPOINT, named=(draft.name,))
+    return Ready(inputs, file.read_bytes(), lambda: open_draft(draft, geometry), file, CHECKPOINT, named=(draft.name,))
 
 
 def torch_weights(folder: Path) -> Ready:
@@ -286,9 +300,14 @@ def torch_weights(folder: Path) -> Ready:
 
     file = folder / "pytorch_model.bin"
     torch.save({"a": torch.ones(2, 3), "b": torch.zeros(4)}, file)
-    inputs = byte_strings([file.read_bytes()])
-    file.unlink()
-    return Ready(inputs, lambda: TensorFiles(folder).read("a"), file, CHECKPOINT, named=(folder.name, "tensor"))
+    valid = file.read_bytes()
+
+    def read() -> None:
+        found = TensorFiles(folder)
+        for name in found.entries:
+            found.read(name)
+
+    return Ready(byte_strings([valid]), valid, read, file, CHECKPOINT)
 
 
 def shards(folder: Path) -> Ready:
@@ -296,9 +315,10 @@ def shards(folder: Path) -> Ready:
     from specgate.eagle3.files import INDEX
 
     _, draft = seeds.a_pair(folder)
-    os.rename(draft / "model.safetensors", draft / "model-00001-of-00001.safetensors")
-    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys("abc", "model-00001-of-00001.safetensors")}
-    return Ready(json_texts([index]), lambda: TensorFiles(draft), draft / INDEX, CHECKPOINT)
+    shard = "model-00001-of-00001.safetensors"
+    os.rename(draft / "model.safetensors", draft / shard)
+    index = {"metadata": {"total_size": 1}, "weight_map": {"a": shard, "b": shard, "c": shard}}
+    return Ready(json_texts([index]), plain(index), lambda: TensorFiles(draft), draft / INDEX, CHECKPOINT)
 
 
 def gguf(folder: Path) -> Ready:
@@ -309,7 +329,7 @@ def gguf(folder: Path) -> Ready:
     names = data.find(b"token_embd")
     inputs = byte_strings([data], 700) | byte_strings([data], names + 2000) | byte_strings([data])
     out = folder / "converted"
-    return Ready(inputs, lambda: convert(file, out), file, CHECKPOINT)
+    return Ready(inputs, data, lambda: convert(file, out), file, CHECKPOINT)
 
 
 def tokenizer(folder: Path) -> Ready:
@@ -324,7 +344,7 @@ def tokenizer(folder: Path) -> Ready:
     def read() -> None:
         opening_ids(read_tokenizer(file))
 
-    return Ready(inputs, read, file, CHECKPOINT, named=("tokenizer",))
+    return Ready(inputs, plain(small), read, file, CHECKPOINT, named=("tokenizer",))
 
 
 def corpus(folder: Path) -> Ready:
@@ -335,8 +355,12 @@ def corpus(folder: Path) -> Ready:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for i in range(4):
             archive.writestr(f"package/module_{i}.py", f"# {i}\n" + "value = 1\n" * 40)
-    inputs = byte_strings([file.read_bytes()])
-    return Ready(inputs, lambda: list(documents(wheel_corpus("a", "1", file))), file, (ExitCode.ENV_REJECTED,))
+    valid = file.read_bytes()
+
+    def read() -> None:
+        list(documents(wheel_corpus("a", "1", file)))
+
+    return Ready(byte_strings([valid]), valid, read, file, (ExitCode.ENV_REJECTED,))
 
 
 # ── what is typed ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -377,7 +401,7 @@ def backend_options(folder: Path) -> Ready:
                 assert error.exit_code in (ExitCode.USAGE, ExitCode.ENV_REJECTED, ExitCode.BACKEND_ERROR)
 
     codes = (ExitCode.USAGE, ExitCode.ENV_REJECTED, ExitCode.BACKEND_ERROR)
-    return Ready(arguments(given), read, file, codes, says_where=False)
+    return Ready(arguments(given), typed(given[0]), read, file, codes, says_where=False)
 
 
 def command_line(folder: Path) -> Ready:
@@ -415,7 +439,7 @@ def command_line(folder: Path) -> Ready:
         assert ended.returncode in allowed, f"exit code {ended.returncode}: {ended.stderr}"
         assert "Traceback" not in ended.stderr, ended.stderr
 
-    return Ready(arguments(lines), read, file, (), says_where=False)
+    return Ready(arguments(lines), typed(lines[0]), read, file, (), says_where=False)
 
 
 TARGETS: Final = (

@@ -5,6 +5,7 @@ Every input that once ended badly comes first. `python -m tests.fuzz --inputs 10
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ def kept(target: Target) -> list[Path]:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_odd_input_is_read_or_refused_by_name(target: Target, tmp_path: Path) -> None:
-    ready = target.prepare(tmp_path)
+    ready, outcome = target.prepare(tmp_path), Counter[str]()
+    assert attempt(ready, ready.valid, outcome) is None and outcome["read"], "the valid input was not read"
     for file in kept(target):
         assert attempt(ready, file.read_bytes()) is None, file
 
