@@ -159,7 +159,8 @@ def with_raw_token(draw: Draw, text: str, raw: Sequence[str], token: re.Pattern[
     if not found:
         return text
     start, end = draw(st.sampled_from(found))
-    return text[:start] + draw(st.sampled_from(raw)) + text[end:]
+    token_instead: str = draw(st.sampled_from(raw))
+    return text[:start] + token_instead + text[end:]
 
 
 @st.composite
@@ -268,11 +269,11 @@ def byte_strings(draw: Draw, seeds: Sequence[bytes], within: int | None = None) 
 @st.composite
 def safetensors(draw: Draw, seeds: Sequence[bytes]) -> bytes:
     """A safetensors file with an edited header, or with odd bytes."""
-    data = draw(st.sampled_from(seeds))
+    data: bytes = draw(st.sampled_from(seeds))
     if draw(st.integers(0, 2)) == 0:
         return with_odd_bytes(draw, data, 600)
     length = struct.unpack("<Q", data[:8])[0]
-    header = draw(json_texts([json.loads(data[8 : 8 + length])]))
+    header: bytes = draw(json_texts([json.loads(data[8 : 8 + length])]))
     stated = draw(st.sampled_from((len(header),) * 8 + ODD_INTEGERS))
     return struct.pack("<Q", stated) + header + data[8 + length :]
 

@@ -103,7 +103,7 @@ def a_ledger(folder: Path, entries: int = 3) -> Path:
 
 
 def a_passport() -> Passport:
-    cell = CellNoise(16, *[0.01] * 7, State.PASS)
+    cell = CellNoise(16, 0.01, 0.001, 0.0, 0.02, 0.0, -0.01, 0.01, State.PASS)
     return Passport("2026-11-22T10:00:00+00:00", "run", "cpu", 2.0, {"device": "cpu", "driver": None}, {"a/b": cell})
 
 
@@ -139,15 +139,14 @@ def a_gguf(file: Path) -> Path:
         (w.add_chat_template, "{{ messages }}"),
     ):
         add(value)
-    shapes = {"token_embd.weight": (len(words), hidden), "output_norm.weight": (hidden,)}
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (len(words), hidden), "output_norm.weight": (hidden,)}
     for i in range(layers):
         kv = hidden // heads * kv_heads
-        for name, shape in (
-            ("attn_norm", (hidden,)), ("ffn_norm", (hidden,)), ("attn_q", (hidden, hidden)), ("attn_k", (kv, hidden)),
-            ("attn_v", (kv, hidden)), ("attn_output", (hidden, hidden)), ("ffn_gate", (inner, hidden)),
-            ("ffn_up", (inner, hidden)), ("ffn_down", (hidden, inner)),
-        ):  # fmt: skip
-            shapes[f"blk.{i}.{name}.weight"] = shape
+        q, up, norm = (hidden, hidden), (inner, hidden), (hidden,)
+        layer: dict[str, tuple[int, ...]] = {"attn_norm": norm, "ffn_norm": norm, "attn_q": q}
+        layer |= {"attn_k": (kv, hidden), "attn_v": (kv, hidden)}
+        layer |= {"attn_output": q, "ffn_gate": up, "ffn_up": up, "ffn_down": (hidden, inner)}
+        shapes |= {f"blk.{i}.{name}.weight": shape for name, shape in layer.items()}
     for name, shape in shapes.items():
         w.add_tensor(name, np.ones(shape, dtype=np.float32))
     w.write_header_to_file()

@@ -18,6 +18,7 @@ from specgate.files.run_folder import RunFolder
 from tests.fuzz import seeds
 from tests.fuzz.attempt import Ready, Target
 from tests.fuzz.mutation import arguments, byte_strings, json_lines, json_texts, safetensors, yaml_texts
+from tests.support.command import ROOT
 
 USAGE: Final = (ExitCode.USAGE,)
 STORED: Final = (ExitCode.INVALID, ExitCode.USAGE)
@@ -124,7 +125,7 @@ def stored(name: str, inputs: Callable[[Path], st.SearchStrategy[bytes]]) -> Cal
         def read() -> None:
             load_unended(RunFolder.open(run, read_only=True))
 
-        return Ready(inputs(file), file.read_bytes(), read, file, STORED, named=(run.name, "scenario"))
+        return Ready(inputs(file), file.read_bytes(), read, file, STORED, named=(run.name, "scenario", "no such gate"))
 
     return prepare
 
@@ -222,7 +223,7 @@ def target_config(folder: Path) -> Ready:
 
     target, _ = seeds.a_pair(folder)
     file = target / "config.json"
-    shipped = [seeds.json_of(p) for p in (seeds.ROOT / "specgate/pairs/planted").glob("*/target/config.json")]
+    shipped = [seeds.json_of(p) for p in (ROOT / "specgate/pairs/planted").glob("*/target/config.json")]
     inputs = json_texts([seeds.json_of(file), *shipped])
     return Ready(inputs, file.read_bytes(), lambda: open_target(target), file, CHECKPOINT, named=(target.name,))
 
