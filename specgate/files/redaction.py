@@ -14,7 +14,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 from urllib.parse import quote, quote_plus
 
@@ -100,6 +100,7 @@ _SECRET_NAME: Final = (
     r"(?:api[_-]?key|(?:hf|auth|access|refresh|bearer|session)[_-]?token|secret[_-]?(?:access[_-]?)?key|client[_-]?secret"
     r"|passwd|password)"
 )
+_NAMES_A_SECRET: Final = re.compile(_SECRET_NAME, re.IGNORECASE)
 _QUERY_NAME: Final = r"(?:[\w-]*token|[\w-]*key|[\w-]*secret|password|passwd|pwd|sig|signature|[\w-]*auth)"
 _IN_QUERIES: Final = ("token=", "key=", "secret=", "password=", "passwd=", "pwd=", "sig=", "signature=", "auth=")
 _FORMS: Final[tuple[tuple[tuple[str, ...], re.Pattern[str], _Replace], ...]] = (
@@ -156,6 +157,34 @@ def masked(text: str) -> str:
         if any(hint in low for hint in hints):
             text = pattern.sub(replace, text)
     return text
+
+
+def masked_data(data: object, name: str = "") -> object:
+    """JSON data with every string masked. Under a key such as `api_key` or `password`, named by `name`, the whole value
+    is. Keys and numbers stay as they are.
+    """
+    if isinstance(data, str):
+        return MASK if data and _NAMES_A_SECRET.fullmatch(name) else masked(data)
+    if isinstance(data, Mapping):
+        return {key: masked_data(value, str(key)) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [masked_data(value, name) for value in data]
+    return data
+
+
+def credentials_in(data: object, place: str = "") -> Iterator[str]:
+    """The places (`options.url`) of JSON data that hold a credential, keys included."""
+    if isinstance(data, str):
+        if masked(data) != data:
+            yield place
+    elif isinstance(data, Mapping):
+        for key, value in data.items():
+            if masked(str(key)) != str(key):
+                yield f"{place}.{masked(str(key))}".lstrip(".")
+            yield from credentials_in(value, f"{place}.{masked(str(key))}".lstrip("."))
+    elif isinstance(data, list | tuple):
+        for number, value in enumerate(data):
+            yield from credentials_in(value, f"{place}[{number}]")
 
 
 # ── what a terminal would obey ───────────────────────────────────────────────────────────────────────────────────────

@@ -29,7 +29,8 @@ from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.plain import from_plain, to_plain
-from specgate.files.writing import disk, sha256_of, write_json, write_text
+from specgate.files.redaction import masked_data
+from specgate.files.writing import as_json, disk, sha256_of, write_json, write_text
 
 SCHEMA = "specgate.result/v1"
 SCHEMA_VERSION = "1.2.0"
@@ -189,7 +190,7 @@ class RunFolder:
         """
         file = self.path / "samples" / name
         with disk(file), file.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n")
+            out.write(as_json(data, separators=(",", ":")) + "\n")
             out.flush()
             os.fsync(out.fileno())
 
@@ -250,6 +251,15 @@ class RunFolder:
     def write_text(self, name: str, text: str) -> None:
         """Write `text` to the file called `name` in the run folder."""
         write_text(self.path / name, text)
+
+
+def without_credentials(run: Run) -> Run:
+    """The run as run.json stores it. Reports are made of this one, so that they can be made again from what is stored:
+    a mask is of another length than what it hides.
+    """
+    plain = to_plain(Run, run)
+    hidden = masked_data(plain)
+    return run if hidden == plain else from_plain(Run, hidden, Path("run.json"))
 
 
 def label_of(names: Sequence[str]) -> str:

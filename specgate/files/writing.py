@@ -1,4 +1,5 @@
-"""Write files whole or not at all, turn disk errors into refusals, and write the home folder as `~`."""
+"""Write files whole or not at all, turn disk errors into refusals, mask credentials, and write the home
+folder as `~`."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from specgate.errors import EnvironmentRefused
+from specgate.files.redaction import masked, masked_data
 
 _HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.home() != Path("/") else None
 
@@ -18,6 +21,20 @@ _HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.
 def without_home(text: str) -> str:
     """`text` with the home folder written as `~`, because runs are shared with others."""
     return _HOME.sub("~", text) if _HOME else text
+
+
+def as_stored(text: str) -> str:
+    """`text` as every file stores it: credentials masked, the home folder written as `~`."""
+    return masked(without_home(text))
+
+
+def as_json(data: object, **form: Any) -> str:
+    """`data` as JSON in the `form` that `json.dumps` takes, with credentials masked. Raises ValueError for NaN and
+    infinity, which JSON does not have.
+    """
+    text = json.dumps(data, allow_nan=False, **form)
+    # String by string where there is something to mask: what is not a string must stay as it is.
+    return text if masked(text) == text else json.dumps(masked_data(data), allow_nan=False, **form)
 
 
 def write_text(file: Path, text: str) -> None:
@@ -29,13 +46,13 @@ def write_text(file: Path, text: str) -> None:
     with disk(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
     with disk(file):
-        temporary.write_text(without_home(text), encoding="utf-8")
+        temporary.write_text(as_stored(text), encoding="utf-8")
         temporary.replace(file)
 
 
 def write_json(file: Path, data: object) -> None:
     """Write `data` as `write_text` does. Raises ValueError for NaN and infinity, which JSON does not have."""
-    write_text(file, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    write_text(file, as_json(data, indent=1, ensure_ascii=False) + "\n")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from specgate.core import (
 )
 from specgate.errors import ExitCode, SpecgateError
 from specgate.files.config import Config
-from specgate.files.run_folder import RunFolder
+from specgate.files.run_folder import RunFolder, without_credentials
 from specgate.machine import inventory
 from specgate.machine.monitor import snapshot
 from specgate.run.beginning import now
@@ -63,7 +63,7 @@ def conclude(
         status: Literal["interrupted", "partial", "complete"] = "interrupted"
     else:
         status = "partial" if stopped is not None or incomplete else "complete"
-    return replace(
+    concluded = replace(
         run,
         status=status,
         ended=now(),
@@ -76,6 +76,7 @@ def conclude(
         environment=environment,
         failures={**old_failures, **runner.failures, **cut_short},
     )
+    return without_credentials(concluded)
 
 
 def write(
