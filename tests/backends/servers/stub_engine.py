@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-VOCAB = 1000
+VOCAB = 256
+"""At most that of the pairs that tests name."""
 ACCEPT = (3, 1, 2, 0, 3, 2)
 """Drafts accepted by step, repeated; cut to k."""
 
