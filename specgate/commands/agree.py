@@ -11,6 +11,7 @@ import click
 
 from specgate.commands.compare import RUN, rendered
 from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
+from specgate.terminal import echo
 
 
 @click.command(short_help="Compare other engines' texts and acceptance with a reference.")
@@ -75,7 +76,7 @@ def agree(
         with TemporaryDirectory(prefix="specgate-") as logs:
             agreement = with_margins(agreement, first, tie, Path(logs))
     view = plugins.view("agreement")
-    click.echo(view.render(agreement, "plain" if is_plain(plain) else "console"))
+    echo(view.render(agreement, "plain" if is_plain(plain) else "console"), coloured=True)
     write_files(out, rendered(view, agreement, html=html, md=md, csv=csv))
     if as_json:
         text = json.dumps(to_plain(Agreement, agreement), indent=1, ensure_ascii=False) + "\n"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from specgate.commands.run import key_value
+from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from specgate.promotion.status import PromotionStatus
@@ -40,7 +40,10 @@ def status(as_json: bool, **options: Any) -> None:
 
     options["options"] = dict(key_value(o) for o in options["options"])
     found = promotion_status(Request(kind="full", argv=(), plain=True, **options))
-    click.echo(json.dumps(plain(found), indent=1, ensure_ascii=False) if as_json else "\n".join(lines(found)))
+    if as_json:
+        echo_json(plain(found))
+    else:
+        echo("\n".join(lines(found)))
 
 
 def plain(found: PromotionStatus) -> dict[str, object]:

@@ -189,17 +189,28 @@ def credentials_in(data: object, place: str = "") -> Iterator[str]:
 
 # ── what a terminal would obey ───────────────────────────────────────────────────────────────────────────────────────
 
-_COLOUR = re.compile(r"(?:\x1b\[|\x9b)[0-9;:]*m")
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROL = re.compile(
     # C0 but tab and newline, DEL, C1; marks that turn the direction of text; line and paragraph separator; the byte
-    # order mark; halves of surrogate pairs, which no encoding can print
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+    # order mark; halves of surrogate pairs and codes that are no characters, which XML cannot hold
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
 )
 
 
 def visible(text: str) -> str:
     r"""`text` with every character that a terminal obeys written as an escape: \x1b, \u202e. Tab and newline stay."""
     return _CONTROL.sub(lambda found: _escape(ord(found[0])), text)
+
+
+def visible_but_colours(text: str) -> str:
+    """As `visible`, but sequences that only set colours and styles stay."""
+    colours, between = _COLOUR.findall(text), _COLOUR.split(text)
+    return "".join(visible(part) + colour for part, colour in zip(between, [*colours, ""], strict=True))
+
+
+def visible_json(text: str) -> str:
+    r"""JSON with the characters of `visible` as JSON writes them (\u001b), so that it stays the same data."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _escape(code: int) -> str:

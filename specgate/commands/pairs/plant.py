@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.terminal import echo
+
 if TYPE_CHECKING:
     from specgate.pair_tools.plant.check import Measured
 
@@ -87,8 +89,8 @@ def plant(
     )
     with refusing_overflow(f"geometry {geometry}"):
         measured = run(wish, out, place, click.echo)
-    click.echo(f"asked {length:g}, measured {measured.acceptance_length:.3f} over {measured.cycles} cycles")
-    click.echo(f"pair: {out}")
+    echo(f"asked {length:g}, measured {measured.acceptance_length:.3f} over {measured.cycles} cycles")
+    echo(f"pair: {out}")
 
 
 @click.command("check", short_help="Measure a planted pair against its prediction.")
@@ -132,13 +134,13 @@ def check(
     place = pick_device(device)
     found, kind = resolve_pair(pair, None, None), dtype_for(dtype, place)
     expected = predictions(found)
-    click.echo(f"pair {found.name}, {kind} on {place}: {prompts} prompts, {steps} cycles each")
-    click.echo(fingerprint(place))
-    click.echo("context  spec  predicted  measured  difference  planted  faithful  loop  repeats")
+    echo(f"pair {found.name}, {kind} on {place}: {prompts} prompts, {steps} cycles each")
+    echo(fingerprint(place))
+    echo("context  spec  predicted  measured  difference  planted  faithful  loop  repeats")
     with refusing_overflow(f"pair {found.name}"):
         for context in contexts:
             for m in run(found, specs, Load(context, prompts, steps), kind, place):
-                click.echo(row(m, expected.get(m.k)))
+                echo(row(m, expected.get(m.k)))
 
 
 def fingerprint(device: str) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from specgate.terminal import echo
+
 FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 CORPUS_HELP = (
     "Texts: python (the standard library), a pinned or installed package, or a folder. NAME=SHARE gives it a weight."
@@ -98,7 +100,7 @@ def train_draft(
         seed=seed,
     )
     run(target, out, [parse_corpus(c) for c in corpora], recipe, pick_device(device), click.echo, start)
-    click.echo(f"draft: {out}")
+    echo(f"draft: {out}")
 
 
 @click.command("acceptance", short_help="Measure the acceptance lengths of a pair, without timing.")
@@ -130,4 +132,4 @@ def acceptance(
 
     chosen = [parse_corpus(c) for c in corpora]
     for row in acceptance_table(target, draft, chosen, contexts, prompts, new_tokens, yarn, pick_device(device)):
-        click.echo(str(row))
+        echo(str(row))
