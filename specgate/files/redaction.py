@@ -81,7 +81,7 @@ def _forms(value: str) -> Iterable[str]:
 
 def _as_pattern(form: str) -> str:
     """Of digits alone only as a number of its own: such a value must not be found within a hash."""
-    return rf"(?<![\w.]){form}(?![\w.])" if form.isdigit() else re.escape(form)
+    return rf"(?<!\w)(?<!\d\.){form}(?!\w|\.\d)" if form.isdigit() else re.escape(form)
 
 
 # ── credentials that are known by their form ─────────────────────────────────────────────────────────────────────────
