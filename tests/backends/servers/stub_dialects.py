@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from tests.backends.servers.stub_engine import Step, Stub
+from tests.backends.servers.stub_engine import Counts, Step, Stub
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -45,7 +45,12 @@ def common(stub: Stub, complete: str, handler: Handler, metrics: Callable[[], we
     async def sent(request: web.Request) -> web.StreamResponse:
         return web.json_response(stub.sent_at)
 
+    async def restart(request: web.Request) -> web.StreamResponse:
+        stub.counts = Counts()
+        return web.Response()
+
     return [
+        web.post("/stub/restart", restart),
         web.get("/health", health),
         web.get("/v1/models", models),
         web.get("/metrics", read_metrics),
