@@ -51,7 +51,7 @@ class EngineHere:
         self._engine = None
 
     def __getattr__(self, method: str) -> Any:
-        if method not in ("prefill", "trace", "decode", "top2"):
+        if method not in ("prefill", "trace", "decode", "top2", "extend", "logits", "score"):
             raise AttributeError(method)
         return lambda *args, **kwargs: self._call(method, args, kwargs)
 
