@@ -19,8 +19,14 @@ from tests.support.command import Cli
 KEY = "sk-not-to-be-written"
 
 
+def not_scored(cli: Cli) -> None:
+    """The stub's text is scripted, so a second engine would find that the pair does not say that."""
+    cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text() + "checks: {rescored_by: none}\n")
+
+
 @pytest.mark.slow("starts servers")
 def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
+    not_scored(cli)
     done = cli.micro("--backend", "vllm", "-o", f"program={program(cli.folder, 'vllm', '--rate 500')}", "--plain")
     assert done.returncode == 0, done.stdout + done.stderr
     run = RunFolder.open(cli.newest()).read_run()
