@@ -31,7 +31,7 @@ from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.plain import from_plain, to_plain
 from specgate.files.redaction import masked_data
-from specgate.files.writing import as_json, disk, sha256_of, write_json, write_text
+from specgate.files.writing import as_json, disk, sha256_of, write_json, write_text, write_yaml
 
 SCHEMA = "specgate.result/v1"
 SCHEMA_VERSION = "1.3.0"
@@ -120,8 +120,7 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         """Write config.resolved.yaml."""
-        text = yaml.safe_dump({"schema": "specgate.config/v1", **to_plain(Config, config)}, sort_keys=False, width=120)
-        self.write_text("config.resolved.yaml", text)
+        write_yaml(self.path / "config.resolved.yaml", {"schema": "specgate.config/v1", **to_plain(Config, config)})
 
     def read_config(self) -> Config:
         """The configuration, with `~` in paths expanded. Raises InvalidResult where the file holds anything else."""

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from specgate.errors import EnvironmentRefused
-from specgate.files.redaction import masked, masked_data
+from specgate.files.redaction import masked, masked_data, visible_json
 
 _HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.home() != Path("/") else None
 
@@ -29,30 +31,41 @@ def as_stored(text: str) -> str:
 
 
 def as_json(data: object, **form: Any) -> str:
-    """`data` as JSON in the `form` that `json.dumps` takes, with credentials masked. Raises ValueError for NaN and
-    infinity, which JSON does not have.
+    """`data` as JSON in the `form` that `json.dumps` takes, with credentials masked and control characters escaped.
+    Raises ValueError for NaN and infinity, which JSON does not have.
     """
     text = json.dumps(data, allow_nan=False, **form)
-    # String by string where there is something to mask: what is not a string must stay as it is.
-    return text if masked(text) == text else json.dumps(masked_data(data), allow_nan=False, **form)
+    if masked(text) != text:  # string by string, since what is not a string must stay as it is
+        text = json.dumps(masked_data(data), allow_nan=False, **form)
+    return visible_json(text)
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write `text` atomically: a reader sees the old file or the new one, never half of it. Missing folders are made.
+    """Write `text`, as it is stored, atomically: a reader sees the old file or the new one, never half of it. Missing
+    folders are made.
 
     Raises EnvironmentRefused where the disk is full or the folder is not writable.
     """
-    temporary = file.with_name(file.name + ".tmp")
-    with disk(file.parent):
-        file.parent.mkdir(parents=True, exist_ok=True)
-    with disk(file):
-        temporary.write_text(as_stored(text), encoding="utf-8")
-        temporary.replace(file)
+    _write(file, as_stored(text))
 
 
 def write_json(file: Path, data: object) -> None:
     """Write `data` as `write_text` does. Raises ValueError for NaN and infinity, which JSON does not have."""
-    write_text(file, as_json(data, indent=1, ensure_ascii=False) + "\n")
+    _write(file, without_home(as_json(data, indent=1, ensure_ascii=False) + "\n"))
+
+
+def write_yaml(file: Path, data: object) -> None:
+    """Write `data`, which is JSON-ready, as `write_text` does."""
+    _write(file, without_home(yaml.safe_dump(masked_data(data), sort_keys=False, width=120)))
+
+
+def _write(file: Path, text: str) -> None:
+    temporary = file.with_name(file.name + ".tmp")
+    with disk(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with disk(file):
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(file)
 
 
 @contextmanager

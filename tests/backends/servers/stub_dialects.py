@@ -9,6 +9,9 @@ from aiohttp import web
 
 from tests.backends.servers.stub_engine import Counts, Step, Stub
 
+ESCAPES: Final = "\x1b[2J\x1b]0;owned\x07\u202e"
+"""Clears the screen, sets the title, turns the direction of text."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -133,8 +136,13 @@ def vllm(stub: Stub) -> list[web.RouteDef]:
             }
         )
 
+    async def version(request: web.Request) -> web.StreamResponse:
+        """With the fault `echoes` it repeats the key, as some servers do in what they say about themselves."""
+        heard = f" for {request.headers.get('Authorization')} {ESCAPES}" if stub.has("echoes") else ""
+        return web.json_response({"version": f"0.33.0{heard}"})
+
     # Without /reset_prefix_cache: only servers in development mode have it.
-    extra = [answers("/version", {"version": "0.33.0"})]
+    extra = [web.get("/version", version)]
     return [*common(stub, "/v1/completions", openai_handler(stub), metrics), *extra]
 
 
