@@ -98,6 +98,7 @@ def watching_here(file: Path, generation: int, uuid: str | None, interval_s: flo
 def stay_here(patch: pytest.MonkeyPatch) -> None:
     """From now on, runs start no process."""
     patch.setattr("specgate.run.runner.EngineWorker", EngineHere)
+    patch.setattr("specgate.run.rescoring.EngineWorker", EngineHere)
     patch.setattr("specgate.run.session.watching", watching_here)
 
 

@@ -88,7 +88,7 @@ def plant(
         written=written,
     )
     with refusing_overflow(f"geometry {geometry}"):
-        measured = run(wish, out, place, click.echo)
+        measured = run(wish, out, place, echo)
     echo(f"asked {length:g}, measured {measured.acceptance_length:.3f} over {measured.cycles} cycles")
     echo(f"pair: {out}")
 

@@ -99,7 +99,7 @@ def train_draft(
         other_rate=other_rate,
         seed=seed,
     )
-    run(target, out, [parse_corpus(c) for c in corpora], recipe, pick_device(device), click.echo, start)
+    run(target, out, [parse_corpus(c) for c in corpora], recipe, pick_device(device), echo, start)
     echo(f"draft: {out}")
 
 
