@@ -25,7 +25,7 @@ NOT_ON_A_TERMINAL = ("specgate.terminal", "specgate.reports.texts.console")
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_known", set())
-    monkeypatch.setattr(redaction, "_known_pattern", None)
+    monkeypatch.setattr(redaction, "_known_forms", ())
     redaction.remember(KEY)
 
 

@@ -28,7 +28,8 @@ _TELLING = re.compile(r"(TOKEN|KEYS?|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?)(?=_|
 _NAMES_A_PLACE = re.compile(r"_(PATH|FILE|DIR|ENV|NAME|URL)$")
 _LONGEST_WORD: Final = 12
 _known: set[str] = set()
-_known_pattern: re.Pattern[str] | None = None
+_known_forms: tuple[str, ...] = ()
+"""All forms of the known values, the longest first, so that none is left of a value that begins with another."""
 
 
 def remember(*values: str) -> None:
@@ -36,7 +37,7 @@ def remember(*values: str) -> None:
 
     Raises ValueError for a value of fewer than SHORTEST characters.
     """
-    global _known_pattern
+    global _known_forms
     for value in values:
         if len(value) < SHORTEST:
             raise ValueError(f"a value of fewer than {SHORTEST} characters cannot be masked")
@@ -44,8 +45,7 @@ def remember(*values: str) -> None:
         return
     _known.update(values)
     forms = {form for value in _known for form in _forms(value)}
-    longest_first = sorted(forms, key=lambda form: (-len(form), form))
-    _known_pattern = re.compile("|".join(_as_pattern(form) for form in longest_first))
+    _known_forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
 
 
 def remember_environment(environment: Mapping[str, str] = os.environ) -> None:
@@ -79,9 +79,9 @@ def _forms(value: str) -> Iterable[str]:
     return {value, html.escape(value), repr(value)[1:-1]} | in_urls | quoted
 
 
-def _as_pattern(form: str) -> str:
+def _without(form: str, text: str) -> str:
     """Of digits alone only as a number of its own: such a value must not be found within a hash."""
-    return rf"(?<!\w)(?<!\d\.){form}(?!\w|\.\d)" if form.isdigit() else re.escape(form)
+    return re.sub(rf"(?<!\w)(?<!\d\.){form}(?!\w|\.\d)", MASK, text) if form.isdigit() else text.replace(form, MASK)
 
 
 # ── credentials that are known by their form ─────────────────────────────────────────────────────────────────────────
@@ -96,8 +96,9 @@ def _if_random(match: re.Match[str]) -> str:
     return match[0][: len(match[0]) - len(found)] + MASK if random else match[0]
 
 
+_KINDS_OF_TOKEN: Final = ("hf", "auth", "access", "refresh", "bearer", "session")
 _SECRET_NAME: Final = (
-    r"(?:api[_-]?key|(?:hf|auth|access|refresh|bearer|session)[_-]?token|secret[_-]?(?:access[_-]?)?key|client[_-]?secret"
+    rf"(?:api[_-]?key|(?:{'|'.join(_KINDS_OF_TOKEN)})[_-]?token|secret[_-]?(?:access[_-]?)?key|client[_-]?secret"
     r"|passwd|password)"
 )
 _NAMES_A_SECRET: Final = re.compile(_SECRET_NAME, re.IGNORECASE)
@@ -123,7 +124,10 @@ _FORMS: Final[tuple[tuple[tuple[str, ...], re.Pattern[str], _Replace], ...]] = (
     (("://",), re.compile(r"(://)[^\s/?#\"'<>\\:@]{0,128}:[^\s/?#\"'<>\\]{1,512}@"), rf"\1{MASK}@"),
     (_IN_QUERIES, re.compile(rf"(?i)((?:[?&]|&amp;){_QUERY_NAME}=)[^\s&#\"'<>*\\]+"), rf"\1{MASK}"),
     (
-        ("apikey", "api_key", "api-key", "_token", "-token", "hftoken", "authtoken", "accesstoken", "secret", "passw"),
+        (
+            *("apikey", "api_key", "api-key", "secret", "passw"),
+            *(f"{kind}{joint}token" for kind in _KINDS_OF_TOKEN for joint in ("", "_", "-")),
+        ),
         re.compile(rf"(?i){_SECRET_NAME}[\"']?\s{{0,8}}[:=]\s{{0,8}}[\"'\[(]{{0,3}}([^\s\"'<>,;&*)\]\\]{{6,}})"),
         _if_random,
     ),
@@ -150,8 +154,9 @@ def _sk(match: re.Match[str]) -> str:
 
 def masked(text: str) -> str:
     """`text` with MASK in the place of every credential."""
-    if _known_pattern is not None:
-        text = _known_pattern.sub(MASK, text)
+    for form in _known_forms:
+        if form in text:  # a search for a string is an order of magnitude faster than one for a pattern
+            text = _without(form, text)
     low = text.lower()
     for hints, pattern, replace in _FORMS:
         if any(hint in low for hint in hints):

@@ -20,7 +20,7 @@ NUMBER = "12345678"
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_known", set())
-    monkeypatch.setattr(redaction, "_known_pattern", None)
+    monkeypatch.setattr(redaction, "_known_forms", ())
     redaction.remember(KEY, NUMBER)
 
 

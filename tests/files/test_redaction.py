@@ -42,7 +42,7 @@ def random_text(length: int) -> st.SearchStrategy[str]:
 @pytest.fixture(autouse=True)
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(redaction, "_known", set())
-    monkeypatch.setattr(redaction, "_known_pattern", None)
+    monkeypatch.setattr(redaction, "_known_forms", ())
     yield
 
 
@@ -57,7 +57,7 @@ def test_a_remembered_value_is_masked_in_every_form(value: str, before: str, aft
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(redaction, "_known", set())
-        patch.setattr(redaction, "_known_pattern", None)
+        patch.setattr(redaction, "_known_forms", ())
         remember(value)
         forms = (value, quote(value, safe=""), html.escape(value), json.dumps(value), repr(value))
         for form in forms:
