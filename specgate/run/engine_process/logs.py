@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from specgate.files.redaction import cleaned
 from specgate.files.writing import disk
 
 LIMIT: Final = 16 << 20
@@ -32,11 +33,6 @@ MOST_FILES: Final = 32
 NAME: Final = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
 OWN_NAMES: Final = "worker-"
 """What the names of the harness's own logs begin with; no program's file is copied under such a name."""
-
-
-def cleaned(text: str) -> str:
-    """`text` as it is stored."""
-    return text
 
 
 class Log:
