@@ -61,7 +61,7 @@ class Log:
         whole = self._line.rfind(b"\n") + 1 or (len(self._line) if len(self._line) > LONGEST_LINE else 0)
         lines, self._line = bytes(self._line[:whole]), self._line[whole:]
         kept, rest = lines[: self.room], lines[self.room :]
-        self._write(kept)
+        self._write(kept, self.room)
         if rest:
             self._drop(rest + self._line)
             self._line.clear()
@@ -77,12 +77,13 @@ class Log:
 
     def end(self) -> None:
         """Write what is left: an unfinished line, how much was left out, and the last of it."""
-        self._write(bytes(self._line))
+        self._write(bytes(self._line), self.limit)
         self._line.clear()
         if self._dropped:
             left_out = self._dropped - len(self._tail)
-            self._write(f"\n[specgate: {left_out} bytes of this log are left out here]\n".encode() if left_out else b"")
-            self._write(bytes(self._tail))
+            said = f"\n[specgate: {left_out} bytes of this log are left out here]\n" if left_out else ""
+            self._write(said.encode(), TAIL)
+            self._append(self._stored(bytes(self._tail))[-TAIL:])
         self._dropped = 0
         self._tail.clear()
 
@@ -91,14 +92,19 @@ class Log:
         self._tail += data
         del self._tail[:-TAIL]
 
-    def _write(self, data: bytes) -> None:
-        self._written += len(data)
-        if data:
-            text = self.changed(data.decode("utf-8", "replace"))
-            with (
-                contextlib.suppress(OSError),
-                self.file.open("a", encoding="utf-8", errors="replace", newline="") as log,
-            ):
+    def _write(self, data: bytes, most: int) -> None:
+        """Write `data`, but no more than `most` bytes: what stands for a control character is longer than that."""
+        text = self._stored(data)
+        self._dropped += max(0, len(text) - most)
+        self._append(text[:most])
+
+    def _stored(self, data: bytes) -> bytes:
+        return self.changed(data.decode("utf-8", "replace")).encode("utf-8", "replace")
+
+    def _append(self, text: bytes) -> None:
+        self._written += len(text)
+        if text:
+            with contextlib.suppress(OSError), self.file.open("ab") as log:
                 log.write(text)
 
 
