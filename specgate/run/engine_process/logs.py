@@ -94,7 +94,7 @@ class Log:
 
     def _write(self, data: bytes, most: int) -> None:
         """Write `data`, but no more than `most` bytes: what stands for a control character is longer than that."""
-        text = self._stored(data)
+        text = self._stored(data) if data else b""
         self._dropped += max(0, len(text) - most)
         self._append(text[:most])
 
