@@ -10,23 +10,26 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import specgate
+from specgate.files.redaction import masked
+from specgate.machine.packages import packages
 
-PACKAGES = (
-    "torch",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-    "numpy",
-    "safetensors",
-    "tokenizers",
-    "transformers",
-    "pandas",
-    "scipy",
+VARIABLES = (
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "OMP_PLACES",
+    "OMP_PROC_BIND",
+    "OMP_SCHEDULE",
+    "OMP_WAIT_POLICY",
+    "SPECGATE_CACHE",
+    "SPECGATE_DEMO_GGUF",
+    "SPECGATE_LOAD_PLUGINS",
 )
-_SOURCE_SUFFIXES = {".py", ".cu", ".cuh", ".yaml", ".html", ".js", ".sh", ".toml"}
+"""The environment variables that are stored, since each can change a figure. No other is, whatever its name."""
+_SOURCE_SUFFIXES = {".py", ".so", ".cu", ".cuh", ".json", ".yaml", ".html", ".js", ".sh", ".toml"}
 
 
 def environment() -> dict[str, object]:
@@ -34,12 +37,10 @@ def environment() -> dict[str, object]:
     return {
         "host": _host(),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
-        "packages": {name: v for name in PACKAGES if (v := _version(name)) is not None},
+        "packages": packages(),
         "source": {"tree_sha256": source_tree_sha256(), **_git()},
         "gpus": gpus(),
-        "variables": {
-            k: v for k, v in sorted(os.environ.items()) if k.startswith(("SPECGATE_", "OMP_", "CUDA_VISIBLE"))
-        },
+        "variables": {name: masked(os.environ[name]) for name in VARIABLES if name in os.environ},
     }
 
 
@@ -154,13 +155,6 @@ def cpu_model() -> str | None:
     except OSError:
         return platform.processor() or None
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _git() -> dict[str, object]:

@@ -13,15 +13,20 @@ from specgate.core import (
 )
 from specgate.errors import UsageError
 from specgate.files.config import Config
+from specgate.files.plain import to_plain
+from specgate.files.redaction import credentials_in
 from specgate.files.run_folder import RunFolder, label_of
 from specgate.machine import inventory, noise_passport
 from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot
 from specgate.machine.selftest_stamp import last_green
+from specgate.machine.software import Software
 from specgate.pairs.resolve import target_limits
 from specgate.planning.plan import check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
+from specgate.promotion.claim import host_identity
+from specgate.promotion.fingerprint import changes, in_words
 
 
 def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
@@ -41,14 +46,20 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
 
 
 def begin(
-    request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts], promotion: Promotion
+    request: Request,
+    config: Config,
+    plan: Plan,
+    prompts: Mapping[str, Prompts],
+    promotion: Promotion,
+    software: Software,
 ) -> tuple[RunFolder, Run]:
     """Create the run folder and write into it what is known before anything is measured.
 
     That is config.resolved.yaml, env.json and a run.json without figures, whose status is `running`. Raises UsageError
-    if the policy has a margin that is smaller than the smallest effect which the noise passport says this machine can
-    tell.
+    if the configuration holds a credential, or if the policy has a margin that is smaller than the smallest effect
+    which the noise passport says this machine can tell.
     """
+    refuse_credentials(config)
     passport = noise_passport.passport_of(request.out)
     noise_passport.check_margins(config.policy, plan, passport)
     environment = {
@@ -57,7 +68,7 @@ def begin(
         "env_before": snapshot(inventory.visible_gpu_uuid()),
         "env_after": None,
     }
-    tree = inventory.source_tree_sha256()
+    tree = software.facts["source_tree_sha256"]
     folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
     run = Run(
         id=folder.id,
@@ -67,7 +78,7 @@ def begin(
         ended=None,
         argv=("specgate", *request.argv),
         tool_version=__version__,
-        fingerprint={"source_tree_sha256": tree, "config_sha256": config.digest},
+        fingerprint=fingerprint_of(config, software),
         environment=environment,
         scenarios=config.scenarios,
         pair=config.pair,
@@ -87,23 +98,42 @@ def begin(
     return folder, run
 
 
-def resume(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
+def refuse_credentials(config: Config) -> None:
+    """Raise UsageError for a configuration that holds a credential.
+
+    It would be stored, and masked it could neither be verified nor resumed.
+    """
+    if place := next(credentials_in(to_plain(Config, config)), None):
+        raise UsageError(
+            f"{place}: a credential would be written into the run folder",
+            hint="it has the form of one, or is the value of a variable such as *_TOKEN or *_KEY: name the variable "
+            "(-o api_key_env=NAME), or unset it if it is no secret",
+        )
+
+
+def resume(
+    request: Request, config: Config, prompts: Mapping[str, Prompts], software: Software
+) -> tuple[RunFolder, Run]:
     """Open an unfinished run in order to continue it.
 
-    Source tree, configuration and prompts must be those that the run was started with, since blocks of two versions
+    Software, host, configuration and prompts must be those that the run was started with, since blocks of two versions
     must not be paired. Raises UsageError if one of them has changed.
     """
     assert request.resume is not None
     folder = RunFolder.open(request.resume)
     run = folder.read_run()
-    before = {**run.fingerprint, **{key: about["sha256"] for key, about in run.prompts.items()}}
-    now_is = {"source_tree_sha256": inventory.source_tree_sha256(), "config_sha256": config.digest}
-    now_is |= {key: p.sha256 for key, p in prompts.items()}
-    for key, value in now_is.items():
-        if before[key] != value:
-            message = f"{folder.path}: {key}: {before[key]}: it is {value} now"
-            raise UsageError(message, hint="start a new run: blocks of two versions must not be paired")
+    then = {**run.fingerprint, **{key: str(about["sha256"]) for key, about in run.prompts.items()}}
+    now_is = {**fingerprint_of(config, software), **{key: p.sha256 for key, p in prompts.items()}}
+    if changed := changes({**dict.fromkeys(now_is), **then}, now_is):
+        hint = "start a new run: blocks of two versions must not be paired"
+        raise UsageError(f"{folder.path}: {in_words(changed)}", hint=hint)
     return folder, run
+
+
+def fingerprint_of(config: Config, software: Software) -> dict[str, str | None]:
+    """The fingerprint of a run as far as it is known before an engine is loaded."""
+    host = host_identity()
+    return {**software.facts, "config_sha256": config.digest, **({"host": host} if host else {})}
 
 
 def now() -> str:

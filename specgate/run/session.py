@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import click
-
 from specgate import plugins
 from specgate.core import (
     Plan,
@@ -24,19 +22,22 @@ from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.machine import inventory
 from specgate.machine.monitor import watching
+from specgate.machine.software import Software
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
 from specgate.planning.resolution import read_back, resolve
 from specgate.promotion.admission import admission, promotion_of, record, sampling
+from specgate.promotion.claim import software_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
 from specgate.run.beginning import begin, fitting_prompts, resume
-from specgate.run.ending import conclude, reason_of, recorded_as, write
+from specgate.run.ending import check_unchanged, conclude, reason_of, recorded_as, write
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
 from specgate.run.runner import MayStop, Runner
+from specgate.terminal import echo
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Resolved:
     """A request with everything that follows from it before an engine is loaded.
 
     `promotion`: which micro gates must be green, and how often they have been. `prompts`: point key → its prompts.
+    `software`: what the run rests on, read before an engine is loaded.
     """
 
     request: Request
@@ -52,6 +54,7 @@ class Resolved:
     promotion: Promotion
     plan: Plan
     prompts: Mapping[str, Prompts]
+    software: Software
 
 
 def carry_out(request: Request) -> ExitCode:
@@ -66,7 +69,7 @@ def carry_out(request: Request) -> ExitCode:
     resolved = resolve_request(request)
     folder, run = begin_or_resume(resolved)
     green = previous_green(run, resolved.config, resolved.ledger.read().entries)
-    click.echo(f"run folder {folder.path}")
+    echo(f"run folder {folder.path}")
     runner, stopped = measure_plan(resolved, folder, run)
     run, plan = conclude_and_judge(resolved, folder, run, runner, stopped, green)
     run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, stopped)
@@ -79,16 +82,16 @@ def resolve_request(request: Request) -> Resolved:
     ledger = Ledger(request.resume.absolute().parent if request.resume else request.out)
     promotion = promotion_of(request, config, ledger)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    return Resolved(request, config, ledger, promotion, plan, fitting_prompts(plan, config))
+    return Resolved(request, config, ledger, promotion, plan, fitting_prompts(plan, config), software_of(config))
 
 
 def begin_or_resume(resolved: Resolved) -> tuple[RunFolder, Run]:
     """Create the run folder, or open the one to be resumed. The run that is returned has no figures yet."""
     request, config, promotion = resolved.request, resolved.config, resolved.promotion
     if request.resume:
-        folder, run = resume(request, config, resolved.prompts)
+        folder, run = resume(request, config, resolved.prompts, resolved.software)
     else:
-        folder, run = begin(request, config, resolved.plan, resolved.prompts, promotion)
+        folder, run = begin(request, config, resolved.plan, resolved.prompts, promotion, resolved.software)
     return folder, replace(run, promotion=promotion)
 
 
@@ -108,6 +111,7 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> tuple[Runne
         try:
             with watching(folder.watch_file, runner.worker_generation + 1, inventory.visible_gpu_uuid()):
                 runner.run()
+            check_unchanged(resolved.software, config)
         except (SpecgateError, KeyboardInterrupt) as error:
             return runner, error
     return runner, None
@@ -163,12 +167,12 @@ def print_result(
     Returns the exit code.
     """
     report = plugins.report("plain" if resolved.request.plain else "console")
-    click.echo(report.render(run, resolved.config.policy))
+    echo(report.render(run, resolved.config.policy), coloured=True)
     for why in dict.fromkeys((*runner.failures.values(), *([reason_of(stopped)] if stopped is not None else []))):
-        click.echo(f"error: {why}", err=True)
+        echo(f"error: {why}", err=True)
     verdict, code = ending(run, stopped)
     for line in ledger_lines:
-        click.echo(line)
-    click.echo(f"run folder {folder.path}")
-    click.echo(f"verdict {verdict} (exit {int(code)})")
+        echo(line)
+    echo(f"run folder {folder.path}")
+    echo(f"verdict {verdict} (exit {int(code)})")
     return code

@@ -227,6 +227,17 @@ def test_a_bad_scenario_is_refused_before_anything_is_measured(
     assert not (cli.folder / "runs").exists()
 
 
+def test_a_configuration_with_a_credential_is_refused_before_anything_is_written(cli: Cli) -> None:
+    key = "hf_abcdefghijklmnopqrstuvwxyz0123456789"
+    done = cli.micro("--backend", "fake", "-o", f"fault={key}")
+    assert done.returncode == 2 and key not in done.stdout + done.stderr
+    scenario = (cli.folder / "tiny.yaml").read_text()
+    cli.write("tiny.yaml", scenario.replace("# Does the whole path run?", f"# Does {key} run?"))
+    done = cli.micro("--backend", "fake")
+    assert done.returncode == 2 and "scenarios.tiny.question: a credential would be written" in done.stderr
+    assert key not in done.stdout + done.stderr and not list((cli.folder / "runs").glob("*"))
+
+
 def test_resuming_what_is_no_run_is_refused(cli: Cli) -> None:
     done = cli.run("micro", "--resume", cli.folder, pair=False)
     assert done.returncode == 2
