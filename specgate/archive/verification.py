@@ -21,6 +21,7 @@ from specgate import plugins
 from specgate.core import Plan, Run
 from specgate.errors import ExitCode, InvalidResult, SpecgateError
 from specgate.files.config import Config
+from specgate.files.json_text import read_json
 from specgate.files.plain import to_plain
 from specgate.files.redaction import masked_data
 from specgate.files.run_folder import LATER_FIELDS, SCHEMA, SCHEMA_VERSION, RunFolder
@@ -247,7 +248,7 @@ def same_figure(was: float, now: float) -> bool:
 
 def stored_json(file: Path) -> object:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return read_json(file)
     except (OSError, ValueError) as error:
         raise InvalidResult(f"{file.name}: not readable as JSON: {error}") from error
 
