@@ -10,7 +10,9 @@ from tempfile import TemporaryDirectory
 import click
 
 from specgate.commands.compare import RUN, rendered
+from specgate.commands.numbers import Real
 from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
+from specgate.planning.bounds import PARAMETER
 from specgate.terminal import echo
 
 
@@ -19,7 +21,7 @@ from specgate.terminal import echo
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option(
     "--margin",
-    type=click.FloatRange(0, 100),
+    type=Real(0, 100),
     default=3.0,
     show_default=True,
     metavar="PERCENT",
@@ -27,7 +29,7 @@ from specgate.terminal import echo
 )
 @click.option(
     "--near-tie",
-    type=click.FloatRange(0),
+    type=Real(0, PARAMETER),
     metavar="LOGITS",
     help="Gap of the two largest logits below which texts may differ (default: the reference's policy).",
 )
