@@ -59,9 +59,9 @@ class Log:
             return
         self._line += data
         whole = self._line.rfind(b"\n") + 1 or (len(self._line) if len(self._line) > LONGEST_LINE else 0)
-        lines, self._line = bytes(self._line[:whole]), self._line[whole:]
+        lines, self._line = self._as_written(self._line[:whole]), self._line[whole:]
         kept, rest = lines[: self.room], lines[self.room :]
-        self._write(kept, self.room)
+        self._write(kept)
         if rest:
             self._drop(rest + self._line)
             self._line.clear()
@@ -77,35 +77,33 @@ class Log:
 
     def end(self) -> None:
         """Write what is left: an unfinished line, how much was left out, and the last of it."""
-        self._write(bytes(self._line), self.limit)
+        line = self._as_written(self._line)
         self._line.clear()
+        if len(line) > self.room > 0:
+            self._drop(line)
+        else:
+            self._write(line)
         if self._dropped:
-            left_out = self._dropped - len(self._tail)
-            said = f"\n[specgate: {left_out} bytes of this log are left out here]\n" if left_out else ""
-            self._write(said.encode(), TAIL)
-            self._append(self._stored(bytes(self._tail))[-TAIL:])
+            left_out = self._dropped - min(len(self._tail), TAIL)
+            self._write(f"\n[specgate: {left_out} bytes of this log are left out here]\n".encode() if left_out else b"")
+            self._write(self._as_written(self._tail)[-TAIL:])
         self._dropped = 0
         self._tail.clear()
 
     def _drop(self, data: bytes) -> None:
         self._dropped += len(data)
         self._tail += data
-        del self._tail[:-TAIL]
+        del self._tail[: -TAIL - LONGEST_LINE]  # whole lines, so that no credential is cut in two before it is masked
 
-    def _write(self, data: bytes, most: int) -> None:
-        """Write `data`, but no more than `most` bytes: what stands for a control character is longer than that."""
-        text = self._stored(data) if data else b""
-        self._dropped += max(0, len(text) - most)
-        self._append(text[:most])
+    def _as_written(self, data: bytes | bytearray) -> bytes:
+        """It may be longer than `data`, since control characters become escapes."""
+        return self.changed(data.decode("utf-8", "replace")).encode("utf-8", "replace") if data else b""
 
-    def _stored(self, data: bytes) -> bytes:
-        return self.changed(data.decode("utf-8", "replace")).encode("utf-8", "replace")
-
-    def _append(self, text: bytes) -> None:
-        self._written += len(text)
-        if text:
+    def _write(self, data: bytes) -> None:
+        self._written += len(data)
+        if data:
             with contextlib.suppress(OSError), self.file.open("ab") as log:
-                log.write(text)
+                log.write(data)
 
 
 class Printed:
