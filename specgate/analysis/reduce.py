@@ -7,14 +7,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from specgate.analysis.block_checks import contradiction, draft_errors
+from specgate.analysis.checks.contradictions import UNKNOWN, Contradiction, Grounds, contradictions
+from specgate.analysis.checks.drafting import missed_steps
+from specgate.analysis.checks.identities import draft_errors
+from specgate.analysis.checks.served import REQUEST_FIGURES, served_steps
 from specgate.analysis.context_depth import by_depth
 from specgate.analysis.latency import distributions
 from specgate.analysis.paired_blocks import compare, first_difference, speed
 from specgate.analysis.prompt_acceptance import length_values, pooled, position_values
 from specgate.analysis.repetition import repeated_ngram_share
-from specgate.analysis.served import REQUEST_FIGURES, served_steps
-from specgate.core import Block, Cell, CellResult, Comparison, Margin, Plan, Value
+from specgate.core import Block, Budget, Cell, CellResult, Comparison, Margin, Plan, Value
 from specgate.core.acceptance import AcceptanceRecord
 
 SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms", "icl_ms")
@@ -23,21 +25,28 @@ PHASES = ("draft", "verify", "accept", "commit")
 
 
 def measure(
-    plan: Plan, blocks: Sequence[Block], margins: Sequence[Margin], near_tie_margin: float, *, forced: bool = False
+    plan: Plan,
+    blocks: Sequence[Block],
+    margins: Sequence[Margin],
+    near_tie_margin: float,
+    *,
+    forced: bool = False,
+    grounds: Grounds = UNKNOWN,
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of `plan`, and every spec cell compared with its baseline. Warm-up blocks are left out.
 
     `blocks` must come from whole rounds.
     `near_tie_margin`: a divergence whose recorded top-2 margin (logits) is below it is a near tie.
     `forced`: acceptance was forced, so tokens are not compared.
+    `grounds`: what the records are held against beside each other.
 
-    A cell has failed where one of its blocks contradicts itself: none of its figures may then be quoted.
+    A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in blocks:
         if not block.warmup:
             of[block.cell].append(block)
-    broken = {cell: why for cell, found in of.items() if (why := contradiction(found))}
+    broken = contradictions(plan, of, margins, grounds)
     for cell in broken:
         of[cell] = []
     by_point = {point: [b for cell, found in of.items() if cell.point == point for b in found] for point in plan.points}
@@ -54,22 +63,24 @@ def measure(
     return cells, comparisons
 
 
-def failed(cell: Cell, why: str | None) -> CellResult:
-    """The result of a cell without figures."""
-    return CellResult(cell, "failed", why or "no block was measured", 0, None, {}, ())
+def failed(cell: Cell, why: Contradiction | None) -> CellResult:
+    """The result of a cell without figures: `why` its records contradict themselves, or None where it has none."""
+    if why is None:
+        return CellResult(cell, "failed", "no block was measured", 0, None, {}, ())
+    return CellResult(cell, "failed", why.message, 0, None, {}, (), reason_code=why.reason_code)
 
 
 def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bool) -> CellResult:
     """The result of one cell with blocks. With `withhold`, its speeds are left out because its tokens are wrong."""
-    planned = sum(not r.warmup for r in plan.rounds_of(cell.point))
+    planned, scenario = sum(not r.warmup for r in plan.rounds_of(cell.point)), plan.scenarios[cell.point.scenario]
     acceptance = pooled(blocks) if cell.role.speculative else None
-    whole_requests = plan.scenarios[cell.point.scenario].kind == "full"
+    whole_requests = scenario.kind == "full"
     values = {
         v.metric: v
         for v in (
             *speed_values(blocks, whole_requests),
             *active_values(blocks),
-            *draft_values(blocks, acceptance),
+            *draft_values(blocks, acceptance, scenario.budget),
             *texts(blocks),
             *cache_hits(blocks),
         )
@@ -151,13 +162,15 @@ def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
     yield Value("active_count_max", float(max(counts)), "max", len(counts))
 
 
-def draft_values(blocks: Sequence[Block], record: AcceptanceRecord | None) -> Iterator[Value]:
+def draft_values(blocks: Sequence[Block], record: AcceptanceRecord | None, budget: Budget) -> Iterator[Value]:
     """Acceptance figures; nothing for a baseline cell."""
     if record is None:
         return
     yield Value("disabled_draft_error", float(sum(map(draft_errors, blocks))), "count", sum(active_counts(blocks)))
     if not record.steps:
         return
+    if missed := sum(missed_steps(block, budget) for block in blocks):
+        yield Value("undrafted_steps", float(missed), "count", record.steps + missed)
     yield from length_values(blocks, record)
     ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in active_rows(blocks) if len(row) > 1]
     if ragged:

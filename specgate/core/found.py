@@ -114,6 +114,7 @@ class CellResult:
     """What the blocks of one cell amount to.
 
     `reason`: why `status` is not `ok`; None where it is.
+    `reason_code`: which kind of contradiction its records hold; None where they hold none.
     """
 
     cell: Cell
@@ -128,6 +129,7 @@ class CellResult:
     """From the shallowest steps to the deepest."""
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
     """Metric → times of single requests: `tpot_ms`, and `ttft_ms` in full runs."""
+    reason_code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@
     spec_config.py         the sizes of a speculative decoder, checked, and compared between two engines
     counters.py            what an engine counts beside acceptance
     traffic.py             what the passes of a pair must move through memory, from its geometry
+    parameters.py          the harness's own count of the weights that a step must read
     memory.py              whether weights fit into memory, before any are read or made
     describe.py            geometries in words, for the facts that an engine states of itself
     tiny.py                a random target and a random draft, for tests and smoke runs

@@ -32,7 +32,7 @@ from specgate.files.plain import from_plain, to_plain
 from specgate.files.writing import disk, sha256_of, write_json, write_text
 
 SCHEMA = "specgate.result/v1"
-SCHEMA_VERSION = "1.2.0"
+SCHEMA_VERSION = "1.3.0"
 LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.1.0": (
         "bandwidth",
@@ -48,6 +48,12 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "conditions.*.timeline",
     ),
     "1.2.0": ("cells*.acceptance.totals",),
+    "1.3.0": (
+        "bandwidth.cache_bytes",
+        "cells*.reason_code",
+        "cells*.values.undrafted_steps",
+        "engines.*.least_weight_bytes",
+    ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
 null.

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from specgate import plugins
+from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.machine_conditions import conditions_of
@@ -51,7 +52,10 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     early = early_stop.ended_early(plan, run, policy, journal)
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
-    cells, comparisons = measure(plan, blocks, journal.margins, near_tie_margin(policy), forced=journal.forced)
+    grounds = Grounds(engines, run.bandwidth)
+    cells, comparisons = measure(
+        plan, blocks, journal.margins, near_tie_margin(policy), forced=journal.forced, grounds=grounds
+    )
     found = replace(
         run,
         engines=engines,
@@ -69,7 +73,9 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
 def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, object]:
     """Cell key → the `eagle_speculation` block that run.json holds for tools other than specgate."""
     blocks = whole_rounds(plan, journal.blocks)
-    return {c.cell.key: block for c in run.cells if (block := eagle_speculation(c, blocks)) is not None}
+    budgets = {cell.key: plan.scenarios[cell.point.scenario].budget for cell in plan.cells}
+    found = {c.cell.key: eagle_speculation(c, blocks, budgets[c.cell.key]) for c in run.cells}
+    return {key: block for key, block in found.items() if block is not None}
 
 
 def judgement(run: Run, policy: Policy, end: tuple[str, ExitCode]) -> dict[str, object]:

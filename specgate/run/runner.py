@@ -36,6 +36,7 @@ from specgate.core import (
     Round,
     Scenario,
 )
+from specgate.eagle3.parameters import least_weight_bytes
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
@@ -143,6 +144,7 @@ class Runner:
         Raises UsageError if earlier blocks of the point were measured with other weights, another device or another
         configuration.
         """
+        facts = replace(facts, least_weight_bytes=least_weight_bytes(self.config.pair.target))
         before = self.engines.setdefault(point.key, facts)
         for key in ("target_sha256", "draft_sha256", "device", "dtype", "capture_rule", "tape_sha256", "tuned_sha256"):
             old, new = getattr(before, key), getattr(facts, key)
@@ -198,7 +200,7 @@ class Runner:
                 cell=Cell(point, role).key,
                 prompt_set=0,
                 worker_generation=self.worker_generation,
-                source="engine" if self.engines[point.key].acceptance == "scripted" else "profiler",
+                source="engine" if worker.scripted else "profiler",
                 steps=len(decoded.step_ns),
                 tokens=decoded.tokens,
                 kernels=seen.kernels,

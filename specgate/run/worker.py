@@ -36,7 +36,8 @@ stop a server that it started; `_CLOSING_S` if an answer is still due.
 class EngineWorker:
     """An `api.Engine` whose calls run in a spawned process.
 
-    A call raises WorkerLost if it has no answer within `timeout_s` seconds, or if the process ends.
+    A call raises WorkerLost if it has no answer within `timeout_s` seconds, or if the process ends. `scripted`: whether
+    the engine brings its own traces (`api.ScriptedTrace`).
     """
 
     def __init__(self, backend: str, request: OpenRequest, timeout_s: float, log: Path) -> None:
@@ -50,7 +51,8 @@ class EngineWorker:
         self._process.start()
         child.close()
         try:
-            self._facts: EngineFacts = self._answer("open")
+            self._facts: EngineFacts
+            self._facts, self.scripted = self._answer("open")
         except BaseException:
             self.close()
             raise
@@ -143,7 +145,7 @@ def _serve(conn: Connection, backend: str, request: OpenRequest, log: Path) -> N
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         engine = plugins.backend(backend).open(request)
-        conn.send((False, engine.facts()))
+        conn.send((False, (engine.facts(), isinstance(engine, ScriptedTrace))))
     except BaseException as error:
         conn.send((True, _portable(error, "open")))
         return

@@ -22,7 +22,7 @@ from typing import Any, cast
 import pytest
 
 from specgate import plugins
-from specgate.api import Engine, OpenRequest
+from specgate.api import Engine, OpenRequest, ScriptedTrace
 from specgate.core import EngineFacts
 from specgate.machine.monitor import INTERVAL_S, Sampler, line_of
 from specgate.run import worker
@@ -41,6 +41,7 @@ class EngineHere:
         self._engine: Engine | None = None
         self._engine = self._answer("open", lambda: plugins.backend(backend).open(over_a_pipe(request)), pipe=False)
         self._facts: EngineFacts = self._answer("facts", self._engine.facts)
+        self.scripted = isinstance(self._engine, ScriptedTrace)
 
     def facts(self) -> EngineFacts:
         return self._facts
