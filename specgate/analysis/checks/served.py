@@ -11,6 +11,10 @@ from specgate.core import Block, Budget, Finish, Served, ServedRequest, Value
 from specgate.errors import InvalidResult
 
 
+REQUEST_NS: Final = 1_000_000
+"""How far the times of a block may be from those of its requests."""
+
+
 def check_served(block: Block, served: Served, budget: Budget, where: str) -> None:
     """Check a server's block. Raises InvalidResult.
 
@@ -25,6 +29,12 @@ def check_served(block: Block, served: Served, budget: Budget, where: str) -> No
         times = (request.sent_ns, *request.chunk_ns)
         if not request.chunk_ns or any(later < earlier for earlier, later in pairwise(times)):
             raise InvalidResult(f"{where} slot {slot}: sent and received at {times}: not in order")
+    first, last = min(r.chunk_ns[0] for r in served.requests), max(r.chunk_ns[-1] for r in served.requests)
+    if max(abs(block.prefill_ns - first), abs(block.elapsed_ns - (last - first))) > REQUEST_NS:
+        raise InvalidResult(
+            f"{where}: its first token came after {block.prefill_ns} ns and its last {block.elapsed_ns} ns later, but "
+            f"the chunks of its requests came from {first} ns to {last} ns"
+        )
     check_request_ends(block, budget, where)
     record, undrafted_ = served.acceptance, block.counters.get("undrafted_steps", 0)
     if (record is not None) != block.role.speculative:

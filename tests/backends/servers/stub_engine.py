@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-VOCAB = 1000
+VOCAB = 300
 ACCEPT = (3, 1, 2, 0, 3, 2)
 """Drafts accepted by step, repeated; cut to k."""
 
