@@ -75,6 +75,7 @@ def conclude(
         },
         environment=environment,
         failures={**old_failures, **runner.failures, **cut_short},
+        sampled_after=runner.evidence.sampled_after or run.sampled_after,
     )
 
 

@@ -14,7 +14,7 @@ from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.machine_conditions import conditions_of
 from specgate.analysis.perf_invariants import certificates
-from specgate.analysis.reduce import measure
+from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import overall
@@ -52,10 +52,9 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     early = early_stop.ended_early(plan, run, policy, journal)
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
-    grounds = Grounds(engines, run.bandwidth)
-    cells, comparisons = measure(
-        plan, blocks, journal.margins, near_tie_margin(policy), forced=journal.forced, grounds=grounds
-    )
+    checked = Checked(journal.texts, journal.logits, journal.rescorings, policy.checks, run.id)
+    margin, grounds = near_tie_margin(policy), Grounds(engines, run.bandwidth)
+    cells, comparisons = measure(plan, blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds)
     found = replace(
         run,
         engines=engines,
@@ -65,9 +64,21 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         certificates=certificates(plan, cells, comparisons, blocks, engines, journal.traces),
         conditions=conditions_of(plan, blocks, journal.samples),
         ended_early=early,
+        check_seconds=check_seconds(journal) if policy.checks else {},
         warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),
     )
     return with_ceilings(found, policy)
+
+
+def check_seconds(journal: Journal) -> dict[str, float]:
+    """Seconds that the harness waited for the timed blocks, and for each check of their tokens."""
+    spans = {
+        "blocks": [b.span_ns for b in journal.blocks if b.span_ns],
+        "text": [t.span_ns for t in journal.texts],
+        "logits": [s.span_ns for s in journal.logits],
+        "rescoring": [r.span_ns for r in journal.rescorings.values()],
+    }
+    return {name: sum(end - begin for begin, end in found) / 1e9 for name, found in spans.items()}
 
 
 def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, object]:

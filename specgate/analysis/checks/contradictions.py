@@ -11,8 +11,8 @@ from functools import partial
 from specgate.analysis.checks.clocks import check_pairs, check_times, check_unexplained
 from specgate.analysis.checks.floors import check_floor
 from specgate.analysis.checks.identities import check_block
-from specgate.analysis.paired_blocks import pairs_of
 from specgate.analysis.prompt_acceptance import pooled
+from specgate.analysis.rounds import pairs_of
 from specgate.core import BASELINE, Block, Budget, Cell, EngineFacts, Margin, Plan
 from specgate.core.cycle_budget import Bandwidth
 from specgate.errors import InvalidResult

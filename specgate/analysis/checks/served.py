@@ -10,7 +10,6 @@ from typing import Final
 from specgate.core import Block, Budget, Finish, Served, ServedRequest, Value
 from specgate.errors import InvalidResult
 
-
 REQUEST_NS: Final = 1_000_000
 """How far the times of a block may be from those of its requests."""
 

@@ -12,7 +12,7 @@ import pytest
 from specgate import plugins
 from specgate.core.cycle_budget import Bandwidth
 from specgate.machine import bandwidth
-from tests.support import lying_engines
+from tests.cheats import scripted
 from tests.support.command import Cli
 
 SCENARIO = """\
@@ -28,6 +28,7 @@ schedule: {rounds: 2, warmup_rounds: 1}
 """
 POLICY = """\
 schema: specgate.policy/v1
+checks: {rescored_by: none}
 rules:
   - {id: records, gate: validity, required: true}
   - {id: tokens, gate: tokens, required: true, role: spec-*, near_tie_margin: 0.001}
@@ -40,7 +41,7 @@ GPU_RULE = "  - {id: perf-mode, gate: invariants, required: true, accept_unseen:
 @pytest.fixture(autouse=True)
 def liars(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     plugins.registered.cache_clear()
-    lying_engines.let_in(monkeypatch)
+    scripted.let_in(monkeypatch)
     yield
     plugins.registered.cache_clear()
 

@@ -1,4 +1,4 @@
-"""Engines that lie, each in one way, over the scripted engine. They come in by entry point, as any plug-in does.
+"""Engines whose records lie, each in one way, over the scripted engine. They come in by entry point, as plug-ins do.
 
 The scripted engine is honest: its calls last as long as it says. What a liar changes is what it returns.
 """
