@@ -47,7 +47,8 @@ def own_word(run: Run) -> str | None:
 
 def cost(run: Run) -> str | None:
     """What the checks took beside the timed blocks, in one sentence; None where there were none."""
-    took = [f"{name} {run.check_seconds[key]:.1f} s" for key, name in _NAMES.items() if run.check_seconds.get(key)]
+    spent = {name: run.check_seconds.get(key, 0.0) for key, name in _NAMES.items()}
+    took = [f"{name} {seconds:.1f} s" for name, seconds in spent.items() if seconds >= 0.05]
     blocks = run.check_seconds.get("blocks", 0.0)
     return f"checked outside the timed blocks ({blocks:.1f} s): {', '.join(took)}" if took else None
 

@@ -51,6 +51,8 @@ class EngineFacts:
     """The least bytes of target weights that a decode step reads. The harness counts them from the target's config,
     whatever the engine says here.
     """
+    engine_version: str | None = None
+    """The engine's own version and build, where it is not part of specgate or of the plug-in: that of a server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "cells*.reason_code",
         "cells*.values.undrafted_steps",
         "engines.*.least_weight_bytes",
+        "engines.*.engine_version",
         "comparisons*.tokens.emitted_tokens",
         "comparisons*.tokens.whole_sets",
         "comparisons*.tokens.logits",

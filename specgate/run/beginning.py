@@ -18,10 +18,13 @@ from specgate.machine import inventory, noise_passport
 from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot
 from specgate.machine.selftest_stamp import last_green
+from specgate.machine.software import Software
 from specgate.pairs.resolve import target_limits
 from specgate.planning.plan import check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
+from specgate.promotion.claim import host_identity
+from specgate.promotion.fingerprint import changes, in_words
 
 
 def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
@@ -41,7 +44,12 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
 
 
 def begin(
-    request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts], promotion: Promotion
+    request: Request,
+    config: Config,
+    plan: Plan,
+    prompts: Mapping[str, Prompts],
+    promotion: Promotion,
+    software: Software,
 ) -> tuple[RunFolder, Run]:
     """Create the run folder and write into it what is known before anything is measured.
 
@@ -57,7 +65,7 @@ def begin(
         "env_before": snapshot(inventory.visible_gpu_uuid()),
         "env_after": None,
     }
-    tree = inventory.source_tree_sha256()
+    tree = software.facts["source_tree_sha256"]
     folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
     run = Run(
         id=folder.id,
@@ -67,7 +75,7 @@ def begin(
         ended=None,
         argv=("specgate", *request.argv),
         tool_version=__version__,
-        fingerprint={"source_tree_sha256": tree, "config_sha256": config.digest},
+        fingerprint=fingerprint_of(config, software),
         environment=environment,
         scenarios=config.scenarios,
         pair=config.pair,
@@ -87,23 +95,29 @@ def begin(
     return folder, run
 
 
-def resume(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
+def resume(
+    request: Request, config: Config, prompts: Mapping[str, Prompts], software: Software
+) -> tuple[RunFolder, Run]:
     """Open an unfinished run in order to continue it.
 
-    Source tree, configuration and prompts must be those that the run was started with, since blocks of two versions
+    Software, host, configuration and prompts must be those that the run was started with, since blocks of two versions
     must not be paired. Raises UsageError if one of them has changed.
     """
     assert request.resume is not None
     folder = RunFolder.open(request.resume)
     run = folder.read_run()
-    before = {**run.fingerprint, **{key: about["sha256"] for key, about in run.prompts.items()}}
-    now_is = {"source_tree_sha256": inventory.source_tree_sha256(), "config_sha256": config.digest}
-    now_is |= {key: p.sha256 for key, p in prompts.items()}
-    for key, value in now_is.items():
-        if before[key] != value:
-            message = f"{folder.path}: {key}: {before[key]}: it is {value} now"
-            raise UsageError(message, hint="start a new run: blocks of two versions must not be paired")
+    then = {**run.fingerprint, **{key: str(about["sha256"]) for key, about in run.prompts.items()}}
+    now_is = {**fingerprint_of(config, software), **{key: p.sha256 for key, p in prompts.items()}}
+    if changed := changes({**dict.fromkeys(now_is), **then}, now_is):
+        hint = "start a new run: blocks of two versions must not be paired"
+        raise UsageError(f"{folder.path}: {in_words(changed)}", hint=hint)
     return folder, run
+
+
+def fingerprint_of(config: Config, software: Software) -> dict[str, str | None]:
+    """The fingerprint of a run as far as it is known before an engine is loaded."""
+    host = host_identity()
+    return {**software.facts, "config_sha256": config.digest, **({"host": host} if host else {})}
 
 
 def now() -> str:
