@@ -17,6 +17,7 @@
     traffic.py             what the passes of a pair must move through memory, from its geometry
     parameters.py          the harness's own count of the weights that a step must read
     memory.py              whether weights fit into memory, before any are read or made
+    tokenizer_file.py      a target's `tokenizer.json`
     describe.py            geometries in words, for the facts that an engine states of itself
     tiny.py                a random target and a random draft, for tests and smoke runs
     planted/               pairs made from a seed, whose acceptance is known

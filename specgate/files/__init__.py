@@ -4,6 +4,8 @@ run_folder.py     the run folder: written as the run goes, finished atomically, 
 journal.py        what a run has written down so far: everything that its figures and verdicts follow from
 config.py         what decides a run, as `config.resolved.yaml` holds it
 json_record.py    one noun in a JSON file of its own, with its schema
+json_text.py      JSON that others may have written: within bounds, and without NaN
+panics.py         what libraries written in Rust raise, made into errors
 plain.py          nouns as JSON-ready dicts and lists, and back
 yamlfile.py       YAML that remembers the line of every key
 yaml_schema.py    from a YAML document to a checked form: every problem of the file at once

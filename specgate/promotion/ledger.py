@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,11 +27,13 @@ from filelock import FileLock, Timeout
 
 from specgate.core import State
 from specgate.errors import EnvironmentRefused, InvalidResult
+from specgate.files.json_text import parse_json
 from specgate.files.plain import from_plain, to_plain
 from specgate.files.writing import disk
 
 GENESIS: Final = "0" * 64
 """`prev_sha256` of the first line."""
+_HASH: Final = re.compile("[0-9a-f]{64}")
 LOCK_S: Final = 30.0
 """Seconds to wait for the lock. It is normally held for milliseconds."""
 
@@ -122,7 +125,7 @@ class Ledger:
         previous = GENESIS
         for number, line in enumerate(lines, 1):
             try:
-                data = json.loads(line)
+                data = parse_json(line)
             except ValueError:
                 raise self._broken(number, "it is not JSON") from None
             if not isinstance(data, dict) or data.pop("prev_sha256", None) != previous:
@@ -145,8 +148,8 @@ class Ledger:
     def _head(self) -> tuple[int, str]:
         if not self._head_file.exists():
             return 0, GENESIS
-        count, _, last = self._head_file.read_text().strip().partition(" ")
-        if not count.isdigit() or len(last) != len(GENESIS):
+        count, _, last = self._head_file.read_text(encoding="ascii", errors="replace").strip().partition(" ")
+        if not (count.isascii() and count.isdigit() and len(count) < 20) or not _HASH.fullmatch(last):
             raise InvalidResult(f"{self._head_file}: not a number of lines and a hash", hint=self._hint())
         return int(count), last
 

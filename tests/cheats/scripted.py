@@ -86,11 +86,10 @@ def honest(role: Role, d: Decoded) -> Decoded:
 
 @dataclass(frozen=True)
 class LyingBackend:
-    """The scripted back end with a lie. `top2` is what its engine says of every divergence, where that is a lie too."""
+    """The scripted back end with a lie."""
 
     name: str
     lie: Lie = honest
-    top2: tuple[float, float] | None = None
     description: str = "lies"
 
     def available(self) -> Availability:
@@ -120,7 +119,7 @@ class LyingEngine:
         return decoded, Activity(kernels={KERNEL: 1}, calls={"cudaGraphLaunch": 1})
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
-        return self.liar.top2 or self.inner.top2(slot, continuation)
+        return self.inner.top2(slot, continuation)
 
     def close(self) -> None:
         self.inner.close()
@@ -137,7 +136,6 @@ LIARS: Final[Mapping[str, LyingBackend]] = {
         LyingBackend("all-truncated", all_truncated),
         LyingBackend("misses-hidden", misses_hidden),
         LyingBackend("two-steps-as-one", two_steps_as_one),
-        LyingBackend("negative-margins", wrong_from(5), top2=(-1.0, 0.0)),
         LyingBackend("noise-ids", wrong_from(30, token=1_000_000)),
     )
 }

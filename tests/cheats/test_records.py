@@ -103,13 +103,6 @@ NS = r"[\d,.]+ ms"
             "counter_identity",
             "its finish is steps after 20 steps, but the budget is 40 steps",
         ),
-        (
-            "negative-margins",
-            (),
-            SPEC,
-            "margin_impossible",
-            r"the two largest logits at token 5 are -1 and 0",
-        ),
         ("noise-ids", (), SPEC, "counter_identity", "token id 1000000 at index 30, but the vocabulary has 1000"),
     ],
 )
