@@ -51,6 +51,10 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     ),
     "1.2.0": ("cells*.acceptance.totals",),
     "1.3.0": (
+        "bandwidth.cache_bytes",
+        "cells*.reason_code",
+        "cells*.values.undrafted_steps",
+        "engines.*.least_weight_bytes",
         "engines.*.engine_version",
         "comparisons*.tokens.emitted_tokens",
         "comparisons*.tokens.whole_sets",
