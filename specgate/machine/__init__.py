@@ -2,7 +2,7 @@
 
     inventory.py         what this run happens on: host, packages, source tree, GPUs
     nvml.py              one GPU through NVML
-    host.py              how much of the host's CPUs others use, and whose a process is
+    host.py              which host this is, how much of its CPUs others use, and whose a process is
     monitor.py           samples of host and GPU while a run goes on, taken by a process of its own
     doctor.py            is this machine fit to measure on?
     noise_passport.py    what this machine can tell apart, from runs of the same role in both places of every pair

@@ -1,14 +1,38 @@
-"""The host: how much of its CPUs others use, and who owns a process. Nothing is changed."""
+"""The host: which one it is, how much of its CPUs others use, and who owns a process. Nothing is changed."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import time
 from pathlib import Path
 
 import psutil
 
 from specgate.core.conditions import GpuProcess, HostReading
+
+MACHINE_IDS = ("/etc/machine-id", "/var/lib/dbus/machine-id", "/sys/class/dmi/id/product_uuid")
+"""Files that name this installation or this hardware. A container image often has none of the first two."""
+
+
+def identity() -> str:
+    """16 hexadecimal digits that stay the same on this host over reboots and differ between hosts.
+
+    They are the beginning of a SHA-256 over the first of `MACHINE_IDS` that can be read and holds anything, over the
+    host name where none does, and over the architecture. The raw values cannot be read back from them, so the digits
+    may be stored and shown.
+    """
+    named = next(filter(None, map(_content, MACHINE_IDS)), f"host name {platform.node()}")
+    facts = ("specgate host identity", named, platform.system(), platform.machine())
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
+
+
+def _content(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 class HostProbe:

@@ -1,10 +1,12 @@
-"""Whose CPU time and whose processes: ours, everything we started, and the rest."""
+"""Which host this is, and whose CPU time and whose processes: ours, everything we started, and the rest."""
 
 from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import platform
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from specgate.core.conditions import GpuProcess
 from specgate.machine import host
-from specgate.machine.host import HostProbe, cpu_quota, frequency_governors, usable_cpus
+from specgate.machine.host import HostProbe, cpu_quota, frequency_governors, identity, usable_cpus
 
 
 @pytest.fixture
@@ -88,3 +90,27 @@ def test_a_host_says_its_cpus_governors_and_quota_or_nothing() -> None:
     assert all(frequency_governors())
     quota = cpu_quota()
     assert quota is None or quota > 0
+
+
+def test_a_host_keeps_its_identity_under_another_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (own := tmp_path / "machine-id").write_text("7f3c0d3b9f2e4b0c8a6d5e4f3a2b1c0d\n")
+    monkeypatch.setattr(host, "MACHINE_IDS", (str(tmp_path / "absent"), str(own)))
+    before = identity()
+    monkeypatch.setattr(platform, "node", lambda: "renamed")
+    assert identity() == before
+    assert len(before) == 16 and int(before, 16) >= 0
+    own.write_text("7f3c0d3b9f2e4b0c8a6d5e4f3a2b1c0e\n")
+    assert identity() != before
+
+
+def test_a_host_without_an_identity_of_its_own_is_known_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (empty := tmp_path / "machine-id").write_text("\n")
+    monkeypatch.setattr(host, "MACHINE_IDS", (str(empty),))
+    found = set()
+    for name in ("one", "two", "one"):
+        monkeypatch.setattr(platform, "node", lambda name=name: name)
+        found.add(identity())
+        assert name not in identity()
+    assert len(found) == 2
