@@ -35,7 +35,12 @@ def write_text(file: Path, text: str) -> None:
 
 def write_json(file: Path, data: object) -> None:
     """Write `data` as `write_text` does. Raises ValueError for NaN and infinity, which JSON does not have."""
-    write_text(file, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    write_text(file, json_text(data))
+
+
+def json_text(data: object) -> str:
+    """`data` as the text of a JSON file. Raises ValueError for NaN and infinity, which JSON does not have."""
+    return json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 @contextmanager

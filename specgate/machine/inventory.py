@@ -25,6 +25,7 @@ PACKAGES = (
     "transformers",
     "pandas",
     "scipy",
+    "matplotlib",
 )
 _SOURCE_SUFFIXES = {".py", ".cu", ".cuh", ".yaml", ".html", ".js", ".sh", ".toml"}
 

@@ -1,4 +1,4 @@
-"""Before the first block: build the prompts, then create the run folder or check the one that is resumed."""
+"""Before the first block: build the prompts, then create the run folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from specgate.core import (
     Promotion,
     Run,
 )
-from specgate.errors import UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder, label_of
 from specgate.machine import inventory, noise_passport
@@ -84,25 +83,6 @@ def begin(
     folder.write_config(config)
     folder.write_json("env.json", environment)
     folder.write_run(run)
-    return folder, run
-
-
-def resume(request: Request, config: Config, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
-    """Open an unfinished run in order to continue it.
-
-    Source tree, configuration and prompts must be those that the run was started with, since blocks of two versions
-    must not be paired. Raises UsageError if one of them has changed.
-    """
-    assert request.resume is not None
-    folder = RunFolder.open(request.resume)
-    run = folder.read_run()
-    before = {**run.fingerprint, **{key: about["sha256"] for key, about in run.prompts.items()}}
-    now_is = {"source_tree_sha256": inventory.source_tree_sha256(), "config_sha256": config.digest}
-    now_is |= {key: p.sha256 for key, p in prompts.items()}
-    for key, value in now_is.items():
-        if before[key] != value:
-            message = f"{folder.path}: {key}: {before[key]}: it is {value} now"
-            raise UsageError(message, hint="start a new run: blocks of two versions must not be paired")
     return folder, run
 
 

@@ -5,7 +5,7 @@ All functions are pure: the same journal, plan and policy give the same run at a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from specgate import plugins
@@ -64,6 +64,16 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),
     )
     return with_ceilings(found, policy)
+
+
+def loaded(engines: Mapping[str, EngineFacts]) -> dict[str, str | None]:
+    """The part of a run's fingerprint that only a loaded engine knows: its weights and its device."""
+    facts = next(iter(engines.values()), None)
+    return {
+        "target_sha256": facts.target_sha256 if facts else None,
+        "draft_sha256": facts.draft_sha256 if facts else None,
+        "device": facts.device if facts else None,
+    }
 
 
 def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, object]:
