@@ -8,11 +8,13 @@ same loop with K = 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.api import Decoded, block_marker
+from specgate.api import Decoded, Text, block_marker
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.drafters import Drafter, StandIn, stand_in
 from specgate.backends.reference.eagle import EagleDrafter
@@ -22,8 +24,9 @@ from specgate.backends.reference.playback import Playback, as_accepted
 from specgate.backends.reference.recorder import Recorder
 from specgate.backends.reference.state import Slots, StopRule, commit
 from specgate.backends.reference.target import RopeTable, target_forward, target_logits
-from specgate.core import Budget, EngineFacts, Role
+from specgate.core import Budget, EngineFacts, Role, Score
 from specgate.eagle3.geometry import RopeSpec
+from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.rope import cos_sin_table
 from specgate.eagle3.weights import pack_target
@@ -60,6 +63,7 @@ class ReferenceEngine:
         self.drafter = self._drafter(drafts)
         self.prompts: list[Tensor] = []
         self.drafting = False
+        self._last: tuple[Role, Slots, StopRule] | None = None
 
     def _rope_table(self, spec: RopeSpec) -> RopeTable:
         cos, sin = cos_sin_table(spec, self.max_positions, self.device)
@@ -91,7 +95,7 @@ class ReferenceEngine:
         if self.playback:
             self.playback.meet(prompts)
         recorder = Recorder(self.device)
-        self.drafting = draft
+        self.drafting, self._last = draft, None
         self.prompts = [torch.tensor(list(p), dtype=torch.long, device=self.device) for p in prompts]
         last = [self._prefill_slot(i, p) for i, p in enumerate(self.prompts)]
         streams, features = zip(*last, strict=True)
@@ -134,6 +138,12 @@ class ReferenceEngine:
 
         Raises BackendError where there was no prefill, or none with the draft, or where the positions do not suffice.
         """
+        return self._decode(role, budget, stop_token_ids)
+
+    def _decode(
+        self, role: Role, budget: Budget, stop_token_ids: Sequence[int], watch: LogitWatch | None = None
+    ) -> Decoded:
+        self._last = None
         k, capacity = role.k, budget.longest(role.k) + 1
         self._check_room(role, capacity)
         limit = budget.new_tokens or capacity + 1  # a budget of steps ends no slot for its length
@@ -148,8 +158,22 @@ class ReferenceEngine:
             forced = self.playback.accepted(k, budget.longest(0), len(self.prompts), self.device)
         recorder = Recorder(self.device, k)
         with block_marker():
-            self._steps(slots, rule, budget, drafter, forced, recorder)
+            self._steps(slots, rule, budget, drafter, forced, recorder, watch)
+        self._last = (role, slots, rule)
         return recorder.decoded(slots)
+
+    @torch.inference_mode()
+    def extend(self, steps: int) -> Text:
+        """As `api.ExtendsText.extend`. Raises BackendError where no `decode` came before, or none without a draft."""
+        if self._last is None or self._last[0].speculative:
+            raise BackendError("extend: a plain decode has to come before")
+        role, slots, rule = self._last
+        capacity = slots.out.shape[1] + steps
+        self._check_room(role, capacity)
+        longer = replace(slots, out=F.pad(slots.out, (0, steps)))
+        self._steps(longer, replace(rule, limit=capacity + 1), Budget(steps=steps), None, None, Recorder(self.device))
+        self._last = None
+        return Text(longer.tokens(), longer.finish_reasons())
 
     def _steps(
         self,
@@ -159,10 +183,11 @@ class ReferenceEngine:
         drafter: Drafter | None,
         forced: Tensor | None,
         recorder: Recorder,
+        watch: LogitWatch | None = None,
     ) -> None:
-        """Run cycles until every slot has finished or the budget is spent."""
+        """Run cycles until every slot has finished, the budget is spent, or `watch` has seen all it waits for."""
         k = recorder.k
-        while slots.active.any() and recorder.steps != budget.steps:
+        while slots.active.any() and recorder.steps != budget.steps and not (watch and watch.complete):
             active, start = slots.active, slots.length
             drafts = drafter.chain(slots, k) if drafter else slots.last_token.new_empty(len(slots.last_token), 0)
             recorder.phase("draft")
@@ -173,10 +198,19 @@ class ReferenceEngine:
                 accepted = forced[recorder.steps]
                 tokens = as_accepted(drafts, tokens, accepted)
             recorder.phase("accept")
+            if watch:
+                self._watch(watch, slots, tokens, accepted)
             emitted = commit(slots, tokens, accepted, rule)
             if drafter:
                 drafter.verified(features, tokens, emitted, start)
             recorder.step(active, accepted)
+
+    def _watch(self, watch: LogitWatch, slots: Slots, tokens: Tensor, accepted: Tensor) -> None:
+        """Show `watch` what a step is about to commit."""
+        counts = zip(slots.active.tolist(), slots.emitted.tolist(), accepted.tolist(), strict=True)
+        for slot, (active, emitted, count) in enumerate(counts):
+            if active:
+                watch.see(slot, emitted, tokens[slot, : count + 1].tolist(), self._logits[slot])
 
     def _check_room(self, role: Role, capacity: int) -> None:
         if not self.prompts:
@@ -208,15 +242,16 @@ class ReferenceEngine:
 
     def _greedy(self, stream: Tensor) -> Tensor:
         """The target's greedy token of each row. Raises BackendError where logits are not finite."""
-        logits = target_logits(self.tw, self.target.geometry, stream)
-        check_finite(logits, "the target's logits")
-        return target_argmax(logits)
+        self._logits = target_logits(self.tw, self.target.geometry, stream)
+        check_finite(self._logits, "the target's logits")
+        return target_argmax(self._logits)
 
     # ── forensics ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @torch.inference_mode()
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
         """The two largest float32 logits after prompt[slot] + continuation, with these tokens as input, in one pass."""
+        self._last = None
         prompt = self.prompts[slot]
         tokens = torch.cat((prompt[-1:], torch.tensor(list(continuation), dtype=torch.long, device=self.device)))[None]
         positions = torch.arange(len(prompt) - 1, len(prompt) - 1 + tokens.shape[1], device=self.device)[None]
@@ -225,6 +260,38 @@ class ReferenceEngine:
         stream, _ = target_forward(self.tw, geometry, self.table, cache, tokens, positions, ())
         first, second = target_logits(self.tw, geometry, stream[:, -1]).topk(2).values[0].tolist()
         return first, second
+
+    @torch.inference_mode()
+    def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...]:
+        """As `api.ShowsLogits.logits`."""
+        watch = LogitWatch(positions, len(self.prompts))
+        self._decode(role, Budget(steps=positions[-1]), (), watch)
+        return watch.shown()
+
+    @torch.inference_mode()
+    def score(self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]) -> tuple[Score, ...]:
+        """As `api.ScoresTokens.score`, in one pass over prompt and continuation, chunk by chunk.
+
+        Raises BackendError where they do not fit.
+        """
+        wanted = {len(prompt) + p - 1: continuation[p] for p in positions}  # the row that chooses it → the token
+        tokens = [*prompt, *continuation][: max(wanted) + 1]
+        self._check_fit([tokens], draft=False)
+        self.prompts, self._last = [], None  # the cache holds another text from now on
+        cache, geometry, scores = self.cache.slots(0, 1), self.target.geometry, []
+        for start in range(0, len(tokens), PREFILL_CHUNK):
+            chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.device)
+            at = torch.arange(start, start + chunk.shape[1], device=self.device)[None]
+            stream, _ = target_forward(self.tw, geometry, self.table, cache, chunk, at, ())
+            rows = [row for row in sorted(wanted) if start <= row < start + chunk.shape[1]]
+            if rows:
+                logits = target_logits(self.tw, geometry, stream[0, [row - start for row in rows]])
+                check_finite(logits, "the target's logits")
+                emitted = torch.tensor([wanted[row] for row in rows], device=self.device)
+                best = target_argmax(logits)
+                of = (best, logits.gather(1, best[:, None])[:, 0], logits.gather(1, emitted[:, None])[:, 0])
+                scores += [Score(*row) for row in zip(*(column.tolist() for column in of), strict=True)]
+        return tuple(scores)
 
     def facts(self) -> EngineFacts:
         return engine_facts(

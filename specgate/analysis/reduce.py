@@ -4,26 +4,66 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from specgate.analysis.block_checks import contradiction, draft_errors
 from specgate.analysis.context_depth import by_depth
 from specgate.analysis.latency import distributions
-from specgate.analysis.paired_blocks import compare, first_difference, speed
+from specgate.analysis.paired_blocks import compare, speed
 from specgate.analysis.prompt_acceptance import length_values, pooled, position_values
 from specgate.analysis.repetition import repeated_ngram_share
+from specgate.analysis.rescoring import Draw, check_scores, draws
 from specgate.analysis.served import REQUEST_FIGURES, served_steps
-from specgate.core import Block, Cell, CellResult, Comparison, Margin, Plan, Value
+from specgate.analysis.token_check import check_tokens, first_difference
+from specgate.core import (
+    BaselineText,
+    Block,
+    Cell,
+    CellResult,
+    Comparison,
+    Divergence,
+    LogitSample,
+    Margin,
+    Plan,
+    Rescoring,
+    ScoreCheck,
+    TokenCheck,
+    TokenChecks,
+    Value,
+)
 from specgate.core.acceptance import AcceptanceRecord
+from specgate.errors import InvalidResult
 
 SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms", "icl_ms")
 """Metrics that may not be quoted for a spec cell whose tokens are not the baseline's."""
 PHASES = ("draft", "verify", "accept", "commit")
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was recorded beside the blocks to check their tokens by.
+
+    `rescorings`: point key → how its tokens were scored by a second engine.
+    `asked`: how far the run set out to check tokens; None in runs stored before there were such checks.
+    """
+
+    texts: Sequence[BaselineText] = ()
+    logits: Sequence[LogitSample] = ()
+    rescorings: Mapping[str, Rescoring] = field(default_factory=dict)
+    asked: TokenChecks | None = None
+    run_id: str = ""
+
+
 def measure(
-    plan: Plan, blocks: Sequence[Block], margins: Sequence[Margin], near_tie_margin: float, *, forced: bool = False
+    plan: Plan,
+    blocks: Sequence[Block],
+    margins: Sequence[Margin],
+    near_tie_margin: float,
+    checked: Checked | None = None,
+    *,
+    forced: bool = False,
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of `plan`, and every spec cell compared with its baseline. Warm-up blocks are left out.
 
@@ -33,6 +73,36 @@ def measure(
 
     A cell has failed where one of its blocks contradicts itself: none of its figures may then be quoted.
     """
+    checked = checked or Checked()
+    of, broken = sound_blocks(blocks)
+    by_point = {point: [b for cell, found in of.items() if cell.point == point for b in found] for point in plan.points}
+    whole, beside = checked.asked is not None, (checked.texts, checked.logits)
+
+    def tokens_of(cell: Cell) -> TokenCheck:
+        if forced:
+            return TokenCheck(0, ())
+        return check_tokens(cell, by_point[cell.point], margins, near_tie_margin, *beside, whole=whole)
+
+    comparisons = tuple(
+        compare(plan, cell, by_point[cell.point], tokens_of(cell)) for cell in plan.cells if cell.role.speculative
+    )
+    unlike = {c.cell for c in comparisons if c.tokens.mismatches}
+    cells = tuple(
+        reduce_cell(plan, cell, of[cell], checked.texts, withhold=cell in unlike)
+        if of[cell]
+        else failed(cell, broken.get(cell))
+        for cell in plan.cells
+    )
+    scores = {
+        point: scores_of(by_point[point], comparisons, found, checked)
+        for point in plan.points
+        if (found := checked.rescorings.get(point.key)) is not None and by_point[point]
+    }
+    return tuple(rescored(result, scores.get(result.cell.point, {})) for result in cells), comparisons
+
+
+def sound_blocks(blocks: Iterable[Block]) -> tuple[dict[Cell, list[Block]], dict[Cell, str]]:
+    """(cell → its measured blocks, cell → the contradiction in its blocks, which are then left out)."""
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in blocks:
         if not block.warmup:
@@ -40,18 +110,45 @@ def measure(
     broken = {cell: why for cell, found in of.items() if (why := contradiction(found))}
     for cell in broken:
         of[cell] = []
-    by_point = {point: [b for cell, found in of.items() if cell.point == point for b in found] for point in plan.points}
-    comparisons = tuple(
-        compare(plan, cell, by_point[cell.point], margins, near_tie_margin, forced)
-        for cell in plan.cells
-        if cell.role.speculative
-    )
-    unlike = {c.cell for c in comparisons if c.tokens.mismatches}
-    cells = tuple(
-        failed(cell, broken.get(cell)) if not of[cell] else reduce_cell(plan, cell, of[cell], withhold=cell in unlike)
-        for cell in plan.cells
-    )
-    return cells, comparisons
+    return of, broken
+
+
+Scores = Mapping[Cell, ScoreCheck | str]
+"""Cell → what a second engine said of its tokens, or why that contradicts the journal."""
+
+
+def scores_of(blocks: Sequence[Block], comparisons: Sequence[Comparison], found: Rescoring, checked: Checked) -> Scores:
+    """What a second engine said of the tokens of one point. `blocks`: its measured blocks."""
+    if checked.asked is None:
+        return {}
+    asked = to_be_scored(blocks, comparisons, checked)
+    scores: dict[Cell, ScoreCheck | str] = {}
+    for cell in {b.cell for b in blocks}:
+        try:
+            scores[cell] = check_scores(cell, [d for d in asked if d.block.cell == cell], found, checked.asked)
+        except InvalidResult as error:
+            scores[cell] = str(error)
+    return scores
+
+
+def to_be_scored(blocks: Sequence[Block], comparisons: Sequence[Comparison], checked: Checked) -> list[Draw]:
+    """The tokens of one point that a second engine is asked about. `blocks`: its measured blocks that are sound."""
+    assert checked.asked is not None
+    return draws(checked.run_id, blocks, near_ties_of(comparisons, blocks), checked.asked.positions)
+
+
+def near_ties_of(comparisons: Sequence[Comparison], blocks: Sequence[Block]) -> dict[Cell, list[Divergence]]:
+    """Cell → its near ties, for the cells of `blocks`."""
+    cells = {b.cell for b in blocks}
+    return {c.cell: [d for d in c.tokens.divergences if d.near_tie] for c in comparisons if c.cell in cells}
+
+
+def rescored(result: CellResult, scores: Scores) -> CellResult:
+    """`result` with what a second engine said of its tokens. It has failed where that contradicts the journal."""
+    found = scores.get(result.cell)
+    if result.status == "failed" or found is None:
+        return result
+    return failed(result.cell, found) if isinstance(found, str) else replace(result, rescored=found)
 
 
 def failed(cell: Cell, why: str | None) -> CellResult:
@@ -59,8 +156,13 @@ def failed(cell: Cell, why: str | None) -> CellResult:
     return CellResult(cell, "failed", why or "no block was measured", 0, None, {}, ())
 
 
-def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bool) -> CellResult:
-    """The result of one cell with blocks. With `withhold`, its speeds are left out because its tokens are wrong."""
+def reduce_cell(
+    plan: Plan, cell: Cell, blocks: Sequence[Block], texts_beside: Sequence[BaselineText], *, withhold: bool
+) -> CellResult:
+    """The result of one cell with blocks. With `withhold`, its speeds are left out because its tokens are wrong.
+
+    `texts_beside`: the untimed baseline texts, which a baseline cell has to repeat.
+    """
     planned = sum(not r.warmup for r in plan.rounds_of(cell.point))
     acceptance = pooled(blocks) if cell.role.speculative else None
     whole_requests = plan.scenarios[cell.point.scenario].kind == "full"
@@ -70,7 +172,7 @@ def reduce_cell(plan: Plan, cell: Cell, blocks: Sequence[Block], *, withhold: bo
             *speed_values(blocks, whole_requests),
             *active_values(blocks),
             *draft_values(blocks, acceptance),
-            *texts(blocks),
+            *texts(blocks, [] if cell.role.speculative else texts_beside),
             *cache_hits(blocks),
         )
     }
@@ -184,15 +286,20 @@ def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
         yield Value("cache_hit_tokens", float(sum(counted)), "count", len(counted))
 
 
-def texts(blocks: Sequence[Block]) -> Iterator[Value]:
+def texts(blocks: Sequence[Block], beside: Sequence[BaselineText] = ()) -> Iterator[Value]:
     """How much of the generated text is loops (once per prompt), and whether rounds over the same prompts gave the same
-    tokens.
+    tokens. `beside`: untimed texts that must be the same, too.
     """
     first: dict[int, Block] = {}
     mismatches = 0
     for block in blocks:
         earlier = first.setdefault(block.prompt_set, block)
         mismatches += any(first_difference(a, b) is not None for a, b in zip(earlier.tokens, block.tokens, strict=True))
+    for text in beside:
+        if text.point == blocks[0].point and (timed := first.get(text.prompt_set)):
+            mismatches += any(
+                first_difference(*pair) is not None for pair in zip(timed.tokens, text.tokens, strict=True)
+            )
     shares = [repeated_ngram_share(tokens) for block in first.values() for tokens in block.tokens]
     yield Value("repeated_8gram_share", statistics.fmean(shares), "mean", len(shares))
     yield Value("repeat_mismatches", float(mismatches), "count", len(blocks))

@@ -1,16 +1,11 @@
-"""Which blocks may be judged: those of rounds in which one engine process ran every role."""
+"""Which blocks may be judged: those of rounds in which one engine process ran every role. Which of them are pairs."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from specgate.core import (
-    Block,
-    Plan,
-    Point,
-    Round,
-)
+from specgate.core import BASELINE, Block, Cell, Plan, Point, Round
 
 
 def whole_generation(blocks: Sequence[Block], round_: Round) -> int | None:
@@ -40,3 +35,14 @@ def in_round(block: Block, round_: Round) -> bool:
         round_.index,
         round_.warmup,
     )
+
+
+def pairs_of(blocks: Sequence[Block], cell: Cell) -> Iterator[tuple[Block, Block]]:
+    """(baseline, spec) blocks that ran in the same round and the same engine process, in running order."""
+    baselines = {
+        (b.prompt_set, b.round, b.worker_generation): b for b in blocks if b.cell == Cell(cell.point, BASELINE)
+    }
+    for block in blocks:
+        key = (block.prompt_set, block.round, block.worker_generation)
+        if block.cell == cell and not block.warmup and key in baselines:
+            yield baselines[key], block

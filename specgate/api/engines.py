@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from specgate.core import Budget, EngineFacts, PairRef, Role, Served
+from specgate.core import Budget, EngineFacts, PairRef, Role, Score, Served
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -102,6 +102,14 @@ class Activity:
     unseen: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What was emitted, without times: `tokens[slot]` and `finish[slot]`, as in `Decoded`."""
+
+    tokens: tuple[tuple[int, ...], ...]
+    finish: tuple[str, ...]
+
+
 class Engine(Protocol):
     """A loaded pair. It lives in a worker process.
 
@@ -145,6 +153,48 @@ class ScriptedTrace(Protocol):
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode one untimed block under `role`, and say what its loop did."""
+
+
+@runtime_checkable
+class ExtendsText(Protocol):
+    """An engine that can decode on where the last decode run ended. Optional.
+
+    The baseline's text has to be known as far as the longest speculative text. Without this, the engine is asked to
+    decode it again from the prompt, which takes longer.
+    """
+
+    def extend(self, steps: int) -> Text:
+        """Up to `steps` more steps of the `decode` that was the last call, with its role, EOS and stop tokens.
+
+        Returns the text from the prompt's end, that of the `decode` included. A budget of tokens no longer applies.
+        """
+
+
+@runtime_checkable
+class ShowsLogits(Protocol):
+    """An engine that can show the logits which single tokens were chosen from. Optional.
+
+    A bit-exact engine should: equal tokens may hide unequal logits, and these are compared too where it does.
+    """
+
+    def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...]:
+        """Rewind every slot to the end of its prompt and decode greedily under `role`, EOS ignored, as `decode` does.
+
+        Returns, per slot and for each index of `positions` (ascending, ≥ 1, where 0 is the prefill token): the token,
+        and the SHA-256 of the target's logits (float32, little-endian, one per vocabulary entry) that it was chosen
+        from, in hexadecimal.
+        """
+
+
+@runtime_checkable
+class ScoresTokens(Protocol):
+    """An engine that can say what it thinks of a text that another engine has emitted. Optional."""
+
+    def score(self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]) -> tuple[Score, ...]:
+        """One score per index of `positions` into `continuation`, ascending, with all tokens before it given.
+
+        `continuation` begins with the token that follows the prompt. Whatever was cached before is forgotten.
+        """
 
 
 @runtime_checkable

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
 
-from specgate.analysis.paired_blocks import departure, token_at
 from specgate.analysis.prompt_acceptance import record_of
+from specgate.analysis.token_check import departure, token_at
 from specgate.archive.contrasting import by_cell, without_backend
 from specgate.archive.stored import StoredRun
 from specgate.archive.two_samples import log_ratio_of_ratios
@@ -137,7 +137,7 @@ def paired(theirs: Sequence[Block], blocks: Sequence[Block]) -> Iterator[tuple[B
 def divergences_of(reference: Block, engine: Block) -> Iterator[Divergence]:
     """For each sequence that differs from the reference's, the first place where it does. Margins are not known yet."""
     for slot, (expected, got) in enumerate(zip(reference.tokens, engine.tokens, strict=True)):
-        if (at := departure(reference, engine, slot)) is not None:
+        if (at := departure((expected, reference.finish[slot]), (got, engine.finish[slot]))) is not None:
             place = (reference.prompt_set, reference.round, slot, at)
             yield Divergence(*place, token_at(expected, at), token_at(got, at), margin=None, near_tie=False)
 

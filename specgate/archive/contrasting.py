@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from specgate.analysis.paired_blocks import first_difference
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.reduce import block_figures
 from specgate.analysis.stats import Pairs
+from specgate.analysis.token_check import first_difference
 from specgate.archive.stored import StoredRun
 from specgate.archive.two_samples import Estimate, difference, log_ratio_of_ratios, of_mean, of_pairs
 from specgate.core import Block, Cell, CellResult, Point, Run, Value

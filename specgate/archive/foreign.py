@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from specgate import plugins
-from specgate.analysis.paired_blocks import NO_TOKEN
 from specgate.archive.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
 from specgate.core import (
     Cell,
@@ -84,10 +83,7 @@ def with_margin(run: Run, margin: float) -> Run:
 
 
 def _with_margin(comparison: Comparison, margin: float) -> Comparison:
-    divergences = tuple(
-        replace(d, near_tie=d.margin is not None and d.margin < margin and NO_TOKEN not in (d.expected, d.got))
-        for d in comparison.tokens.divergences
-    )
+    divergences = tuple(d.judged(d.margin, margin) for d in comparison.tokens.divergences)
     tokens = replace(comparison.tokens, divergences=divergences)
     speedup = comparison.speedup
     if tokens.mismatches and speedup.value is not None:

@@ -12,7 +12,6 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from specgate.analysis.paired_blocks import NO_TOKEN
 from specgate.archive.contrasting import without_backend
 from specgate.archive.stored import StoredRun
 from specgate.core import Divergence, Plan, Point
@@ -33,19 +32,18 @@ Place = tuple[CellKey, int, int, int, int]
 def with_margins(agreement: Agreement, reference: StoredRun, near_tie_margin: float, folder: Path) -> Agreement:
     """`agreement` with the top-2 margin of every divergence: the gap between the two largest logits of the reference.
 
-    A divergence whose margin is below `near_tie_margin` is marked as a near tie. The engine's log goes to `folder`. If
+    `Divergence.judged` says which are near ties. The engine's log goes to `folder`. If
     no text differs, no engine is loaded. Raises InvalidResult if the run's prompts cannot be built again, and
     BackendError if the engine does not start.
     """
     places = [place(match, d) for match in agreement.matches for d in match.divergences]
     margins = margins_at(places, reference, folder) if places else {}
 
-    def explained(match: Match, d: Divergence) -> Divergence:
-        margin = margins.get(place(match, d))
-        near = margin is not None and margin < near_tie_margin and NO_TOKEN not in (d.expected, d.got)
-        return replace(d, margin=margin, near_tie=near)
+    def explained(match: Match) -> Match:
+        judged = (d.judged(margins.get(place(match, d)), near_tie_margin) for d in match.divergences)
+        return replace(match, divergences=tuple(judged))
 
-    matches = [replace(m, divergences=tuple(explained(m, d) for d in m.divergences)) for m in agreement.matches]
+    matches = map(explained, agreement.matches)
     return replace(agreement, matches=tuple(matches))
 
 

@@ -44,9 +44,31 @@ from specgate.core.asked import (
     Workload,
 )
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
-from specgate.core.found import CellResult, Comparison, DepthBin, Distribution, Divergence, Margin, TokenCheck, Value
-from specgate.core.judged import LastGreen, Policy, Promotion, Rule, Run, State, Verdict
-from specgate.core.measured import Block, EngineFacts, Finish, Served, ServedRequest
+from specgate.core.found import (
+    CellResult,
+    Comparison,
+    DepthBin,
+    Distribution,
+    Divergence,
+    LogitCheck,
+    Margin,
+    ScoreCheck,
+    TokenCheck,
+    Value,
+)
+from specgate.core.judged import LastGreen, Policy, Promotion, Rule, Run, State, TokenChecks, Verdict
+from specgate.core.measured import (
+    BaselineText,
+    Block,
+    EngineFacts,
+    Finish,
+    LogitSample,
+    RescoredText,
+    Rescoring,
+    Score,
+    Served,
+    ServedRequest,
+)
 from specgate.core.traces import BlockTrace, Held, Invariant
 from specgate.core.traffic import Traffic
 
@@ -56,6 +78,7 @@ __all__ = [
     "AcceptanceRecord",
     "AcceptanceSource",
     "Bandwidth",
+    "BaselineText",
     "Block",
     "BlockTrace",
     "Budget",
@@ -72,22 +95,29 @@ __all__ = [
     "Held",
     "Invariant",
     "LastGreen",
+    "LogitCheck",
+    "LogitSample",
     "Margin",
     "PairRef",
     "Plan",
     "Point",
     "Policy",
     "Promotion",
+    "RescoredText",
+    "Rescoring",
     "Role",
     "Round",
     "Rule",
     "Run",
     "Scenario",
     "Schedule",
+    "Score",
+    "ScoreCheck",
     "Served",
     "ServedRequest",
     "State",
     "TokenCheck",
+    "TokenChecks",
     "Traffic",
     "Value",
     "Verdict",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 from specgate.core.acceptance import AcceptanceRecord
 from specgate.core.asked import Cell
@@ -30,6 +30,10 @@ class Value:
     reason_code: str | None = None
 
 
+NO_TOKEN: Final = -1
+"""Stands in a `Divergence` for a token that is missing because the sequence had ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Divergence:
     """The first token at which a speculative block differs from its baseline block in one slot.
@@ -49,6 +53,14 @@ class Divergence:
     margin: float | None
     near_tie: bool
 
+    def judged(self, margin: float | None, near_tie_margin: float) -> Divergence:
+        """The same with `margin`. It is a near tie where 0 ≤ `margin` < `near_tie_margin`.
+
+        The end of a sequence is never a near tie. A negative or infinite margin is no margin.
+        """
+        near = margin is not None and 0 <= margin < near_tie_margin and NO_TOKEN not in (self.expected, self.got)
+        return replace(self, margin=margin, near_tie=near)
+
 
 @dataclass(frozen=True, slots=True)
 class Margin:
@@ -64,11 +76,33 @@ class Margin:
 
 
 @dataclass(frozen=True, slots=True)
+class LogitCheck:
+    """Logits of single tokens of a spec cell compared with the baseline's, bit for bit.
+
+    `compared`, `different`: numbers of tokens.
+    `first`: (prompt set, slot, index into the slot's tokens) of the first one whose logits differ.
+    """
+
+    compared: int
+    different: int
+    first: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TokenCheck:
-    """Spec tokens compared with the baseline tokens of the timed blocks, over the length that both have."""
+    """Spec tokens compared with the baseline's.
+
+    `compared_tokens`: how many were compared, prefill tokens included.
+    `emitted_tokens`: how many there are; None in runs that compared no more than the timed baseline blocks have.
+    `whole_sets`: prompt sets whose texts were compared to their ends.
+    `logits`: None where the engine does not show its logits.
+    """
 
     compared_tokens: int
     divergences: tuple[Divergence, ...]
+    emitted_tokens: int | None = None
+    whole_sets: tuple[int, ...] = ()
+    logits: LogitCheck | None = None
 
     @property
     def identical(self) -> bool:
@@ -79,6 +113,29 @@ class TokenCheck:
     def mismatches(self) -> tuple[Divergence, ...]:
         """The divergences that no near tie explains."""
         return tuple(d for d in self.divergences if not d.near_tie)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCheck:
+    """What a second engine says of a sample of a cell's tokens.
+
+    `engine`: the engine, and what it computed with, in words.
+    `scored`: how many tokens it scored. Each is its own greedy choice, a near tie or wrong.
+    `near_ties`, `wrong`: how many are near ties, and how many are wrong.
+    `near_ties_allowed`: more near ties than this are no accident.
+    `gap_max`: the largest gap in logits between its greedy choice and the emitted token.
+    `worst`: (prompt set, round, slot, index) of the token with that gap; None where all are greedy.
+    `unscored`: why it scored nothing; None where it did.
+    """
+
+    engine: str
+    scored: int = 0
+    near_ties: int = 0
+    wrong: int = 0
+    near_ties_allowed: int = 0
+    gap_max: float = 0.0
+    worst: tuple[int, int, int, int] | None = None
+    unscored: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +185,8 @@ class CellResult:
     """From the shallowest steps to the deepest."""
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
     """Metric → times of single requests: `tpot_ms`, and `ttft_ms` in full runs."""
+    rescored: ScoreCheck | None = None
+    """What a second engine says of the tokens; None where none was asked."""
 
 
 @dataclass(frozen=True, slots=True)

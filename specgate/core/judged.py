@@ -51,6 +51,28 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenChecks:
+    """How far a run goes to check the tokens that an engine hands over. All of it happens outside the timed blocks.
+
+    `text`: `whole` compares every token of every speculative block with the baseline's. `sampled` does so too, until
+        a run of the same fingerprint was green; from then on it does so for one prompt set of every point, which the
+        run's id draws, and compares the others as far as the timed baseline blocks go.
+    `rescored_by`: the back end that scores a sample of the tokens again; empty for none.
+    `positions`: how many tokens of every cell it scores.
+    `within_s`: how long it may take for one point, loading included, in seconds. Beyond that nothing is scored.
+    `max_gap`: a token that is not its greedy choice is a near tie where the gap between their logits is at most this.
+    `max_near_ties`: the largest share of scored tokens that may be near ties.
+    """
+
+    text: Literal["whole", "sampled"] = "whole"
+    rescored_by: str = "reference"
+    positions: int = 64
+    within_s: float = 120.0
+    max_gap: float = 0.5
+    max_near_ties: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """The rules that a run is judged by, in the order of the file."""
 
@@ -61,6 +83,8 @@ class Policy:
     """Micro scenarios that must be green before a full run, by name or by file relative to `source_file`. An empty
     tuple means all micro scenarios that the machine runs by default.
     """
+    checks: TokenChecks | None = None
+    """None in runs that were stored before there were such checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +179,12 @@ class Run:
     """The read bandwidth of this machine's memory; None where it had not been measured when the run began."""
     budgets: Mapping[str, CycleBudget] = field(default_factory=dict)
     """Cell key → where the time of its cycles goes, for the cells whose times may be quoted."""
+    sampled_after: str | None = None
+    """The green run of the same fingerprint whose texts were compared whole, so that this one compares a sample; None
+    where this run compares them whole.
+    """
+    check_seconds: Mapping[str, float] = field(default_factory=dict)
+    """`blocks`, `text`, `logits`, `rescoring` → seconds that the timed blocks and each check beside them took."""
 
     @property
     def acceptance(self) -> AcceptanceSource:

@@ -12,6 +12,7 @@
     rope.py                frequencies and tables of rotary position embedding
     auxiliary_layers.py    which hidden states of the target feed the draft
     spec_config.py         the sizes of a speculative decoder, checked, and compared between two engines
+    logit_watch.py         digests of the logits that single tokens were chosen from
     counters.py            what an engine counts beside acceptance
     traffic.py             what the passes of a pair must move through memory, from its geometry
     memory.py              whether weights fit into memory, before any are read or made

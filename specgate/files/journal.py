@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specgate.core import Block, BlockTrace, EngineFacts, Margin
+from specgate.core import BaselineText, Block, BlockTrace, EngineFacts, LogitSample, Margin, Rescoring
 from specgate.core.conditions import Sample
 
 
@@ -16,6 +16,8 @@ class Journal:
     `engines`: point key → the engine that measured it first.
     `traces`: cell key → its traced block.
     `samples`: what the machine did, in the order in which it was observed.
+    `texts`, `logits`: the untimed blocks that tokens and logits are compared with.
+    `rescorings`: point key → how its tokens were scored by a second engine.
     """
 
     blocks: Sequence[Block]
@@ -23,6 +25,9 @@ class Journal:
     engines: Mapping[str, EngineFacts]
     traces: Mapping[str, BlockTrace] = field(default_factory=dict)
     samples: Sequence[Sample] = ()
+    texts: Sequence[BaselineText] = ()
+    logits: Sequence[LogitSample] = ()
+    rescorings: Mapping[str, Rescoring] = field(default_factory=dict)
 
     @property
     def forced(self) -> bool:

@@ -1,8 +1,9 @@
 """The run folder. Journals grow while the run goes on; every other file is written whole or not at all.
 
 config.resolved.yaml  env.json       before the first block
-samples/blocks.jsonl                 one line per block, on disk as soon as it ends; margins.jsonl, traces.jsonl and
-                                     engines.jsonl beside it
+samples/blocks.jsonl                 one line per block, on disk as soon as it ends; beside it engines.jsonl, and what
+                                     tokens and invariants are checked by: texts.jsonl, margins.jsonl, logits.jsonl,
+                                     traces.jsonl, rescored.jsonl
 samples/environment.jsonl            one line per half second, written by the monitor process
 run.json                             `status: running` from the start, replaced at the end
 gates.json  metrics.csv  summary.csv  report.html  MANIFEST.sha256      at the end
@@ -23,7 +24,7 @@ from pathlib import Path
 import yaml
 from filelock import FileLock, Timeout
 
-from specgate.core import Block, BlockTrace, EngineFacts, Margin, Run
+from specgate.core import BaselineText, Block, BlockTrace, EngineFacts, LogitSample, Margin, Rescoring, Run
 from specgate.core.conditions import Sample
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
@@ -50,7 +51,15 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "conditions.*.timeline",
     ),
     "1.2.0": ("cells*.acceptance.totals",),
-    "1.3.0": ("reports",),
+    "1.3.0": (
+        "comparisons*.tokens.emitted_tokens",
+        "comparisons*.tokens.whole_sets",
+        "comparisons*.tokens.logits",
+        "cells*.rescored",
+        "sampled_after",
+        "check_seconds",
+        "reports",
+    ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
 null.
@@ -152,6 +161,18 @@ class RunFolder:
         """Append the top-2 logits of a divergence to the journal."""
         self._append("margins.jsonl", to_plain(Margin, margin))
 
+    def append_text(self, text: BaselineText) -> None:
+        """Append an untimed baseline text to the journal."""
+        self._append("texts.jsonl", to_plain(BaselineText, text))
+
+    def append_logits(self, sample: LogitSample) -> None:
+        """Append the digests of a cell's logits to the journal."""
+        self._append("logits.jsonl", to_plain(LogitSample, sample))
+
+    def append_rescoring(self, rescoring: Rescoring) -> None:
+        """Append what a second engine said of a point's tokens to the journal."""
+        self._append("rescored.jsonl", to_plain(Rescoring, rescoring))
+
     def append_trace(self, trace: BlockTrace) -> None:
         """Append a traced block to the journal."""
         self._append("traces.jsonl", to_plain(BlockTrace, trace))
@@ -176,6 +197,20 @@ class RunFolder:
         """The recorded top-2 logits of divergences."""
         return [from_plain(Margin, line, self.path) for line in self._lines("margins.jsonl")]
 
+    def texts(self) -> list[BaselineText]:
+        """The untimed baseline texts."""
+        return [from_plain(BaselineText, line, self.path) for line in self._lines("texts.jsonl")]
+
+    def logits(self) -> list[LogitSample]:
+        """The digests of logits, one sample per cell; the newest one where a resumed run has taken it again."""
+        read = [from_plain(LogitSample, line, self.path) for line in self._lines("logits.jsonl")]
+        return list({sample.cell: sample for sample in read}.values())
+
+    def rescorings(self) -> dict[str, Rescoring]:
+        """Point key → how its tokens were scored by a second engine; the newest where that was done again."""
+        read = [from_plain(Rescoring, line, self.path) for line in self._lines("rescored.jsonl")]
+        return {rescoring.point: rescoring for rescoring in read}
+
     def traces(self) -> dict[str, BlockTrace]:
         """Cell key → its traced block; the newest one where a resumed run has traced it again."""
         read = [from_plain(BlockTrace, line, self.path) for line in self._lines("traces.jsonl")]
@@ -192,7 +227,16 @@ class RunFolder:
 
     def journal(self) -> Journal:
         """Everything under `samples/`."""
-        return Journal(self.blocks(), self.margins(), self.engines(), self.traces(), self.samples())
+        return Journal(
+            blocks=self.blocks(),
+            margins=self.margins(),
+            engines=self.engines(),
+            traces=self.traces(),
+            samples=self.samples(),
+            texts=self.texts(),
+            logits=self.logits(),
+            rescorings=self.rescorings(),
+        )
 
     def _append(self, name: str, data: object) -> None:
         """Append one line and flush it to disk before the next block starts: a kill -9 loses at most the block in

@@ -1,9 +1,10 @@
 """Policy YAML → `core.Policy`: which gate judges which cells, with which numbers.
 
 `micro` names the micro scenarios that must be green before a full run, by name or by file. A policy without it means
-all micro scenarios that the machine runs by default. A rule has `id`, `gate` and `required`, the globs `scenario` and
-`role` (default: all), and the gate's own parameters beside them. Each gate says which parameters it takes, so that
-those of a plug-in are checked like the built-in ones.
+all micro scenarios that the machine runs by default. `checks` says how far an engine's tokens are checked outside the
+timed blocks (`core.TokenChecks`); a policy without it has the defaults. A rule has `id`, `gate` and `required`, the
+globs `scenario` and `role` (default: all), and the gate's own parameters beside them. Each gate says which parameters
+it takes, so that those of a plug-in are checked like the built-in ones.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import math
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from specgate.core import Policy, Rule, Scenario
+from specgate.core import Policy, Rule, Scenario, TokenChecks
 from specgate.errors import UsageError
 from specgate.files.yaml_schema import Form, Problem, nearest, parse, refusal
 from specgate.files.yamlfile import load
@@ -43,11 +44,26 @@ class RuleForm(Form):
     role: Text = "*"
 
 
+USUAL: Final = TokenChecks()
+
+
+class ChecksForm(Form):
+    """`checks` of a policy file: the fields of `core.TokenChecks`. `rescored_by: none` names no engine."""
+
+    text: Literal["whole", "sampled"] = USUAL.text
+    rescored_by: Text = USUAL.rescored_by
+    positions: Annotated[int, Field(ge=1, le=65_536)] = USUAL.positions
+    within_s: Annotated[float, Field(gt=0, le=86_400)] = USUAL.within_s
+    max_gap: Annotated[float, Field(ge=0, le=100)] = USUAL.max_gap
+    max_near_ties: Annotated[float, Field(ge=0, le=1)] = USUAL.max_near_ties
+
+
 class PolicyForm(Form):
     """A policy file."""
 
     schema_: Literal["specgate.policy/v1"] = Field(alias="schema")
     micro: Annotated[list[Text], Field(min_length=1)] | None = None
+    checks: ChecksForm = Field(default_factory=ChecksForm)
     rules: Annotated[list[RuleForm], Field(min_length=1)]
 
 
@@ -60,7 +76,13 @@ def load_policy(path: Path, gates: GateParams) -> Policy:
     form = parse(PolicyForm, document)
     if problems := [*_problems(form, gates), *_micro_problems(form, path)]:
         raise refusal(document, problems)
-    return Policy(path.stem, tuple(_rule(r, gates[r.gate]) for r in form.rules), path, tuple(form.micro or ()))
+    rules = tuple(_rule(r, gates[r.gate]) for r in form.rules)
+    return Policy(path.stem, rules, path, tuple(form.micro or ()), _checks(form.checks))
+
+
+def _checks(form: ChecksForm) -> TokenChecks:
+    values = form.model_dump()
+    return TokenChecks(**{**values, "rescored_by": "" if form.rescored_by == "none" else form.rescored_by})
 
 
 def micro_scenarios(policy: Policy) -> list[Scenario]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from specgate.core import EngineFacts, Promotion, Run, State
-from specgate.errors import ExitCode, OrderRefused, UsageError
+from specgate.errors import ExitCode, OrderRefused, SpecgateError, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.machine import host
@@ -61,6 +61,31 @@ def admission(request: Request, config: Config, ledger: Ledger, promotion: Promo
             admit(ledger, claim_of(config, promotion.gates), promotion, facts)
 
     return check
+
+
+def sampling(config: Config, ledger: Ledger, promotion: Promotion) -> Callable[[EngineFacts], str | None]:
+    """Which green run allows this one to compare a sample of its texts only. The function that is returned needs the
+    facts of the loaded engine.
+
+    It is a run that counts for the streak of the same fingerprint, and that compared its own texts whole. There is none
+    where the policy wants every run to do so.
+    """
+
+    def found(facts: EngineFacts) -> str | None:
+        if config.policy.checks is None or config.policy.checks.text != "sampled":
+            return None
+        counted = current_streak(ledger, claim_of(config, promotion.gates), facts).runs
+        return next((entry.run for entry in counted if compared_whole(ledger.folder / entry.run)), None)
+
+    return found
+
+
+def compared_whole(path: Path) -> bool:
+    """Whether the run in the folder `path` compared its texts whole; false where it cannot be read."""
+    try:
+        return RunFolder.open(path, read_only=True).read_run().sampled_after is None
+    except SpecgateError:
+        return False
 
 
 def record(run: Run, config: Config, folder: Path, ledger: Ledger, state: State, code: ExitCode) -> list[str]:

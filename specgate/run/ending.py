@@ -72,6 +72,7 @@ def conclude(
         fingerprint={**run.fingerprint, **loaded(run.engines)},
         environment=environment,
         failures={**old_failures, **runner.failures, **cut_short},
+        sampled_after=runner.evidence.sampled_after or run.sampled_after,
     )
 
 

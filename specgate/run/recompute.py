@@ -13,7 +13,7 @@ from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.machine_conditions import conditions_of
 from specgate.analysis.perf_invariants import certificates
-from specgate.analysis.reduce import measure
+from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import overall
@@ -51,7 +51,9 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     early = early_stop.ended_early(plan, run, policy, journal)
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
-    cells, comparisons = measure(plan, blocks, journal.margins, near_tie_margin(policy), forced=journal.forced)
+    checked = Checked(journal.texts, journal.logits, journal.rescorings, policy.checks, run.id)
+    margin = near_tie_margin(policy)
+    cells, comparisons = measure(plan, blocks, journal.margins, margin, checked, forced=journal.forced)
     found = replace(
         run,
         engines=engines,
@@ -61,6 +63,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         certificates=certificates(plan, cells, comparisons, blocks, engines, journal.traces),
         conditions=conditions_of(plan, blocks, journal.samples),
         ended_early=early,
+        check_seconds=check_seconds(journal) if policy.checks else {},
         warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),
     )
     return with_ceilings(found, policy)
@@ -74,6 +77,17 @@ def loaded(engines: Mapping[str, EngineFacts]) -> dict[str, str | None]:
         "draft_sha256": facts.draft_sha256 if facts else None,
         "device": facts.device if facts else None,
     }
+
+
+def check_seconds(journal: Journal) -> dict[str, float]:
+    """Seconds that the harness waited for the timed blocks, and for each check of their tokens."""
+    spans = {
+        "blocks": [b.span_ns for b in journal.blocks if b.span_ns],
+        "text": [t.span_ns for t in journal.texts],
+        "logits": [s.span_ns for s in journal.logits],
+        "rescoring": [r.span_ns for r in journal.rescorings.values()],
+    }
+    return {name: sum(end - begin for begin, end in found) / 1e9 for name, found in spans.items()}
 
 
 def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, object]:

@@ -179,6 +179,7 @@ def without_figures(run: Run) -> Run:
         conditions={},
         ended_early={},
         budgets={},
+        check_seconds={},
         files={},
         reports=None,
     )

@@ -11,25 +11,22 @@ the point may stop early.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from specgate.analysis.paired_blocks import find_divergences
-from specgate.analysis.rounds import whole_generation, whole_rounds
+from specgate.analysis.rounds import whole_generation
 from specgate.analysis.stats import planned_looks
-from specgate.api import Decoded, Engine, OpenRequest
+from specgate.api import Decoded, OpenRequest
 from specgate.core import (
     PASS_ROUNDS,
     Block,
     BlockTrace,
     Budget,
     Cell,
-    Divergence,
     EngineFacts,
     Finish,
-    Margin,
     Plan,
     Point,
     Role,
@@ -42,6 +39,8 @@ from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import positions_needed
 from specgate.planning.prompts import Prompts
+from specgate.run.rescoring import Rescorer
+from specgate.run.token_evidence import TokenEvidence
 from specgate.run.worker import EngineWorker
 
 TRACED_STEPS = 16
@@ -52,16 +51,28 @@ MayStop = Callable[[Point, Journal], bool]
 """Called at an interim look: whether the point may stop, because every rule that rests on samples is decided."""
 
 
+Sampling = Callable[[EngineFacts], str | None]
+"""Called with the facts of a loaded engine: the green run after which texts need not be compared whole any more, or
+None.
+"""
+
+
 def never_stop(point: Point, journal: Journal) -> bool:
     return False
+
+
+def never_sample(facts: EngineFacts) -> str | None:
+    return None
 
 
 class Runner:
     """Runs a plan and stores what it measures in a run folder. Rounds that the journal already holds are not run again.
 
     `admit` is called with the facts of every engine that is loaded, before its first block. If it raises, the run ends
-    with that error. After `run`, `engines` says which engine measured a point, and `failures` why a point is missing or
-    incomplete; both are keyed by point key.
+    with that error. `sampling` is asked then, too.
+
+    After `run`, `engines` says which engine measured a point, and `failures` why a point is missing or incomplete; both
+    are keyed by point key. `evidence` is what the tokens are checked by.
     """
 
     def __init__(
@@ -73,11 +84,14 @@ class Runner:
         progress: Progress,
         may_stop: MayStop = never_stop,
         admit: Callable[[EngineFacts], None] = lambda facts: None,
+        sampling: Sampling = never_sample,
     ) -> None:
         self.plan, self.prompts, self.config = plan, prompts, config
-        self.folder, self.progress, self.may_stop, self.admit = folder, progress, may_stop, admit
-        self.blocks, self.margins = folder.blocks(), folder.margins()
-        self.engines, self.traces = folder.engines(), folder.traces()
+        self.folder, self.progress = folder, progress
+        self.may_stop, self.admit, self.sampling = may_stop, admit, sampling
+        self.blocks, self.engines, self.traces = folder.blocks(), folder.engines(), folder.traces()
+        self.evidence = TokenEvidence(plan, folder, self.blocks, self.engines, config.policy.checks)
+        self.rescorer = Rescorer(plan, prompts, config, folder, self.engines)
         watched = (s.worker_generation for s in folder.samples())
         self.worker_generation = max((*(b.worker_generation for b in self.blocks), *watched), default=-1)
         self.failures: dict[str, str] = {}
@@ -93,11 +107,17 @@ class Runner:
         """
         for _, points in groupby(self.todo, key=self._engine_key):
             self._run_points(list(points))
+        # Last of all, so that no second engine shares the machine with a block that is timed.
+        self.rescorer.run([p for p in self.plan.points if p.key not in self.failures], self._journal())
+
+    def _journal(self) -> Journal:
+        evidence = self.evidence
+        return Journal(self.blocks, evidence.margins, self.engines, texts=evidence.texts, logits=evidence.logits)
 
     def _unfinished(self, point: Point) -> bool:
         measured = [r for r in self.plan.rounds_of(point) if not r.warmup]
-        missing = not all(map(self._done, measured)) or any(True for _ in self._divergences_without_margin(point))
-        return missing or bool(self._untraced(point))
+        missing = not all(map(self._done, measured)) or self.evidence.wanting(point)
+        return missing or bool(self._untraced(point)) or self.evidence.lacks_logits(point)
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         """Points with equal keys share one engine process."""
@@ -108,7 +128,8 @@ class Runner:
         worker: EngineWorker | None = None
         try:
             # Traces come after all timed blocks: once a profiler has been attached, the process may stay slower.
-            for run, point in [(run, p) for run in (self._run_point, self._trace_point) for p in points]:
+            parts = (self._run_point, self._show_logits, self._trace_point)
+            for run, point in [(run, p) for run in parts for p in points]:
                 if point.key in self.failures:
                     continue
                 try:
@@ -130,6 +151,7 @@ class Runner:
         worker = EngineWorker(points[0].backend, request, answer_timeout_s(self.plan, points), log)
         try:
             self.admit(worker.facts())
+            self.evidence.sampled_after = self.sampling(worker.facts())
             for point in points:
                 self._register(point, worker.facts())
         except BaseException:
@@ -159,17 +181,17 @@ class Runner:
         for number, rounds in enumerate(visits, 1):
             self._run_prompt_set(scenario, point, rounds, prompts, engine)
             measured += sum(not r.warmup for r in rounds)
-            if measured in looks and self.may_stop(point, Journal(self.blocks, self.margins, self.engines)):
+            if measured in looks and self.may_stop(point, self._journal()):
                 self.total -= sum(len(r.order) for left in visits[number:] for r in left if not self._done(r))
                 return
 
     def _run_prompt_set(
-        self, scenario: Scenario, point: Point, rounds: Sequence[Round], prompts: Prompts, engine: Engine
+        self, scenario: Scenario, point: Point, rounds: Sequence[Round], prompts: Prompts, engine: EngineWorker
     ) -> None:
         # A new process is cold, so warm-up rounds run again even if an earlier process has run them.
         warmup, prompt_set = rounds[0].warmup, rounds[0].prompt_set
         todo = [r for r in rounds if r.warmup or not self._done(r)]
-        if not todo and not any(True for _ in self._divergences_without_margin(point, prompt_set)):
+        if not todo and not self.evidence.wanting(point, prompt_set):
             return
         ids = (prompts.warmup if warmup else prompts.measured)[prompt_set].token_ids
         shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
@@ -180,8 +202,18 @@ class Runner:
                 decoded = engine.decode(role, scenario.budget, ())
                 block = make_block(round_, position, role, self.worker_generation, prefill_ns, decoded)
                 self._record(replace(block, span_ns=(asked_ns, time.monotonic_ns())))
+            if not warmup and not round_.order[-1].speculative:
+                self.evidence.extend_text(point, prompt_set, engine, self.worker_generation)
         if not warmup:
-            self._record_margins(point, prompt_set, engine)
+            self.evidence.gather(point, prompt_set, engine, self.worker_generation)
+
+    def _show_logits(self, point: Point, worker: EngineWorker) -> None:
+        """Sample the logits of every role, where the engine shows them."""
+        if not self.evidence.lacks_logits(point):
+            return
+        ids = self.prompts[point.key].measured[0].token_ids
+        worker.prefill(ids, draft=any(r.speculative for r in self.plan.scenarios[point.scenario].roles))
+        self.evidence.record_logits(point, worker, self.worker_generation)
 
     def _trace_point(self, point: Point, worker: EngineWorker) -> None:
         """Decode one untimed block of every role under a profiler, if the scenario checks the PERF_MODE invariants."""
@@ -222,36 +254,6 @@ class Runner:
 
     def _done(self, round_: Round) -> bool:
         return whole_generation(self.blocks, round_) is not None
-
-    def _record_margins(self, point: Point, prompt_set: int, engine: Engine) -> None:
-        """Ask the engine for its two largest logits wherever the tokens of a spec block leave the baseline's.
-
-        This is done while the prompts are still in the KV cache.
-        """
-        for cell, d, baseline in list(self._divergences_without_margin(point, prompt_set)):
-            top2 = engine.top2(d.slot, baseline.tokens[d.slot][: d.position])
-            if top2 is None:
-                continue
-            margin = Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, *top2)
-            self.folder.append_margin(margin)
-            self.margins.append(margin)
-
-    def _divergences_without_margin(
-        self, point: Point, prompt_set: int | None = None
-    ) -> Iterator[tuple[Cell, Divergence, Block]]:
-        """The divergences in whole rounds of `point` whose top-2 margin is not recorded yet, each with its baseline
-        block.
-
-        `prompt_set`: only this one, if given. There are none if acceptance is forced, since the tokens are then wrong
-        by design.
-        """
-        if (facts := self.engines.get(point.key)) is not None and facts.acceptance == "forced":
-            return
-        known = {(m.cell, m.prompt_set, m.round, m.slot, m.position) for m in self.margins}
-        mine = [b for b in self.blocks if b.point == point and not b.warmup and prompt_set in (None, b.prompt_set)]
-        for cell, d, baseline in find_divergences(whole_rounds(self.plan, mine)):
-            if (cell.key, d.prompt_set, d.round, d.slot, d.position) not in known:
-                yield cell, d, baseline
 
 
 def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path) -> OpenRequest:

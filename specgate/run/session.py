@@ -28,7 +28,7 @@ from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
 from specgate.planning.resolution import read_back, resolve
-from specgate.promotion.admission import admission, promotion_of, record
+from specgate.promotion.admission import admission, promotion_of, record, sampling
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import sign, signing_key
 from specgate.promotion.since_last_green import compared, previous_green
@@ -122,7 +122,8 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
         already = early_stop.ended_early(plan, run, config.policy, folder.journal())
         left, may_stop = early_stop.truncated_plan(plan, already), stop_check(run, plan, config.policy)
         admit = admission(request, config, resolved.ledger, resolved.promotion)
-        runner = Runner(left, resolved.prompts, config, folder, report, may_stop, admit)
+        sample = sampling(config, resolved.ledger, resolved.promotion)
+        runner = Runner(left, resolved.prompts, config, folder, report, may_stop, admit, sample)
         watch, stopped = Watch(0), None
         try:
             with watching(folder.watch_file, runner.worker_generation + 1, uuid) as watch:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from specgate import plugins
-from specgate.api import Activity, Decoded, Engine, OpenRequest, ScriptedTrace
-from specgate.core import Budget, EngineFacts, Role
+from specgate.api import Activity, Decoded, Engine, OpenRequest, ScriptedTrace, Text
+from specgate.core import Budget, EngineFacts, Role, Score
 from specgate.errors import BackendError, SpecgateError, WorkerLost
 from specgate.run import profiler
 
@@ -78,6 +78,23 @@ class EngineWorker:
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         logits: tuple[float, float] | None = self._call("top2", slot, continuation)
         return logits
+
+    def extend(self, steps: int) -> Text | None:
+        """As `api.ExtendsText.extend`; None where the engine cannot."""
+        text: Text | None = self._call("extend", steps)
+        return text
+
+    def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...] | None:
+        """As `api.ShowsLogits.logits`; None where the engine does not show its logits."""
+        shown: tuple[tuple[tuple[int, str], ...], ...] | None = self._call("logits", role, positions)
+        return shown
+
+    def score(
+        self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]
+    ) -> tuple[Score, ...] | None:
+        """As `api.ScoresTokens.score`; None where the engine scores no tokens."""
+        scores: tuple[Score, ...] | None = self._call("score", prompt, continuation, positions)
+        return scores
 
     def close(self) -> None:
         """Ask the process to end, and kill it if it does not.
@@ -169,6 +186,8 @@ def _carry_out(engine: Engine, method: str, args: tuple[Any, ...], kwargs: Mappi
     """
     if method == "trace" and not isinstance(engine, ScriptedTrace):
         return profiler.trace(engine, *args)
+    if method in ("extend", "logits", "score") and not hasattr(engine, method):
+        return None
     return getattr(engine, method)(*args, **kwargs)
 
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from specgate.analysis.block_checks import check_block
 from specgate.analysis.eagle_speculation import eagle_speculation
-from specgate.analysis.paired_blocks import NO_TOKEN, find_divergences
 from specgate.analysis.reduce import SPEEDS, measure
+from specgate.analysis.token_check import find_divergences
 from specgate.core import Block, Finish, Role
+from specgate.core.found import NO_TOKEN
 from specgate.errors import InvalidResult
 from tests.support.factories import block, blocks_of, corrupt, margins_of, plan_of, run_of, scenario
 
@@ -255,8 +256,8 @@ def test_a_margin_of_zero_excuses_nothing() -> None:
 def test_a_sequence_that_goes_on_where_the_baseline_ended_is_no_match_and_no_near_tie() -> None:
     plan = plan_of(scenario(prompt_sets=1, rounds=1))
     blocks = blocks_of(plan, change=lambda b: b if b.role.speculative else replace(b, finish=(Finish.EOS,)))
-    ((_, found, baseline),) = find_divergences([b for b in blocks if not b.warmup])
-    assert (found.position, found.expected) == (len(baseline.tokens[0]), NO_TOKEN)
+    ((_, found, expected),) = find_divergences([b for b in blocks if not b.warmup])
+    assert (found.position, found.expected) == (len(expected), NO_TOKEN)
     (comparison,) = measure(plan, blocks, margins_of(blocks, 0.0), 1e-3)[1]
     assert comparison.tokens.mismatches
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specgate import plugins
-from specgate.core import Policy, Rule
+from specgate.core import Policy, Rule, TokenChecks
 from specgate.errors import UsageError
 from specgate.pair_tools.plant.check import predictions
 from specgate.pairs.resolve import resolve_pair
@@ -101,6 +101,7 @@ def test_a_good_file_becomes_a_policy(tmp_path: Path) -> None:
             Rule("b", "other", False, "*", "*", {"mode": "fast", "strict": True, "looks": 3}),
         ),
         path,
+        checks=TokenChecks(),
     )
 
 
@@ -174,3 +175,19 @@ def test_micro_scenarios_are_named_or_files_beside_the_policy(tmp_path: Path) ->
 )
 def test_micro_scenarios_that_could_never_be_green_are_refused(tmp_path: Path, names: str, said: str) -> None:
     assert said in refused(with_micro(tmp_path, names))
+
+
+def test_checks_of_tokens_have_defaults_and_take_what_a_policy_says(tmp_path: Path) -> None:
+    rule = "id: a, gate: other, required: true, mode: fast, strict: true, looks: 3"
+    path = written(tmp_path, rule)
+    assert load_policy(path, GATES).checks == TokenChecks()
+    path.write_text(path.read_text() + "checks: {text: sampled, rescored_by: none, positions: 128, max_gap: 0.25}\n")
+    assert load_policy(path, GATES).checks == TokenChecks("sampled", "", 128, max_gap=0.25)
+
+
+@pytest.mark.parametrize("wrong", ["text: some", "positions: 0", "within_s: 0", "max_gap: -1", "max_near_ties: 2"])
+def test_checks_that_make_no_sense_are_refused_with_their_line(tmp_path: Path, wrong: str) -> None:
+    path = written(tmp_path, "id: a, gate: other, required: true, mode: fast, strict: true, looks: 3")
+    path.write_text(path.read_text() + f"checks: {{{wrong}}}\n")
+    with pytest.raises(UsageError, match=rf"{path}:\d+: checks\.{wrong.partition(':')[0]}"):
+        load_policy(path, GATES)

@@ -52,7 +52,7 @@ class EngineHere:
         self._engine = None
 
     def __getattr__(self, method: str) -> Any:
-        if method not in ("prefill", "trace", "decode", "top2"):
+        if method not in ("prefill", "trace", "decode", "top2", "extend", "logits", "score"):
             raise AttributeError(method)
         return lambda *args, **kwargs: self._call(method, args, kwargs)
 
@@ -107,6 +107,7 @@ def watching_here(file: Path, generation: int, uuid: str | None, interval_s: flo
 def stay_here(patch: pytest.MonkeyPatch) -> None:
     """From now on, runs start no process."""
     patch.setattr("specgate.run.runner.EngineWorker", EngineHere)
+    patch.setattr("specgate.run.rescoring.EngineWorker", EngineHere)
     patch.setattr("specgate.run.session.watching", watching_here)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from specgate.api import Decoded, block_marker
+from specgate.api import Decoded, Text, block_marker
 from specgate.backends.cupy_eagle3.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.core import Finish
 from specgate.eagle3.counters import speculation_counters
@@ -108,19 +108,26 @@ def read(slots: Slots, count: int, k: int, graphs: Sequence[int], elapsed_ns: Se
     stamps = slots.stamps[:steps].cpu()
     times = step_times(graphs, elapsed_ns, stamps)
     accepted = [tuple(row) for row in slots.accepted_log[:steps, :count].tolist()]
-    emitted, finish = slots.emitted[:count].tolist(), [REASONS[c].value for c in slots.finish[:count].tolist()]
+    text = text_of(slots, count)
     decoded = Decoded(
         elapsed_ns=sum(times),
         step_ns=times,
-        tokens=tuple(tuple(row[:n]) for row, n in zip(slots.out[:count].tolist(), emitted, strict=True)),
+        tokens=text.tokens,
         accepted=tuple(accepted),
         drafted=tuple(tuple(k if a >= 0 else -1 for a in row) for row in accepted),
         truncated=tuple(slots.truncated[:count].tolist()),
-        finish=tuple(finish),
-        counters=speculation_counters(accepted, finish, k) if k else {},
+        finish=text.finish,
+        counters=speculation_counters(accepted, text.finish, k) if k else {},
         phase_ns={name: int((stamps[:, to] - stamps[:, since]).sum()) for name, (since, to) in PHASES.items()},
     )
     return decoded, Fault(int(slots.fault))
+
+
+def text_of(slots: Slots, count: int) -> Text:
+    """What `count` slots have emitted since their prompts ended."""
+    emitted, codes = slots.emitted[:count].tolist(), slots.finish[:count].tolist()
+    tokens = tuple(tuple(row[:n]) for row, n in zip(slots.out[:count].tolist(), emitted, strict=True))
+    return Text(tokens, tuple(REASONS[code].value for code in codes))
 
 
 def step_times(graphs: Sequence[int], elapsed_ns: Sequence[int], stamps: torch.Tensor) -> tuple[int, ...]:

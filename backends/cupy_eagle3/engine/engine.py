@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 
 import torch
 
-from specgate.api import Decoded
+from specgate.api import Decoded, Text
 from specgate.backends.cupy_eagle3.engine import retile
-from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, read, run
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, read, run, text_of
 from specgate.backends.cupy_eagle3.engine.graph import Graph, GraphGeometry, graph_sizes
 from specgate.backends.cupy_eagle3.engine.prefilled import Prefilled, first_tokens, prefill_prompts
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
@@ -27,6 +27,7 @@ from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.core import Budget, EngineFacts, Role
 from specgate.core.fmha import AttentionConfig, TileStatistics
+from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError
 
@@ -66,6 +67,8 @@ class CupyEngine:
         self.cycles: dict[tuple[int, int], Cycle] = {}
         self.graphs: dict[GraphGeometry, Graph] = {}
         self.prefilled: Prefilled | None = None
+        self._last_role: Role | None = None
+        """The role of the decode run whose state is on the device; None where something else has used it since."""
 
     # ── prefill ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -73,7 +76,7 @@ class CupyEngine:
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
         """Fill the caches prompt by prompt; return nanoseconds. Raises BackendError where a prompt does not fit."""
         self._check_fit(prompts, draft)
-        self.prefilled = None
+        self.prefilled = self._last_role = None
         verify = self._cycle(0, len(prompts)).verify
         with self.stream.current(), refusing_overflow("prefill"):
             self.stream.wait()
@@ -110,6 +113,7 @@ class CupyEngine:
     @torch.inference_mode()
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
         """Rewind to the prompts and decode greedily until every slot has ended or `budget.steps` have run."""
+        self._last_role = None
         prefilled = self._check_room(role, budget)
         if role.speculative and self.draft_error is None:
             decoded, fault = self._decode_run(prefilled, role.k, budget, stop_token_ids)
@@ -119,6 +123,7 @@ class CupyEngine:
             self.draft_error = FAULTS[fault]
         decoded, fault = self._decode_run(prefilled, 0, budget, stop_token_ids)
         self._check(fault)
+        self._last_role = role
         return undrafted(decoded) if role.speculative else decoded
 
     def _decode_run(
@@ -146,6 +151,54 @@ class CupyEngine:
         reused = {"cache_hit_tokens": prefilled.layout.reused_positions}
         found = self._cycle(k, count).gemms.counters
         return replace(decoded, counters={**decoded.counters, **checked, **reused, **found}), fault
+
+    @torch.inference_mode()
+    def extend(self, steps: int) -> Text:
+        """As `api.ExtendsText.extend`: the state of the last decode run is still on the device.
+
+        Raises BackendError where something else has used it since, or the steps do not fit.
+        """
+        if self.prefilled is None or self._last_role is None or self._last_role.speculative:
+            raise BackendError("extend: a plain decode has to come before")
+        count, slots = len(self.prefilled.prompts), self.b.slots
+        with self.stream.current():
+            more = steps + 2
+            if int(slots.length[:count].max()) + more > self.sizes.positions:
+                raise BackendError(f"extend: {steps} more steps exceed {self.sizes.positions} cached positions")
+            graphs = graph_sizes(steps)
+            # Captured before the first of them runs. A capture clears the list of active slots, so it is put back.
+            listed, active = slots.active.clone(), slots.active_count.clone()
+            launch = {n: self.step(0, count, n) for n in set(graphs)}
+            slots.active.copy_(listed)
+            slots.active_count.copy_(active)
+            self.stream.wait()
+            run([launch[n] for n in graphs], self.stream.torch)
+            found, fault = text_of(slots, count), Fault(int(slots.fault))
+        self._last_role = None
+        self._check(fault)
+        return found
+
+    @torch.inference_mode()
+    def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...]:
+        """As `api.ShowsLogits.logits`: step by step, with the graph of a single step, reading after each."""
+        k = 0 if self.draft_error is not None else role.k
+        prefilled = self._check_room(Role(k), Budget(steps=positions[-1]))
+        self._last_role = None
+        count, slots = len(prefilled.prompts), self.b.slots
+        watch = LogitWatch(positions, count)
+        with self.stream.current():
+            launch = self.step(k, count)
+            prefilled.rewind(self.b, StopRule((), (), self.sizes.positions))
+            emitted = slots.emitted[:count].tolist()
+            while not watch.complete:
+                launch()
+                self.stream.wait()
+                self._check(Fault(int(slots.fault)))
+                before, emitted = emitted, slots.emitted[:count].tolist()
+                rows = self.b.target.layer.logits[: count * (k + 1)].view(count, k + 1, -1)
+                for slot, (first, end) in enumerate(zip(before, emitted, strict=True)):
+                    watch.see(slot, first, slots.out[slot, first:end].tolist(), rows[slot])
+        return watch.shown()
 
     def step(self, k: int, count: int, steps: int = 1) -> Callable[[], None]:
         """`steps` steps of spec-`k` over `count` slots. Their graph is captured at first use, with no slot active."""
@@ -219,6 +272,7 @@ class CupyEngine:
 
     def retile_attention(self, config: AttentionConfig) -> None:
         """Decode with `config` from now on. Steps will be captured anew; the prompts stay in the cache."""
+        self._last_role = None
         self.sizes = replace(self.sizes, fmha=retile.config_of(config))
         self.cycles.clear()
         self.graphs.clear()
@@ -228,7 +282,7 @@ class CupyEngine:
 
     @torch.inference_mode()
     def attention_tiles(self, role: Role) -> TileStatistics:
-        prefilled = self._check_room(role, Budget(steps=1))
+        prefilled, self._last_role = self._check_room(role, Budget(steps=1)), None
         rule = StopRule((), (), self.sizes.positions)
         cycle = Cycle(self.target, self.draft, self.sizes, len(prefilled.prompts), role.k, self.tuned)
         with self.stream.current():
@@ -239,7 +293,7 @@ class CupyEngine:
     @torch.inference_mode()
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
         """The two largest logits after prompt[slot] + continuation, by one plain decode step per token of it."""
-        prefilled = self.prefilled
+        prefilled, self._last_role = self.prefilled, None
         if prefilled is None:
             raise BackendError("top2 before prefill")
         if not continuation:

@@ -311,3 +311,77 @@ def test_an_engine_that_is_dropped_gives_its_memory_back_at_once(folders: tuple[
         assert weights() is None
     finally:
         gc.enable()
+
+
+# ── what tokens are checked by ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_extended_text_is_that_of_one_longer_run(folders: tuple[Path, Path]) -> None:
+    engine = open_engine(folders)
+    engine.prefill(PROMPTS, draft=True)
+    begun = engine.decode(BASELINE, Budget(steps=5), ())
+    extended = engine.extend(9)
+    whole = engine.decode(BASELINE, Budget(steps=14), ())
+    assert (extended.tokens, extended.finish) == (whole.tokens, whole.finish)
+    assert begun.tokens == tuple(t[:6] for t in extended.tokens)
+
+
+def test_a_text_is_extended_only_right_after_its_plain_decode(folders: tuple[Path, Path]) -> None:
+    engine = open_engine(folders)
+    engine.prefill(PROMPTS, draft=True)
+    for between in (
+        lambda: engine.decode(Role(2), Budget(steps=4), ()),
+        lambda: engine.top2(0, ()),
+        lambda: engine.extend(4),
+    ):
+        engine.decode(BASELINE, Budget(steps=4), ())
+        between()
+        with pytest.raises(BackendError, match="a plain decode has to come before"):
+            engine.extend(4)
+    engine.decode(BASELINE, Budget(steps=4), ())
+    with pytest.raises(BackendError, match="exceed 160 positions"):
+        engine.extend(200)
+
+
+def test_shown_logits_are_those_of_transformers_and_equal_in_every_role(folders: tuple[Path, Path]) -> None:
+    engine = open_engine(folders)
+    engine.prefill(PROMPTS, draft=True)
+    positions = (1, 3, 7)
+    baseline = engine.logits(BASELINE, positions)
+    text = engine.decode(BASELINE, Budget(steps=7), ()).tokens
+    assert [[token for token, _ in slot] for slot in baseline] == [[row[p] for p in positions] for row in text]
+    for k in (1, 2, 4):
+        assert engine.logits(Role(k), positions) == baseline
+    assert len({digest for slot in baseline for _, digest in slot}) == 9
+    first = engine.decode(BASELINE, Budget(steps=1), ())
+    engine.logits(BASELINE, (1,))
+    assert int(engine._logits[0, 0].argmax()) == first.tokens[0][1]
+
+
+def test_scores_are_the_logits_of_transformers(folders: tuple[Path, Path]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    engine = open_engine(folders)
+    prompt, text = PROMPTS[0], [3, 1, 4, 1, 5, 9, 2, 6]
+    positions = (0, 2, 5, 7)
+    scores = engine.score(prompt, text, positions)
+    model = AutoModelForCausalLM.from_pretrained(folders[0], dtype=torch.float32)
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *text]])).logits[0]
+    for position, score in zip(positions, scores, strict=True):
+        row = logits[len(prompt) + position - 1]
+        assert score.best == int(row.argmax())
+        assert score.best_logit == pytest.approx(float(row.max()), abs=1e-4)
+        assert score.logit == pytest.approx(float(row[text[position]]), abs=1e-4)
+    with pytest.raises(BackendError, match="decode before prefill"):
+        engine.decode(BASELINE, Budget(steps=1), ())
+
+
+def test_what_greedy_decoding_emits_scores_as_its_own_choice(folders: tuple[Path, Path]) -> None:
+    engine = open_engine(folders)
+    engine.prefill(PROMPTS, draft=False)
+    text = engine.decode(BASELINE, Budget(steps=20), ()).tokens[2]
+    scores = engine.score(PROMPTS[2], text, range(21))
+    assert [s.best for s in scores] == list(text)
+    with pytest.raises(BackendError, match="outside 1"):
+        engine.score(PROMPTS[2], [1] * 300, (299,))

@@ -9,6 +9,7 @@ from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import BASELINE, Budget, Role
+from specgate.eagle3.logit_watch import digest_of
 from specgate.errors import BackendError
 from tests.backends.cupy_eagle3.engine.tracing import same_prefixes, tokens, trace
 from tests.backends.cupy_eagle3.gpu_pairs import (
@@ -83,6 +84,50 @@ def test_top2_are_the_logits_that_the_decode_path_saw() -> None:
     first, second = made.top2(1, ())
     assert first > second
     assert tokens(made, 0, Budget(steps=12)) == text
+
+
+@pytest.mark.parametrize(("first", "more"), [(STEPS, 33), (1, 8), (16, 1)])
+def test_an_extended_text_is_that_of_one_longer_run(first: int, more: int) -> None:
+    made = engine()
+    made.prefill(random_prompts(RAGGED), draft=True)
+    made.graphs.clear()  # so that a graph is captured in the middle of a text
+    begun = made.decode(BASELINE, Budget(steps=first), ())
+    extended = made.extend(more)
+    whole = made.decode(BASELINE, Budget(steps=first + more), ())
+    assert (extended.tokens, extended.finish) == (whole.tokens, whole.finish)
+    assert same_prefixes(begun.tokens, extended.tokens)
+
+
+def test_a_text_is_extended_only_right_after_its_plain_decode() -> None:
+    made = engine()
+    made.prefill(random_prompts([100]), draft=True)
+    for between in (
+        lambda: made.decode(Role(3), Budget(steps=4), ()),
+        lambda: made.top2(0, ()),
+        lambda: made.extend(4),
+        lambda: made.logits(BASELINE, (1, 2)),
+    ):
+        made.decode(BASELINE, Budget(steps=4), ())
+        between()
+        with pytest.raises(BackendError, match="a plain decode has to come before"):
+            made.extend(4)
+    made.decode(BASELINE, Budget(steps=4), ())
+    with pytest.raises(BackendError, match=f"exceed {SIZES.positions} cached positions"):
+        made.extend(SIZES.positions)
+
+
+def test_the_logits_shown_are_those_of_the_decode_path_and_equal_in_every_role() -> None:
+    made = engine()
+    made.prefill(random_prompts(RAGGED), draft=True)
+    positions = (1, 2, 5, 11, 23)
+    text = tokens(made, 0, Budget(steps=24))
+    seen = trace(made, 0, 24, StopRule((), (), SIZES.positions))
+    expected = tuple(
+        tuple((text[slot][p], digest_of(seen[slot, length + p - 1])) for p in positions)
+        for slot, length in enumerate(RAGGED)
+    )
+    for role in (BASELINE, Role(1), Role(3), Role(5)):
+        assert made.logits(role, positions) == expected
 
 
 def test_requests_end_at_their_limit_with_their_accounts_in_order() -> None:

@@ -1,0 +1,156 @@
+"""Are the tokens of a speculative block the baseline's?
+
+In the same number of steps a speculative block emits more tokens than the baseline block of its pair. The rest of its
+text is compared with the `BaselineText` of the prompt set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from specgate.analysis.rounds import pairs_of
+from specgate.core import (
+    BASELINE,
+    BaselineText,
+    Block,
+    Cell,
+    Divergence,
+    Finish,
+    LogitCheck,
+    LogitSample,
+    Margin,
+    TokenCheck,
+)
+from specgate.core.found import NO_TOKEN
+
+Text = tuple[tuple[int, ...], Finish]
+"""The tokens of one slot, as far as they are known, and why they end there."""
+
+
+def check_tokens(
+    cell: Cell,
+    blocks: Sequence[Block],
+    margins: Sequence[Margin],
+    near_tie_margin: float,
+    texts: Sequence[BaselineText] = (),
+    samples: Sequence[LogitSample] = (),
+    *,
+    whole: bool = False,
+) -> TokenCheck:
+    """Compare the tokens of a spec cell with the baseline's.
+
+    A divergence is a near tie where the recorded margin between the top-2 logits is below `near_tie_margin`. `whole`:
+    say how much of the text was compared, as runs do that set out to compare all of it. Behind a divergence nothing is.
+    """
+    known = {(m.prompt_set, m.round, m.slot, m.position): m.top1 - m.top2 for m in margins if m.cell == cell.key}
+    divergences = tuple(
+        d.judged(known.get((d.prompt_set, d.round, d.slot, d.position)), near_tie_margin)
+        for found, d, _ in find_divergences(blocks, texts)
+        if found == cell
+    )
+    pairs = list(pairs_of(blocks, cell))
+    common = {
+        (spec.prompt_set, spec.round, slot): min(len(baseline_text(baseline, slot, texts)[0]), len(tokens))
+        for baseline, spec in pairs
+        for slot, tokens in enumerate(spec.tokens)
+    }
+    check = TokenCheck(sum(common.values()), divergences)
+    if not whole:
+        return check
+    common |= {(d.prompt_set, d.round, d.slot): d.position + 1 for d in divergences}
+    cut_short = {spec.prompt_set for baseline, spec in pairs if not reaches_end(baseline, spec, texts)}
+    return replace(
+        check,
+        compared_tokens=sum(common.values()),
+        emitted_tokens=sum(len(tokens) for _, spec in pairs for tokens in spec.tokens),
+        whole_sets=tuple(sorted({spec.prompt_set for _, spec in pairs} - cut_short)),
+        logits=check_logits(cell, samples),
+    )
+
+
+# ── texts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def find_divergences(
+    blocks: Sequence[Block], texts: Sequence[BaselineText] = ()
+) -> Iterator[tuple[Cell, Divergence, tuple[int, ...]]]:
+    """(cell, divergence, the baseline's tokens) for every slot in which a spec block differs from the baseline.
+
+    A divergence is the first token that differs. Its margin is not known yet.
+    """
+    for cell in dict.fromkeys(b.cell for b in blocks if b.role.speculative):
+        for baseline, spec in pairs_of(blocks, cell):
+            for slot, got in enumerate(spec.tokens):
+                expected, why = baseline_text(baseline, slot, texts)
+                if (at := departure((expected, why), (got, spec.finish[slot]))) is not None:
+                    place = (spec.prompt_set, spec.round, slot, at)
+                    found = Divergence(*place, token_at(expected, at), token_at(got, at), margin=None, near_tie=False)
+                    yield cell, found, expected
+
+
+def baseline_text(baseline: Block, slot: int, texts: Sequence[BaselineText]) -> Text:
+    """The baseline's text in `slot`: that of the block, or a longer one of the same prompts that begins with it."""
+    tokens, why = baseline.tokens[slot], baseline.finish[slot]
+    if why is not Finish.STEPS:
+        return tokens, why
+    longer = [
+        (text.tokens[slot], text.finish[slot])
+        for text in texts
+        if (text.point, text.prompt_set) == (baseline.point, baseline.prompt_set)
+        and text.tokens[slot][: len(tokens)] == tokens
+    ]
+    return max(longer, key=lambda text: len(text[0]), default=(tokens, why))
+
+
+def reaches_end(baseline: Block, spec: Block, texts: Sequence[BaselineText]) -> bool:
+    """Whether the baseline's text is known as far as `spec` goes, in every slot."""
+    return all(
+        len(expected) >= len(tokens) or why is not Finish.STEPS
+        for slot, tokens in enumerate(spec.tokens)
+        for expected, why in [baseline_text(baseline, slot, texts)]
+    )
+
+
+def departure(baseline: Text, spec: Text) -> int | None:
+    """The index at which two texts part; None where they do not.
+
+    They part at a token that differs, or at the end of one of them, unless it ended because its steps were spent.
+    """
+    (a, _), (b, _) = baseline, spec
+    if (at := first_difference(a, b)) is not None:
+        return at
+    _, why = baseline if len(a) < len(b) else spec
+    ended = len(a) != len(b) and why is not Finish.STEPS
+    return min(len(a), len(b)) if ended else None
+
+
+def token_at(tokens: Sequence[int], index: int) -> int:
+    """The token at `index`, or NO_TOKEN past the end."""
+    return tokens[index] if index < len(tokens) else NO_TOKEN
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """The first index at which `a` and `b` differ, over the length that both have."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+
+
+# ── logits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_logits(cell: Cell, samples: Sequence[LogitSample]) -> LogitCheck | None:
+    """Compare the sampled logits of a spec cell with those of its baseline; None where one of them has no sample."""
+    of = {sample.cell: sample for sample in samples}
+    baseline, spec = of.get(Cell(cell.point, BASELINE).key), of.get(cell.key)
+    if baseline is None or spec is None or baseline.prompt_set != spec.prompt_set:
+        return None
+    there = [p for p in spec.positions if p in baseline.positions]
+    slots = range(min(len(baseline.digests), len(spec.digests)))
+    unlike = [(slot, p) for slot in slots for p in there if digest_at(baseline, slot, p) != digest_at(spec, slot, p)]
+    first = (spec.prompt_set, *unlike[0]) if unlike else None
+    return LogitCheck(len(there) * len(slots), len(unlike), first)
+
+
+def digest_at(sample: LogitSample, slot: int, position: int) -> str:
+    """The digest of the logits that the token at `position` of `slot` was chosen from."""
+    return sample.digests[slot][sample.positions.index(position)]

@@ -1,0 +1,163 @@
+"""Ask a second engine what it thinks of a sample of the tokens that were emitted, after all timing.
+
+The second engine is the policy's `checks.rescored_by`, by default the reference. It gets a process of its own and
+computes with the dtype of the scenario. Where it cannot score, the journal gets the reason, and the report says that
+the tokens are the engine's own word.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from specgate import plugins
+from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
+from specgate.analysis.rescoring import Draw
+from specgate.analysis.rounds import whole_rounds
+from specgate.api import OpenRequest
+from specgate.core import EngineFacts, Plan, Point, RescoredText, Rescoring, Score
+from specgate.errors import BackendError, SpecgateError
+from specgate.files.config import Config
+from specgate.files.journal import Journal
+from specgate.files.run_folder import RunFolder
+from specgate.planning.policy import near_tie_margin
+from specgate.planning.prompts import Prompts
+from specgate.run.worker import EngineWorker
+
+
+class Rescorer:
+    """Scores the points of a run and stores the answers in its folder. Points that have an answer are left out."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        prompts: Mapping[str, Prompts],
+        config: Config,
+        folder: RunFolder,
+        engines: Mapping[str, EngineFacts],
+    ) -> None:
+        self.plan, self.prompts, self.config, self.folder, self.engines = plan, prompts, config, folder, engines
+        self.asked = config.policy.checks
+        self.done = folder.rescorings()
+
+    def run(self, points: Sequence[Point], journal: Journal) -> None:
+        """Score `points`, whose blocks are all in `journal`. An engine that fails costs the scores, never the run."""
+        if self.asked is None:
+            return
+        wanted = {p: found for p in points if p.key not in self.done and (found := self._draws(p, journal))}
+        for _, group in groupby(wanted, key=self._engine_key):
+            self._score_points({p: wanted[p] for p in group})
+
+    def _draws(self, point: Point, journal: Journal) -> list[Draw]:
+        """What is to be scored of `point`; [] where it has no sound block."""
+        alone = replace(self.plan, rounds=tuple(self.plan.rounds_of(point)))
+        blocks = whole_rounds(alone, [b for b in journal.blocks if b.point == point])
+        checked = Checked(journal.texts, asked=self.asked, run_id=self.folder.id)
+        margin = near_tie_margin(self.config.policy)
+        _, comparisons = measure(alone, blocks, journal.margins, margin, checked, forced=journal.forced)
+        sound = [b for found in sound_blocks(blocks)[0].values() for b in found]
+        return to_be_scored(sound, comparisons, checked) if sound else []
+
+    def _engine_key(self, point: Point) -> tuple[object, ...]:
+        scenario = self.plan.scenarios[point.scenario]
+        return scenario.dtype, scenario.rope and tuple(sorted(scenario.rope.items()))
+
+    def _score_points(self, wanted: Mapping[Point, Sequence[Draw]]) -> None:
+        """Score points that one engine can score. Its first failure is the reason for all that are left."""
+        worker: EngineWorker | None = None
+        why: str | None = None
+        try:
+            for point, draws in wanted.items():
+                began, texts = time.monotonic_ns(), []
+                try:
+                    why = why or self._why_not(point)
+                    if why is None:
+                        worker = worker or self._open(wanted)
+                        texts = self._score(worker, point, draws)
+                except SpecgateError as error:
+                    why = str(error)
+                self._store(point, worker, texts, why, (began, time.monotonic_ns()))
+        finally:
+            if worker is not None:
+                worker.close()
+
+    def _why_not(self, point: Point) -> str | None:
+        """Why nothing of `point` can be scored, as far as that is known without loading an engine."""
+        assert self.asked is not None
+        source = self.engines[point.key].acceptance
+        if source == "forced":
+            return "acceptance was forced: the tokens are wrong by design"
+        if source == "scripted":
+            return "the engine is scripted: it decodes nothing"
+        if not self.asked.rescored_by:
+            return "the policy names no engine to score them"
+        available = plugins.backend(self.asked.rescored_by).available()
+        return None if available.usable else f"back end {self.asked.rescored_by} cannot run here: {available.reason}"
+
+    def _open(self, wanted: Mapping[Point, Sequence[Draw]]) -> EngineWorker:
+        assert self.asked is not None
+        scenario = self.plan.scenarios[next(iter(wanted)).scenario]
+        longest = max(p.context + max(len(t) for d in draws for t in d.block.tokens) for p, draws in wanted.items())
+        pair = replace(self.config.pair, rope=scenario.rope) if scenario.rope else self.config.pair
+        request = OpenRequest(
+            pair=pair,
+            dtype=scenario.dtype,
+            max_batch=1,
+            max_positions=longest,
+            max_k=0,
+            perf_mode=False,
+            logs=self.folder.log(""),
+        )
+        return EngineWorker(self.asked.rescored_by, request, self.asked.within_s, self.folder.log("rescoring.log"))
+
+    def _score(self, worker: EngineWorker, point: Point, draws: Sequence[Draw]) -> list[RescoredText]:
+        """Score `draws` in as few passes as possible: one over each text that no other one begins with."""
+        passes: list[tuple[Draw, list[Draw]]] = []
+        for draw in sorted(draws, key=lambda d: len(d.block.tokens[d.slot]), reverse=True):
+            covering = next((under for longest, under in passes if begins(longest, draw)), None)
+            if covering is None:
+                passes.append((draw, [draw]))
+            else:
+                covering.append(draw)
+        scores: dict[int, dict[int, Score]] = {}
+        for longest, under in passes:
+            prompt = self.prompts[point.key].measured[longest.block.prompt_set].token_ids[longest.slot]
+            positions = sorted({p for draw in under for p in draw.positions})
+            given = worker.score(prompt, longest.block.tokens[longest.slot], positions)
+            if given is None or len(given) != len(positions):
+                raise BackendError(f"back end {worker.facts().backend} scores no tokens")
+            by_position = dict(zip(positions, given, strict=True))
+            scores |= {id(draw): by_position for draw in under}
+        return [rescored(draw, scores[id(draw)]) for draw in draws]
+
+    def _store(
+        self,
+        point: Point,
+        worker: EngineWorker | None,
+        texts: Sequence[RescoredText],
+        why: str | None,
+        span_ns: tuple[int, int],
+    ) -> None:
+        assert self.asked is not None
+        facts = worker.facts() if worker is not None else None
+        device, dtype = (facts.device, facts.dtype) if facts else (None, None)
+        name = self.asked.rescored_by or "none"
+        found = Rescoring(point.key, name, device, dtype, tuple(texts), why, span_ns)
+        self.folder.append_rescoring(found)
+        self.done[point.key] = found
+
+
+def begins(longer: Draw, shorter: Draw) -> bool:
+    """Whether the text of `longer` begins with that of `shorter`, after the same prompt."""
+    if (longer.block.prompt_set, longer.slot) != (shorter.block.prompt_set, shorter.slot):
+        return False
+    text = shorter.block.tokens[shorter.slot]
+    return longer.block.tokens[longer.slot][: len(text)] == text
+
+
+def rescored(draw: Draw, scores: Mapping[int, Score]) -> RescoredText:
+    block = draw.block
+    found = tuple(scores[p] for p in draw.positions)
+    return RescoredText(block.cell.key, block.prompt_set, block.round, draw.slot, draw.positions, draw.tokens, found)

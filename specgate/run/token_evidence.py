@@ -1,0 +1,173 @@
+"""What a run records beside its timed blocks to check their tokens by. None of it is part of a timed block.
+
+texts      the baseline's text, as far as the longest text of any spec block of the prompt set goes
+margins    the target's two largest logits wherever a spec block leaves the baseline
+logits     digests of the logits that a sample of tokens was chosen from, of every role
+scores     what a second engine says of a sample of tokens (`run.rescoring`)
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from specgate.analysis.rounds import pairs_of, whole_rounds
+from specgate.analysis.token_check import find_divergences, reaches_end
+from specgate.api import Text
+from specgate.core import (
+    BASELINE,
+    BaselineText,
+    Block,
+    Budget,
+    Cell,
+    Divergence,
+    EngineFacts,
+    Finish,
+    LogitSample,
+    Margin,
+    Plan,
+    Point,
+    TokenChecks,
+)
+from specgate.files.run_folder import RunFolder
+from specgate.run.worker import EngineWorker
+
+LOGIT_POSITIONS: Final = 32
+"""Tokens of every slot whose logits are sampled."""
+LOGIT_DEPTH: Final = 128
+"""They are among this many first tokens, because the decode run that shows them stops and waits at every step."""
+
+
+class TokenEvidence:
+    """Gathers the evidence of a run, and stores it in the run folder.
+
+    `blocks`, `engines`: the journal's; they grow while the run goes on.
+    `asked`: how far the policy wants tokens to be checked; None where it does not say.
+    `sampled_after`: see `core.Run`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        blocks: Sequence[Block],
+        engines: Mapping[str, EngineFacts],
+        asked: TokenChecks | None,
+    ) -> None:
+        self.plan, self.folder, self.blocks, self.engines, self.asked = plan, folder, blocks, engines, asked
+        self.texts, self.margins, self.logits = folder.texts(), folder.margins(), folder.logits()
+        self.sampled_after: str | None = None
+
+    def wanting(self, point: Point, prompt_set: int | None = None) -> bool:
+        """Whether blocks of `point` are not checked yet. `prompt_set`: only those of this one, if given."""
+        sets = {b.prompt_set for b in self._judged(point, prompt_set)}
+        if any(self._text_steps(point, s) for s in sets):
+            return True
+        return any(True for _ in self._divergences_without_margin(point, prompt_set))
+
+    def gather(self, point: Point, prompt_set: int, engine: EngineWorker, worker_generation: int) -> None:
+        """Check the blocks of one prompt set, while its prompts are still in the engine's cache."""
+        self._record_text(point, prompt_set, engine, worker_generation)
+        self._record_margins(point, prompt_set, engine)
+
+    # ── texts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def extend_text(self, point: Point, prompt_set: int, engine: EngineWorker, worker_generation: int) -> None:
+        """Lengthen the baseline's text, whose block has just ended, where the engine can go on from there."""
+        if steps := self._text_steps(point, prompt_set):
+            timed = max(len(tokens) - 1 for tokens in self.blocks[-1].tokens)
+            began = time.monotonic_ns()
+            if (text := engine.extend(steps - timed)) is not None:
+                self._store_text(point, prompt_set, worker_generation, text, began)
+
+    def _record_text(self, point: Point, prompt_set: int, engine: EngineWorker, worker_generation: int) -> None:
+        """Decode the baseline's text from the prompt, where it is still not known far enough."""
+        if steps := self._text_steps(point, prompt_set):
+            budget = Budget(steps=steps, ignore_eos=self.plan.scenarios[point.scenario].budget.ignore_eos)
+            began = time.monotonic_ns()
+            decoded = engine.decode(BASELINE, budget, ())
+            self._store_text(point, prompt_set, worker_generation, Text(decoded.tokens, decoded.finish), began)
+
+    def _store_text(self, point: Point, prompt_set: int, worker_generation: int, text: Text, began_ns: int) -> None:
+        finish = tuple(map(Finish, text.finish))
+        span = (began_ns, time.monotonic_ns())
+        found = BaselineText(point, prompt_set, worker_generation, text.tokens, finish, span)
+        self.folder.append_text(found)
+        self.texts.append(found)
+
+    def _text_steps(self, point: Point, prompt_set: int) -> int:
+        """How many steps the baseline has to decode so that its text is as long as every spec text; 0 where it is."""
+        if self.asked is None or not self._compared_whole(point, prompt_set):
+            return 0
+        blocks = self._judged(point, prompt_set)
+        cells = {b.cell for b in blocks if b.role.speculative}
+        if all(reaches_end(a, b, self.texts) for cell in cells for a, b in pairs_of(blocks, cell)):
+            return 0
+        longest = max(len(tokens) for b in blocks if b.role.speculative for tokens in b.tokens)
+        texts = [t.tokens for t in self.texts if (t.point, t.prompt_set) == (point, prompt_set)]
+        # The baseline was asked for that much before and gave another text: to ask again would change nothing.
+        asked_before = any(len(tokens) >= longest for text in texts for tokens in text)
+        return 0 if asked_before else longest - 1
+
+    def _compared_whole(self, point: Point, prompt_set: int) -> bool:
+        """Whether the texts of this prompt set are compared to their ends; of a sampled point only one's are."""
+        if self.sampled_after is None:
+            return True
+        sets = sorted({r.prompt_set for r in self.plan.rounds_of(point) if not r.warmup})
+        return prompt_set == random.Random(f"{self.folder.id} {point.key}").choice(sets)
+
+    # ── margins ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _record_margins(self, point: Point, prompt_set: int, engine: EngineWorker) -> None:
+        for cell, d, expected in list(self._divergences_without_margin(point, prompt_set)):
+            top2 = engine.top2(d.slot, expected[: d.position])
+            if top2 is None:
+                continue
+            margin = Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, *top2)
+            self.folder.append_margin(margin)
+            self.margins.append(margin)
+
+    def _divergences_without_margin(
+        self, point: Point, prompt_set: int | None = None
+    ) -> Iterator[tuple[Cell, Divergence, tuple[int, ...]]]:
+        """The divergences of `point` whose top-2 margin is not recorded yet, each with the baseline's tokens."""
+        known = {(m.cell, m.prompt_set, m.round, m.slot, m.position) for m in self.margins}
+        for cell, d, expected in find_divergences(self._judged(point, prompt_set), self.texts):
+            if (cell.key, d.prompt_set, d.round, d.slot, d.position) not in known:
+                yield cell, d, expected
+
+    def _judged(self, point: Point, prompt_set: int | None) -> list[Block]:
+        """The blocks of whole rounds; none where acceptance is forced, since the tokens are then wrong by design."""
+        if (facts := self.engines.get(point.key)) is not None and facts.acceptance == "forced":
+            return []
+        mine = [b for b in self.blocks if b.point == point and not b.warmup and prompt_set in (None, b.prompt_set)]
+        return whole_rounds(self.plan, mine)
+
+    # ── logits ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def lacks_logits(self, point: Point) -> bool:
+        """Whether no logits of `point` are sampled yet."""
+        return self.asked is not None and not any(Cell(point, BASELINE).key == s.cell for s in self.logits)
+
+    def record_logits(self, point: Point, engine: EngineWorker, worker_generation: int) -> None:
+        """Sample the logits of every role on the first prompt set, which must be in the engine's cache."""
+        texts = [t for b in self._judged(point, 0) for t in b.tokens]
+        deep = min((*map(len, texts), LOGIT_DEPTH))
+        if deep < 2:
+            return
+        source = random.Random(f"{self.folder.id} {point.key} logits {texts}")
+        positions = tuple(sorted(source.sample(range(1, deep), min(LOGIT_POSITIONS, deep - 1))))
+        for role in self.plan.scenarios[point.scenario].roles:
+            began = time.monotonic_ns()
+            shown = engine.logits(role, positions)
+            if shown is None:
+                return
+            tokens = tuple(tuple(token for token, _ in slot) for slot in shown)
+            digests = tuple(tuple(digest for _, digest in slot) for slot in shown)
+            span = (began, time.monotonic_ns())
+            cell = Cell(point, role).key
+            sample = LogitSample(cell, 0, worker_generation, positions, tokens, digests, span)
+            self.folder.append_logits(sample)
+            self.logits = [*(s for s in self.logits if s.cell != cell), sample]

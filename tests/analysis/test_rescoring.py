@@ -1,0 +1,116 @@
+"""The tokens that a second engine is asked about, and what its answers amount to."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.analysis.rescoring import Draw, check_scores, draws
+from specgate.core import Block, Cell, Divergence, RescoredText, Rescoring, Score, TokenChecks
+from specgate.errors import InvalidResult
+from tests.support.factories import blocks_of, plan_of, scenario
+
+CHECKS = TokenChecks(positions=6, max_gap=0.5, max_near_ties=0.2)
+
+
+def measured() -> list[Block]:
+    return [b for b in blocks_of(plan_of(scenario(prompt_sets=3, rounds=2))) if not b.warmup]
+
+
+def scored(asked: list[Draw], gap: float = 0.0, wrong: int = 0) -> Rescoring:
+    """An answer in which the first `wrong` tokens of every text are not the engine's choice."""
+    texts = []
+    for draw in asked:
+        scores = [
+            Score(token + 1, 1.0, 1.0 - gap) if i < wrong else Score(token, 1.0, 1.0)
+            for i, token in enumerate(draw.tokens)
+        ]
+        b = draw.block
+        place = (b.cell.key, b.prompt_set, b.round, draw.slot)
+        texts.append(RescoredText(*place, draw.positions, draw.tokens, tuple(scores)))
+    point = asked[0].block.point.key
+    return Rescoring(point, "reference", "cpu", "float32", tuple(texts), None, (0, 1))
+
+
+def of_cell(asked: list[Draw], cell: Cell) -> list[Draw]:
+    return [d for d in asked if d.block.cell == cell]
+
+
+@given(st.text(max_size=8), st.integers(1, 40))
+def test_every_cell_has_the_tokens_of_one_prompt_drawn_and_the_draw_repeats(run_id: str, count: int) -> None:
+    blocks = measured()
+    asked = draws(run_id, blocks, {}, count)
+    assert asked == draws(run_id, list(blocks), {}, count)
+    assert {d.block.cell for d in asked} == {b.cell for b in blocks}
+    assert len({(d.block.prompt_set, d.slot) for d in asked}) == 1
+    for draw in asked:
+        text = draw.block.tokens[draw.slot]
+        assert len(set(draw.positions)) == min(count, len(text))
+        assert list(draw.positions) == sorted(draw.positions) and draw.positions[-1] < len(text)
+
+
+def test_the_draw_depends_on_the_run_and_on_the_tokens() -> None:
+    blocks = measured()
+    by_run = Counter(str([(d.slot, d.positions) for d in draws(f"run {i}", blocks, {}, 6)]) for i in range(50))
+    assert len(by_run) > 25
+    other = [replace(blocks[0], tokens=tuple((t[0] + 1, *t[1:]) for t in blocks[0].tokens)), *blocks[1:]]
+    changed = [draws(f"run {i}", blocks, {}, 6) != draws(f"run {i}", other, {}, 6) for i in range(20)]
+    assert sum(changed) > 15
+
+
+def test_the_text_behind_a_near_tie_is_drawn_too_from_the_tie_on() -> None:
+    blocks = measured()
+    spec = next(b for b in blocks if b.role.speculative)
+    tie = Divergence(spec.prompt_set, spec.round, 0, 4, 1, 2, 1e-4, True)
+    asked = of_cell(draws("run", blocks, {spec.cell: [tie]}, 3), spec.cell)
+    assert len(asked) == 2
+    behind = asked[1]
+    assert (behind.block, behind.slot, behind.positions[0]) == (spec, 0, 4) and len(behind.positions) in (3, 4)
+
+
+def test_a_text_of_greedy_tokens_is_scored_without_objection() -> None:
+    asked = draws("run", measured(), {}, CHECKS.positions)
+    cell = asked[0].block.cell
+    check = check_scores(cell, of_cell(asked, cell), scored(asked), CHECKS)
+    assert (check.scored, check.near_ties, check.wrong, check.worst) == (6, 0, 0, None)
+    assert check.engine == "reference, float32, cpu"
+
+
+@pytest.mark.parametrize(
+    ("gap", "near_ties", "wrong"), [(0.4, 2, 0), (0.5, 2, 0), (0.6, 0, 2), (-0.1, 0, 2), (math.nan, 0, 2)]
+)
+def test_other_choices_are_near_ties_up_to_the_policys_gap_and_wrong_beyond(
+    gap: float, near_ties: int, wrong: int
+) -> None:
+    asked = draws("run", measured(), {}, CHECKS.positions)
+    cell = asked[0].block.cell
+    check = check_scores(cell, of_cell(asked, cell), scored(asked, gap, wrong=2), CHECKS)
+    assert (check.near_ties, check.wrong, check.near_ties_allowed) == (near_ties, wrong, 1)
+    assert check.worst is not None
+
+
+@pytest.mark.parametrize("change", ["positions", "tokens", "slot", "fewer"])
+def test_scores_of_other_tokens_than_were_drawn_are_invalid(change: str) -> None:
+    asked = draws("run", measured(), {}, CHECKS.positions)
+    cell, answer = asked[0].block.cell, scored(asked)
+    text = next(t for t in answer.texts if t.cell == cell.key)
+    spoilt = {
+        "positions": lambda: replace(text, positions=tuple(p + 1 for p in text.positions)),
+        "tokens": lambda: replace(text, tokens=tuple(t + 1 for t in text.tokens)),
+        "slot": lambda: replace(text, round=text.round + 1),
+        "fewer": lambda: replace(text, scores=text.scores[1:]),
+    }[change]()
+    changed = replace(answer, texts=tuple(spoilt if t is text else t for t in answer.texts))
+    with pytest.raises(InvalidResult, match=r"rescored\.jsonl scores other tokens"):
+        check_scores(cell, of_cell(asked, cell), changed, CHECKS)
+
+
+def test_why_nothing_was_scored_is_kept() -> None:
+    asked = draws("run", measured(), {}, CHECKS.positions)
+    answer = replace(scored(asked), texts=(), unscored="no memory")
+    assert check_scores(asked[0].block.cell, asked[:1], answer, CHECKS).unscored == "no memory"

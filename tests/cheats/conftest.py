@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from specgate import plugins
+from specgate.core import Run, Verdict
+from specgate.files.run_folder import RunFolder
+from specgate.planning.request import Request
+from specgate.run.session import carry_out
+from tests.cheats.engines import ENGINES
+from tests.support.command import Cli
+
+Cheating = Callable[[str], tuple[int, Run]]
+
+
+@pytest.fixture
+def cheating(cli: Cli, monkeypatch: pytest.MonkeyPatch, no_processes: None) -> Iterator[Cheating]:
+    """A micro run on the cheat with this name, without pages. Returns the exit code and the run."""
+    entries = tuple(("specgate.backends", e.__name__, f"tests.cheats.engines:PLUGIN_{e.__name__}") for e in ENGINES)
+    monkeypatch.setattr(plugins, "_BUILT_IN", (*plugins._BUILT_IN, *entries))
+    plugins.registered.cache_clear()
+
+    def run(engine: str) -> tuple[int, Run]:
+        code = carry_out(
+            Request(
+                kind="micro",
+                argv=("micro",),
+                plain=True,
+                out=cli.folder / "runs",
+                backend=engine,
+                scenarios=(str(cli.folder / "tiny.yaml"),),
+                policy=str(cli.folder / "policy.yaml"),
+                target=cli.target,
+                draft=cli.draft,
+                reports=False,
+            )
+        )
+        return int(code), RunFolder.open(cli.newest()).read_run()
+
+    yield run
+    plugins.registered.cache_clear()
+
+
+def objections(run: Run) -> Sequence[Verdict]:
+    return [v for v in run.verdicts if v.required and v.state not in ("PASS", "SKIPPED")]
