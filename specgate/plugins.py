@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
@@ -82,6 +82,12 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
             )
         found[entry.name] = entry
     return found
+
+
+def from_outside(group: str, names: Iterable[str]) -> list[EntryPoint]:
+    """The entry points in `group` that have one of these `names` and are not built in. Nothing is imported."""
+    known = registered(group)
+    return [known[n] for n in dict.fromkeys(names) if n in known and (group, n, known[n].value) not in _BUILT_IN]
 
 
 def _load(group: str, name: str, kind: type[T]) -> T:

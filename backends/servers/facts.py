@@ -73,6 +73,7 @@ def server_facts(adapter: Adapter, request: OpenRequest, options: Options, versi
             **options.own,
         },
         acceptance=source_of(options),
+        engine_version=version,
         warnings=tuple(warnings_of(adapter, options, meant, engines, window)),
     )
 

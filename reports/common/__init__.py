@@ -1,9 +1,10 @@
 """What all renderers say alike.
 
-figures.py     numbers as text, by the unit of their metric
-summary.py     what every report says first: state, reason, and the command that repeats the run
-tables.py      a run as rows: cells, comparisons, verdicts and their evidence
-parts.py       Table, Entry and Picture: what a page is made of
-asked.py       what a policy asks of the speed of a cell
-markup.py      escaping, for Markdown, XML and GitHub's workflow commands
+figures.py        numbers as text, by the unit of their metric
+summary.py        what every report says first: state, reason, and the command that repeats the run
+tables.py         a run as rows: cells, comparisons, verdicts and their evidence
+token_checks.py   how far tokens were checked beside the timed blocks
+parts.py          Table, Entry and Picture: what a page is made of
+asked.py          what a policy asks of the speed of a cell
+markup.py         escaping, for Markdown, XML and GitHub's workflow commands
 """

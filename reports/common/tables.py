@@ -79,6 +79,9 @@ def tokens_entry(run: Run, comparison: Comparison | None) -> Entry:
     check = comparison.tokens
     ties = len(check.divergences) - len(check.mismatches)
     note = f"{check.compared_tokens:,} compared"
+    if check.emitted_tokens is not None:
+        some = f"{check.compared_tokens:,} of {check.emitted_tokens:,}"
+        note = f"{some if check.compared_tokens < check.emitted_tokens else f'all {check.emitted_tokens:,}'} compared"
     if check.mismatches:
         return Entry(f"{len(check.mismatches)} differ", note)
     return Entry(f"{ties} near ties" if ties else "all equal", note)

@@ -24,6 +24,9 @@ FILES: Final[Mapping[str, str]] = {
     "samples/environment.jsonl": "what the machine did meanwhile",
     "samples/engines.jsonl": "what the engines said of themselves",
     "samples/margins.jsonl": "top-2 logits where tokens diverged",
+    "samples/texts.jsonl": "the baseline's texts, as long as the longest spec text",
+    "samples/logits.jsonl": "digests of logits at drawn positions, per role",
+    "samples/rescored.jsonl": "what a second engine says of drawn tokens",
     "samples/traces.jsonl": "what a profiler saw of one block per cell",
     "MANIFEST.sha256": "hashes of all files",
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from specgate.core import Policy, Run
 from specgate.errors import ExitCode
-from specgate.reports.common import summary, tables
+from specgate.reports.common import summary, tables, token_checks
 from specgate.reports.common.parts import Picture
 from specgate.reports.page import grounds, points
 from specgate.reports.pictures import forest, speed_map
@@ -82,11 +82,16 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "divergences": tables.divergences(run),
         "divergence_count": sum(len(c.tokens.divergences) for c in run.comparisons),
         "compared_tokens": sum(c.tokens.compared_tokens for c in run.comparisons),
+        "token_checks": token_checks.table(run),
+        "token_words": [said for tell in TOKEN_WORDS if (said := tell(run))],
         "loops": tables.loops(run),
         "changes": grounds.changes(run),
         "grounds": grounds.grounds(run),
         "files": grounds.files(run),
     }
+
+
+TOKEN_WORDS = (token_checks.own_word, token_checks.sampled, token_checks.cost)
 
 
 def facts(run: Run) -> list[tuple[str, str]]:

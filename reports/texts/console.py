@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specgate.core import Policy, Run, State, Value, Verdict
-from specgate.reports.common import figures, summary
+from specgate.reports.common import figures, summary, token_checks
 from specgate.reports.common.markup import visible
 from specgate.reports.common.tables import CELL_HEAD, Entry, Group, cell_groups, tokens_entry
 
@@ -48,6 +48,7 @@ def closing_lines(run: Run) -> Iterator[str]:
     if head.advice:
         yield head.advice
     yield f"acceptance is {run.acceptance} (pair {run.pair.name})"
+    yield from filter(None, (token_checks.own_word(run), token_checks.sampled(run), token_checks.cost(run)))
 
 
 # ── plain ────────────────────────────────────────────────────────────────────────────────────────────────────────────

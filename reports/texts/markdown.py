@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specgate.core import CellResult, Policy, Run, State, Verdict
-from specgate.reports.common import figures
+from specgate.reports.common import figures, token_checks
 from specgate.reports.common.markup import markdown, markdown_table, visible
 from specgate.reports.common.summary import (
     MARKS,
@@ -54,6 +54,8 @@ def lines(run: Run, policy: Policy) -> Iterator[str]:
     said = "; ".join(f"{word}: {found}" for word, found in counted if found)
     yield f"Exit code {head.code.value}. Policy {markdown(policy.name)}{f'; {said}' if said else ''}."
     yield f"Run {markdown(run.id)}, {markdown(acceptance_label(run) or 'real acceptance')}."
+    for said in filter(None, (token_checks.own_word(run), token_checks.sampled(run))):
+        yield from ("", markdown(said[:1].upper() + said[1:]) + ".")
     yield from cells(run)
     yield from concerns(run)
     yield from warnings(run)

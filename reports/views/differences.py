@@ -32,8 +32,7 @@ def differences(contrast: Contrast) -> list[Difference]:
     theirs = {asked_point(c.point): c.point for c in (r.cell for r in b.cells)}
     points = [(p, theirs[asked_point(p)]) for p in dict.fromkeys(c.point for c in contrast.cells)]
     found = [
-        *between("fingerprint", a.fingerprint, b.fingerprint),
-        *between("environment", a.environment, b.environment),
+        *made_with(a, b),
         *between("pair", asdict(a.pair), asdict(b.pair)),
         *(d for p, q in points for d in between("engine", engine(a, p), engine(b, q))),
         *(of(p.scenario, d) for p, q in points for d in between("scenario", scenario(a, p), scenario(b, q))),
@@ -45,6 +44,15 @@ def differences(contrast: Contrast) -> list[Difference]:
 
 def between(group: str, a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[Difference]:
     return (Difference(group, key, was or "", now or "") for key, was, now in facts_that_differ(a, b))
+
+
+def made_with(a: Run, b: Run) -> Iterator[Difference]:
+    """What differs in fingerprint and environment."""
+    # A run of another tool has no fingerprint: its absence is not a key that differs.
+    one, other = ({**({"fingerprint": r.fingerprint} if r.fingerprint else {}), **r.environment} for r in (a, b))
+    for found in between("environment", one, other):
+        inside = found.key.removeprefix("fingerprint.")
+        yield found if inside == found.key else replace(found, group="fingerprint", key=inside)
 
 
 def of(where: str, found: Difference) -> Difference:

@@ -33,10 +33,16 @@ def flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def differences(then: Mapping[str, object], now: Mapping[str, object]) -> Iterator[tuple[str, str | None, str | None]]:
-    """(key, what it was, what it is), in the order of `now`. A value is None where that side does not have the key."""
+    """(key, what it was, what it is), in the order of `now`. A value is None where that side does not have the key.
+
+    A package that the fingerprint names (`fingerprint.package:NAME`) is not told a second time (`packages.NAME`).
+    """
     was, is_ = dict(flat(then)), dict(flat(now))
+    told = set[tuple[str, str | None, str | None]]()
     for key in [*is_, *(k for k in was if k not in is_)]:
-        if was.get(key) != is_.get(key) and not _passing(key):
+        found = key.replace("fingerprint.package:", "packages."), was.get(key), is_.get(key)
+        if was.get(key) != is_.get(key) and not _passing(key) and found not in told:
+            told.add(found)
             yield key, was.get(key), is_.get(key)
 
 

@@ -28,18 +28,24 @@ class Draw:
 def draws(
     run_id: str, blocks: Sequence[Block], near_ties: Mapping[Cell, Sequence[Divergence]], count: int
 ) -> list[Draw]:
-    """`count` tokens of every cell of a point, all of the same prompt; and of every cell with near ties, as many from
-    one text behind its near tie. There the comparison with the baseline has ended.
+    """`count` tokens of every cell of a point, fewer where it has emitted fewer; and of every cell with near ties, as
+    many from one text behind its near tie, where the comparison with the baseline has ended.
 
     `blocks`: the measured blocks of the point. The draw depends on the run's id, which no engine is told, and on the
-    tokens themselves. So it can be repeated and cannot be foreseen. A text with fewer tokens is taken whole.
+    tokens themselves. So it can be repeated and cannot be foreseen. All cells get the same prompts, so that one pass
+    over the longest text scores every text that it begins with. Texts shorter than `count` need several prompts.
     """
     source = drawing(run_id, blocks)
-    prompt_set = source.choice(sorted({b.prompt_set for b in blocks}))
-    mine = sorted((b for b in blocks if b.prompt_set == prompt_set), key=lambda b: b.round)
-    slot = source.randrange(len(mine[0].tokens))
-    last = {b.cell: b for b in mine}
-    found = [drawn(source, last[cell], slot, 0, count) for cell in sorted(last, key=lambda cell: cell.key)]
+    last = {(b.cell, b.prompt_set): b for b in sorted(blocks, key=lambda b: b.round)}
+    cells = sorted({b.cell for b in blocks}, key=lambda cell: cell.key)
+    places = sorted({(b.prompt_set, slot) for b in blocks for slot in range(len(b.tokens))})
+    left = dict.fromkeys(cells, count)
+    found = []
+    for prompt_set, slot in source.sample(places, len(places)):
+        for cell in cells:
+            if left[cell] and (block := last.get((cell, prompt_set))):
+                found.append(drawn(source, block, slot, 0, left[cell]))
+                left[cell] -= len(found[-1].positions)
     for cell in sorted(near_ties, key=lambda cell: cell.key):
         if ties := near_ties[cell]:
             tie = source.choice(ties)

@@ -78,7 +78,7 @@ def side_of(run: Run, labels: Mapping[str, str]) -> Side:
 
 def version_of(engine: EngineFacts, run: Run) -> str:
     """The engine's own version if it states one, else specgate's."""
-    said = engine.details.get(f"{engine.backend} version")
+    said = engine.engine_version or engine.details.get(f"{engine.backend} version")
     return str(said) if said is not None else f"specgate {run.tool_version}"
 
 

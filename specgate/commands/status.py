@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +13,11 @@ import click
 from specgate.commands.run import key_value
 
 if TYPE_CHECKING:
+    from specgate.promotion.ledger import Entry
     from specgate.promotion.status import PromotionStatus
 
 LAST = 10
+WIDTH = 80
 
 
 @click.command(short_help="Say whether `full` may begin, and which micro runs are missing.")
@@ -99,12 +103,32 @@ def lines(found: PromotionStatus) -> list[str]:
         said.append("  a torn line at its end: a writer was killed; the next one will set it aside")
     if history.set_aside:
         said.append(f"  {history.set_aside} torn lines set aside in ledger.torn.jsonl")
-    said.append(f"micro gates {', '.join(found.promotion.gates)} ({subject_in_words(found.claim)})")
-    said += [f"  {e.time} {e.state.value:12} {e.run}: {effect}" for e, effect in streak.steps[-LAST:]]
+    said += wrapped(f"micro gates {', '.join(found.promotion.gates)} ({subject_in_words(found.claim)})")
+    said += step_lines(streak.steps[-LAST:])
     said.append(f"streak {streak.length} of {found.promotion.needed}")
     if streak.complete and streak.expires:
         until = streak.expires.isoformat(timespec="minutes")
-        said.append(f"full may begin until {until}, if source, weights and machine stay as they are")
-    said += [f"  {line}" for line in what_is_missing(found.claim, found.promotion, streak)]
-    said += [f"overridden: {e.time} {e.run}: {e.override}" for e in history.entries if e.override]
+        said += wrapped(f"full may begin until {until}, if software, weights and machine stay as they are")
+    for line in what_is_missing(found.claim, found.promotion, streak):
+        # The command is for copying, so it stays on one line.
+        said += [f"  {line}"] if line.startswith("run: ") else wrapped(line, 2)
+    for entry in history.entries:
+        said += wrapped(f"overridden: {entry.time} {entry.run}: {entry.override}") if entry.override else []
     return said
+
+
+def step_lines(steps: Sequence[tuple[Entry, str]]) -> Iterator[str]:
+    """Two lines or more for each micro run: its state and name, then when it ended and what it did to the streak."""
+    before = None
+    for entry, effect in steps:
+        yield f"  {entry.state.value:12} {entry.run}"
+        yield from wrapped(f"{entry.time}: {'starts anew, as the run above' if effect == before else effect}", 15)
+        before = effect if effect.startswith("starts anew: ") else None
+
+
+def wrapped(text: str, indent: int = 0) -> list[str]:
+    """The text in lines of at most `WIDTH` characters, all but the first indented by four more. Words stay whole."""
+    first, others = " " * indent, " " * (indent + 4)
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )

@@ -47,6 +47,8 @@ class EngineFacts:
     """
     traffic: Traffic | None = None
     """What its passes must move through memory, where the engine states it."""
+    engine_version: str | None = None
+    """The engine's own version and build, where it is not part of specgate or of the plug-in: that of a server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,5 +29,8 @@ class Config:
         """SHA-256 of the configuration as canonical JSON: keys sorted, defaults filled in, the home folder written as
         `~`.
         """
-        plain = json.dumps(to_plain(Config, self), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(without_home(plain).encode()).hexdigest()
+        plain = to_plain(Config, self)
+        if self.policy.checks is None:  # older configurations had no such key
+            del plain["policy"]["checks"]
+        canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(without_home(canonical).encode()).hexdigest()

@@ -52,6 +52,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     ),
     "1.2.0": ("cells*.acceptance.totals",),
     "1.3.0": (
+        "engines.*.engine_version",
         "comparisons*.tokens.emitted_tokens",
         "comparisons*.tokens.whole_sets",
         "comparisons*.tokens.logits",

@@ -10,24 +10,12 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import specgate
+from specgate.machine.packages import packages
 
-PACKAGES = (
-    "torch",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-    "numpy",
-    "safetensors",
-    "tokenizers",
-    "transformers",
-    "pandas",
-    "scipy",
-    "matplotlib",
-)
-_SOURCE_SUFFIXES = {".py", ".cu", ".cuh", ".yaml", ".html", ".js", ".sh", ".toml"}
+_SOURCE_SUFFIXES = {".py", ".so", ".cu", ".cuh", ".json", ".yaml", ".html", ".js", ".sh", ".toml"}
 
 
 def environment() -> dict[str, object]:
@@ -35,7 +23,7 @@ def environment() -> dict[str, object]:
     return {
         "host": _host(),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
-        "packages": {name: v for name in PACKAGES if (v := _version(name)) is not None},
+        "packages": packages(also=("matplotlib",)),
         "source": {"tree_sha256": source_tree_sha256(), **_git()},
         "gpus": gpus(),
         "variables": {
@@ -155,13 +143,6 @@ def cpu_model() -> str | None:
     except OSError:
         return platform.processor() or None
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _git() -> dict[str, object]:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from specgate.core import PASS_ROUNDS, Plan, Point, Role, Round, Scenario
+from specgate.core import BASELINE, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
 from specgate.errors import UsageError
 
 
@@ -155,13 +155,23 @@ def _steps(scenario: Scenario, role: Role, cost: CostModel) -> float:
 
 
 def estimate_seconds(plan: Plan, cost: CostModel) -> dict[Point, float]:
-    """Seconds per point if no interim look ends it early: one engine start, prefills, and every block, warm-up
-    included.
+    """Seconds per point if no interim look ends it early: one engine start, prefills, every block, warm-up included,
+    and the default checks of its tokens.
     """
     seconds = {}
     for point in plan.points:
         scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
         prefills = len({(r.warmup, r.prompt_set, not r.warmup and r.index // PASS_ROUNDS) for r in rounds})
         blocks = sum(round_seconds(scenario, r, cost) for r in rounds)
-        seconds[point] = cost.open + prefills * cost.prefill_s(point) + blocks
+        seconds[point] = cost.open + prefills * cost.prefill_s(point) + blocks + check_seconds(scenario, point, cost)
     return seconds
+
+
+def check_seconds(scenario: Scenario, point: Point, cost: CostModel) -> float:
+    """Seconds to decode the baseline's text as far as the longest spec text goes, once per prompt set, and to score a
+    sample of the tokens with a second engine.
+    """
+    longest = max(cost.acceptance_length(role) for role in scenario.roles)
+    steps = (longest - 1) * (scenario.budget.steps or 0)  # whole requests are equally long in every role
+    text = scenario.workload.prompt_sets * steps * cost.step_s(BASELINE, point)
+    return text + cost.open + cost.prefill_s(replace(point, batch=1))

@@ -6,6 +6,7 @@ micro_gates.py         which micro scenarios must be green, and the command that
 streak.py              how often in a row they have been: a pure function of the ledger's entries and the time
 standing.py            whether a green entry is believed: its host, its run folder, its signature
 signing.py             signatures of entries, made and checked by ssh-keygen
+fingerprint.py         what two fingerprints state differently, and how that is said
 ledger.py              what runs have ended with: `ledger.jsonl`, append-only, beside the run folders
 status.py              where a full run would stand if it began now
 since_last_green.py    what differs between a run and the last green one before it

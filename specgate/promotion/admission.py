@@ -19,7 +19,16 @@ from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.machine import host
 from specgate.planning.request import Request
-from specgate.promotion.claim import ENGINE_KEYS, claim_of, digests, engine_fingerprint, machine_fingerprint, subject_of
+from specgate.promotion.claim import (
+    ENGINE_KEYS,
+    begun_with,
+    claim_of,
+    digests,
+    engine_fingerprint,
+    machine_fingerprint,
+    subject_of,
+)
+from specgate.promotion.fingerprint import changes, in_words
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.micro_gates import micro_gates
 from specgate.promotion.signing import signing_key
@@ -96,7 +105,7 @@ def record(run: Run, config: Config, folder: Path, ledger: Ledger, state: State,
     torn = ledger.append(entry_of(run, config, state, code, folder), signing_key())
     said = [f"warning: {ledger.file}: a torn line was moved to ledger.torn.jsonl"] if torn else []
     if run.kind == "micro" and run.promotion:
-        said.append(after_micro(ledger, claim_of(config, run.promotion.gates), run.promotion, run))
+        said += after_micro(ledger, claim_of(config, run.promotion.gates), run.promotion, run)
     return said
 
 
@@ -127,9 +136,11 @@ def admit(ledger: Ledger, claim: Claim, promotion: Promotion, facts: EngineFacts
 
 def refusal(claim: Claim, promotion: Promotion, found: Streak) -> OrderRefused:
     """The error that refuses a full run: how green its micro gates are, what is missing, and how to override."""
+    missing = what_is_missing(claim, promotion, found)
+    last = [f"last: {entry.state} {entry.run} ({effect})" for entry, effect in found.steps[-1:]]
     lines = [
         f"full run refused: its micro gates have been green {found.length} of {promotion.needed} times in a row",
-        *(f"  {line}" for line in what_is_missing(claim, promotion, found)),
+        *(f"  {line}" for line in (*missing[:1], *last, *missing[1:])),
     ]
     override = "or add --override-order REASON: the ledger and the first line of every report will say so"
     return OrderRefused("\n".join(lines), hint=override)
@@ -141,11 +152,7 @@ def what_is_missing(claim: Claim, promotion: Promotion, found: Streak) -> list[s
     if left <= 0:
         return []
     gates = f"{', '.join(promotion.gates)} ({subject_in_words(claim)})"
-    said = [f"missing: {left} green run{'s' if left > 1 else ''} of {gates}"]
-    if found.steps:
-        entry, effect = found.steps[-1]
-        said.append(f"last: {entry.state} {entry.run} ({effect})")
-    return [*said, f"run: {promotion.command}"]
+    return [f"missing: {left} green run{'s' if left > 1 else ''} of {gates}", f"run: {promotion.command}"]
 
 
 def subject_in_words(claim: Claim) -> str:
@@ -158,7 +165,7 @@ def entry_of(run: Run, config: Config, state: State, code: ExitCode, folder: Pat
     facts = next(iter(run.engines.values()), None)
     manifest = folder / "MANIFEST.sha256"
     process = psutil.Process()
-    known = {**machine_fingerprint(config.policy), "source_tree_sha256": run.fingerprint["source_tree_sha256"]}
+    known = {**begun_with(run), **machine_fingerprint(config.policy)}
     return Entry(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         run=run.id,
@@ -176,11 +183,19 @@ def entry_of(run: Run, config: Config, state: State, code: ExitCode, folder: Pat
     )
 
 
-def after_micro(ledger: Ledger, claim: Claim, promotion: Promotion, run: Run) -> str:
-    """What a micro run that is already in the ledger did to the streak, in words."""
+def after_micro(ledger: Ledger, claim: Claim, promotion: Promotion, run: Run) -> list[str]:
+    """What a micro run that is already in the ledger did to the streak, in words, and what has changed since the micro
+    run before it.
+    """
     found = current_streak(ledger, claim, next(iter(run.engines.values()), None))
-    effect = next((effect for entry, effect in reversed(found.steps) if entry.run == run.id), "none of the gates ran")
-    count = (
-        f"micro gates of policy {claim.subject['policy']}: green {found.length} of {promotion.needed} times in a row"
-    )
-    return f"{count} (this run: {effect})"
+    own = next((n for n, (entry, _) in reversed(list(enumerate(found.steps))) if entry.run == run.id), None)
+    effect = "none of the gates ran" if own is None else found.steps[own][1]
+    said = [
+        f"micro gates of policy {claim.subject['policy']}: green {found.length} of {promotion.needed} times in a row "
+        f"(this run: {effect})"
+    ]
+    if own and not effect.startswith("starts anew: "):
+        (before, _), (entry, _) = found.steps[own - 1 : own + 1]
+        changed = changes(before.fingerprint, entry.fingerprint)
+        said += [f"  starts anew: {in_words(changed)}"] if changed else []
+    return said

@@ -4,10 +4,11 @@ These must agree:
 
     subject        policy, pair, back end and options, by name
     gates          the content of the micro scenarios, as SHA-256
-    fingerprint    source tree, policy rules, weights, device, GPU, driver, clock policy
+    fingerprint    source tree, interpreter, packages, CUDA, plug-ins from outside, policy rules, GPU, driver and clock
+                   policy (without a GPU: the host), weights, device, the engine's own version
 
-Weights and device are known only once an engine is loaded. Until then those of the last micro run are assumed;
-`admission.admit` checks them before the first block of the full run.
+What the engine is (`ENGINE_KEYS`) is known only once it is loaded. Until then the values of the last micro run are
+assumed; `admission.admit` checks them before the first block of the full run.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from specgate.core import EngineFacts, Policy, Scenario
+from specgate.core import EngineFacts, Policy, Run, Scenario
 from specgate.files.config import Config
 from specgate.files.plain import to_plain
-from specgate.machine import inventory
+from specgate.machine import host, inventory
+from specgate.machine.software import Software, software
 from specgate.promotion.streak import Claim
 
-ENGINE_KEYS: Final = ("target_sha256", "draft_sha256", "device", "tape_sha256", "tuned_sha256")
+ENGINE_KEYS: Final = (*("target_sha256", "draft_sha256", "device", "engine_version", "tape_sha256", "tuned_sha256"),)
 """The keys of the fingerprint that only a loaded engine knows. Each is a field of `core.EngineFacts`."""
 
 
@@ -32,7 +34,8 @@ def claim_of(config: Config, gates: Mapping[str, str]) -> Claim:
 
     `gates`: micro scenario → SHA-256 of its content.
     """
-    return Claim(subject_of(config), gates, machine_fingerprint(config.policy))
+    known = {**software_of(config).facts, **machine_fingerprint(config.policy)}
+    return Claim(subject_of(config), gates, known)
 
 
 def subject_of(config: Config) -> dict[str, str]:
@@ -41,15 +44,43 @@ def subject_of(config: Config) -> dict[str, str]:
     return {"policy": config.policy.name, "pair": config.pair.name, "backend": config.backend, "options": options}
 
 
+def software_of(config: Config) -> Software:
+    """The software that a run of `config` rests on, the engine that scores tokens again included.
+
+    Raises EnvironmentRefused where a plug-in cannot be read.
+    """
+    checks = config.policy.checks
+    second = [checks.rescored_by] if checks and checks.rescored_by else []
+    return software([config.backend, *second], [rule.gate for rule in config.policy.rules])
+
+
 def machine_fingerprint(policy: Policy) -> dict[str, str | None]:
-    """The keys of the fingerprint that are known without an engine: source tree, policy rules, GPU, driver, clocks."""
+    """Keys of the fingerprint that are known without an engine, apart from the software: policy rules, GPU, driver,
+    clocks and host.
+    """
     gpu = inventory.visible_gpu() or {}
     stated = {"gpu_uuid": gpu.get("uuid"), "driver": gpu.get("driver"), "clock_policy": clock_policy(gpu)}
     return {
-        "source_tree_sha256": inventory.source_tree_sha256(),
-        "policy_sha256": _sha256([to_plain(type(rule), rule) for rule in policy.rules]),
+        "policy_sha256": _sha256(
+            {
+                "rules": [to_plain(type(rule), rule) for rule in policy.rules],
+                "checks": policy.checks and to_plain(type(policy.checks), policy.checks),
+            }
+        ),
         **{key: None if value is None else str(value) for key, value in stated.items()},
+        "host": host_identity(),
     }
+
+
+def host_identity() -> str | None:
+    """The host, if it is what is measured on. None with a GPU, whose UUID says more."""
+    return None if inventory.visible_gpu() else host.identity()
+
+
+def begun_with(run: Run) -> dict[str, str | None]:
+    """The software in the fingerprint of a run, which was read when it began."""
+    others = ("config_sha256", "host", *ENGINE_KEYS)
+    return {key: value for key, value in run.fingerprint.items() if key not in others}
 
 
 def clock_policy(gpu: Mapping[str, object]) -> str | None:

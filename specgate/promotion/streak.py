@@ -22,6 +22,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from specgate.core import State
+from specgate.promotion.fingerprint import changes, in_words, incomplete
 from specgate.promotion.ledger import Entry
 
 NEEDED: Final = 3
@@ -85,8 +86,8 @@ def streak(
         green = entry.state in GREEN
         if entry.state is State.ENV_REJECTED:
             effect = "no change"
-        elif key := first_change(entry, claim):
-            counted, doubts, effect = [], 0, f"starts anew: {key} is another one"
+        elif changed := changes(entry.fingerprint, claim.fingerprint):
+            counted, doubts, effect = [], 0, f"starts anew: {in_words(changed)}"
         elif entry.state in RED:
             counted, doubts, effect = [], 0, "starts anew"
         elif not green:
@@ -109,20 +110,14 @@ def relevant(entries: Iterable[Entry], claim: Claim) -> Iterator[Entry]:
             yield entry
 
 
-def first_change(entry: Entry, claim: Claim) -> str | None:
-    """The first key of the fingerprint that both have and whose values differ, or None."""
-    both = (key for key in claim.fingerprint if key in entry.fingerprint)
-    return next((key for key in both if entry.fingerprint[key] != claim.fingerprint[key]), None)
-
-
 def why_not_counted(entry: Entry, claim: Claim, counted: Sequence[Entry]) -> str | None:
     """Why a green run does not count, apart from its age; None if it does. `counted`: the runs counted before it."""
     if missing := [name for name in claim.gates if name not in entry.gates]:
         return f"{', '.join(missing)} did not run"
     if other := [name for name, sha256 in claim.gates.items() if entry.gates[name] != sha256]:
         return f"{', '.join(other)} ran with other settings"
-    if entry.fingerprint.keys() != claim.fingerprint.keys():
-        return "its fingerprint is incomplete"
+    if flaw := incomplete(entry.fingerprint, claim.fingerprint):
+        return flaw
     if any(entry.run == other.run for other in counted):
         return "the same run was counted before"
     if any((entry.pid, entry.process_started) == (other.pid, other.process_started) for other in counted):

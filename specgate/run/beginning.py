@@ -17,10 +17,12 @@ from specgate.machine import inventory, noise_passport
 from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot
 from specgate.machine.selftest_stamp import last_green
+from specgate.machine.software import Software
 from specgate.pairs.resolve import target_limits
 from specgate.planning.plan import check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
+from specgate.promotion.claim import host_identity
 
 
 def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
@@ -40,7 +42,12 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
 
 
 def begin(
-    request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts], promotion: Promotion
+    request: Request,
+    config: Config,
+    plan: Plan,
+    prompts: Mapping[str, Prompts],
+    promotion: Promotion,
+    software: Software,
 ) -> tuple[RunFolder, Run]:
     """Create the run folder and write into it what is known before anything is measured.
 
@@ -56,7 +63,7 @@ def begin(
         "env_before": snapshot(inventory.visible_gpu_uuid()),
         "env_after": None,
     }
-    tree = inventory.source_tree_sha256()
+    tree = software.facts["source_tree_sha256"]
     folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
     run = Run(
         id=folder.id,
@@ -66,7 +73,7 @@ def begin(
         ended=None,
         argv=("specgate", *request.argv),
         tool_version=__version__,
-        fingerprint={"source_tree_sha256": tree, "config_sha256": config.digest},
+        fingerprint=fingerprint_of(config, software),
         environment=environment,
         scenarios=config.scenarios,
         pair=config.pair,
@@ -84,6 +91,12 @@ def begin(
     folder.write_json("env.json", environment)
     folder.write_run(run)
     return folder, run
+
+
+def fingerprint_of(config: Config, software: Software) -> dict[str, str | None]:
+    """The fingerprint of a run as far as it is known before an engine is loaded."""
+    host = host_identity()
+    return {**software.facts, "config_sha256": config.digest, **({"host": host} if host else {})}
 
 
 def now() -> str:

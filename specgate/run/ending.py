@@ -12,12 +12,15 @@ from specgate.core import (
     Run,
     State,
 )
-from specgate.errors import ExitCode, SpecgateError
+from specgate.errors import ExitCode, InvalidResult, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.machine import inventory
 from specgate.machine.monitor import snapshot
+from specgate.machine.software import Software
+from specgate.promotion.claim import software_of
+from specgate.promotion.fingerprint import changes
 from specgate.run.beginning import now
 from specgate.run.recompute import Stopped, ending, judgement, loaded, speculation_blocks, with_figures
 from specgate.run.runner import Runner
@@ -34,6 +37,27 @@ def recorded_as(run: Run, stopped: Stopped) -> tuple[State, ExitCode]:
         return overall(run)[0], code
     proves = {ExitCode.ENV_REJECTED: State.ENV_REJECTED, ExitCode.INVALID: State.INVALID}
     return proves.get(code, State.INCONCLUSIVE), code
+
+
+def check_unchanged(began: Software, config: Config) -> None:
+    """Hold the software to what it was when the run began: blocks of two versions must not be paired.
+
+    Raises InvalidResult that names what has changed, and of a plug-in the files.
+    """
+    now = software_of(config)
+    found = [
+        f"{c.key}: {files_changed(began, now, c.key)}" if c.key in now.files else str(c)
+        for c in changes(began.facts, now.facts)
+    ]
+    if found:
+        raise InvalidResult(f"the software changed while the run went on: {'; '.join(found)}", hint="measure anew")
+
+
+def files_changed(began: Software, now: Software, plugin: str) -> str:
+    """The files of a plug-in that were changed, added or removed."""
+    then, is_ = began.files.get(plugin, {}), now.files.get(plugin, {})
+    unlike = sorted(file for file in {**then, **is_} if then.get(file) != is_.get(file))
+    return ", ".join(unlike) or "its metadata"
 
 
 def reason_of(stopped: SpecgateError | KeyboardInterrupt) -> str:

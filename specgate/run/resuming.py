@@ -24,10 +24,12 @@ from specgate.files.json_record import read_json
 from specgate.files.manifest import FORMER, MANIFEST, Difference, grown_differences, manifest_differences, odd_files
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
-from specgate.machine import inventory
+from specgate.machine.software import Software
 from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
+from specgate.promotion.fingerprint import changes, in_words
 from specgate.promotion.ledger import Entry, Ledger
+from specgate.run.beginning import fingerprint_of
 
 DECIDED = (ExitCode.PASS, ExitCode.FAIL)
 """Exit codes that only a finished run ends with."""
@@ -86,10 +88,12 @@ def contradictions(path: Path, entry: Entry | None) -> Iterator[Difference]:
         yield Difference(manifest.name, "", f"its SHA-256 is {found}; the ledger says {entry.manifest_sha256}")
 
 
-def resume(request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts]) -> tuple[RunFolder, Run]:
+def resume(
+    request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts], software: Software
+) -> tuple[RunFolder, Run]:
     """Open an unfinished run, which `check_resumable` has let pass, in order to continue it.
 
-    Source tree, configuration and prompts must be those that the run was started with, since blocks of two versions
+    Software, host, configuration and prompts must be those that the run was started with, since blocks of two versions
     must not be paired. What is stored must agree with itself. The run that is returned, and written to run.json, has
     no figures; its manifest is put aside. Raises UsageError where a version is another one, and InvalidResult where
     the folder contradicts itself.
@@ -97,13 +101,11 @@ def resume(request: Request, config: Config, plan: Plan, prompts: Mapping[str, P
     assert request.resume is not None
     folder = RunFolder.open(request.resume)
     run = folder.read_run()
-    before = {**run.fingerprint, **{key: str(about["sha256"]) for key, about in run.prompts.items()}}
-    now_is = {"source_tree_sha256": inventory.source_tree_sha256(), "config_sha256": config.digest}
-    now_is |= {key: p.sha256 for key, p in prompts.items()}
-    for key, value in now_is.items():
-        if before.get(key) != value:
-            message = f"{folder.path}: {key}: {before.get(key)}: it is {value} now"
-            raise UsageError(message, hint="start a new run: blocks of two versions must not be paired")
+    then = {**run.fingerprint, **{key: str(about["sha256"]) for key, about in run.prompts.items()}}
+    now_is = {**fingerprint_of(config, software), **{key: p.sha256 for key, p in prompts.items()}}
+    if changed := changes({**dict.fromkeys(now_is), **then}, now_is):
+        hint = "start a new run: blocks of two versions must not be paired"
+        raise UsageError(f"{folder.path}: {in_words(changed)}", hint=hint)
     with folder.lock():
         check_environment(folder, run)
         folder.adopt()

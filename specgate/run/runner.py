@@ -39,6 +39,7 @@ from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import positions_needed
 from specgate.planning.prompts import Prompts
+from specgate.promotion.claim import ENGINE_KEYS
 from specgate.run.rescoring import Rescorer
 from specgate.run.token_evidence import TokenEvidence
 from specgate.run.worker import EngineWorker
@@ -166,7 +167,7 @@ class Runner:
         configuration.
         """
         before = self.engines.setdefault(point.key, facts)
-        for key in ("target_sha256", "draft_sha256", "device", "dtype", "capture_rule", "tape_sha256", "tuned_sha256"):
+        for key in (*ENGINE_KEYS, "dtype", "capture_rule"):
             old, new = getattr(before, key), getattr(facts, key)
             if old != new:
                 hint = "start a new run: blocks of two engines must not be paired"

@@ -24,17 +24,19 @@ from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.machine import inventory
 from specgate.machine.monitor import Watch, watching
+from specgate.machine.software import Software
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
 from specgate.planning.resolution import read_back, resolve
 from specgate.promotion.admission import admission, promotion_of, record, sampling
+from specgate.promotion.claim import software_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import sign, signing_key
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
 from specgate.run.beginning import begin, fitting_prompts
-from specgate.run.ending import conclude, reason_of, recorded_as, write
+from specgate.run.ending import check_unchanged, conclude, reason_of, recorded_as, write
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
 from specgate.run.resuming import check_resumable, resume
@@ -46,6 +48,7 @@ class Resolved:
     """A request with everything that follows from it before an engine is loaded.
 
     `promotion`: which micro gates must be green, and how often they have been. `prompts`: point key → its prompts.
+    `software`: what the run rests on, read before an engine is loaded.
     """
 
     request: Request
@@ -54,6 +57,7 @@ class Resolved:
     promotion: Promotion
     plan: Plan
     prompts: Mapping[str, Prompts]
+    software: Software
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +102,16 @@ def resolve_request(request: Request) -> Resolved:
         check_resumable(request.resume, ledger)
     promotion = promotion_of(request, config, ledger)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    return Resolved(request, config, ledger, promotion, plan, fitting_prompts(plan, config))
+    return Resolved(request, config, ledger, promotion, plan, fitting_prompts(plan, config), software_of(config))
 
 
 def begin_or_resume(resolved: Resolved) -> tuple[RunFolder, Run]:
     """Create the run folder, or open the one to be resumed. The run that is returned has no figures yet."""
     request, config, promotion = resolved.request, resolved.config, resolved.promotion
     if request.resume:
-        folder, run = resume(request, config, resolved.plan, resolved.prompts)
+        folder, run = resume(request, config, resolved.plan, resolved.prompts, resolved.software)
     else:
-        folder, run = begin(request, config, resolved.plan, resolved.prompts, promotion)
+        folder, run = begin(request, config, resolved.plan, resolved.prompts, promotion, resolved.software)
     return folder, replace(run, promotion=promotion)
 
 
@@ -128,6 +132,7 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
         try:
             with watching(folder.watch_file, runner.worker_generation + 1, uuid) as watch:
                 runner.run()
+            check_unchanged(resolved.software, config)
         except (SpecgateError, KeyboardInterrupt) as error:
             stopped = error
     try:

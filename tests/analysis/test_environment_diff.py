@@ -37,6 +37,19 @@ def test_every_key_that_differs_is_named_once_with_both_sides(a: dict[str, objec
     assert len(found) == len(expected)
 
 
+def test_a_package_of_the_fingerprint_is_told_once() -> None:
+    def record(torch: str, **listed: str) -> dict[str, object]:
+        return {"fingerprint": {"source": "s", **listed}, "packages": {"torch": torch, "numpy": "2"}}
+
+    new, newer = record("2.11", **{"package:torch": "2.11"}), record("2.12", **{"package:torch": "2.12"})
+    assert list(differences(new, newer)) == [("fingerprint.package:torch", "2.11", "2.12")]
+    # An older run has the package in its environment alone.
+    assert list(differences(record("2.11"), newer)) == [
+        ("fingerprint.package:torch", None, "2.12"),
+        ("packages.torch", "2.11", "2.12"),
+    ]
+
+
 def test_what_is_of_one_moment_is_no_difference() -> None:
     def record(clock: int, driver: str) -> dict[str, object]:
         return {

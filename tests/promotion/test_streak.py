@@ -70,6 +70,25 @@ def test_another_fingerprint_in_between_starts_anew(key: str) -> None:
     assert length(entry(0), entry(1), other, entry(2)) == 1
 
 
+def test_a_streak_that_starts_anew_names_every_change_with_both_values() -> None:
+    made_by = {**CLAIM.fingerprint, "weights": "v", "package:torch": "2.11.0", "package:triton": "3.3"}
+    claim = replace(CLAIM, fingerprint={**CLAIM.fingerprint, "package:torch": "2.12.0"})
+    found = streak([entry(0, fingerprint=made_by), entry(1, fingerprint=claim.fingerprint)], claim, NOW)
+    assert [effect for _, effect in found.steps] == [
+        "starts anew: weights was v, is w; torch was 2.11.0, is 2.12.0; triton was 3.3, is absent",
+        "one more",
+    ]
+
+
+def test_an_entry_of_an_older_version_does_not_count_and_says_what_it_lacks() -> None:
+    claim = replace(CLAIM, fingerprint={**CLAIM.fingerprint, "interpreter": "CPython 3.11.7", "package:torch": "2.12"})
+    found = streak([entry(0), entry(1, fingerprint=claim.fingerprint)], claim, NOW)
+    assert [effect for _, effect in found.steps] == [
+        "no change: its fingerprint is incomplete, without interpreter, packages",
+        "one more",
+    ]
+
+
 def test_a_run_that_ended_before_its_engine_was_known_is_judged_by_its_state() -> None:
     known = {"source": "s"}
     assert length(entry(0), entry(1, State.ENV_REJECTED, fingerprint=known), entry(2)) == 2

@@ -24,6 +24,7 @@ from tests.support.surroundings import sample
         ("target_sha256", lambda facts: replace(facts, target_sha256="another")),
         ("draft_sha256", lambda facts: replace(facts, draft_sha256="another")),
         ("device", lambda facts: replace(facts, device="another")),
+        ("engine_version", lambda facts: replace(facts, engine_version="another")),
         ("dtype", lambda facts: replace(facts, dtype="another")),
         ("capture_rule", lambda facts: replace(facts, capture_rule="another")),
         ("tape_sha256", lambda facts: replace(facts, tape_sha256="another")),

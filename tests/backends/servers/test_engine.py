@@ -56,6 +56,7 @@ def test_facts_and_top_two_come_from_the_baselines_server(name: str, pair: tuple
     assert facts.details["drafter"] == "eagle3" and facts.details["servers"] == "together"
     versions = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.2.1", "llamacpp": "b11434-2f3a1c"}
     assert facts.details[f"{name} version"] == versions.get(name, "not told over HTTP")
+    assert facts.engine_version == facts.details[f"{name} version"]
     assert facts.capture_rule is not None
     assert bool(facts.warnings) == (name == "lmdeploy"), "the tiny draft names its layers, which LMDeploy does not read"
 

@@ -1,0 +1,60 @@
+"""How far the tokens of a run were checked beside its timed blocks, in words and as a table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from specgate.core import Comparison, Run, ScoreCheck
+from specgate.reports.common.figures import NONE
+from specgate.reports.common.parts import Table
+from specgate.reports.common.summary import label
+
+_NAMES: Final = {"text": "the baseline's text", "logits": "logits", "rescoring": "a second engine"}
+"""Key of `Run.check_seconds` → what took that long."""
+
+
+def table(run: Run) -> Table:
+    """One row per cell: what its tokens and logits were compared with, and what a second engine says of them."""
+    head = ("cell", "compared", "of", "logits equal", "scored by", "scored", "greedy", "near ties", "wrong")
+    rows = []
+    for result in run.cells:
+        score, comparison = result.rescored, run.comparison(result.cell.key)
+        if score is not None or (comparison is not None and comparison.tokens.emitted_tokens is not None):
+            rows.append([label(result.cell), *compared(comparison), *scored(score)])
+    return Table(head, rows)
+
+
+def compared(comparison: Comparison | None) -> list[str]:
+    if comparison is None or comparison.tokens.emitted_tokens is None:
+        return [NONE] * 3
+    check = comparison.tokens
+    logits = f"{check.logits.compared - check.logits.different} of {check.logits.compared}" if check.logits else NONE
+    return [f"{check.compared_tokens:,}", f"{check.emitted_tokens:,}", logits]
+
+
+def scored(score: ScoreCheck | None) -> list[str]:
+    if score is None or score.unscored is not None:
+        return ["nobody", *[NONE] * 4]
+    greedy = score.scored - score.near_ties - score.wrong
+    return [score.engine, *map(str, (score.scored, greedy, score.near_ties, score.wrong))]
+
+
+def own_word(run: Run) -> str | None:
+    """Why the tokens of this run, or of some of its cells, are the engine's own word; None where they are not."""
+    whys = {r.rescored.unscored.splitlines()[0]: None for r in run.cells if r.rescored and r.rescored.unscored}
+    return f"the tokens are the engine's own word: {'; '.join(whys)}" if whys else None
+
+
+def cost(run: Run) -> str | None:
+    """What the checks took beside the timed blocks, in one sentence; None where there were none."""
+    spent = {name: run.check_seconds.get(key, 0.0) for key, name in _NAMES.items()}
+    took = [f"{name} {seconds:.1f} s" for name, seconds in spent.items() if seconds >= 0.05]
+    blocks = run.check_seconds.get("blocks", 0.0)
+    return f"checked outside the timed blocks ({blocks:.1f} s): {', '.join(took)}" if took else None
+
+
+def sampled(run: Run) -> str | None:
+    """That this run compared a sample of its texts; None where it compared them whole."""
+    if run.sampled_after is None:
+        return None
+    return f"texts are compared whole for one prompt set of every point, as after the green run {run.sampled_after}"

@@ -1,0 +1,44 @@
+"""The software that a run rests on: source tree, interpreter, packages, CUDA, and plug-ins from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from specgate.machine.inventory import source_tree_sha256
+from specgate.machine.packages import cuda_toolkit, interpreter, packages, torch_cuda
+from specgate.machine.plugin_code import taking_part
+
+NONE: Final = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """What a run rests on.
+
+    `facts`: keys of the fingerprint. `source_tree_sha256`, `interpreter`, `torch_cuda` and `cuda_toolkit` are always
+        there; `package:NAME` and `plugin:KIND:NAME` where there is such a package or plug-in.
+    `files`: plug-in, by its key → path → SHA-256 of that file.
+    """
+
+    facts: Mapping[str, str]
+    files: Mapping[str, Mapping[str, str]]
+
+
+def software(backends: Iterable[str], gates: Iterable[str]) -> Software:
+    """The software of a run that `backends` take part in and `gates` judge, read anew from the files.
+
+    Raises EnvironmentRefused where a file of a plug-in cannot be read.
+    """
+    plugins = taking_part(backends, gates)
+    required = {name for plugin in plugins for name in plugin.requires}
+    facts = {
+        "source_tree_sha256": source_tree_sha256(),
+        "interpreter": interpreter(),
+        "torch_cuda": torch_cuda() or NONE,
+        "cuda_toolkit": cuda_toolkit() or NONE,
+        **{f"package:{name}": found for name, found in packages(required).items()},
+        **{plugin.key: plugin.said for plugin in plugins},
+    }
+    return Software(facts, {plugin.key: plugin.files for plugin in plugins})

@@ -1,0 +1,65 @@
+"""What a run records beside its timed blocks: how much, when, and what a resumed run does about it."""
+
+from __future__ import annotations
+
+import json
+
+from specgate.core import Run
+from specgate.files.run_folder import RunFolder
+from tests.support.command import Cli
+
+SAMPLED = "checks: {text: sampled, rescored_by: none}\n"
+
+
+def micro(cli: Cli) -> Run:
+    done = cli.run("micro", "--scenario", "gate.yaml", "--policy", "policy.yaml", "--backend", "fake")
+    assert done.returncode == 0, done.stdout
+    return RunFolder.open(cli.newest()).read_run()
+
+
+def test_texts_are_compared_whole_until_a_green_run_of_the_fingerprint_and_sampled_then(cli: Cli) -> None:
+    policy = cli.folder / "policy.yaml"
+    policy.write_text(policy.read_text() + SAMPLED)
+    first, second = micro(cli), micro(cli)
+    assert first.sampled_after is None and second.sampled_after == first.id
+    assert {c.tokens.whole_sets for c in first.comparisons} == {(0, 1, 2, 3)}
+    (drawn,) = {c.tokens.whole_sets for c in second.comparisons}
+    assert len(drawn) == 1
+    assert all(c.tokens.compared_tokens < (c.tokens.emitted_tokens or 0) for c in second.comparisons)
+    said = [v.message for v in second.verdicts if v.gate == "tokens"]
+    assert all("more in prompt sets that this run does not sample" in message for message in said)
+    # Another policy is another fingerprint.
+    policy.write_text(policy.read_text().replace("min: 1.0", "min: 1.1"))
+    assert micro(cli).sampled_after is None
+    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+
+
+def test_a_text_is_decoded_once_per_prompt_set_and_is_no_timed_block(cli: Cli) -> None:
+    run = micro(cli)
+    folder = RunFolder.open(cli.newest())
+    texts = folder.texts()
+    assert [t.prompt_set for t in texts] == [0, 1, 2, 3]
+    longest = max(len(t) for b in folder.blocks() for t in b.tokens)
+    assert {len(t) for text in texts for t in text.tokens} == {longest}
+    timed = [b.span_ns for b in folder.blocks() if b.span_ns]
+    assert not [t for t in texts for begin, end in timed if t.span_ns[0] < end and begin < t.span_ns[1]]
+    assert run.check_seconds["text"] > 0
+
+
+def test_a_resumed_run_makes_up_for_what_an_interrupted_one_did_not_check(cli: Cli) -> None:
+    micro(cli)
+    folder = cli.newest()
+    whole = (folder / "samples" / "texts.jsonl").read_text()
+    # As if the process had been killed before the third set's text, and before the second engine was asked.
+    (folder / "samples" / "texts.jsonl").write_text("".join(whole.splitlines(keepends=True)[:2]))
+    (folder / "samples" / "rescored.jsonl").unlink()
+    (folder / "MANIFEST.sha256").unlink()
+    data = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**data, "status": "running"}))
+    for name in ("ledger.jsonl", "ledger.head"):
+        (folder.parent / name).unlink()
+    done = cli.run("micro", "--resume", folder, pair=False)
+    assert done.returncode == 0, done.stdout
+    run = RunFolder.open(folder).read_run()
+    assert {c.tokens.whole_sets for c in run.comparisons} == {(0, 1, 2, 3)}
+    assert all(c.rescored is not None and c.rescored.unscored for c in run.cells)
