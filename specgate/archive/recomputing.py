@@ -8,6 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from specgate.archive.drawing_ahead import stored_run
 from specgate.archive.json_comparison import differences_of
 from specgate.core import Plan, Run
 from specgate.errors import ExitCode
@@ -30,7 +31,7 @@ def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
     """
     config = folder.read_config()
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    stored = replace(folder.read_run(), scenarios=config.scenarios, pair=config.pair, kind=config.kind)
+    stored = stored_run(folder, config)
     run = judge(with_figures(stored, plan, config.policy, folder.journal()), config.policy)
     if stored.files:  # a run that never ended, or that an older version wrote, has none
         run = replace(run, files=folder.evidence_hashes())
@@ -76,10 +77,25 @@ def fingerprint_differences(run: Run, config: Config) -> Iterator[Difference]:
     for key, (value, ground) in stated.items():
         if run.fingerprint.get(key) != value:
             yield Difference("run.json", f"fingerprint.{key}", f"{run.fingerprint.get(key)}; {ground} gives {value}")
+    yield from package_differences(run)
     yield from device_differences(run)
     named = _TREE_IN_NAME.search(run.id)
     if named and not str(tree).startswith(named[1]):
         yield Difference("run.json", "id", f"{run.id}; {stated['source_tree_sha256'][1]} is {tree}")
+
+
+def package_differences(run: Run) -> Iterator[Difference]:
+    """Packages and interpreter of the fingerprint that env.json states otherwise, or not at all."""
+    packages: Any = run.environment.get("packages")
+    python: Any = run.environment.get("python")
+    for key, stated in run.fingerprint.items():
+        kind, _, name = key.partition(":")
+        if kind == "package" and isinstance(packages, dict) and packages.get(name, stated) != stated:
+            yield Difference("run.json", f"fingerprint.{key}", f"{stated}; env.json has {packages.get(name)}")
+        if key == "interpreter" and isinstance(python, dict):
+            said = f"{python.get('implementation')} {python.get('version')} "
+            if not str(stated).startswith(said):
+                yield Difference("run.json", f"fingerprint.{key}", f"{stated}; env.json has {said.strip()}")
 
 
 def device_differences(run: Run) -> Iterator[Difference]:

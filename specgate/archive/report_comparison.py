@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from specgate import plugins
+from specgate.archive.drawing_ahead import Ahead, report_files
 from specgate.archive.json_comparison import same_figure, short
 from specgate.core import Run
 from specgate.files.config import Config
@@ -31,9 +31,9 @@ _PLACE: Final = 0.02
 PLOTTING: Final = "matplotlib"
 
 
-def report_differences(path: Path, run: Run, config: Config) -> tuple[list[Difference], list[str]]:
+def report_differences(path: Path, run: Run, config: Config, ahead: Ahead) -> tuple[list[Difference], list[str]]:
     """(what in the reports of the run folder `path` contradicts the run, what is worth knowing about them)."""
-    rendered = {r.filename: r for r in map(plugins.report, plugins.registered("specgate.reports")) if r.filename}
+    rendered = report_files()
     ours = run.fingerprint.get("source_tree_sha256") == inventory.source_tree_sha256()
     drawn_alike = ours and plotting_library(run) == installed(PLOTTING)
     found, notes = list(missing_reports(path, run)), []
@@ -45,7 +45,7 @@ def report_differences(path: Path, run: Run, config: Config) -> tuple[list[Diffe
         if not (path / file).is_file():
             continue
         stored = (path / file).read_text(encoding="utf-8", errors="replace")
-        again = without_home(report.render(run, config.policy))
+        again = without_home(ahead.text(file, run) or report.render(run, config.policy))
         lines = list(line_differences(file, stored, again, pictures=drawn_alike))
         if ours:
             found += lines
@@ -64,9 +64,8 @@ def missing_reports(path: Path, run: Run) -> Iterator[Difference]:
     for file in run.reports:
         if not (path / file).is_file():
             yield Difference(file, "", "is missing; run.json says that it was written")
-    for name in plugins.registered("specgate.reports"):
-        known = plugins.report(name).filename
-        if known and known not in run.reports and (path / known).is_file():
+    for known in report_files():
+        if known not in run.reports and (path / known).is_file():
             yield Difference(known, "", "is there; run.json does not say that it was written")
 
 

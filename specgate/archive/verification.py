@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from specgate.archive.drawing_ahead import drawing_ahead
 from specgate.archive.ledger_check import ledger_differences
 from specgate.archive.recomputing import recompute, result_differences
 from specgate.archive.report_comparison import report_differences
@@ -51,9 +52,10 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         notes.append(f"figures were not recomputed, since their grounds were changed: {', '.join(grounds)}")
         return Verification(None, files, tuple(differences), tuple(notes))
     try:
-        run, plan, config = recompute(folder)
-        differences += result_differences(folder, run, plan, config)
-        found, notes = report_differences(path, run, config)
+        with drawing_ahead(folder) as ahead:
+            run, plan, config = recompute(folder)
+            differences += result_differences(folder, run, plan, config)
+            found, notes = report_differences(path, run, config, ahead)
         differences += found
     except (SpecgateError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         # Samples that have the right form but break the arithmetic cannot have been measured.

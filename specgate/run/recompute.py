@@ -5,6 +5,7 @@ All functions are pure: the same journal, plan and policy give the same run at a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -18,6 +19,8 @@ from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import overall
 from specgate.core import (
+    Block,
+    Cell,
     EngineFacts,
     Plan,
     Policy,
@@ -93,8 +96,10 @@ def check_seconds(journal: Journal) -> dict[str, float]:
 
 def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, object]:
     """Cell key → the `eagle_speculation` block that run.json holds for tools other than specgate."""
-    blocks = whole_rounds(plan, journal.blocks)
-    return {c.cell.key: block for c in run.cells if (block := eagle_speculation(c, blocks)) is not None}
+    of: dict[Cell, list[Block]] = defaultdict(list)
+    for block in whole_rounds(plan, journal.blocks):
+        of[block.cell].append(block)
+    return {c.cell.key: found for c in run.cells if (found := eagle_speculation(c, of[c.cell])) is not None}
 
 
 def judgement(run: Run, policy: Policy, end: tuple[str, ExitCode]) -> dict[str, object]:
