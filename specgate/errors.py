@@ -51,7 +51,7 @@ class SpecgateError(Exception):
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross the pipe from the worker process; keyword-only arguments need this to survive pickling.
+        # Errors come from processes that compile kernels; keyword-only arguments need this to survive pickling.
         return _rebuild, (type(self), self.message, self.hint)
 
 

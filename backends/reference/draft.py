@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache, view
-from specgate.backends.reference.ops import draft_argmax, matmul_rows, rms_norm
+from specgate.backends.reference.ops import check_finite, draft_argmax, matmul_rows, rms_norm
 from specgate.backends.reference.target import RopeTable, attend, mlp, rope_rows
 from specgate.eagle3.geometry import DraftGeometry
 from specgate.eagle3.weights import DraftWeights
@@ -54,5 +54,7 @@ def draft_forward(
 def draft_token(w: DraftWeights, geometry: DraftGeometry, stream: Tensor) -> tuple[Tensor, Tensor]:
     """(the next draft token [B], the hidden state [B, Hd] that feeds the next draft step), from `stream` [B, Hd]."""
     normed = rms_norm(stream, w.norm, geometry.rms_eps)
-    token = draft_argmax(matmul_rows(normed, w.lm_head), w.target_ids)
+    logits = matmul_rows(normed, w.lm_head)
+    check_finite(logits, "the draft's logits")  # else a broken draft would pass for one that is merely bad
+    token = draft_argmax(logits, w.target_ids)
     return token, normed if geometry.norm_output else stream

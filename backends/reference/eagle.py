@@ -48,6 +48,7 @@ class EagleDrafter:
             return
         assert features is not None
         hidden = project_features(self.weights, self.geometry, features[:, :rows])
+        check_finite(hidden, "the draft's hidden states")
         cache = self.cache.slots(slot, slot + 1)
         draft_forward(self.weights, self.geometry, self.table, cache, following, hidden, positions[:, :rows])
 

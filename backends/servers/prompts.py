@@ -11,14 +11,14 @@ class PromptTexts:
     """Turns prompts into text with the target's tokenizer. Refuses a text that would give other tokens."""
 
     def __init__(self, target: Path) -> None:
-        from tokenizers import Tokenizer
+        from specgate.eagle3.tokenizer_file import read_tokenizer
 
         file = target / "tokenizer.json"
         if not file.is_file():
             raise UsageError(
                 f"option prompts = text: {file} does not exist", hint="leave it out: token ids are sent then"
             )
-        self.tokenizer = Tokenizer.from_file(str(file))
+        self.tokenizer = read_tokenizer(file)
 
     def of(self, prompt: tuple[int, ...]) -> str:
         """The text of `prompt`. Raises BackendError where tokenising it again gives other tokens."""

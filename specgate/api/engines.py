@@ -65,7 +65,12 @@ class OpenRequest:
     perf_mode: bool
     options: Mapping[str, str] = field(default_factory=dict)
     logs: Path | None = None
-    """A folder for the output of programs that the engine starts; None for a temporary one."""
+    """A folder for the output of programs that the engine starts; None for a temporary one.
+
+    It is not in the run folder, which an engine has no way to. Plain files directly in it are copied to `logs/` of the
+    run folder when a call fails and when the engine is closed, each up to 16 MiB. In errors and in what the engine
+    prints, their paths become those of the copies.
+    """
 
 
 @dataclass(frozen=True, slots=True)

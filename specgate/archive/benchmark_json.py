@@ -8,7 +8,6 @@ may hold one result, a list of results (also under `results`), or a mapping from
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -18,11 +17,18 @@ from typing import Any, Final
 
 from specgate.core import Role
 from specgate.errors import InvalidResult, UsageError
+from specgate.files.json_text import read_json, shown
 
 TOLERANCE: Final = 5e-3
 """Absolute tolerance for means, which the file stores rounded."""
-_NAME = re.compile(r"(?:baseline|speculative)_(?:single|batch(?P<batch>\d+))_context(?P<kilo>\d+)k", re.IGNORECASE)
-_TOKENS = re.compile(r"_(\d+)_?tokens", re.IGNORECASE)
+LONGEST_DRAFT: Final = 1000
+"""Draft tokens per cycle."""
+LARGEST: Final = 1e15
+"""Of any count or rate: beyond it, not every whole number is a float."""
+_NAME = re.compile(
+    r"(?:baseline|speculative)_(?:single|batch(?P<batch>\d{1,9}))_context(?P<kilo>\d{1,9})k", re.IGNORECASE
+)
+_TOKENS = re.compile(r"_(\d{1,9})_?tokens", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class Benchmark:
 def read(file: Path) -> object:
     """The JSON in `file`. Raises UsageError if the file cannot be read, InvalidResult if it is not JSON."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return read_json(file)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
     except ValueError as error:
@@ -72,7 +78,7 @@ def _benchmarks(file: Path, data: object, name: str) -> Iterator[Benchmark]:
 
 
 def _benchmark(file: Path, data: Mapping[str, Any], key: str) -> Benchmark:
-    name = next((str(data[k]) for k in ("scenario", "scenario_name", "name") if k in data), key)
+    name = next((text_of(data[k]) for k in ("scenario", "scenario_name", "name") if k in data), key)
     throughput = data["throughput_tokens_per_sec"]
     tok_s = _number(f"{file}: {name}: throughput_tokens_per_sec", throughput, "mean")
     if tok_s == 0:
@@ -82,8 +88,20 @@ def _benchmark(file: Path, data: Mapping[str, Any], key: str) -> Benchmark:
         raise InvalidResult(f"{file}: {name}: eagle_speculation: a mapping was expected")
     tokens = data.get("num_spec_tokens", data.get("num_speculative_tokens"))
     said = _TOKENS.search(name)
-    k = tokens if isinstance(tokens, int) else int(said[1]) if said else None
+    stated = tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else int(said[1]) if said else None
+    k = None if stated is None else _draft_length(f"{file}: {name}", stated)
     return Benchmark(name, scenario_of(name), 0 if speculation is None else k, tok_s, speculation)
+
+
+def _draft_length(where: str, k: int) -> int:
+    if not 0 <= k <= LONGEST_DRAFT:
+        raise InvalidResult(f"{where}: num_spec_tokens: {shown(k)}: 0 to {LONGEST_DRAFT} was expected")
+    return k
+
+
+def text_of(value: object) -> str:
+    """A name as the file has it; for anything else than printable text, as Python would write it."""
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= 200 else shown(value, 200)
 
 
 def scenario_of(name: str) -> str | None:
@@ -129,10 +147,10 @@ def acceptance_length(file: Path, result: Benchmark) -> float | None:
         said = f"total_accepted_tokens ≤ total_draft_tokens ≤ num_drafts · {result.k}"
         raise InvalidResult(f"{where}: {said} does not hold: {accepted:g}, {drafted:g}, {drafts:g} · {result.k}")
     length, rate = 1 + accepted / drafts, accepted / drafted if drafted else 0.0
-    stated = result.speculation.get("mean_acceptance_length")
+    stated = _stated(where, result.speculation, "mean_acceptance_length")
     if stated is not None and not any(math.isclose(stated, right, abs_tol=TOLERANCE) for right in (length, length - 1)):
         raise InvalidResult(f"{where}: mean_acceptance_length = {stated}, but 1 + accepted / drafts = {length:.4f}")
-    stated = result.speculation.get("mean_acceptance_rate")
+    stated = _stated(where, result.speculation, "mean_acceptance_rate")
     if stated is not None and not math.isclose(stated, rate, abs_tol=TOLERANCE):
         raise InvalidResult(f"{where}: mean_acceptance_rate = {stated}, but accepted / drafted = {rate:.4f}")
     return length
@@ -140,6 +158,10 @@ def acceptance_length(file: Path, result: Benchmark) -> float | None:
 
 def _number(where: str, data: object, key: str) -> float:
     value = data.get(key) if isinstance(data, dict) else None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
-        raise InvalidResult(f"{where}.{key}: {value!r}: a number, 0 or more, was expected")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LARGEST:
+        raise InvalidResult(f"{where}.{key}: {shown(value)}: a number, 0 to {LARGEST:g}, was expected")
     return float(value)
+
+
+def _stated(where: str, data: Mapping[str, Any], key: str) -> float | None:
+    return None if data.get(key) is None else _number(where, data, key)

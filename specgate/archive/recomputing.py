@@ -13,7 +13,7 @@ from specgate.archive.json_comparison import differences_of
 from specgate.core import Plan, Run
 from specgate.errors import ExitCode
 from specgate.files.config import Config
-from specgate.files.json_record import read_json
+from specgate.files.json_record import stored_json
 from specgate.files.manifest import Difference
 from specgate.files.plain import to_plain
 from specgate.files.run_folder import LATER_FIELDS, SCHEMA, SCHEMA_VERSION, RunFolder
@@ -40,7 +40,7 @@ def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
 
 def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) -> Iterator[Difference]:
     """Where run.json, gates.json and env.json are not what was recomputed."""
-    stored = read_json(folder.path / "run.json")
+    stored = stored_json(folder.path / "run.json")
     version, later = later_fields(stored)
     again = {
         "schema": SCHEMA,
@@ -53,11 +53,11 @@ def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) 
     yield from fingerprint_differences(run, config)
     if run.status == "complete" and (wanting := [c.cell.key for c in run.cells if c.status != "ok"]):
         yield Difference("run.json", "status", f"complete; recomputed: {', '.join(wanting)} is not")
-    gates = read_json(folder.path / "gates.json")
+    gates = stored_json(folder.path / "gates.json")
     # What stopped a run does not follow from its samples, so the stored exit code is taken.
     end = ending(run, None) if "run" not in run.failures else ("not reached", stated_code(gates))
     yield from differences_of("gates.json", gates, judgement(run, config.policy, end))
-    yield from differences_of("env.json", read_json(folder.path / "env.json"), run.environment)
+    yield from differences_of("env.json", stored_json(folder.path / "env.json"), run.environment)
 
 
 def fingerprint_differences(run: Run, config: Config) -> Iterator[Difference]:

@@ -17,6 +17,7 @@
     history.py      `specgate history`: figures over the runs of a folder
     tape.py         `specgate tape`: record the accept counts of a run
     selftest.py     `specgate selftest`: faults that the judge must see
+    numbers.py      numbers on the command line: bounded, and finite
     output.py       what the commands that render stored runs share: options, and where their files go
 
 Importing a command imports nothing heavy; running it does.

@@ -10,7 +10,9 @@ from tempfile import TemporaryDirectory
 import click
 
 from specgate.commands.compare import RUN, rendered
+from specgate.commands.numbers import Real
 from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
+from specgate.planning.bounds import PARAMETER
 
 
 @click.command(short_help="Compare other engines' texts and acceptance with a reference.")
@@ -18,7 +20,7 @@ from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_f
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option(
     "--margin",
-    type=click.FloatRange(0, 100),
+    type=Real(0, 100),
     default=3.0,
     show_default=True,
     metavar="PERCENT",
@@ -26,7 +28,7 @@ from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_f
 )
 @click.option(
     "--near-tie",
-    type=click.FloatRange(0),
+    type=Real(0, PARAMETER),
     metavar="LOGITS",
     help="Gap of the two largest logits below which texts may differ (default: the reference's policy).",
 )

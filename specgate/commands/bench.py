@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.numbers import BATCHES, LONGEST_DRAFT, count
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
+from specgate.planning.bounds import POSITIONS
 
 
 @click.group(short_help="Time the parts of an engine, each on its own.")
@@ -19,15 +21,15 @@ def bench() -> None:
     "--pair", "name", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR", help="Pair."
 )
 @click.option(
-    "--context", default=32768, show_default=True, type=click.IntRange(64), help="Cached positions per sequence."
+    "--context", default=32768, show_default=True, type=count(64, POSITIONS), help="Cached positions per sequence."
 )
-@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Sequences.")
+@click.option("--batch", default=1, show_default=True, type=BATCHES, help="Sequences.")
 @click.option(
     "--spec",
     multiple=True,
     default=(3,),
     show_default=True,
-    type=click.IntRange(0),
+    type=count(0, LONGEST_DRAFT),
     help="Draft tokens per cycle; 0: the baseline.",
 )
 @click.option("--backend", default="cupy", show_default=True, metavar="NAME", help="Engine.")

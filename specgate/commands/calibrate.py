@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from specgate.commands.numbers import PERCENT, RUNS
 from specgate.commands.run import key_value
 
 
@@ -17,12 +18,10 @@ from specgate.commands.run import key_value
 @click.option("--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder of `pairs plant`.")
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
 @click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
-@click.option(
-    "--measurement-runs", type=click.IntRange(1), metavar="N", help="Rounds per prompt set (overrides the scenario)."
-)
+@click.option("--measurement-runs", type=RUNS, metavar="N", help="Rounds per prompt set (overrides the scenario).")
 @click.option(
     "--margin-pct",
-    type=click.FloatRange(0, min_open=True),
+    type=PERCENT,
     default=2.0,
     show_default=True,
     metavar="PERCENT",

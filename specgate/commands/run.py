@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import click
 
+from specgate.commands.numbers import RUNS, WARMUP_RUNS
 from specgate.errors import UsageError
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
@@ -23,10 +24,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder)."
     ),
-    click.option("--warmup-runs", type=click.IntRange(0), metavar="N", help="Warm-up rounds (overrides the scenario)."),
+    click.option("--warmup-runs", type=WARMUP_RUNS, metavar="N", help="Warm-up rounds (overrides the scenario)."),
     click.option(
         "--measurement-runs",
-        type=click.IntRange(1),
+        type=RUNS,
         metavar="N",
         help="Rounds per prompt set (overrides the scenario).",
     ),

@@ -104,8 +104,8 @@ MADE_BY: Final = "specgate tape RUN FILE writes one"
 
 def tape_error(file: Path, key: str, value: object, right: str) -> UsageError:
     """The error for `key` in `file`: it has `value`, and `right` says what would be right."""
-    shown = repr(value)
-    return UsageError(f"{file}: {key} = {shown if len(shown) <= 60 else shown[:57] + '…'}", hint=right)
+    name, shown = key if key.isprintable() else ascii(key), repr(value)
+    return UsageError(f"{file}: {name[:80]} = {shown if len(shown) <= 60 else shown[:57] + '…'}", hint=right)
 
 
 def checked_role(file: Path, role: str, sets: object, count: int) -> tuple[int, tuple[Slots, ...]]:

@@ -16,6 +16,7 @@
     counters.py            what an engine counts beside acceptance
     traffic.py             what the passes of a pair must move through memory, from its geometry
     memory.py              whether weights fit into memory, before any are read or made
+    tokenizer_file.py      a target's `tokenizer.json`
     describe.py            geometries in words, for the facts that an engine states of itself
     tiny.py                a random target and a random draft, for tests and smoke runs
     planted/               pairs made from a seed, whose acceptance is known

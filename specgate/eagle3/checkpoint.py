@@ -6,7 +6,6 @@ read with torch's restricted loader for tensors, never with plain pickle.
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from specgate.eagle3.files import files_sha256, weight_files
+from specgate.eagle3.files import files_sha256, listed, weight_files
 from specgate.errors import CheckpointError
+from specgate.files.panics import refusing
 
 FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
 DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
@@ -81,7 +81,7 @@ class TensorFiles:
             return self._pickled[file][name].to(device)
         from safetensors import safe_open
 
-        with safe_open(file, framework="pt") as source:
+        with refusing(lambda why: not_whole(file, why)), safe_open(file, framework="pt") as source:
             tensor: Tensor = source.get_tensor(name)
         return tensor.to(device)
 
@@ -93,27 +93,38 @@ class TensorFiles:
         if file.suffix == ".bin":
             self._pickled[file] = tensors = load_bin(file)
             return {n: Entry(file, tuple(t.shape), DTYPE_NAMES.get(t.dtype, str(t.dtype))) for n, t in tensors.items()}
-        from safetensors import SafetensorError, safe_open
+        from safetensors import safe_open
 
-        try:
-            with safe_open(file, framework="pt") as source:
-                slices = {name: source.get_slice(name) for name in source.keys()}  # noqa: SIM118 (not a mapping)
-                return {name: Entry(file, tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"{file}: not a whole safetensors file ({error})", hint="truncated or damaged: fetch it again"
-            ) from error
+        with refusing(lambda why: not_whole(file, why)), safe_open(file, framework="pt") as source:
+            slices = {name: source.get_slice(name) for name in source.keys()}  # noqa: SIM118 (not a mapping)
+            return {name: Entry(file, tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
+
+
+def not_whole(file: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"{file}: not a whole safetensors file ({why})", hint="truncated or damaged: fetch it again")
+
+
+def check_finite(tensor: Tensor, name: str, folder: Path) -> Tensor:
+    """`tensor` as it is. Raises CheckpointError where it holds NaN or infinity; the extremes of its values tell."""
+    if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
+        raise CheckpointError(
+            f"{folder}: tensor {name} is not finite in {str(tensor.dtype).removeprefix('torch.')}",
+            hint="it holds NaN or infinity, or overflows in this dtype: export the draft anew",
+        )
+    return tensor
 
 
 def load_bin(file: Path) -> dict[str, Tensor]:
     """The tensors of a `torch.save` file. Raises CheckpointError for anything but a flat dictionary of tensors."""
-    try:
-        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
-        raise CheckpointError(
-            f"{file}: not a whole torch file of tensors ({str(error).splitlines()[0]})",
+
+    def refused(why: str) -> CheckpointError:
+        return CheckpointError(
+            f"{file}: not a whole torch file of tensors ({why})",
             hint="truncated, damaged, older than torch 1.6, or holding more than tensors: convert it to safetensors",
-        ) from error
+        )
+
+    with refusing(refused):  # a damaged pickle can raise nearly anything
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(content, dict) or not all(isinstance(t, Tensor) for t in content.values()):
         raise CheckpointError(f"{file}: not a flat dictionary of tensors", hint="save the state dict alone")
     return {str(name): tensor for name, tensor in content.items()}
@@ -130,7 +141,7 @@ def check_tensors(found: Mapping[str, Entry], wanted: Mapping[str, Wanted], othe
         "left over": [name for name in found if name not in wanted and not re.fullmatch(other, name)],
     }
     if any(problems.values()):
-        text = "; ".join(f"{kind}: {', '.join(items)}" for kind, items in problems.items() if items)
+        text = "; ".join(f"{kind}: {listed(items)}" for kind, items in problems.items() if items)
         raise CheckpointError(
             f"{where}: tensors do not fit the config: {text}",
             hint="config and weights must be of one model, in a layout that specgate knows",

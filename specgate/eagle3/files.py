@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import Final
 
 from specgate.eagle3.hf_keys import read_json
 from specgate.errors import CheckpointError
+from specgate.files.json_text import shown
 
 INDEX: Final = "model.safetensors.index.json"
+LONGEST_NAME: Final = 255
+"""Characters of a file's name."""
+SHOWN: Final = 20
+"""Names in one message."""
 
 
 def checkpoint_sha256(folder: Path, configs: Iterable[Path]) -> str:
@@ -44,9 +50,19 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 def shards(index: Path) -> tuple[Path, ...]:
     """The files that the index lists, sorted by name."""
-    names = sorted({str(name) for name in read_json(index).part("weight_map").values.values()})
-    files = tuple(index.parent / name for name in names)
-    missing = [file.name for file in files if not file.is_file()]
+    named = read_json(index).part("weight_map").values
+    for tensor, name in named.items():
+        if not isinstance(name, str) or not name or Path(name).name != name or len(name) > LONGEST_NAME:
+            where = f"{index}: weight_map.{shown(tensor)}"
+            raise CheckpointError(f"{where} = {shown(name)}", hint="the name of a file beside the index is needed")
+    files = tuple(index.parent / name for name in sorted({str(name) for name in named.values()}))
+    missing = [file.name for file in files if not isfile(file)]
     if missing or not files:
-        raise CheckpointError(f"{index}: shards missing: {', '.join(missing) or 'weight_map lists none'}")
+        raise CheckpointError(f"{index}: shards missing: {listed(missing) or 'weight_map lists none'}")
     return files
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of `names`, printable, and how many more there are."""
+    shortened = ", ".join(name if name.isprintable() and len(name) <= 120 else shown(name) for name in names[:SHOWN])
+    return shortened + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

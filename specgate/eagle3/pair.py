@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
-from specgate.eagle3.checkpoint import TensorFiles, TensorSource, Wanted, check_tensors
+from specgate.eagle3.checkpoint import TensorFiles, TensorSource, Wanted, check_finite, check_tensors
 from specgate.eagle3.d2t import check_d2t
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.eagle3.hf.draft import TRAINED_FOR, canonical, draft_geometry
@@ -181,7 +181,8 @@ def load_draft(
     """
     files = open_draft(folder, target, capture_override, target_sha256)
     require_room(files.weights, dtype, device, str(folder))
-    tensors = {name: files.read(name, device).to(dtype) for name in files.weights}
+    # A draft that is not finite would look like one that is merely bad: nothing of it would be accepted.
+    tensors = {name: check_finite(files.read(name, device).to(dtype), name, folder) for name in files.weights}
     d2t = None if files.d2t is None else files.d2t.to(device)
     return DraftCheckpoint(files.geometry, tensors, d2t, files.capture, files.sha256(), files.warnings)
 

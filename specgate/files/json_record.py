@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TypeVar
 
 from specgate.errors import InvalidResult
+from specgate.files.json_text import read_json, shown
 from specgate.files.plain import from_plain, to_plain
 from specgate.files.writing import write_json
 
@@ -16,14 +16,16 @@ T = TypeVar("T")
 def read_record(kind: type[T], file: Path, schema: str) -> T | None:
     """The record in `file`; None where there is no such file. Raises InvalidResult where it holds anything else."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = read_json(file)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise InvalidResult(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InvalidResult(f"{file}: not JSON: {error}") from error
     found = data.pop("schema", None) if isinstance(data, dict) else None
     if found != schema:
-        raise InvalidResult(f"{file}: schema: {found!r}; this specgate reads {schema!r}")
+        raise InvalidResult(f"{file}: schema: {shown(found)}; this specgate reads {schema!r}")
     return from_plain(kind, data, file)
 
 
@@ -32,10 +34,9 @@ def write_record(kind: type[T], value: T, file: Path, schema: str) -> None:
     write_json(file, {"schema": schema, **to_plain(kind, value)})
 
 
-def read_json(file: Path) -> object:
-    """What the JSON file holds. Raises InvalidResult where it cannot be read as JSON."""
+def stored_json(file: Path) -> object:
+    """What the JSON file of a run holds. Raises InvalidResult where it cannot be read as JSON."""
     try:
-        found: object = json.loads(file.read_text(encoding="utf-8"))
+        return read_json(file)
     except (OSError, ValueError) as error:
         raise InvalidResult(f"{file.name}: not readable as JSON: {error}") from error
-    return found

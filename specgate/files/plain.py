@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from specgate.errors import InvalidResult
+from specgate.files.json_text import shown
 
 T = TypeVar("T")
 
@@ -33,5 +34,7 @@ def from_plain(kind: type[T], data: object, source: Path) -> T:
         return _adapter(kind).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidResult(f"{source}: {where}: {first['msg']} (value: {str(first['input'])[:80]})") from error
+        where = ".".join(part if isinstance(part, str) and part.isprintable() else repr(part) for part in first["loc"])
+        raise InvalidResult(f"{source}: {where}: {first['msg']} (value: {shown(first['input'])})") from error
+    except (OverflowError, RecursionError) as error:  # an integer for a float field that no float can hold
+        raise InvalidResult(f"{source}: a value that cannot be read: {error}") from error

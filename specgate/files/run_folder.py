@@ -21,7 +21,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import yaml
 from filelock import FileLock, Timeout
 
 from specgate.core import BaselineText, Block, BlockTrace, EngineFacts, LogitSample, Margin, Rescoring, Run
@@ -29,10 +28,12 @@ from specgate.core.conditions import Sample
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
+from specgate.files.json_text import parse_json, read_json, shown
 from specgate.files.manifest import FORMER, LOCK, MANIFEST, UNLISTED, manifest_of, odd_files, plain_files
 from specgate.files.plain import from_plain, to_plain
-from specgate.files.writing import disk, json_text, sha256_of, without_home, write_text
+from specgate.files.writing import as_json, disk, sha256_of, without_home, write_text
 from specgate.files.written import Content, changed, content_of
+from specgate.files.yamlfile import dump_yaml, load
 
 SCHEMA = "specgate.result/v1"
 SCHEMA_VERSION = "1.3.0"
@@ -131,17 +132,16 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         """Write config.resolved.yaml."""
-        text = yaml.safe_dump({"schema": "specgate.config/v1", **to_plain(Config, config)}, sort_keys=False, width=120)
-        self.write_text("config.resolved.yaml", text)
+        self.write_text("config.resolved.yaml", dump_yaml({"schema": "specgate.config/v1", **to_plain(Config, config)}))
 
     def read_config(self) -> Config:
         """The configuration, with `~` in paths expanded. Raises InvalidResult where the file holds anything else."""
         file = self.path / "config.resolved.yaml"
         try:
-            data = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
-        except yaml.YAMLError as error:
-            raise InvalidResult(f"{file}: not readable as YAML: {error}") from error
-        if not isinstance(data, dict) or data.pop("schema", None) != "specgate.config/v1":
+            data = dict(load(file).data)
+        except UsageError as error:
+            raise InvalidResult(error.message, hint=error.hint) from error
+        if data.pop("schema", None) != "specgate.config/v1":
             raise InvalidResult(f"{file}: schema is not specgate.config/v1: written by another version of specgate")
         config = from_plain(Config, data, file)
         pair = config.pair
@@ -150,7 +150,7 @@ class RunFolder:
 
     def write_json(self, name: str, data: object) -> None:
         """Write `data` to the file called `name` in the run folder."""
-        self.write_text(name, json_text(data))
+        self.write_text(name, as_json(data))
 
     # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -186,8 +186,9 @@ class RunFolder:
         """Point key → the engine that measured it first."""
         found: dict[str, EngineFacts] = {}
         for line in self._lines("engines.jsonl"):
-            assert isinstance(line, dict)
-            found.setdefault(line["point"], from_plain(EngineFacts, line["facts"], self.path))
+            if not isinstance(line, dict) or not isinstance(line.get("point"), str):
+                raise InvalidResult(f"{self.path / 'samples' / 'engines.jsonl'}: point: {shown(line)}")
+            found.setdefault(line["point"], from_plain(EngineFacts, line.get("facts"), self.path))
         return found
 
     def blocks(self) -> list[Block]:
@@ -265,7 +266,7 @@ class RunFolder:
         whole = content[: content.rfind(b"\n") + 1]
         for number, line in enumerate(whole.decode(errors="replace").split("\n")[:-1], 1):
             try:
-                yield json.loads(line)
+                yield parse_json(line)
             except ValueError as error:
                 raise InvalidResult(f"{file}:{number}: not JSON: {error}") from error
         if self.read_only:
@@ -344,14 +345,14 @@ class RunFolder:
         """
         file = self.path / "run.json"
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
+            data = read_json(file)
         except FileNotFoundError:
             raise UsageError(f"{file} does not exist", hint="the run never started; start it again") from None
         except ValueError as error:
             raise InvalidResult(f"{file}: not JSON: {error}") from error
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != SCHEMA:
-            raise InvalidResult(f"{file}: schema: {schema!r}; this specgate reads {SCHEMA!r}")
+            raise InvalidResult(f"{file}: schema: {shown(schema)}; this specgate reads {SCHEMA!r}")
         return from_plain(Run, data, file)
 
     def evidence_hashes(self) -> dict[str, str]:

@@ -35,10 +35,10 @@ def write_text(file: Path, text: str) -> None:
 
 def write_json(file: Path, data: object) -> None:
     """Write `data` as `write_text` does. Raises ValueError for NaN and infinity, which JSON does not have."""
-    write_text(file, json_text(data))
+    write_text(file, as_json(data))
 
 
-def json_text(data: object) -> str:
+def as_json(data: object) -> str:
     """`data` as the text of a JSON file. Raises ValueError for NaN and infinity, which JSON does not have."""
     return json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 

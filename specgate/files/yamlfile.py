@@ -1,21 +1,31 @@
 """YAML that remembers where every key stood, so that an error found much later can still name `file:line`.
 
-Plain data only: keys are text, no key is there twice, and there are no anchors, aliases or tags of Python objects.
+Plain data only: keys are text, no key is there twice, and there are no anchors, aliases or tags. Unquoted scalars mean
+what the core schema of YAML 1.2 says (section 10.3.2). A scalar that YAML 1.1 reads as something else, such as `yes`,
+`1:30`, `010` or a date, is refused: a reader cannot tell which of the two was meant.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import yaml
 
 from specgate.errors import UsageError
 
 KeyPath = tuple[str | int, ...]
+
+LARGEST: Final = 256 * 1024
+"""Bytes. PyYAML reads about 100 KB per second, and the longest file that specgate writes has 25 KB."""
+DEEPEST: Final = 32
+"""Mappings and lists inside each other. The deepest file that specgate reads has five levels."""
+DIGITS: Final = 100
+"""Of an integer. Python refuses to read more than 4300, and no key takes more than 19."""
 
 
 class Mark(NamedTuple):
@@ -56,6 +66,13 @@ def load(path: Path) -> Document:
     return _document(path, _read(path))
 
 
+def dump_yaml(data: object, *, flow: bool | None = False, width: int = 120) -> str:
+    """`data` as YAML that `load` reads back as it is, and a reader of YAML 1.1 too: text that either of the two would
+    take for something else is in quotes. `flow`: as `default_flow_style` of PyYAML.
+    """
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=flow, width=width)
+
+
 @lru_cache(maxsize=256)  # scenarios share their bases, and one run reads all of them more than once
 def _document(path: Path, text: str) -> Document:
     try:
@@ -66,8 +83,8 @@ def _document(path: Path, text: str) -> Document:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise UsageError(f"{path}:{line}: not valid YAML: character U+{ord(text[error.position]):04X}") from None
-    except ValueError as error:  # a scalar that looks like a number or date and is none, e.g. 2026-02-31
-        raise UsageError(f"{path}: not valid YAML: {error}", hint="put text that looks like a date in quotes") from None
+    except (ValueError, OverflowError) as error:  # an escape beyond the last character, e.g. "\U00110000"
+        raise UsageError(f"{path}: not valid YAML: {error}") from None
     first = text.partition("\n")[0].strip()
     head = first.lstrip("#").strip() if first.startswith("#") else ""
     return Document(path, head or None, data, {(): Mark(path, 1), **marks})
@@ -83,23 +100,117 @@ def _parse(path: Path, text: str) -> tuple[dict[KeyPath, Mark], dict[str, object
     return dict(_marks(node, path, ())), loader.construct_document(node)
 
 
+# ── the core schema ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+_TAG: Final = "tag:yaml.org,2002:"
+_CORE: Final = (
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
+)
+"""Tag, pattern and possible first characters of every kind of unquoted scalar that is not text. `\\0` stands for the
+empty scalar.
+"""
+_OLD_MEANINGS: Final = {
+    "bool": ("true or false", "write true or false, or put the text in quotes"),
+    "int": ("a number in another notation", "write a plain decimal number, or put the text in quotes"),
+    "float": ("a number in another notation", "write a plain decimal number, or put the text in quotes"),
+    "timestamp": ("a date", "put text that looks like a date in quotes"),
+    "merge": ("a merge key", "put the text in quotes"),
+    "value": ("a default key", "put the text in quotes"),
+}
+"""Tag of YAML 1.1 → what it reads in a scalar that YAML 1.2 reads as text, and what to write instead."""
+
+
 class _Loader(yaml.SafeLoader):
-    """SafeLoader without anchors and aliases. Scenarios share through `extends` instead, and cyclic data cannot
-    arise.
+    """SafeLoader with the scalars of YAML 1.2, and without anchors, aliases and tags. Scenarios share through `extends`
+    instead, and cyclic data cannot arise.
     """
+
+    depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's stubs leave it untyped
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise yaml.composer.ComposerError(None, None, "anchors and aliases are not used here", event.start_mark)
-        return super().compose_node(parent, index)
+        if getattr(event, "tag", None):
+            raise yaml.composer.ComposerError(None, None, "tags are not used here", event.start_mark)
+        if self.depth > DEEPEST:
+            raise yaml.composer.ComposerError(None, None, f"more than {DEEPEST} levels deep", event.start_mark)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that quotes what YAML 1.2 takes for more than text, besides what YAML 1.1 does."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _core_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    text = node.value
+    return int(text, 8 if text.startswith("0o") else 16 if text.startswith("0x") else 10)
+
+
+def _core_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    return float(node.value.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_Loader.yaml_implicit_resolvers = {}  # without those of YAML 1.1
+for _name, _pattern, _first in _CORE:
+    _characters = [c.replace("\0", "") for c in _first]
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_TAG + _name, re.compile(f"(?:{_pattern})$"), _characters)
+_Loader.add_constructor(_TAG + "int", _core_int)
+_Loader.add_constructor(_TAG + "float", _core_float)
+
+
+def _check_scalar(node: yaml.ScalarNode, path: Path, key: KeyPath) -> None:
+    """Raise UsageError for an unquoted scalar that YAML 1.1 reads differently, or a number that is too long to read."""
+    if node.style is not None:  # in quotes, or a block of text
+        return
+    where = f"{path}:{node.start_mark.line + 1}: {dotted(key)}"
+    digits = node.value.lstrip("-+")
+    if node.tag == _TAG + "int" and len(digits) > 1 and digits.isdigit() and digits.startswith("0"):
+        right = f"write {int(digits[:20])}, or 0o{digits.lstrip('0')} for octal, or put the text in quotes"
+        raise UsageError(f"{where}: {_short(node.value)}: a number with a leading 0 is octal in YAML 1.1", hint=right)
+    if node.tag == _TAG + "int" and len(digits) > DIGITS:
+        raise UsageError(f"{where}: {_short(node.value)}: more than {DIGITS} digits", hint="is this a number?")
+    old = _tag_in_yaml_1_1(node.value)
+    if node.tag == _TAG + "str" and old != "str":
+        meant, right = _OLD_MEANINGS[old]
+        wrong = f"{where}: {_short(node.value)}: not valid YAML here: version 1.1 reads {meant}, version 1.2 text"
+        raise UsageError(wrong, hint=right)
+
+
+def _tag_in_yaml_1_1(text: str) -> str:
+    candidates = yaml.SafeLoader.yaml_implicit_resolvers.get(text[:1], [])
+    return next((tag.removeprefix(_TAG) for tag, pattern in candidates if pattern.match(text)), "str")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+# ── files and keys ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _read(path: Path) -> str:
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(LARGEST + 1)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a NUL byte, or half a surrogate pair
+        raise UsageError(f"{str(path)!r}: no name of a file: {error}") from None
+    if len(raw) > LARGEST:
+        raise UsageError(f"{path}: more than {LARGEST} bytes", hint="is this the file that was meant?")
     try:
         return raw.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -109,8 +220,13 @@ def _read(path: Path) -> str:
 
 
 def _marks(node: yaml.Node, path: Path, key: KeyPath) -> Iterator[tuple[KeyPath, Mark]]:
-    """Every key below `node` with its place. Raises UsageError for keys that are not text or are there twice."""
-    if isinstance(node, yaml.SequenceNode):
+    """Every key below `node` with its place.
+
+    Raises UsageError for keys that are not text or are there twice, and for scalars that `_check_scalar` refuses.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        _check_scalar(node, path, key)
+    elif isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             yield (*key, i), Mark(path, item.start_mark.line + 1)
             yield from _marks(item, path, (*key, i))
@@ -118,8 +234,8 @@ def _marks(node: yaml.Node, path: Path, key: KeyPath) -> Iterator[tuple[KeyPath,
         seen: dict[str, int] = {}
         for name, value in node.value:
             line = name.start_mark.line + 1
-            if name.tag != "tag:yaml.org,2002:str":
-                shown = name.value if isinstance(name, yaml.ScalarNode) else _kind(name)
+            if not _is_text(name):
+                shown = _short(name.value) if isinstance(name, yaml.ScalarNode) else _kind(name)
                 raise UsageError(f"{path}:{line}: key {shown}: not text", hint="put the key in quotes")
             if name.value in seen:
                 dotted_key = dotted((*key, name.value))
@@ -127,6 +243,13 @@ def _marks(node: yaml.Node, path: Path, key: KeyPath) -> Iterator[tuple[KeyPath,
             seen[name.value] = line
             yield (*key, name.value), Mark(path, line)
             yield from _marks(value, path, (*key, name.value))
+
+
+def _is_text(key: yaml.Node) -> bool:
+    """Whether a key is text in YAML 1.1 and 1.2."""
+    if not isinstance(key, yaml.ScalarNode) or key.tag != _TAG + "str":
+        return False
+    return key.style is not None or _tag_in_yaml_1_1(key.value) == "str"
 
 
 def _kind(node: yaml.Node) -> str:
@@ -142,5 +265,9 @@ def _merge(base: Mapping[str, object], top: Mapping[str, object]) -> dict[str, o
 
 
 def dotted(key: KeyPath) -> str:
-    """`("grid", "context", 1)` → `grid.context[1]`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).lstrip(".")
+    """`("grid", "context", 1)` → `grid.context[1]`. A key that cannot be printed is shown as Python writes it."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{_printable(part)}" for part in key).lstrip(".")
+
+
+def _printable(text: str) -> str:
+    return _short(text if text.isprintable() else ascii(text))

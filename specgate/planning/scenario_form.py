@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from specgate.files.yaml_schema import Form, Problem
+from specgate.planning.bounds import BATCH, DRAFT_TOKENS, FACTOR, POSITIONS, REPEATS, SECONDS, SEED, STEPS, VALUES
 
 SCHEMA = "specgate.scenario/v1"
 MIN_PROMPTS = 8
@@ -25,16 +26,19 @@ def ascending(values: list[int]) -> list[int]:
     return values
 
 
-Count = Annotated[int, Field(ge=1)]
-Axis = Annotated[list[Count], Field(min_length=1), AfterValidator(ascending)]
-DraftLength = Annotated[int, Field(ge=1, le=8)]
+Repeats = Annotated[int, Field(ge=1, le=REPEATS)]
+Positions = Annotated[int, Field(ge=1, le=POSITIONS)]
+Batch = Annotated[int, Field(ge=1, le=BATCH)]
+Factor = Annotated[float, Field(gt=0, le=FACTOR)]
+Text = Annotated[str, Field(min_length=1, max_length=4096)]
+DraftLength = Annotated[int, Field(ge=1, le=DRAFT_TOKENS)]
 
 
 class GridForm(Form):
     """The form of `core.Grid`."""
 
-    context: Axis
-    batch: Axis
+    context: Annotated[list[Positions], Field(min_length=1, max_length=VALUES), AfterValidator(ascending)]
+    batch: Annotated[list[Batch], Field(min_length=1, max_length=VALUES), AfterValidator(ascending)]
     spec: Annotated[list[DraftLength], Field(min_length=1), AfterValidator(ascending)]
 
 
@@ -42,16 +46,16 @@ class WorkloadForm(Form):
     """The form of `core.Workload`."""
 
     source: Literal["mixed", "code", "docs", "prose", "random"]
-    seed: Annotated[int, Field(ge=0)]
-    prompt_sets: Count
-    warmup_sets: Count
+    seed: Annotated[int, Field(ge=0, le=SEED)]
+    prompt_sets: Repeats
+    warmup_sets: Repeats
 
 
 class BudgetForm(Form):
     """The form of `core.Budget`."""
 
-    steps: Count | None = None
-    new_tokens: Annotated[int, Field(ge=2)] | None = None
+    steps: Annotated[int, Field(ge=1, le=STEPS)] | None = None
+    new_tokens: Annotated[int, Field(ge=2, le=STEPS)] | None = None
     ignore_eos: bool = True
 
     @model_validator(mode="after")
@@ -65,8 +69,8 @@ class BudgetForm(Form):
 class ScheduleForm(Form):
     """The form of `core.Schedule`."""
 
-    rounds: Count
-    warmup_rounds: Annotated[int, Field(ge=0)]
+    rounds: Repeats
+    warmup_rounds: Annotated[int, Field(ge=0, le=REPEATS)]
 
 
 ROPE_KEYS: dict[str, set[str]] = {
@@ -81,13 +85,13 @@ class RopeForm(Form):
     """The Hugging Face keys of `rope_scaling`."""
 
     rope_type: Literal["yarn", "linear", "llama3"]
-    factor: Annotated[float, Field(ge=1)]
-    original_max_position_embeddings: Count | None = None
-    attention_factor: Annotated[float, Field(gt=0)] | None = None
-    beta_fast: Annotated[float, Field(gt=0)] | None = None
-    beta_slow: Annotated[float, Field(gt=0)] | None = None
-    low_freq_factor: Annotated[float, Field(gt=0)] | None = None
-    high_freq_factor: Annotated[float, Field(gt=0)] | None = None
+    factor: Annotated[float, Field(ge=1, le=FACTOR)]
+    original_max_position_embeddings: Positions | None = None
+    attention_factor: Factor | None = None
+    beta_fast: Factor | None = None
+    beta_slow: Factor | None = None
+    low_freq_factor: Factor | None = None
+    high_freq_factor: Factor | None = None
 
     @model_validator(mode="after")
     def keys_of_its_type(self) -> RopeForm:
@@ -108,16 +112,16 @@ class ScenarioForm(Form):
     schema_: Literal["specgate.scenario/v1"] = Field(alias="schema")
     extends: None = None  # resolved before the form is checked; listed here so that it counts as a known key
     kind: Kind
-    family: Annotated[str, Field(min_length=1)]
+    family: Text
     needs: Machine
-    pair: Annotated[str, Field(min_length=1)]
+    pair: Text
     dtype: Literal["float32", "bfloat16", "float16"]
     grid: GridForm
     workload: WorkloadForm
     budget: BudgetForm
     schedule: ScheduleForm
     perf_mode: bool = False
-    timeout_s: Annotated[float, Field(gt=0)]
+    timeout_s: Annotated[float, Field(gt=0, le=SECONDS)]
     rope: RopeForm | None = None
     default: bool = True
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from filelock import FileLock, Timeout
 
 from specgate.core import State
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult
+from specgate.files.json_text import parse_json
 from specgate.files.plain import from_plain, to_plain
 from specgate.files.writing import disk
 from specgate.machine import host
@@ -34,6 +36,7 @@ from specgate.promotion.signing import Signature, sign
 
 GENESIS: Final = "0" * 64
 """`prev_sha256` of the first line."""
+_HASH: Final = re.compile("[0-9a-f]{64}")
 LOCK_S: Final = 30.0
 """Seconds to wait for the lock. It is normally held for milliseconds."""
 READS: Final = 1000
@@ -172,7 +175,7 @@ class Ledger:
         previous = GENESIS
         for number, line in enumerate(lines, 1):
             try:
-                data = json.loads(line)
+                data = parse_json(line)
             except ValueError:
                 raise self._broken(number, "it is not JSON") from None
             if not isinstance(data, dict) or data.get("prev_sha256") != previous:
@@ -203,7 +206,7 @@ class Ledger:
         if not head:
             return 0, GENESIS, None
         count, last, host_of_head, *more = [*head.decode(errors="replace").split(), "", "", ""][:4]
-        if not count.isdecimal() or len(count) > 12 or len(last) != len(GENESIS) or any(more):
+        if not (count.isascii() and count.isdigit() and len(count) < 20) or not _HASH.fullmatch(last) or any(more):
             what = "a number of lines, a hash and a host"
             raise InvalidResult(f"{self._head_file}: not {what}", hint=self._hint())
         return int(count), last, host_of_head or None

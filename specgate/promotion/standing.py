@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from specgate.errors import InvalidResult
-from specgate.files.json_record import read_json
+from specgate.files.json_record import stored_json
 from specgate.files.manifest import MANIFEST, listings
 from specgate.files.writing import sha256_of
 from specgate.machine import host
@@ -67,7 +67,7 @@ def doubt_of_folder(entry: Entry, folder: Path) -> str | None:
         return f"its {MANIFEST} is not the one that the entry names"
     if not gates.is_file() or sha256_of(gates) != listings(manifest).get("gates.json"):
         return f"its gates.json is not the one that {MANIFEST} lists"
-    stated = read_json(gates)
+    stated = stored_json(gates)
     code = stated.get("exit_code") if isinstance(stated, dict) else None
     return None if code == entry.exit_code else f"its gates.json says exit {code}, the entry exit {entry.exit_code}"
 

@@ -20,7 +20,7 @@ from specgate.analysis.rounds import in_round
 from specgate.core import Block, Plan, Round, Run
 from specgate.errors import ExitCode, InvalidResult, UsageError
 from specgate.files.config import Config
-from specgate.files.json_record import read_json
+from specgate.files.json_record import stored_json
 from specgate.files.manifest import FORMER, MANIFEST, Difference, grown_differences, manifest_differences, odd_files
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
@@ -65,7 +65,7 @@ def finished(run: Run, entry: Entry | None, path: Path) -> str | None:
         return "run.json says that the run is complete"
     if entry is not None and entry.exit_code in DECIDED:
         return f"the ledger says that it ended with {entry.state} (exit {entry.exit_code})"
-    gates = read_json(path / "gates.json") if (path / "gates.json").is_file() else {}
+    gates = stored_json(path / "gates.json") if (path / "gates.json").is_file() else {}
     code = gates.get("exit_code") if isinstance(gates, dict) else None
     return f"gates.json says that it ended with exit {code}" if code in DECIDED else None
 
@@ -121,7 +121,7 @@ def resume(
 
 def check_environment(folder: RunFolder, run: Run) -> None:
     """Raises InvalidResult where env.json and run.json do not say the same of the machine and the source tree."""
-    stored = read_json(folder.path / "env.json")
+    stored = stored_json(folder.path / "env.json")
     # The state after the run is written to env.json first: a run may have been killed in between.
     before, there = ({**of, "env_after": None} if isinstance(of, dict) else of for of in (run.environment, stored))
     if before != there:

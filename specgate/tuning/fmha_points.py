@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -14,7 +15,7 @@ from specgate.api import OpenRequest
 from specgate.core import Budget, PairRef, Point, Scenario
 from specgate.core.fmha import AttentionConfig
 from specgate.errors import EnvironmentRefused, UsageError
-from specgate.files.yaml_schema import Form, parse
+from specgate.files.yaml_schema import Form, Problem, parse, refusal
 from specgate.files.yamlfile import load
 from specgate.pairs.resolve import resolve_pair, target_limits
 from specgate.planning.plan import positions_needed
@@ -28,6 +29,10 @@ has batch 4 and one a single request, since the engine's default tiles differ be
 """
 
 
+MOST_CONFIGURATIONS: Final = 10_000
+"""Of attention in one sweep: a day of work."""
+
+
 class GridForm(Form):
     """The schema of a grid file: knob → values to try."""
 
@@ -37,7 +42,9 @@ class GridForm(Form):
 
 def read_grid(file: Path) -> tuple[AttentionConfig, ...]:
     """All combinations of the values that a YAML file lists per knob. Raises UsageError with file and line."""
-    form = parse(GridForm, load(file))
+    form = parse(GridForm, document := load(file))
+    if (count := prod(map(len, form.grid.values()))) > MOST_CONFIGURATIONS:
+        raise refusal(document, [Problem(("grid",), f"{count} combinations; at most {MOST_CONFIGURATIONS}")])
     return tuple(dict(zip(form.grid, values, strict=True)) for values in product(*form.grid.values()))
 
 

@@ -30,7 +30,6 @@ def test_an_honest_engine_is_green_and_all_of_its_text_was_compared(cheating: Ch
     [
         ("NoiseBehindTheComparedTokens", "token_mismatch"),
         ("BaselineThatDoesNotGoOn", "text_not_compared"),
-        ("NegativeMargins", "token_mismatch"),
         ("NoModel", "not_the_targets"),
         ("OtherWeights", "not_the_targets"),
         ("OtherLogits", "logits_differ"),
@@ -40,6 +39,13 @@ def test_a_cheat_with_its_text_is_invalid(cheating: Cheating, engine: str, code:
     exit_code, run = cheating(engine)
     assert exit_code == 6
     assert code in {v.reason_code for v in objections(run) if v.gate == "tokens"}
+
+
+def test_a_margin_below_zero_is_no_answer(cheating: Cheating) -> None:
+    exit_code, run = cheating("NegativeMargins")
+    assert exit_code == 7
+    (why,) = run.failures.values()
+    assert "malformed answer to top2" in why and "the larger logit comes first" in why
 
 
 def test_what_lies_behind_a_near_tie_is_scored(cheating: Cheating, cli: Cli) -> None:

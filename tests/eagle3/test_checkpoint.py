@@ -158,3 +158,12 @@ def test_all_tensors_that_do_not_fit_are_named_in_one_message() -> None:
 def test_tensors_that_fit_pass() -> None:
     found = {"a": entry(2, dtype="BF16"), "d2t": entry(3, dtype="I64"), "rope": entry(1)}
     check_tensors(found, {"a": Wanted((2,)), "d2t": Wanted((3,), "", "I64")}, "rope|x", Path("folder"))
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "", "x" * 300, "a\x00b", 5, None, ["a"]])
+def test_a_shard_must_be_the_name_of_a_file_beside_the_index(tmp_path: Path, name: object) -> None:
+    index = {"weight_map": {"a": name}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json: (weight_map|shards)") as caught:
+        TensorFiles(tmp_path)
+    assert len(str(caught.value)) < 500 and "\x00" not in str(caught.value)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -316,3 +316,24 @@ def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
 def test_a_vocabulary_too_small_for_bytes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="vocab = 200"):
         write_random_pair(tmp_path, seed=1, vocab=200)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["fc.weight", "norm.weight", "midlayer.mlp.down_proj.weight", "lm_head.weight"])
+def test_a_draft_with_a_weight_that_is_not_finite_is_refused_by_tensor(
+    pair: tuple[Path, Path], name: str, value: float
+) -> None:
+    file = pair[1] / "model.safetensors"
+    tensors = load_file(file)
+    tensors[name].view(-1)[-1] = value
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=rf"draft: tensor {name} is not finite in float32"):
+        draft_of(pair)
+
+
+def test_a_draft_that_overflows_in_the_dtype_asked_for_is_refused(pair: tuple[Path, Path]) -> None:
+    file = pair[1] / "model.safetensors"
+    save_file({n: t * 1e6 if n == "fc.weight" else t for n, t in load_file(file).items()}, file)
+    draft_of(pair)
+    with pytest.raises(CheckpointError, match=r"tensor fc\.weight is not finite in float16"):
+        load_draft(pair[1], target_of(pair).geometry, torch.float16, "cpu")

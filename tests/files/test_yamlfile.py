@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from specgate.errors import UsageError
-from specgate.files.yamlfile import Document, dotted, load
+from specgate.files.yamlfile import Document, dotted, dump_yaml, load
 
 
 def written(folder: Path, text: str | bytes, name: str = "file.yaml") -> Path:
@@ -125,3 +125,69 @@ def shapes_clash(*trees: object) -> bool:
         return True
     keys = {k for m in mappings for k in m}
     return any(shapes_clash(*(m[k] for m in mappings if k in m)) for k in keys)
+
+
+@pytest.mark.parametrize(
+    ("scalar", "value"),
+    [
+        ("12", 12), ("+12", 12), ("-7", -7), ("0", 0), ("0o17", 15), ("0x1F", 31), ("1e5", 1e5), ("1.5e-3", 0.0015),
+        (".5", 0.5), ("5.", 5.0), ("-.inf", float("-inf")), ("true", True), ("False", False), ("null", None),
+        ("~", None), ("", None), ("yess", "yess"), ("1:2 3", "1:2 3"), ("12b", "12b"), ("0o8", "0o8"),
+        ("'yes'", "yes"), ('"010"', "010"), ("'2026-11-22'", "2026-11-22"), ("y", "y"),
+    ],
+)  # fmt: skip
+def test_unquoted_scalars_are_those_of_yaml_1_2(tmp_path: Path, scalar: str, value: object) -> None:
+    found = load(written(tmp_path, f"a: {scalar}\n")).data["a"]
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("scalar", "says"),
+    [
+        ("yes", "reads true or false, version 1.2 text\n  write true or false, or put the text in quotes"),
+        ("Off", "reads true or false"),
+        ("1:2:3", "reads a number in another notation"),
+        ("1:30.5", "reads a number in another notation"),
+        ("1_000", "reads a number in another notation"),
+        ("0b101", "reads a number in another notation"),
+        ("2026-11-22", "reads a date, version 1.2 text\n  put text that looks like a date in quotes"),
+        ("2026-11-22 10:00:00", "reads a date"),
+        ("010", "octal in YAML 1.1\n  write 10, or 0o10 for octal, or put the text in quotes"),
+        ("-08", "octal in YAML 1.1"),
+        ("<<", "reads a merge key"),
+        ("9" * 5000, "more than 100 digits"),
+        ("!!str 5", "tags are not used here"),
+        ("! 5", "tags are not used here"),
+    ],
+)
+def test_a_scalar_that_two_versions_of_yaml_read_differently_is_refused(tmp_path: Path, scalar: str, says: str) -> None:
+    path = written(tmp_path, f"b: 1\na:\n  c: {scalar}\n")
+    message = refused(path)
+    assert message.startswith(f"{path}:3: ") and says in message
+    assert "a.c" in message or "tags" in message
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: "])
+def test_deep_nesting_is_refused_before_it_is_built(tmp_path: Path, opening: str) -> None:
+    assert ":1: not valid YAML: more than 32 levels deep" in refused(written(tmp_path, "a: " + opening * 50_000))
+
+
+def test_a_file_that_is_too_long_is_not_parsed(tmp_path: Path) -> None:
+    assert "more than 262144 bytes" in refused(written(tmp_path, "# " + "x" * 300_000))
+
+
+def test_names_that_no_file_can_have_are_refused(tmp_path: Path) -> None:
+    assert "File name too long" in refused(tmp_path / ("x" * 300))
+    assert "no name of a file: embedded null byte" in refused(tmp_path / "a\x00b")
+
+
+@given(text=st.text())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+def test_text_that_was_dumped_is_read_back_by_old_and_new_readers(tmp_path: Path, text: str) -> None:
+    written_ = dump_yaml({"a": {"b": [text], "c": {text: 1}}})
+    assert load(written(tmp_path, written_)).data == yaml.safe_load(written_) == {"a": {"b": [text], "c": {text: 1}}}
+
+
+@pytest.mark.parametrize("text", ["1e5", "0o17", "yes", "1:30", "010", "2026-11-22", "", "~", "<<", "=", "1_0", ".5"])
+def test_text_that_looks_like_something_else_is_dumped_in_quotes(tmp_path: Path, text: str) -> None:
+    assert load(written(tmp_path, dump_yaml({"a": text}))).data == {"a": text}

@@ -127,6 +127,16 @@ def test_a_good_file_becomes_a_scenario(tmp_path: Path) -> None:
         ("{steps: 4}", "{new_tokens: 9}", 10, "a micro scenario counts engine steps"),
         ("{steps: 4}", "7", 10, "budget: 7: a mapping was expected; keys: steps, new_tokens, ignore_eos"),
         ("prompt_sets: 8", "prompt_sets: 7", 9, "7 × batch 1 = 7 different prompts; 8 are needed: 8 or more"),
+        ("context: [64]", "context: [400000000]", 8, "grid.context[0]: 400000000: input should be less than or equal"),
+        ("batch: [1]", "batch: [400000000]", 8, "grid.batch[0]: 400000000: input should be less than or equal to 4096"),
+        ("context: [64]", f"context: [{'9' * 90}]", 8, "input should be less than or equal to 16777216"),
+        ("context: [64]", "context: [10000000]", 8, "9 prompt sets × batch 1 × context 10000000 = 90000000 token ids"),
+        ("{steps: 4}", "{steps: 100000000}", 10, "budget.steps: 100000000: input should be less than or equal to"),
+        ("prompt_sets: 8", "prompt_sets: 100000000", 9, "prompt_sets: 100000000: input should be less than or equal"),
+        ("prompt_sets: 8", "prompt_sets: 1:2:3", 9, "1:2:3: not valid YAML here: version 1.1 reads a num"),
+        ("timeout_s: 30", "timeout_s: 1.0e+7", 12, "timeout_s: 10000000.0: input should be less than or equal"),
+        ("timeout_s: 30", "timeout_s: 030", 12, "timeout_s: 030: a number with a leading 0 is octal in YAML 1.1"),
+        ("timeout_s: 30", "perf_mode: yes", 12, "perf_mode: yes: not valid YAML here: version 1.1 reads true or false"),
         ("timeout_s: 30", "timeout_s: 0", 12, "timeout_s: 0: input should be greater than 0"),
         ("timeout_s: 30", "timeout_s: .inf", 12, "timeout_s: inf: input should be a finite number"),
         ("timeout_s: 30", "rope: {rope_type: yarn, factor: 0.5}", 12, "rope.factor: 0.5: input should be greater than"),
@@ -247,11 +257,12 @@ def test_a_command_line_overrides_the_schedule_but_not_its_balance() -> None:
 
 COUNTS = st.integers(1, 10_000)
 AXES = st.sets(COUNTS, min_size=1, max_size=4).map(lambda s: tuple(sorted(s)))
+BATCHES = st.sets(st.integers(1, 512), min_size=1, max_size=4).map(lambda s: tuple(sorted(s)))
 
 
 @given(
     context=AXES,
-    batch=AXES,
+    batch=BATCHES,
     spec=st.sets(st.integers(1, 8), min_size=1).map(lambda s: tuple(sorted(s))),
     new_tokens=st.integers(2, 9999),
     ignore_eos=st.booleans(),

@@ -79,13 +79,16 @@ def test_closing_ends_the_process_even_if_it_died_before(tmp_path: Path) -> None
 def test_an_idle_engine_is_given_time_to_end_and_one_that_owes_an_answer_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waited: list[float] = []
+    waited: list[float | None] = []
     with opened(tmp_path) as worker:
-        monkeypatch.setattr(worker._process, "join", lambda limit=None: waited.append(limit))
-        monkeypatch.setattr(worker._process, "is_alive", lambda: not waited)
+        wait = worker._process.wait
+
+        def noted(timeout: float | None = None) -> int:
+            waited.append(timeout)
+            return wait(timeout)
+
+        monkeypatch.setattr(worker._process, "wait", noted)
         worker.close()
-        monkeypatch.undo()
-        worker._process.join()
     assert waited[0] == 30.0
 
 

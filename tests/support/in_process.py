@@ -1,6 +1,6 @@
 """A run without processes of its own: the engine, the watch and the command line in the process that tests.
 
-Nothing is made up: the engine decodes, its calls and answers are pickled as a pipe would, and the watch samples. What
+Nothing is made up: the engine decodes, its calls and answers are the messages of a worker, and the watch samples. What
 processes are for (a crash, a hang, a signal, a pipe whose reader has gone) is tested with real ones, in
 `tests/run/test_worker.py`, `tests/machine/test_monitor.py` and wherever `Cli.micro_apart` is called.
 """
@@ -11,67 +11,44 @@ import contextlib
 import hashlib
 import io
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from specgate import plugins
-from specgate.api import Engine, OpenRequest
-from specgate.core import EngineFacts
+from specgate.api import OpenRequest
 from specgate.machine.monitor import INTERVAL_S, Sampler, Watch, line_of
-from specgate.run import worker
+from specgate.run.engine_process.calls import EngineCalls
+from specgate.run.engine_process.service import Service
 
 DEADLY = ("die_after_blocks", "hang_after_blocks")
 """Options of the scripted engine that end or stop the process it is in."""
 
 
-class EngineHere:
-    """A `worker.EngineWorker` whose engine is in this process."""
+class EngineHere(EngineCalls):
+    """A `worker.EngineWorker` whose engine is in this process. Its calls and answers are the same messages."""
 
     def __init__(self, backend: str, request: OpenRequest, timeout_s: float, log: Path) -> None:
         if deadly := [name for name in DEADLY if name in request.options and log.name == "worker-0.log"]:
             raise ValueError(f"{deadly[0]} would end the tests: give this engine a process (micro_apart)")
+        super().__init__(backend)
         self.log, self.pid = log, os.getpid()
-        self._engine: Engine | None = None
-        self._engine = self._answer("open", lambda: plugins.backend(backend).open(over_a_pipe(request)), pipe=False)
-        self._facts: EngineFacts = self._answer("facts", self._engine.facts)
-
-    def facts(self) -> EngineFacts:
-        return self._facts
+        self._service = Service()
+        self.open(request)
 
     def close(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
-        self._engine = None
+        self._service.close()
 
-    def __getattr__(self, method: str) -> Any:
-        if method not in ("prefill", "trace", "decode", "top2", "extend", "logits", "score"):
-            raise AttributeError(method)
-        return lambda *args, **kwargs: self._call(method, args, kwargs)
-
-    def _call(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        assert self._engine is not None, "closed"
-        engine, (args, kwargs) = self._engine, over_a_pipe((args, kwargs))
-        return self._answer(method, lambda: worker._carry_out(engine, method, tuple(args), kwargs))
-
-    def _answer(self, method: str, call: Any, *, pipe: bool = True) -> Any:
+    def _exchange(self, call: str, message: bytes, limit: int) -> bytes:
         with self.log.open("a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-            try:
-                answer = call()
-            except Exception as error:
-                raise over_a_pipe(worker._portable(error, method)) from None
-        return over_a_pipe(answer) if pipe else answer
-
-
-def over_a_pipe(value: Any) -> Any:
-    return pickle.loads(pickle.dumps(value))
+            answer = self._service.answer(message)
+        assert answer is not None and len(answer) <= limit
+        return answer
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.numbers import BATCHES, CONTEXT, DRAFTED, LONGEST_DRAFT, SEEDS, SHARE, Real, count
+
 if TYPE_CHECKING:
     from specgate.pair_tools.plant.check import Measured
 
@@ -26,8 +28,15 @@ def dtype_for(asked: str | None, device: str) -> str:
 
 @click.command("plant", short_help="Make a pair of any geometry, with a known acceptance length.")
 @click.option("--geometry", required=True, metavar="NAME", help="tiny, llama-3.1-8b, …; see docs/planted-pairs.md.")
-@click.option("--accept-length", "length", type=float, required=True, metavar="AL", help="Tokens per cycle, e.g. 3.0.")
-@click.option("--spec", type=int, default=3, show_default=True, help="Draft tokens per cycle for which AL holds.")
+@click.option(
+    "--accept-length",
+    "length",
+    type=Real(0, LONGEST_DRAFT + 1),
+    required=True,
+    metavar="AL",
+    help="Tokens per cycle, e.g. 3.0.",
+)
+@click.option("--spec", type=DRAFTED, default=3, show_default=True, help="Draft tokens per cycle for which AL holds.")
 @click.option(
     "--recipe",
     type=click.Choice(["A", "B"]),
@@ -35,11 +44,11 @@ def dtype_for(asked: str | None, device: str) -> str:
     show_default=True,
     help="A: for measuring speed. B: for finding faults in features.",
 )
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--seed", type=SEEDS, default=1, show_default=True)
 @click.option(
-    "--draft-error", type=float, default=0.0, show_default=True, help="Share of tokens that the draft gets wrong."
+    "--draft-error", type=SHARE, default=0.0, show_default=True, help="Share of tokens that the draft gets wrong."
 )
-@click.option("--context", type=int, help="Context to calibrate at, in tokens (default: the geometry's).")
+@click.option("--context", type=CONTEXT, help="Context to calibrate at, in tokens (default: the geometry's).")
 @click.option(
     "--write/--no-write",
     "written",
@@ -93,20 +102,18 @@ def plant(
 
 @click.command("check", short_help="Measure a planted pair against its prediction.")
 @click.argument("pair", metavar="PAIR")
-@click.option("--context", "contexts", type=int, multiple=True, default=(1024,), show_default=True, help="Tokens.")
+@click.option("--context", "contexts", type=CONTEXT, multiple=True, default=(1024,), show_default=True, help="Tokens.")
 @click.option(
     "--spec",
     "specs",
-    type=click.IntRange(1),
+    type=DRAFTED,
     multiple=True,
     default=(1, 2, 3, 4, 5),
     show_default="1 to 5",
     help="Draft tokens.",
 )
-@click.option(
-    "--prompts", type=click.IntRange(1), default=8, show_default=True, help="Prompts, decoded together in one batch."
-)
-@click.option("--steps", type=click.IntRange(1), default=128, show_default=True, help="Cycles per prompt.")
+@click.option("--prompts", type=BATCHES, default=8, show_default=True, help="Prompts, decoded together in one batch.")
+@click.option("--steps", type=count(), default=128, show_default=True, help="Cycles per prompt.")
 @DTYPE
 @DEVICE
 def check(

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.numbers import BATCHES, CONTEXT, SEEDS, Real, above_zero, count
+from specgate.planning.bounds import FACTOR, POSITIONS
+
 FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 CORPUS_HELP = (
     "Texts: python (the standard library), a pinned or installed package, or a folder. NAME=SHARE gives it a weight."
@@ -17,46 +20,46 @@ CORPUS_HELP = (
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the draft.")
 @click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)
 @click.option("--from", "start", type=FOLDER, help="Continue training this draft, with its sizes and vocabulary.")
-@click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps.")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Train as many steps as fit in this time.")
+@click.option("--steps", type=count(most=1 << 30), help="Optimiser steps.")
+@click.option("--minutes", type=above_zero(1e6), help="Train as many steps as fit in this time.")
 @click.option(
     "--draft-vocab",
-    type=click.IntRange(min=1),
+    type=CONTEXT,
     default=10_240,
     show_default=True,
     help="Tokens of the draft's vocabulary.",
 )
 @click.option(
     "--window",
-    type=click.IntRange(min=0),
+    type=count(0, POSITIONS),
     default=512,
     show_default=True,
     help="Attention window of the draft; 0: full attention.",
 )
-@click.option("--intermediate", type=click.IntRange(min=1), default=2_048, show_default=True, help="Width of the MLP.")
+@click.option("--intermediate", type=CONTEXT, default=2_048, show_default=True, help="Width of the MLP.")
 @click.option("--long/--short", default=False, help="Also train on 8K tokens, and on 16K with YaRN 4.")
 @click.option(
     "--label-temperature",
-    type=click.FloatRange(min=0, min_open=True),
+    type=above_zero(1e6),
     default=1.0,
     show_default=True,
     help="Labels are softmax(target's logits / this).",
 )
 @click.option(
     "--matrix-rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=above_zero(1e6),
     default=8e-3,
     show_default=True,
     help="Peak learning rate of Muon, for matrices.",
 )
 @click.option(
     "--other-rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=above_zero(1e6),
     default=2e-3,
     show_default=True,
     help="Peak learning rate of AdamW, for head and norms.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=SEEDS, default=0, show_default=True)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 def train_draft(
     target: Path,
@@ -105,10 +108,10 @@ def train_draft(
 @click.option("--target", type=FOLDER, required=True, help="Hugging Face folder of the target.")
 @click.option("--draft", type=FOLDER, required=True, help="Hugging Face folder of its EAGLE-3 draft.")
 @click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)
-@click.option("--context", "contexts", type=click.IntRange(min=2), multiple=True, default=(1024,), show_default=True)
-@click.option("--prompts", type=click.IntRange(min=1), default=16, show_default=True, help="Most prompts per context.")
-@click.option("--new-tokens", type=click.IntRange(min=9), default=160, show_default=True)
-@click.option("--yarn", type=click.FloatRange(min=1, min_open=True), help="Stretch the target's RoPE by this factor.")
+@click.option("--context", "contexts", type=count(2, POSITIONS), multiple=True, default=(1024,), show_default=True)
+@click.option("--prompts", type=BATCHES, default=16, show_default=True, help="Most prompts per context.")
+@click.option("--new-tokens", type=count(9), default=160, show_default=True)
+@click.option("--yarn", type=Real(1, FACTOR, min_open=True), help="Stretch the target's RoPE by this factor.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 def acceptance(
     target: Path,

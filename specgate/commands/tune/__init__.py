@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.numbers import BATCHES, DRAFTED
 from specgate.commands.tune.fmha import fmha
 from specgate.commands.tune.options import BACKEND, BUDGET
 from specgate.commands.tune.steps import steps
@@ -34,7 +35,7 @@ DRAFT = click.option("--draft", type=FOLDER, metavar="DIR", help="EAGLE-3 draft 
 BATCH = click.option(
     "--batch",
     "batches",
-    type=click.IntRange(1),
+    type=BATCHES,
     multiple=True,
     default=(1, 4),
     show_default="1 and 4",
@@ -44,7 +45,7 @@ BATCH = click.option(
 SPEC = click.option(
     "--spec",
     "specs",
-    type=click.IntRange(1),
+    type=DRAFTED,
     multiple=True,
     default=(3,),
     show_default="3",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.numbers import RUNS, TIME, count
 from specgate.commands.run import key_value
 from specgate.errors import BackendError, UsageError
 
@@ -28,15 +29,15 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--pair", metavar="NAME|DIR", help="Pair to use instead of the scenario's.")
 @click.option("--config", "texts", multiple=True, metavar="KNOB:N,…", help="Configuration to try; may be repeated.")
 @click.option("--grid", type=FILE, metavar="FILE", help="YAML file with values per knob (default: the engine's grid).")
-@click.option("--steps", type=click.IntRange(4), metavar="N", help="Most steps per decode run.")
-@click.option("--passes", default=2, show_default=True, type=click.IntRange(1), help="Passes over all configurations.")
+@click.option("--steps", type=count(4), metavar="N", help="Most steps per decode run.")
+@click.option("--passes", default=2, show_default=True, type=RUNS, help="Passes over all configurations.")
 @click.option("--backend", default="cupy", show_default=True, metavar="NAME", help="Engine.")
 @click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option; may be repeated.")
 @click.option(
     "--budget-seconds",
     default=300.0,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=TIME,
     help="Begin no configuration after that time.",
 )
 @click.option("--out", type=FILE, default=Path("fmha_sweep.json"), show_default=True, help="File for the results.")

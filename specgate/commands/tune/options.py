@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
+from specgate.commands.numbers import TIME
+
 BACKEND = click.option(
     "--backend", metavar="NAME", help="Back end whose kernels are tuned (default: the best one that has any)."
 )
 BUDGET = click.option(
     "--budget-seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=TIME,
     default=600.0,
     show_default=True,
     metavar="S",

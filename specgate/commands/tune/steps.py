@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.numbers import DRAFTED
 from specgate.commands.tune.options import BACKEND, BUDGET
 from specgate.errors import ExitCode
 
@@ -46,9 +47,7 @@ class SlotsAndContext(click.ParamType[tuple[int, int]]):
     metavar="BATCHxCONTEXT",
     help="Sequences, and cached positions of each; may be repeated.",
 )
-@click.option(
-    "--spec", default=3, show_default=True, type=click.IntRange(1), metavar="K", help="Draft tokens per cycle."
-)
+@click.option("--spec", default=3, show_default=True, type=DRAFTED, metavar="K", help="Draft tokens per cycle.")
 @BUDGET
 @BACKEND
 @click.option(

@@ -2,6 +2,7 @@
 
 target.py    a target's config → TargetGeometry
 draft.py     an EAGLE-3 draft's config, as several trainers write it → DraftGeometry
+related.py   keys of related architectures that would change the arithmetic: refused by name
 rope.py      rotary position embedding in its old and new spelling → RopeSpec
 write.py     geometry → config.json
 """

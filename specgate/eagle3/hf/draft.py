@@ -14,6 +14,7 @@ from typing import Final
 
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.hf.related import refuse_related
 from specgate.eagle3.hf.rope import rope_of
 from specgate.eagle3.hf.target import attention_sizes
 from specgate.eagle3.hf_keys import Keys
@@ -130,6 +131,8 @@ def refuse_unsupported(keys: DraftKeys, tensors: Collection[str]) -> None:
     nested.refuse("use_input_layernorm_in_first_layer", True, "drafts that do not norm the embedding are not supported")
     nested.refuse("use_last_layernorm", True, "drafts without a norm before lm_head are not supported")
     nested.refuse("use_mtp_layernorm", False, "multi-token-prediction norms are not supported")
+    for section in (head, layer, nested):
+        refuse_related(section)
     if "mask_hidden" in tensors:
         raise CheckpointError(f"{head.file.parent}: tensor mask_hidden", hint="parallel drafting is not supported")
 

@@ -79,6 +79,8 @@ def parse(section: Keys, base: float, head_dim: int, original: int, positions: i
         mscale_all_dim=section.optional_number("mscale_all_dim"),
         truncate=section.flag("truncate", True),
     )
+    if spec.base <= 1:
+        raise section.wrong("rope_theta", f"the base of the rotation is {spec.base:g}: larger than 1 is needed")
     check_ranges(spec, section)
     return spec
 

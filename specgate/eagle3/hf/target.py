@@ -7,11 +7,15 @@ from dataclasses import replace
 from typing import Final
 
 from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.hf.related import refuse_related
 from specgate.eagle3.hf.rope import override, rope_of
 from specgate.eagle3.hf_keys import Keys
 
 ARCHITECTURES: Final = ("LlamaForCausalLM", "MistralForCausalLM")
 """Architectures with the same arithmetic: pre-norm, rotary attention over grouped heads, SwiGLU, no biases."""
+MODEL_TYPES: Final = ("llama", "mistral")
+MOST_LAYERS: Final = 4096
+"""Their tensors are listed one by one before any file is compared with them."""
 
 
 def target_geometry(config: Keys, rope: Mapping[str, float | str] | None = None) -> TargetGeometry:
@@ -24,6 +28,8 @@ def target_geometry(config: Keys, rope: Mapping[str, float | str] | None = None)
     spec, positions = rope_of(config, head_dim)
     if rope is not None:
         spec, positions = override(spec, positions, Keys(config.file, rope, "rope override"))
+    if config.count("num_hidden_layers") > MOST_LAYERS:
+        raise config.wrong("num_hidden_layers", f"at most {MOST_LAYERS} layers")
     return TargetGeometry(
         layers=config.count("num_hidden_layers"),
         hidden=config.count("hidden_size"),
@@ -52,12 +58,17 @@ def with_generation_eos(geometry: TargetGeometry, generation: Keys) -> TargetGeo
 def refuse_unsupported(config: Keys) -> None:
     """Raise CheckpointError for a target whose arithmetic the engines do not implement."""
     names = config.values.get("architectures")
-    if not isinstance(names, list) or not any(name in ARCHITECTURES for name in names):
+    if not isinstance(names, list) or not names or not all(name in ARCHITECTURES for name in names):
         raise config.wrong("architectures", f"supported targets: {', '.join(ARCHITECTURES)}")
+    if config.text("model_type") not in (None, *MODEL_TYPES):
+        raise config.wrong("model_type", f"supported targets: {', '.join(MODEL_TYPES)}")
+    refuse_related(config)
     config.refuse("hidden_act", "silu", "only the SwiGLU of the Llama family is supported: silu")
     config.refuse("attention_bias", False, "projections with a bias are not supported")
     config.refuse("mlp_bias", False, "projections with a bias are not supported")
     config.refuse("quantization_config", None, "only unquantised weights are supported")
+    if isinstance(types := config.values.get("layer_types"), list) and any(t != "full_attention" for t in types):
+        raise config.wrong("layer_types", "a target of full_attention layers is needed")
     if "MistralForCausalLM" in names:
         config.refuse("sliding_window", None, "a sliding window in the target is not supported")
 

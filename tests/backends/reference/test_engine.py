@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.state import Slots
 from specgate.backends.reference.target import target_forward, target_logits
@@ -257,8 +258,21 @@ def test_a_checkpoint_of_nan_is_refused(tmp_path: Path, which: int, tensor: str)
     folders = write_random_pair(tmp_path, seed=1)
     file = folders[which] / "model.safetensors"
     save_file({k: t * float("nan") if k == tensor else t for k, t in load_file(file).items()}, file)
-    engine = open_engine(folders)
     with pytest.raises(BackendError, match="not finite"):
+        engine = open_engine(folders)
+        engine.prefill(PROMPTS, draft=True)
+        engine.decode(Role(2), Budget(steps=2), ())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("tensor", ["fc", "feature_norm", "norm", "lm_head"])
+def test_a_draft_whose_activations_are_not_finite_is_no_bad_draft(
+    folders: tuple[Path, Path], tensor: str, value: float
+) -> None:
+    engine = open_engine(folders)
+    assert isinstance(engine.drafter, EagleDrafter)
+    getattr(engine.drafter.weights, tensor).view(-1)[0] = value
+    with pytest.raises(BackendError, match=r"the draft's .* are not finite"):
         engine.prefill(PROMPTS, draft=True)
         engine.decode(Role(2), Budget(steps=2), ())
 

@@ -103,3 +103,65 @@ def test_a_config_that_is_no_json_object_is_refused(tmp_path: Path, text: str, m
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=message):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("residual_multiplier", 0.22),
+        ("attention_multiplier", 0.0078125),
+        ("embedding_multiplier", 12.0),
+        ("logits_scaling", 8.0),
+        ("attn_logit_softcapping", 50.0),
+        ("final_logit_softcapping", 30.0),
+        ("rope_interleaved", True),
+        ("no_rope_layers", [1, 1, 1, 0]),
+        ("query_pre_attn_scalar", 256),
+        ("clip_qkv", 8.0),
+        ("use_qk_norm", True),
+        ("num_local_experts", 8),
+        ("layer_types", ["full_attention", "sliding_attention"]),
+        ("model_type", "granite"),
+    ],
+)
+def test_a_key_of_a_related_architecture_is_refused_by_name(key: str, value: object) -> None:
+    with pytest.raises(CheckpointError, match=rf"config\.json: {key} = "):
+        target_geometry(keys(LLAMA, **{key: value}))
+
+
+@pytest.mark.parametrize(
+    "neutral",
+    [
+        {"residual_multiplier": 1.0, "logit_scale": 1, "rope_interleaved": False, "attn_logit_softcapping": None},
+        {"use_qk_norm": False, "clip_qkv": None, "num_local_experts": 0, "layer_types": ["full_attention"] * 32},
+        {"model_type": "llama", "is_llama_config": True, "pretraining_tp": 1, "attention_dropout": 0.0},
+    ],
+)
+def test_a_key_that_changes_nothing_is_accepted(neutral: dict[str, object]) -> None:
+    assert target_geometry(keys(LLAMA, **neutral)) == target_geometry(keys(LLAMA))
+
+
+@pytest.mark.parametrize(
+    "names", [["Qwen2ForCausalLM", "LlamaForCausalLM"], ["LlamaForCausalLM", "GraniteForCausalLM"], [], [None], "x"]
+)
+def test_every_architecture_that_is_named_must_be_supported(names: object) -> None:
+    with pytest.raises(CheckpointError, match="architectures = "):
+        target_geometry(keys(LLAMA, architectures=names))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_size", 10**400),
+        ("num_hidden_layers", 10**7),
+        ("vocab_size", 1 << 40),
+        ("rms_norm_eps", 10**400),
+        ("rope_theta", 1),
+        ("rope_theta", 1e300),
+        ("eos_token_id", list(range(2000))),
+    ],
+)
+def test_sizes_beyond_all_models_are_refused_before_anything_is_made_of_them(key: str, value: object) -> None:
+    with pytest.raises(CheckpointError, match=key) as caught:
+        target_geometry(keys(LLAMA, **{key: value}))
+    assert len(str(caught.value)) < 300

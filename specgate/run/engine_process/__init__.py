@@ -1,0 +1,16 @@
+"""The process that an engine runs in: how it is started, what it is given, and what is believed of what it says.
+
+Nothing but data crosses the border. Both directions carry frames of JSON with a schema, and the harness checks every
+answer before it uses it.
+
+frames.py        one message on a socket: its length, then its bytes, within a limit of size and of time
+messages.py      the requests, and how a message becomes JSON
+answers.py       the form of every answer, and what a malformed one raises
+records.py       the form of what an engine says of itself and of a block
+failures.py      errors as data: a kind from a fixed table, a message and a hint
+calls.py         an `api.Engine` whose calls are messages, whoever carries them
+service.py       the other end: opens the engine and answers requests
+start.py         the program that the process runs
+surroundings.py  the part of the environment that the process gets
+logs.py          what the process and its programs print, as files of the run folder
+"""

@@ -1,0 +1,233 @@
+"""The form of every answer, and what a malformed one raises.
+
+An answer is believed to be nothing but bytes until it was read here. Whatever is wrong with it is a BackendError: it
+costs the engine its cell, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from functools import cache
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from specgate.api import Decoded, Text
+from specgate.core import Score
+from specgate.errors import BackendError
+from specgate.run.engine_process import failures
+from specgate.run.engine_process.messages import NO_JSON, Decode, Extend, Request, Trace, shortened
+from specgate.run.engine_process.records import (
+    ActivityForm,
+    Count,
+    DecodedForm,
+    Digest,
+    FactsForm,
+    Finite,
+    ScoreForm,
+    TextForm,
+)
+
+MOST_BYTES: Final = 256 << 20
+"""Bytes of the largest answer that is read at all."""
+PLAIN_BYTES: Final = 16 << 20
+"""Bytes of an answer without counting its tokens and steps: facts, names of kernels, an error."""
+NUMBER_BYTES: Final = 21
+"""Bytes of the longest integer of 64 bits, with a comma."""
+
+
+class Answer(BaseModel):
+    """`id`: the number of the request."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    id: int
+
+
+class Facts(Answer):
+    """`scripted`: whether the engine reports on its own decode loop (`api.ScriptedTrace`)."""
+
+    kind: Literal["facts"]
+    facts: FactsForm
+    scripted: bool
+
+
+class Nanoseconds(Answer):
+    kind: Literal["nanoseconds"]
+    ns: Count
+
+
+class DecodedBlock(Answer):
+    kind: Literal["decoded"]
+    decoded: DecodedForm
+
+
+class Traced(Answer):
+    """`source`: who looked, the harness's profiler or the engine itself."""
+
+    kind: Literal["traced"]
+    decoded: DecodedForm
+    activity: ActivityForm
+    source: Literal["profiler", "engine"]
+
+
+class Top2Logits(Answer):
+    kind: Literal["top2"]
+    logits: tuple[Finite, Finite] | None
+
+
+class Extended(Answer):
+    """`text` is None where the engine cannot extend one."""
+
+    kind: Literal["text"]
+    text: TextForm | None
+
+
+class ShownLogits(Answer):
+    """`logits[slot]`: (token, SHA-256 of the logits) of every position. None where the engine shows none."""
+
+    kind: Literal["logits"]
+    logits: tuple[tuple[tuple[Count, Digest], ...], ...] | None
+
+
+class Scored(Answer):
+    """`scores` is None where the engine scores no tokens."""
+
+    kind: Literal["scores"]
+    scores: tuple[ScoreForm, ...] | None
+
+
+class Failed(Answer):
+    """An error of the engine. `error` is its kind; see `failures.KINDS`."""
+
+    kind: Literal["error"]
+    error: str
+    message: str
+    hint: str | None
+
+
+A = TypeVar("A", bound=Answer)
+
+
+@cache
+def _adapter(kind: type[Answer]) -> TypeAdapter[Any]:
+    return TypeAdapter(Annotated[kind | Failed, Field(discriminator="kind")])  # type: ignore[arg-type]
+
+
+def limit_of(request: Request, slots: int) -> int:
+    """The most bytes that an answer to `request` may have. A block over `slots` prompts may have its tokens and steps,
+    and a server's block the time of every token; each number may be as long as an integer of 64 bits can be. How long
+    a text is that is extended, only the engine knows.
+    """
+    if isinstance(request, Extend):
+        return MOST_BYTES
+    if not isinstance(request, Decode | Trace):
+        return PLAIN_BYTES
+    longest = request.budget.longest(request.role.k) + 2
+    numbers = slots * 2 * longest + longest * (1 + 2 * slots)
+    return min(MOST_BYTES, PLAIN_BYTES + NUMBER_BYTES * numbers)
+
+
+def read(form: type[A], body: bytes, number: int, backend: str, request: Request) -> A:
+    """The answer to request `number`. Raises the error that it reports, and BackendError if it is malformed."""
+    try:
+        answer = _adapter(form).validate_json(body, strict=True)
+    except ValidationError as error:
+        raise malformed(backend, request.kind, *_first(error)) from None
+    if answer.id != number:
+        raise malformed(backend, request.kind, "id", str(answer.id), f"it answers request {number}")
+    if isinstance(answer, Failed):
+        raise failures.from_data(answer.error, answer.message, answer.hint)
+    assert isinstance(answer, form)
+    return answer
+
+
+def malformed(backend: str, call: str, field: str, value: str, right: str) -> BackendError:
+    """An engine's answer that cannot be used."""
+    return BackendError(f"back end {backend}: malformed answer to {call}: {field}: {value}", hint=right)
+
+
+def _first(error: ValidationError) -> tuple[str, str, str]:
+    """Field, value, and what would be right, of the first thing that is wrong."""
+    found = error.errors(include_url=False, include_context=False)[0]
+    path = [part for part in found["loc"][1:] if part != "decoded"]
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    if found["type"] == "missing":
+        return field, "missing", "the field is required"
+    said = found["msg"].removeprefix("Input ")
+    return field or "the message", shown(found["input"]), f"it {said}" if said != found["msg"] else said
+
+
+def shown(value: object) -> str:
+    """A value of an answer, shortened."""
+    if isinstance(value, Mapping):
+        if isinstance(foreign := value.get(NO_JSON), str):
+            return foreign
+        return f"an object with the keys {shortened(', '.join(map(str, value)))}" if value else "an empty object"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    if isinstance(value, bytes):
+        return shortened(repr(value[:200]))
+    return shortened(json.dumps(value, ensure_ascii=False, default=str))
+
+
+Wrong = Iterator[tuple[str, str, str]]
+"""(field, value, what would be right) of everything that does not fit."""
+
+
+def refuse(wrong: Wrong, backend: str, request: Request) -> None:
+    """Raise BackendError if anything is wrong with an answer to `request`."""
+    for field, value, right in wrong:
+        raise malformed(backend, request.kind, field, value, right)
+
+
+def counted(field: str, found: Sized, count: int, each: str) -> Wrong:
+    """What is wrong with `found` unless it has `count` entries, one for each of what `each` says."""
+    if len(found) != count:
+        yield field, f"a list of {len(found)}", f"one for each of the {count} {each}"
+
+
+PROMPTS: Final = "prompts that were prefilled"
+
+
+def wrong_in_block(decoded: Decoded, slots: int) -> Wrong:
+    """A block has a row per prompt and a row per step wherever it must, and takes time if anything was decoded."""
+    yield from wrong_in_text(decoded, slots)
+    yield from counted("truncated", decoded.truncated, slots, PROMPTS)
+    steps = len(decoded.step_ns)
+    for field, table in (("accepted", decoded.accepted), ("drafted", decoded.drafted)):
+        yield from counted(field, table, steps, "steps of step_ns")
+        for step, row in enumerate(table):
+            yield from counted(f"{field}[{step}]", row, slots, PROMPTS)
+    if decoded.served is not None:
+        yield from counted("served.requests", decoded.served.requests, slots, PROMPTS)
+    emitted = sum(len(row) - 1 for row in decoded.tokens)
+    if decoded.elapsed_ns == 0 and (steps or emitted):
+        yield "elapsed_ns", "0", f"it should be greater than 0: the block has {steps} steps and {emitted} tokens"
+
+
+def wrong_in_text(text: Decoded | Text, slots: int) -> Wrong:
+    """A text has a row per prompt."""
+    yield from counted("tokens", text.tokens, slots, PROMPTS)
+    yield from counted("finish", text.finish, slots, PROMPTS)
+
+
+def wrong_in_logits(logits: Sequence[Sequence[object]], slots: int, positions: int) -> Wrong:
+    """There is a row per prompt, with an entry per position."""
+    yield from counted("logits", logits, slots, PROMPTS)
+    for slot, row in enumerate(logits):
+        yield from counted(f"logits[{slot}]", row, positions, "positions")
+
+
+def wrong_in_top2(logits: tuple[float, float]) -> Wrong:
+    """The larger one comes first."""
+    if logits[0] < logits[1]:
+        yield "logits", shown(str(logits)), "the larger logit comes first"
+
+
+def wrong_in_scores(scores: Sequence[Score], positions: int) -> Wrong:
+    """There is a score per position, and no logit is larger than the largest."""
+    yield from counted("scores", scores, positions, "positions")
+    for index, score in enumerate(scores):
+        if score.logit > score.best_logit:
+            yield f"scores[{index}].logit", str(score.logit), f"at most best_logit, {score.best_logit}"

@@ -1,0 +1,127 @@
+"""An `api.Engine` whose calls are messages, whoever carries them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TypeVar
+
+from specgate.api import Activity, Decoded, OpenRequest, Text
+from specgate.core import Budget, EngineFacts, Role, Score
+from specgate.errors import SpecgateError
+from specgate.run.engine_process import answers
+from specgate.run.engine_process.messages import (
+    Decode,
+    Extend,
+    Logits,
+    Numbered,
+    Prefill,
+    Request,
+    ScoreText,
+    Top2,
+    Trace,
+    encoded,
+    open_of,
+)
+from specgate.run.engine_process.records import DecodedForm
+
+A = TypeVar("A", bound=answers.Answer)
+
+
+class EngineCalls(ABC):
+    """The calls of an engine. `open` comes first.
+
+    A call raises the error that the engine reports, and BackendError if its answer is malformed.
+    """
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self.scripted = False
+        """Whether the engine reports on its own decode loop (`api.ScriptedTrace`), so that no profiler looks."""
+        self._slots = self._number = 0
+
+    def open(self, request: OpenRequest) -> None:
+        """Load the pair."""
+        answer = self._ask(open_of(self.backend, request), answers.Facts)
+        self._facts: EngineFacts = answer.facts.made()
+        self.scripted = answer.scripted
+
+    def facts(self) -> EngineFacts:
+        return self._facts
+
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        self._slots = len(prompts)
+        return self._ask(Prefill(tuple(map(tuple, prompts)), draft), answers.Nanoseconds).ns
+
+    def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
+        request = Decode(role, budget, tuple(stop_token_ids))
+        return self._block(self._ask(request, answers.DecodedBlock).decoded, request)
+
+    def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
+        """Decode one block under the harness's own profiler, or the engine's own trace if it is `scripted`."""
+        request = Trace(role, budget)
+        answer = self._ask(request, answers.Traced)
+        if (answer.source == "engine") != self.scripted:
+            right = "the engine's own trace, as when it was opened" if self.scripted else "the harness's profiler"
+            raise answers.malformed(self.backend, request.kind, "source", answer.source, right)
+        activity: Activity = answer.activity.made()
+        return self._block(answer.decoded, request), activity
+
+    def _block(self, form: DecodedForm, request: Request) -> Decoded:
+        decoded: Decoded = form.made()
+        answers.refuse(answers.wrong_in_block(decoded, self._slots), self.backend, request)
+        return decoded
+
+    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
+        request = Top2(slot, tuple(continuation))
+        logits = self._ask(request, answers.Top2Logits).logits
+        if logits is not None:
+            answers.refuse(answers.wrong_in_top2(logits), self.backend, request)
+        return logits
+
+    def extend(self, steps: int) -> Text | None:
+        """As `api.ExtendsText.extend`; None where the engine cannot."""
+        request = Extend(steps)
+        form = self._ask(request, answers.Extended).text
+        if form is None:
+            return None
+        text: Text = form.made()
+        answers.refuse(answers.wrong_in_text(text, self._slots), self.backend, request)
+        return text
+
+    def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...] | None:
+        """As `api.ShowsLogits.logits`; None where the engine does not show its logits."""
+        request = Logits(role, tuple(positions))
+        logits = self._ask(request, answers.ShownLogits).logits
+        if logits is not None:
+            answers.refuse(answers.wrong_in_logits(logits, self._slots, len(positions)), self.backend, request)
+        return logits
+
+    def score(
+        self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]
+    ) -> tuple[Score, ...] | None:
+        """As `api.ScoresTokens.score`; None where the engine scores no tokens."""
+        request = ScoreText(tuple(prompt), tuple(continuation), tuple(positions))
+        forms = self._ask(request, answers.Scored).scores
+        if forms is None:
+            return None
+        scores: tuple[Score, ...] = tuple(form.made() for form in forms)
+        answers.refuse(answers.wrong_in_scores(scores, len(positions)), self.backend, request)
+        return scores
+
+    def _ask(self, request: Request, form: type[A]) -> A:
+        self._number += 1
+        message = encoded(Numbered(self._number, request))
+        body = self._exchange(request.kind, message, answers.limit_of(request, self._slots))
+        try:
+            return answers.read(form, body, self._number, self.backend, request)
+        except SpecgateError as error:
+            raise self._reported(error) from None
+
+    def _reported(self, error: SpecgateError) -> SpecgateError:
+        """The error to raise for `error`, which an answer reports or is."""
+        return error
+
+    @abstractmethod
+    def _exchange(self, call: str, message: bytes, limit: int) -> bytes:
+        """Send the request `message` of the call named `call`, and return its answer of at most `limit` bytes."""

@@ -1,0 +1,216 @@
+"""What an engine's process prints, and what the programs that it starts write, as files of the run folder.
+
+The process has no handle on the run folder. It prints into a pipe, and its programs write into a scratch folder. The
+harness copies both: in whole lines, cleaned, and no more than LIMIT bytes each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import select
+import shutil
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from specgate.files.writing import disk
+
+LIMIT: Final = 16 << 20
+"""Bytes of a log, TAIL among them."""
+TAIL: Final = 64 << 10
+"""Bytes at the end that are kept of a log which is longer. The end is what says why a process died."""
+LONGEST_LINE: Final = 64 << 10
+PIECE: Final = 1 << 20
+MOST_FILES: Final = 32
+NAME: Final = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
+OWN_NAMES: Final = "worker-"
+"""What the names of the harness's own logs begin with; no program's file is copied under such a name."""
+
+
+def cleaned(text: str) -> str:
+    """`text` as it is stored."""
+    return text
+
+
+class Log:
+    """A log file that foreign bytes are appended to.
+
+    `changed`: what becomes of a text before it is written. A file that cannot be written, as on a full disk, loses what
+    it was to get; what the engine measures is not lost.
+    """
+
+    def __init__(self, file: Path, changed: Callable[[str], str] = cleaned, limit: int = LIMIT) -> None:
+        self.file, self.changed, self.limit = file, changed, limit
+        self._line, self._tail = bytearray(), bytearray()
+        self._written = self._dropped = 0
+
+    def begin(self) -> None:
+        """Make the file, so that it is there even if nothing is printed."""
+        with contextlib.suppress(OSError):
+            self.file.touch()
+
+    def add(self, data: bytes) -> None:
+        """Write the whole lines of what has come, and keep the last, unfinished one."""
+        if self.room <= 0:
+            self._drop(data)
+            return
+        self._line += data
+        whole = self._line.rfind(b"\n") + 1 or (len(self._line) if len(self._line) > LONGEST_LINE else 0)
+        lines, self._line = bytes(self._line[:whole]), self._line[whole:]
+        kept, rest = lines[: self.room], lines[self.room :]
+        self._write(kept)
+        if rest:
+            self._drop(rest + self._line)
+            self._line.clear()
+
+    @property
+    def room(self) -> int:
+        """Bytes that are written before anything is left out."""
+        return self.limit - TAIL - self._written
+
+    def skip(self, count: int) -> None:
+        """Leave out `count` bytes that were not read."""
+        self._dropped += count
+
+    def end(self) -> None:
+        """Write what is left: an unfinished line, how much was left out, and the last of it."""
+        self._write(bytes(self._line))
+        self._line.clear()
+        if self._dropped:
+            left_out = self._dropped - len(self._tail)
+            self._write(f"\n[specgate: {left_out} bytes of this log are left out here]\n".encode() if left_out else b"")
+            self._write(bytes(self._tail))
+        self._dropped = 0
+        self._tail.clear()
+
+    def _drop(self, data: bytes) -> None:
+        self._dropped += len(data)
+        self._tail += data
+        del self._tail[:-TAIL]
+
+    def _write(self, data: bytes) -> None:
+        self._written += len(data)
+        if data:
+            text = self.changed(data.decode("utf-8", "replace"))
+            with (
+                contextlib.suppress(OSError),
+                self.file.open("a", encoding="utf-8", errors="replace", newline="") as log,
+            ):
+                log.write(text)
+
+
+class Printed:
+    """Reads what a process prints, in a thread, and writes it to a log. `pipe` is the writing end, for the process."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        log.begin()
+        self._reading, self.pipe = os.pipe()
+        self._ending, end = os.pipe()
+        self._end: int | None = end
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):  # an engine that prints should not have to wait for the harness
+                fcntl.fcntl(self.pipe, fcntl.F_SETPIPE_SZ, PIECE)
+        os.set_blocking(self._reading, False)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def started(self) -> None:
+        """The process has its end of the pipe by now, or will never have it: close ours."""
+        os.close(self.pipe)
+
+    def end(self) -> None:
+        """Write all that was printed, and read no more. Calling it again does nothing.
+
+        A program that outlives the process may still have the pipe open, so this does not wait until it is closed.
+        """
+        if self._end is not None:
+            os.close(self._end)
+            self._thread.join()
+        self._end = None
+
+    def _read(self) -> None:
+        poll = select.poll()
+        for descriptor in (self._reading, self._ending):
+            poll.register(descriptor, select.POLLIN)
+        ending, left = False, 2 * PIECE  # as much as the pipe can hold, and no endless printing
+        while left > 0:
+            ending = ending or any(descriptor == self._ending for descriptor, _ in poll.poll())
+            try:
+                piece = os.read(self._reading, PIECE)
+            except BlockingIOError:
+                if ending:
+                    break
+                continue
+            if not piece:
+                break
+            self._log.add(piece)
+            left -= len(piece) if ending else 0
+        self._log.end()
+        os.close(self._reading)
+        os.close(self._ending)
+
+
+class Scratch:
+    """A folder for the programs that an engine starts. Their files are copied to `kept` as they grow.
+
+    Only plain files directly in the folder count, and of these MOST_FILES.
+    """
+
+    def __init__(self, kept: Path) -> None:
+        self.kept = kept
+        with disk(Path(tempfile.gettempdir())):
+            self.folder = Path(tempfile.mkdtemp(prefix="specgate-")).resolve()
+        self._logs: dict[str, tuple[Log, int]] = {}
+
+    def renamed(self, text: str) -> str:
+        """`text` with the scratch folder's files named as what they become in the run folder."""
+        return text.replace(str(self.folder), str(self.kept))
+
+    def copy(self) -> None:
+        """Copy what the files have gained since the last time."""
+        with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                known = entry.name in self._logs or len(self._logs) < MOST_FILES
+                if known and NAME.fullmatch(entry.name) and not entry.name.startswith(OWN_NAMES):
+                    self._copy(entry.name)
+
+    def _copy(self, name: str) -> None:
+        log, done = self._logs.get(name) or (self._log_named(name), 0)
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open(descriptor, "rb") as file:
+                about = os.fstat(descriptor)
+                if not stat.S_ISREG(about.st_mode):
+                    return
+                while done < about.st_size:
+                    if log.room <= 0 and about.st_size - TAIL > done:
+                        log.skip(about.st_size - TAIL - done)
+                        done = about.st_size - TAIL
+                    file.seek(done)
+                    piece = file.read(min(PIECE, about.st_size - done))
+                    if not piece:
+                        break
+                    log.add(piece)
+                    done += len(piece)
+            self._logs[name] = log, done
+
+    def _log_named(self, name: str) -> Log:
+        return Log(self.kept / name, self._cleaned)
+
+    def _cleaned(self, text: str) -> str:
+        return cleaned(self.renamed(text))
+
+    def end(self) -> None:
+        """Copy the rest, and remove the folder."""
+        self.copy()
+        for log, _ in self._logs.values():
+            log.end()
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,183 @@
+"""The form of what an engine says of itself and of a block, and how it becomes the record that the harness uses.
+
+The forms are strict. A number is one in JSON: no text, no boolean in the place of an integer, neither NaN nor infinity.
+Every integer fits into 64 bits. Keys that are not listed here are refused. The docstrings of `core.EngineFacts`,
+`api.Decoded`, `core.Served` and `core.Traffic` say what the fields mean.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict, FailFast, Field
+
+from specgate.api import Activity, Decoded, Text
+from specgate.core import AcceptanceRecord, AcceptanceSource, EngineFacts, Finish, Score, Served, ServedRequest
+from specgate.core.acceptance import Totals
+from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
+
+LARGEST: Final = (1 << 63) - 1
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Size = Annotated[int, Field(ge=1, le=LARGEST)]
+Integer = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Tally = Annotated[int, Field(ge=-1, le=LARGEST)]
+"""A count of draft tokens, or -1 where the slot had already finished."""
+Counts = Annotated[tuple[Count, ...], FailFast()]
+Tokens = Annotated[tuple[Annotated[tuple[Count, ...], Field(min_length=1), FailFast()], ...], FailFast()]
+"""Token ids of every slot, beginning with the prefill token."""
+Finishes = Annotated[tuple[Finish, ...], FailFast()]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Tallies = Annotated[tuple[Tally, ...], FailFast()]
+
+
+class Form(BaseModel):
+    """A form with the class of the record that is made of it. The two have the same fields."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    record: ClassVar[type]
+
+    def made(self) -> Any:
+        """The record."""
+        return self.record(**{name: made_of(getattr(self, name)) for name in type(self).model_fields})
+
+
+def made_of(value: object) -> object:
+    """`value`, with records in the place of forms."""
+    if isinstance(value, Form):
+        return value.made()
+    if isinstance(value, tuple) and value and isinstance(value[0], Form):
+        return tuple(map(made_of, value))
+    return value
+
+
+# ── an engine ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class AttentionForm(Form):
+    record = AttentionTraffic
+    layers: Count
+    position_bytes: Count
+    window: Size | None
+
+
+class ExpertForm(Form):
+    record = ExpertTraffic
+    layers: Count
+    count: Size
+    active: Count
+    expert_bytes: Count
+
+
+class PassForm(Form):
+    record = PassTraffic
+    weight_bytes: Count
+    token_bytes: Count
+    attention: tuple[AttentionForm, ...]
+    experts: ExpertForm | None
+
+
+class DraftForm(Form):
+    record = DraftTraffic
+    extension: PassForm
+    step: PassForm
+
+
+class TrafficForm(Form):
+    record = Traffic
+    target: PassForm
+    draft: DraftForm | None
+
+
+class FactsForm(Form):
+    record = EngineFacts
+    backend: str
+    device: str
+    dtype: str
+    vocab: Size
+    max_positions: Size
+    eos_token_ids: Counts
+    target_sha256: str
+    draft_sha256: str | None
+    capture_rule: str | None
+    has_draft: bool
+    details: dict[str, str | bool | Integer | Finite]
+    acceptance: AcceptanceSource | None
+    warnings: tuple[str, ...]
+    tape_sha256: str | None
+    kernels: tuple[str, ...] | None
+    tuned_sha256: str | None
+    draft_error: str | None
+    traffic: TrafficForm | None
+    engine_version: str | None
+
+
+# ── a block ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ServedRequestForm(Form):
+    record = ServedRequest
+    sent_ns: Count
+    chunk_ns: Annotated[tuple[Count, ...], Field(min_length=1), FailFast()]
+
+
+class TotalsForm(Form):
+    record = Totals
+    steps: Count
+    drafted: Count
+    accepted: Count
+
+
+class AcceptanceForm(Form):
+    record = AcceptanceRecord
+    k: Size
+    hist: Counts
+    drafted_at_pos: Counts
+    emitted: Count
+    truncated: Count
+    totals: TotalsForm | None
+
+
+class ServedForm(Form):
+    record = Served
+    requests: tuple[ServedRequestForm, ...]
+    acceptance: AcceptanceForm | None
+
+
+class DecodedForm(Form):
+    record = Decoded
+    elapsed_ns: Count
+    step_ns: Counts
+    tokens: Tokens
+    accepted: Annotated[tuple[Tallies, ...], FailFast()]
+    drafted: Annotated[tuple[Tallies, ...], FailFast()]
+    truncated: Counts
+    finish: Finishes
+    counters: dict[str, Count]
+    phase_ns: dict[str, Count]
+    prefill_ns: Count | None
+    served: ServedForm | None
+
+
+class ActivityForm(Form):
+    record = Activity
+    kernels: dict[str, Count]
+    copies: dict[str, Count]
+    calls: dict[str, Count]
+    unseen: str | None
+
+
+# ── what tokens are checked by ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class TextForm(Form):
+    record = Text
+    tokens: Tokens
+    finish: Finishes
+
+
+class ScoreForm(Form):
+    record = Score
+    best: Count
+    best_logit: Finite
+    logit: Finite

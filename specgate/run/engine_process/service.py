@@ -1,0 +1,111 @@
+"""The engine's end of the messages: it opens the engine, and answers one request after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from specgate import plugins
+from specgate.api import Activity, Decoded, Engine, ExtendsText, ScoresTokens, ScriptedTrace, ShowsLogits, Text
+from specgate.core import EngineFacts
+from specgate.errors import BackendError
+from specgate.run import profiler
+from specgate.run.engine_process import failures
+from specgate.run.engine_process.messages import (
+    Close,
+    Decode,
+    Extend,
+    Logits,
+    Open,
+    Prefill,
+    Request,
+    ScoreText,
+    Top2,
+    Trace,
+    described,
+    encoded,
+    open_request,
+    request_of,
+)
+
+
+class Service:
+    """Answers requests with an engine of its own."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+
+    def answer(self, body: bytes) -> bytes | None:
+        """The answer to a request. None after a request to close, which has none."""
+        message = request_of(body)
+        if isinstance(message.request, Close):
+            self.close()
+            return None
+        try:
+            return encoded({"id": message.id, **self._carry_out(message.request)})
+        except BaseException as error:
+            return encoded({"id": message.id, **failures.as_data(error, message.request.kind)})
+
+    def close(self) -> None:
+        """Close the engine, if there is one."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+
+    def _carry_out(self, request: Request) -> Mapping[str, object]:
+        if isinstance(request, Open):
+            self._engine = plugins.backend(request.backend).open(open_request(request))
+            facts = record(self._engine.facts(), EngineFacts, "facts")
+            return {"kind": "facts", "facts": facts, "scripted": isinstance(self._engine, ScriptedTrace)}
+        if (engine := self._engine) is None:
+            raise BackendError(f"{request.kind} asked for, but no engine is open")
+        match request:
+            case Prefill():
+                return {"kind": "nanoseconds", "ns": engine.prefill(request.prompts, draft=request.draft)}
+            case Decode():
+                decoded = engine.decode(request.role, request.budget, request.stop_token_ids)
+                return {"kind": "decoded", "decoded": record(decoded, Decoded, "decode")}
+            case Trace():
+                return traced(engine, request)
+            case Top2():
+                return {"kind": "top2", "logits": engine.top2(request.slot, request.continuation)}
+            case Extend():
+                text = engine.extend(request.steps) if isinstance(engine, ExtendsText) else None
+                return {"kind": "text", "text": text if text is None else record(text, Text, "extend")}
+            case Logits():
+                shown = engine.logits(request.role, request.positions) if isinstance(engine, ShowsLogits) else None
+                return {"kind": "logits", "logits": shown}
+            case ScoreText():
+                asked = request.prompt, request.continuation, request.positions
+                return {"kind": "scores", "scores": engine.score(*asked) if isinstance(engine, ScoresTokens) else None}
+            case _:
+                raise BackendError(f"{request.kind}: an engine's process has no such call")
+
+
+def traced(engine: Engine, request: Trace) -> Mapping[str, object]:
+    """The answer to `request`. The harness's profiler looks, except at an engine with scripted traces, which has no
+    kernels that a profiler could see.
+    """
+    scripted = isinstance(engine, ScriptedTrace)
+    look = engine.trace if isinstance(engine, ScriptedTrace) else lambda *block: profiler.trace(engine, *block)
+    seen: Any = look(request.role, request.budget)
+    if not isinstance(seen, tuple) or len(seen) != 2:
+        raise wrong("trace", seen, "a pair of specgate.api.Decoded and specgate.api.Activity")
+    return {
+        "kind": "traced",
+        "decoded": record(seen[0], Decoded, "trace"),
+        "activity": record(seen[1], Activity, "trace"),
+        "source": "engine" if scripted else "profiler",
+    }
+
+
+def record(value: Any, kind: type[Any], call: str) -> dict[str, object]:
+    """The fields of a record. Raises BackendError if the engine returned anything else."""
+    if not isinstance(value, kind):
+        raise wrong(call, value, f"a specgate {kind.__name__}")
+    return {field.name: getattr(value, field.name) for field in fields(kind)}
+
+
+def wrong(call: str, value: object, needed: str) -> BackendError:
+    return BackendError(f"the engine's {call} returned {described(value)}", hint=f"{needed} is needed")

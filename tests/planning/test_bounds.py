@@ -1,0 +1,66 @@
+"""Numbers are held against their bounds before they are multiplied out, wherever they come from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specgate.core import Budget, Grid, Scenario, Schedule
+from specgate.errors import UsageError
+from specgate.planning.bounds import BLOCKS, blocks_of, check_plan
+from specgate.planning.plan import build_plan
+from specgate.planning.scenario import find, override, shipped
+
+
+@pytest.fixture
+def scenario() -> Scenario:
+    return find("cpu-1k-single")
+
+
+def test_the_blocks_of_a_scenario_are_those_of_its_plan() -> None:
+    for found in shipped():
+        assert blocks_of(found) == sum(len(round_.order) for round_ in build_plan([found], "fake").rounds)
+        check_plan([found])
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"grid": Grid((10**400,), (1,), (3,))}, "grid.context: "),
+        ({"grid": Grid((64,), (4 * 10**8,), (3,))}, "grid.batch: [400000000]: 1 to 4096 are accepted"),
+        ({"grid": Grid((), (1,), (3,))}, "a grid with contexts and batches"),
+        ({"grid": Grid((1,), (1,), tuple(range(1, 1000)))}, "grid.spec: "),
+        ({"budget": Budget()}, "a budget with one limit"),
+        ({"budget": Budget(steps=-5)}, "budget.steps: [-5]"),
+        ({"budget": Budget(new_tokens=10**12)}, "budget.new_tokens: "),
+        ({"schedule": Schedule(10**8, 1)}, "schedule.rounds: [100000000]: 1 to 10000 are accepted"),
+        ({"schedule": Schedule(2, 13_000_000)}, "schedule.warmup_rounds: [13000000]"),
+        ({"schedule": Schedule(10_000, 1)}, "1 points × 120001 rounds × 2 roles = 240002 blocks; at most 200000"),
+        ({"timeout_s": float("nan")}, "timeout_s: [nan]"),
+    ],
+)
+def test_a_stored_scenario_that_is_too_large_is_not_laid_out(
+    scenario: Scenario, changes: dict[str, object], says: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        build_plan([replace(scenario, **changes)], "fake")  # type: ignore[arg-type]  # fields of Scenario, by name
+    assert says in str(caught.value) and "cpu-1k-single.yaml: " in str(caught.value)
+
+
+def test_scenarios_that_are_small_alone_may_be_too_many(scenario: Scenario) -> None:
+    large = replace(scenario, schedule=Schedule(8_000, 1))
+    others = [replace(large, name=str(i)) for i in range(2)]
+    assert blocks_of(large) < BLOCKS
+    with pytest.raises(UsageError, match=r"2 scenarios: \d+ blocks; at most 200000"):
+        build_plan(others, "fake")
+
+
+@pytest.mark.parametrize("runs", [20_000, 10**18])
+def test_settings_of_the_command_line_have_the_same_bounds(scenario: Scenario, runs: int) -> None:
+    with pytest.raises(UsageError, match="at most 10000 of each"):
+        override(scenario, warmup_runs=runs)
+    with pytest.raises(UsageError, match="at most 10000 of each"):
+        override(scenario, measurement_runs=runs)
+    with pytest.raises(UsageError, match="240002 blocks; at most 200000"):
+        override(scenario, measurement_runs=10_000)

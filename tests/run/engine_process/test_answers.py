@@ -1,0 +1,365 @@
+"""What an engine answers is checked before it is used: whatever is wrong with it is a BackendError that says so."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.api import Decoded, OpenRequest, Text
+from specgate.core import BASELINE, Budget, EngineFacts, PairRef, Role, Score
+from specgate.errors import BackendError, CheckpointError, SpecgateError, UsageError
+from specgate.run.engine_process import answers, failures
+from specgate.run.engine_process.calls import EngineCalls
+from specgate.run.engine_process.messages import (
+    Numbered,
+    Open,
+    Pair,
+    Prefill,
+    encoded,
+    open_of,
+    open_request,
+    request_of,
+)
+from specgate.run.engine_process.records import Form
+from tests.run.engine_process.conftest import Opened
+from tests.support.command import Cli
+
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
+BUDGET = Budget(steps=4)
+HUGE = "10**400"
+
+BLOCKS = [
+    # (what is changed, to what; the field and the value that are named; what would be right)
+    ("elapsed_ns", "0", "elapsed_ns: 0", "greater than 0"),
+    ("elapsed_ns", "-5", "elapsed_ns: -5", "greater than or equal to 0"),
+    ("elapsed_ns", HUGE, "elapsed_ns: 1000000000", "less than or equal to 9223372036854775807"),
+    ("elapsed_ns", "1.5e9", "elapsed_ns: 1500000000.0", "a valid integer"),
+    ("elapsed_ns", "True", "elapsed_ns: true", "a valid integer"),
+    ("elapsed_ns", "None", "elapsed_ns: null", "a valid integer"),
+    ("elapsed_ns", "np.int64(5)", "elapsed_ns: numpy.int64: np.int64(5)", "a valid integer"),
+    ("elapsed_ns", "'5'", 'elapsed_ns: "5"', "a valid integer"),
+    ("step_ns", "(*honest[:-1], -1)", "step_ns[3]: -1", "greater than or equal to 0"),
+    ("step_ns", "honest[:-1]", "accepted: a list of 4", "one for each of the 3 steps"),
+    ("step_ns", "7", "step_ns: 7", "a valid array"),
+    ("tokens", "honest[:1]", "tokens: a list of 1", "one for each of the 2 prompts"),
+    ("tokens", "(honest[0], (*honest[1], -3))", "tokens[1][11]: -3", "greater than or equal to 0"),
+    ("tokens", "(honest[0], (None,))", "tokens[1][0]: null", "a valid integer"),
+    ("tokens", "np.arange(3)", "tokens: numpy.ndarray: array([0, 1, 2])", "a valid array"),
+    ("tokens", "(honest[0], ())", "tokens[1]: a list of 0", "at least 1 item"),
+    ("accepted", "honest[1:]", "accepted: a list of 3", "one for each of the 4 steps"),
+    ("accepted", "((0,), *honest[1:])", "accepted[0]: a list of 1", "one for each of the 2 prompts"),
+    ("accepted", "((0, -2), *honest[1:])", "accepted[0][1]: -2", "greater than or equal to -1"),
+    ("drafted", "()", "drafted: a list of 0", "one for each of the 4 steps"),
+    ("truncated", "(0,)", "truncated: a list of 1", "one for each of the 2 prompts"),
+    ("truncated", "(0, -1)", "truncated[1]: -1", "greater than or equal to 0"),
+    ("finish", "('done', 'steps')", 'finish[0]: "done"', "'steps', 'length', 'eos' or 'stop'"),
+    ("finish", "('steps',) * 3", "finish: a list of 3", "one for each of the 2 prompts"),
+    ("counters", "{'rewound_tokens': -1}", "counters.rewound_tokens: -1", "greater than or equal to 0"),
+    ("counters", "{'rewound_tokens': nan}", "counters.rewound_tokens: NaN", "a valid integer"),
+    ("phase_ns", "[]", "phase_ns: a list of 0", "it should be an object"),
+    ("prefill_ns", "-1", "prefill_ns: -1", "greater than or equal to 0"),
+    ("served", "{}", "served.requests: missing", "required"),
+]
+
+
+@pytest.mark.parametrize(("field", "lie", "said", "right"), BLOCKS)
+def test_a_malformed_block_is_named_with_field_and_value(
+    here: Opened, field: str, lie: str, said: str, right: str
+) -> None:
+    with here(**{f"decode.{field}": lie}) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        with pytest.raises(BackendError) as found:
+            engine.decode(Role(3), BUDGET, ())
+    assert found.value.message.startswith(f"back end lying: malformed answer to decode: {said}")
+    assert right in str(found.value.hint) and len(str(found.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "answer", ["None", "honest.tokens", "{'elapsed_ns': 5}", "type('Decoded', (), {'__module__': 'own'})()"]
+)
+def test_a_block_that_is_no_block_is_named_with_its_type(here: Opened, answer: str) -> None:
+    with here(decode=answer) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        with pytest.raises(BackendError, match=r"decode returned \S+: .*\n  a specgate Decoded is needed"):
+            engine.decode(BASELINE, BUDGET, ())
+
+
+@pytest.mark.parametrize("lie", ["-1", HUGE, "None", "1.0", "np.int64(3)", "True", "10**5000"])
+def test_a_prefill_that_takes_no_number_of_nanoseconds_is_refused(here: Opened, lie: str) -> None:
+    with here(prefill=lie) as engine, pytest.raises(BackendError, match="prefill"):
+        engine.prefill(PROMPTS, draft=True)
+
+
+@pytest.mark.parametrize(
+    "lie", ["(nan, 1.0)", "(inf, 1.0)", "(2.0,)", "(1.0, 2.0)", "(np.float32(2), 1.0)", "5", "'ab'"]
+)
+def test_top2_is_two_finite_logits_with_the_larger_one_first(here: Opened, lie: str) -> None:
+    with here(top2=lie) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        with pytest.raises(BackendError, match="malformed answer to top2: logits"):
+            engine.top2(0, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("field", "lie"),
+    [
+        ("vocab", "0"),
+        ("vocab", HUGE),
+        ("eos_token_ids", "5"),
+        ("details", "{'x': nan}"),
+        ("details", "{'x': None}"),
+        ("acceptance", "'genuine'"),
+        ("has_draft", "1"),
+        ("warnings", "'one text'"),
+        ("traffic", "{'target': {}}"),
+    ],
+)
+def test_facts_of_another_form_are_refused_when_the_engine_opens(here: Opened, field: str, lie: str) -> None:
+    with pytest.raises(BackendError, match=f"malformed answer to open: facts.{field}"), here(**{f"facts.{field}": lie}):
+        pass
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [
+        {"trace": "honest[0]"},
+        {"trace": "(honest[1], honest[0])"},
+        {"activity.kernels": "{'k': -1}"},
+        {"activity.unseen": "0"},
+        {"activity": "None"},
+    ],
+)
+def test_a_trace_is_a_block_and_what_was_observed_of_it(here: Opened, lies: dict[str, str]) -> None:
+    with here(**lies) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        with pytest.raises(BackendError, match="trace"):
+            engine.trace(Role(3), BUDGET)
+
+
+TEXT = "api.Text(((1, 2), (3,)), ('steps', 'eos'))"
+DIGEST = "'" + "0a" * 32 + "'"
+OPTIONAL = [
+    ("extend", TEXT.replace("(3,)", "()"), "text.tokens[1]: a list of 0"),
+    ("extend", TEXT.replace(", (3,)", ","), "tokens: a list of 1"),
+    ("extend", TEXT.replace(", 'eos'", ","), "finish: a list of 1"),
+    ("extend", "5", "extend returned int: 5"),
+    ("logits", "((), ())", "logits[0]: a list of 0"),
+    ("logits", f"(((7, {DIGEST}),),)", "logits: a list of 1"),
+    ("logits", "(((7, 'no hash'),), ())", 'logits[0][0][1]: "no hash"'),
+    ("logits", f"(((-7, {DIGEST}),), ())", "logits[0][0][0]: -7"),
+    ("score", "()", "scores: a list of 0"),
+    ("score", "(core.Score(1, 2.0, 3.0),)", "scores[0].logit: 3.0"),
+    ("score", "(core.Score(1, nan, 3.0),)", "scores[0].best_logit: NaN"),
+    ("score", "(1.0,)", "scores[0]: 1.0"),
+]
+
+
+def ask(engine: EngineCalls, call: str) -> object:
+    engine.prefill(PROMPTS, draft=True)
+    calls = {"extend": lambda: engine.extend(4), "logits": lambda: engine.logits(Role(3), [2])}
+    return calls.get(call, lambda: engine.score([1], [2, 3], [1]))()
+
+
+@pytest.mark.parametrize(("call", "lie", "said"), OPTIONAL)
+def test_what_tokens_are_checked_by_is_checked_itself(here: Opened, call: str, lie: str, said: str) -> None:
+    with here(**{call: lie}) as engine, pytest.raises(BackendError, match=re.escape(said)):
+        ask(engine, call)
+
+
+@pytest.mark.parametrize("call", ["extend", "logits", "score"])
+def test_an_engine_need_not_be_able_to_do_what_is_optional(here: Opened, call: str) -> None:
+    with here() as engine:
+        assert ask(engine, call) is None
+
+
+def test_what_an_able_engine_says_comes_through_as_it_was(here: Opened) -> None:
+    shown = f"(((7, {DIGEST}),), ((8, {DIGEST}),))"
+    with here(extend=TEXT, logits=shown, score="(core.Score(*honest[2], 2.5, -1.0),)") as engine:
+        assert ask(engine, "extend") == Text(((1, 2), (3,)), ("steps", "eos"))
+        assert ask(engine, "logits") == eval(shown)
+        assert ask(engine, "score") == (Score(1, 2.5, -1.0),)
+
+
+def test_an_honest_engine_is_believed(here: Opened) -> None:
+    with here() as engine:
+        assert engine.scripted
+        assert engine.prefill(PROMPTS, draft=True) == 7000
+        block, activity = engine.trace(Role(3), BUDGET)
+        assert engine.decode(Role(3), BUDGET, ()).tokens == block.tokens
+        assert activity.kernels == {"fake_step": 4} and engine.top2(0, [1])
+
+
+def test_a_block_in_which_nothing_was_decoded_may_take_no_time(here: Opened) -> None:
+    with here(**{"decode.finish": "('eos', 'eos')"}) as engine:
+        engine.prefill(PROMPTS, draft=False)
+        assert engine.decode(BASELINE, Budget(new_tokens=1), ()).elapsed_ns == 0
+
+
+@pytest.mark.usefixtures("lying")
+def test_a_run_loses_the_cell_of_a_malformed_answer_and_nothing_else(cli: Cli) -> None:
+    cli.write("tiny.yaml", (cli.folder / "tiny.yaml").read_text().replace("context: [24]", "context: [24, 32]"))
+    lie = "-1 if honest == 48000 else honest"  # two prompts of 24 tokens, at 1000 ns each: the first point only
+    done = cli.micro("--backend", "lying", "-o", f"prefill={lie}")
+    assert done.returncode == 7, done.stdout + done.stderr
+    assert "malformed answer to prefill: ns: -1" in done.stderr
+    record = json.loads((cli.newest() / "run.json").read_text())
+    assert {c["status"] for c in record["cells"]} == {"failed", "ok"}
+
+
+# ── the messages themselves ──────────────────────────────────────────────────────────────────────────────────────────
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=20,
+)
+REQUEST = Prefill(((1,),), False)
+
+
+def checked(form: type[answers.Answer], body: bytes) -> answers.Answer:
+    return answers.read(form, body, 1, "fuzzed", REQUEST)
+
+
+@pytest.mark.parametrize("form", [answers.Facts, answers.Nanoseconds, answers.DecodedBlock, answers.Traced])
+@given(data=st.data())
+def test_no_answer_raises_anything_but_a_specgate_error(form: type[answers.Answer], data: st.DataObject) -> None:
+    kind = form.model_fields["kind"].annotation.__args__[0]  # type: ignore[union-attr]
+    answer = data.draw(
+        st.fixed_dictionaries(
+            {"id": st.just(1), "kind": st.just(kind)},
+            optional={name: JSON for name in form.model_fields if name not in ("id", "kind")},
+        )
+    )
+    body = data.draw(st.just(json.dumps(answer).encode()) | JSON.map(lambda j: json.dumps(j).encode()) | st.binary())
+    try:
+        assert isinstance(checked(form, body), form)
+    except SpecgateError as error:
+        assert isinstance(error, BackendError) and len(error.message) < 600
+
+
+def test_nesting_without_end_is_refused() -> None:
+    with pytest.raises(BackendError, match="malformed answer to prefill"):
+        checked(answers.Nanoseconds, b'{"id":1,"kind":"nanoseconds","ns":' + b"[" * 1_000_000)
+
+
+def test_an_answer_to_another_request_is_refused() -> None:
+    with pytest.raises(BackendError, match="id: 2\n  it answers request 1"):
+        checked(answers.Nanoseconds, b'{"id":2,"kind":"nanoseconds","ns":5}')
+
+
+COUNTS = st.integers(0, (1 << 63) - 1)
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> Decoded:
+    slots, steps = draw(st.integers(1, 3)), draw(st.integers(0, 4))
+    row = st.tuples(*[st.integers(-1, 8)] * slots)
+    table = st.tuples(*[row] * steps)
+    return Decoded(
+        elapsed_ns=draw(st.integers(1, 1 << 62)),
+        step_ns=draw(st.tuples(*[COUNTS] * steps)),
+        tokens=draw(st.tuples(*[st.lists(COUNTS, min_size=1, max_size=5).map(tuple)] * slots)),
+        accepted=draw(table),
+        drafted=draw(table),
+        truncated=draw(st.tuples(*[COUNTS] * slots)),
+        finish=draw(st.tuples(*[st.sampled_from(["steps", "length", "eos", "stop"])] * slots)),
+        counters=draw(st.dictionaries(st.text(max_size=9), COUNTS, max_size=3)),
+        prefill_ns=draw(st.none() | COUNTS),
+    )
+
+
+@given(block=blocks())
+def test_every_well_formed_block_comes_through_as_it_was(block: Decoded) -> None:
+    answer = checked(answers.DecodedBlock, encoded({"id": 1, "kind": "decoded", "decoded": block}))
+    assert isinstance(answer, answers.DecodedBlock)
+    assert answer.decoded.made() == block
+    assert not list(answers.wrong_in_block(block, len(block.tokens)))
+
+
+def forms(of: type[Form] = Form) -> Iterator[type[Form]]:
+    for form in of.__subclasses__():
+        yield form
+        yield from forms(form)
+
+
+@pytest.mark.parametrize("form", list(forms()), ids=lambda form: form.__name__)
+def test_a_form_has_the_fields_of_its_record(form: type[Form]) -> None:
+    assert list(form.model_fields) == [field.name for field in fields(form.record)]
+
+
+def test_a_request_to_open_has_the_fields_of_the_public_one_and_comes_through_as_it_was() -> None:
+    public = [field.name for field in fields(OpenRequest)]
+    assert [field.name for field in fields(Open)] == ["backend", *public, "kind"]
+    assert [field.name for field in fields(Pair)] == [field.name for field in fields(PairRef)]
+    rope: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
+    pair = PairRef("a pair", Path("/a/target"), Path("/a/draft"), "planted", rope)
+    request = OpenRequest(pair, "bfloat16", 8, 1024, 5, perf_mode=True, options={"a": "1"}, logs=Path("/a/folder"))
+    received = request_of(encoded(Numbered(1, open_of("cupy", request)))).request
+    assert isinstance(received, Open)
+    assert open_request(received) == request and repr(open_request(received).pair.rope) == repr(rope)
+
+
+def test_an_engine_keeps_its_facts(here: Opened) -> None:
+    with here() as engine:
+        facts = engine.facts()
+    assert isinstance(facts, EngineFacts) and facts.details["accept"] == "(3, 1, 2, 5, 0, 3)"
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def error_of(engine: EngineCalls) -> SpecgateError:
+    with pytest.raises(SpecgateError) as found:
+        engine.decode(BASELINE, BUDGET, ())
+    return found.value
+
+
+RAISES = "from specgate import errors; raise errors.{}('what is wrong', hint='what would be right')"
+
+
+@pytest.mark.parametrize("name", sorted(failures.KINDS))
+def test_an_error_comes_through_with_its_kind_and_hint(here: Opened, name: str) -> None:
+    with here(run=RAISES.format(name)) as engine:
+        error = error_of(engine)
+    assert type(error).__name__ == name
+    assert (error.message, error.hint) == ("what is wrong", "what would be right")
+
+
+@pytest.mark.parametrize("name", ["OrderRefused", "WorkerLost", "SpecgateError"])
+def test_an_engine_cannot_raise_what_only_the_harness_may(here: Opened, name: str) -> None:
+    with here(run=RAISES.format(name)) as engine:
+        assert type(error_of(engine)) is BackendError
+
+
+def test_a_class_of_the_engines_own_becomes_the_nearest_in_the_table(here: Opened) -> None:
+    own = "from specgate.errors import CheckpointError\nclass Mine(CheckpointError): pass\nraise Mine('no tensor')"
+    with here(run=own) as engine:
+        assert type(error_of(engine)) is CheckpointError
+
+
+def test_a_kind_that_is_not_in_the_table_becomes_a_backend_error() -> None:
+    assert type(failures.from_data("OSError", "a", None)) is BackendError
+    assert type(failures.from_data("UsageError", "a", None)) is UsageError
+
+
+@pytest.mark.parametrize("raised", ["1 / 0", "raise SystemExit(3)", "raise KeyboardInterrupt", "raise BaseException"])
+def test_any_other_error_is_a_backend_error_with_its_traceback_in_the_log(
+    here: Opened, tmp_path: Path, raised: str
+) -> None:
+    with here(run=raised) as engine:
+        error = error_of(engine)
+    assert type(error) is BackendError and "engine failed in decode" in error.message
+    assert "Traceback" in (tmp_path / "worker.log").read_text()
+
+
+def test_an_error_text_without_end_or_encoding_is_shortened_and_readable(here: Opened) -> None:
+    with here(run="raise ValueError('\\udc80' + 'x' * 10**6)") as engine:
+        assert len(str(error_of(engine))) < 2 * failures.LONGEST

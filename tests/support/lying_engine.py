@@ -1,0 +1,103 @@
+"""A back end from outside that answers like the fake one, except where its options say otherwise.
+
+An option names what to change, its value is the Python expression to change it to: `decode.elapsed_ns=None` for a field
+of an answer, `decode=None` for the answer itself, and so on for `facts`, `prefill`, `trace`, `activity` and `top2`.
+Expressions see `honest`, which is the engine's own answer or field. With `extend`, `logits` or `score` the engine has
+that method too, and `honest` is what it was asked. With `run` and `exec_at_open`, statements are carried out in the
+engine's process: in every decode, or when it opens.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from specgate import api, core
+from specgate.api import Activity, Availability, Decoded, OpenRequest
+from specgate.backends.fake import BACKEND as HONEST
+from specgate.core import Budget, EngineFacts, Role
+
+
+class LyingBackend:
+    name = "lying"
+    description = "answers with what its options say"
+
+    def available(self) -> Availability:
+        return Availability(True, "needs nothing", rank=-1)
+
+    def open(self, request: OpenRequest) -> LyingEngine:
+        exec(request.options.get("exec_at_open", ""), {"request": request})
+        return LyingEngine(request)
+
+
+class LyingEngine:
+    def __init__(self, request: OpenRequest) -> None:
+        self.lies = request.options
+        self.honest: Any = HONEST.open(replace(request, options={}))
+        for optional in ("extend", "logits", "score"):
+            if optional in self.lies:
+                setattr(self, optional, partial(self.said_to, optional))
+
+    def said(self, call: str, answer: Any) -> Any:
+        """What is answered to `call` in the place of the honest `answer`."""
+        lies = {name.partition(".")[2]: text for name, text in self.lies.items() if name.partition(".")[0] == call}
+        if not lies:
+            return answer
+        import numpy as np
+
+        known = {"np": np, "api": api, "core": core, "inf": float("inf"), "nan": float("nan")}
+        if "" in lies:
+            return eval(lies[""], {**known, "honest": answer})
+        changed = {field: eval(text, {**known, "honest": getattr(answer, field)}) for field, text in lies.items()}
+        return replace(answer, **changed)
+
+    def said_to(self, call: str, *asked: object) -> Any:
+        """What is answered to a call that is optional, and that the honest engine does not have."""
+        return self.said(call, asked)
+
+    def facts(self) -> EngineFacts:
+        facts: EngineFacts = self.said("facts", self.honest.facts())
+        return facts
+
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        elapsed: int = self.said("prefill", self.honest.prefill(prompts, draft=draft))
+        return elapsed
+
+    def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
+        exec(self.lies.get("run", ""), {})
+        decoded: Decoded = self.said("decode", self.honest.decode(role, budget, stop_token_ids))
+        return decoded
+
+    def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
+        decoded, activity = self.honest.trace(role, budget)
+        seen: tuple[Decoded, Activity] = self.said("trace", (decoded, self.said("activity", activity)))
+        return seen
+
+    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
+        logits: tuple[float, float] | None = self.said("top2", self.honest.top2(slot, continuation))
+        return logits
+
+    def close(self) -> None:
+        self.honest.close()
+
+
+BACKEND = LyingBackend()
+
+
+def harness() -> socket.socket:
+    """The socket to the harness, for an engine that finds it among the open files of its process."""
+    return socket.socket(fileno=os.dup(int(sys.argv[2])))
+
+
+def install(folder: Path) -> None:
+    """Make `folder` a package with the back end `lying`, as an installation would. It has yet to be on `sys.path`."""
+    about = folder / "lying_engine-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lying-engine\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(f"[specgate.backends]\nlying = {__name__}:BACKEND\n")
