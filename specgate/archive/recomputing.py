@@ -50,6 +50,9 @@ def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) 
     }
     found = differences_of("run.json", stored, again)
     yield from (d for d in found if not (d.absent and any(fnmatchcase(d.place, pattern) for pattern in later)))
+    for pattern in later:
+        if "*" not in pattern and isinstance(stored, dict) and stored.get(pattern) is not None:
+            yield Difference("run.json", "schema_version", f"{version}; that version stores no {pattern}")
     yield from fingerprint_differences(run, config)
     if run.status == "complete" and (wanting := [c.cell.key for c in run.cells if c.status != "ok"]):
         yield Difference("run.json", "status", f"complete; recomputed: {', '.join(wanting)} is not")

@@ -72,14 +72,15 @@ def signer(signature: Signature, signers: Path, at: str) -> str:
     """
     if not signers.is_file():
         raise UsageError(f"{signers}: no such file of allowed signers", hint="a line per key: NAME KEYTYPE KEY")
+    time = f"-Overify-time={datetime.fromisoformat(at).astimezone(UTC):%Y%m%d%H%M%S}"
     with _in_memory(signature.armoured) as file:
-        found = _ssh_keygen(("-Y", "find-principals", "-f", str(signers), "-s", file.name), "", (file.fd,))
+        known = ("-f", str(signers), "-s", file.name, time)
+        found = _ssh_keygen(("-Y", "find-principals", *known), "", (file.fd,))
         names = found.stdout.decode(errors="replace").splitlines()
         if found.returncode or not names:
             raise UnknownSigner(f"signed by a key that {signers} does not list ({_last_line(found.stderr)})")
-        time = datetime.fromisoformat(at).astimezone(UTC).strftime("%Y%m%d%H%M%S")
-        asked = ("-f", str(signers), "-I", names[0], "-n", NAMESPACE, "-s", file.name, f"-Overify-time={time}")
-        done = _ssh_keygen(("-Y", "verify", *asked), signature.text, (file.fd,))
+        asked = ("-Y", "verify", "-I", names[0], "-n", NAMESPACE, *known)
+        done = _ssh_keygen(asked, signature.text, (file.fd,))
     if done.returncode:
         raise InvalidResult(f"the signature of {names[0]} is not one of this text ({_last_line(done.stderr)})")
     return names[0]

@@ -74,7 +74,7 @@ def doubt_of_folder(entry: Entry, folder: Path) -> str | None:
 
 def folder_of(entry: Entry, ledger: Ledger) -> Path | None:
     """The run folder of an entry, beside the ledger or in one of its archives; None if it is in neither."""
-    if Path(entry.run).name != entry.run:
-        return None  # a name with a slash would lead out of the folder
+    if Path(entry.run).name != entry.run or entry.run == "..":
+        return None  # it would lead out of the folder
     places = (place / entry.run for place in (ledger.folder, *ledger.archives))
     return next((place for place in places if place.is_dir()), None)
