@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specgate.files.manifest import Difference
-from specgate.files.writing import without_home
+from specgate.files.redaction import masked_data
+from specgate.files.writing import as_json, without_home
 
 
 def differences_of(file: str, stored: object, again: Mapping[str, Any]) -> Iterator[Difference]:
     """Every place where the stored JSON differs from `again`, after that has been converted as it is for storing."""
-    text = without_home(json.dumps(again, allow_nan=False, ensure_ascii=False))
-    yield from _differing(file, "", stored, json.loads(text))
+    text = without_home(as_json(again, ensure_ascii=False))
+    yield from _differing(file, "", masked_data(stored), json.loads(text))
 
 
 def _differing(file: str, place: str, was: object, now: object) -> Iterator[Difference]:

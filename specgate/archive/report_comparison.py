@@ -21,7 +21,7 @@ from specgate.core import Run
 from specgate.files.config import Config
 from specgate.files.manifest import UNLISTED, Difference, plain_files
 from specgate.files.run_folder import JOURNALS
-from specgate.files.writing import without_home
+from specgate.files.writing import as_stored
 from specgate.machine import inventory
 
 _DRAWING: Final = re.compile(r"<svg(?P<head>[^>]*)>.*?</svg>", re.DOTALL)
@@ -45,8 +45,8 @@ def report_differences(path: Path, run: Run, config: Config, ahead: Ahead) -> tu
     for file, report in rendered.items():
         if not (path / file).is_file():
             continue
-        stored = (path / file).read_text(encoding="utf-8", errors="replace")
-        again = without_home(ahead.text(file, run) or report.render(run, config.policy))
+        stored = as_stored((path / file).read_text(encoding="utf-8", errors="replace"))
+        again = as_stored(ahead.text(file, run) or report.render(run, config.policy))
         lines = list(line_differences(file, stored, again, pictures=drawn_alike))
         if ours:
             found += lines

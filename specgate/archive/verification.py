@@ -8,6 +8,7 @@ the ledger lies beside the run. Nothing is written: a run on a read-only mount c
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,8 +56,13 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         with drawing_ahead(folder) as ahead:
             run, plan, config = recompute(folder)
             differences += result_differences(folder, run, plan, config)
-            found, notes = report_differences(path, run, config, ahead)
+            if blind := unclocked(path):
+                notes.append(
+                    f"the engine's clock was not checked in {blind} blocks: they were stored without the harness's"
+                )
+            found, said = report_differences(path, run, config, ahead)
         differences += found
+        notes += said
     except (SpecgateError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         # Samples that have the right form but break the arithmetic cannot have been measured.
         differences.append(Difference(path.name, "", f"cannot be recomputed: {error}"))
@@ -65,6 +71,12 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         differences += found
         notes += said
     return Verification(run, files, tuple(differences), tuple(notes))
+
+
+def unclocked(path: Path) -> int:
+    """How many blocks of a run folder have no time by the harness's clock; an old version stored none."""
+    with (path / "samples" / "blocks.jsonl").open(encoding="utf-8", errors="replace") as lines:
+        return sum(json.loads(line).get("span_ns") is None for line in lines)
 
 
 def unusable_grounds(path: Path, differences: list[Difference]) -> list[str]:

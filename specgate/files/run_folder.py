@@ -12,7 +12,6 @@ logs/                                what the engine processes printed
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +30,8 @@ from specgate.files.journal import Journal
 from specgate.files.json_text import parse_json, read_json, shown
 from specgate.files.manifest import FORMER, LOCK, MANIFEST, UNLISTED, manifest_of, odd_files, plain_files
 from specgate.files.plain import from_plain, to_plain
-from specgate.files.writing import as_json, disk, sha256_of, without_home, write_text
+from specgate.files.redaction import masked_data
+from specgate.files.writing import as_json, as_stored, disk, json_text, sha256_of, without_home, write_whole
 from specgate.files.written import Content, changed, content_of
 from specgate.files.yamlfile import dump_yaml, load
 
@@ -53,6 +53,10 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     ),
     "1.2.0": ("cells*.acceptance.totals",),
     "1.3.0": (
+        "bandwidth.cache_bytes",
+        "cells*.reason_code",
+        "cells*.values.undrafted_steps",
+        "engines.*.least_weight_bytes",
         "engines.*.engine_version",
         "comparisons*.tokens.emitted_tokens",
         "comparisons*.tokens.whole_sets",
@@ -136,7 +140,8 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         """Write config.resolved.yaml."""
-        self.write_text("config.resolved.yaml", dump_yaml({"schema": "specgate.config/v1", **to_plain(Config, config)}))
+        plain = {"schema": "specgate.config/v1", **to_plain(Config, config)}
+        self._write("config.resolved.yaml", without_home(dump_yaml(masked_data(plain))))
 
     def read_config(self) -> Config:
         """The configuration, with `~` in paths expanded. Raises InvalidResult where the file holds anything else."""
@@ -154,7 +159,7 @@ class RunFolder:
 
     def write_json(self, name: str, data: object) -> None:
         """Write `data` to the file called `name` in the run folder."""
-        self.write_text(name, as_json(data))
+        self._write(name, json_text(data))
 
     # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -249,7 +254,7 @@ class RunFolder:
         flight.
         """
         file, key = self.path / "samples" / name, f"samples/{name}"
-        line = (json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n").encode()
+        line = (as_json(data, separators=(",", ":")) + "\n").encode()
         if key not in self._written:
             self._written[key] = content_of(file.read_bytes() if file.is_file() else b"")
         known = self._written[key]
@@ -385,8 +390,21 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write `text` to the file called `name` in the run folder."""
-        write_text(self.path / name, text)
-        self._written[name] = content_of(without_home(text).encode())
+        self._write(name, as_stored(text))
+
+    def _write(self, name: str, text: str) -> None:
+        """Write `text`, which is masked already, and remember it."""
+        write_whole(self.path / name, text)
+        self._written[name] = content_of(text.encode())
+
+
+def without_credentials(run: Run) -> Run:
+    """The run as run.json stores it. Reports are made of this one, so that they can be made again from what is stored:
+    a mask is of another length than what it hides.
+    """
+    plain = to_plain(Run, run)
+    hidden = masked_data(plain)
+    return run if hidden == plain else from_plain(Run, hidden, Path("run.json"))
 
 
 def label_of(names: Sequence[str]) -> str:

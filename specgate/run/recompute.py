@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from specgate import plugins
+from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.machine_conditions import conditions_of
@@ -55,8 +56,8 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
     checked = Checked(journal.texts, journal.logits, journal.rescorings, policy.checks, run.id)
-    margin = near_tie_margin(policy)
-    cells, comparisons = measure(plan, blocks, journal.margins, margin, checked, forced=journal.forced)
+    margin, grounds = near_tie_margin(policy), Grounds(engines, run.bandwidth)
+    cells, comparisons = measure(plan, blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds)
     found = replace(
         run,
         engines=engines,
@@ -96,10 +97,12 @@ def check_seconds(journal: Journal) -> dict[str, float]:
 
 def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, object]:
     """Cell key → the `eagle_speculation` block that run.json holds for tools other than specgate."""
+    budgets = {cell.key: plan.scenarios[cell.point.scenario].budget for cell in plan.cells}
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in whole_rounds(plan, journal.blocks):
         of[block.cell].append(block)
-    return {c.cell.key: found for c in run.cells if (found := eagle_speculation(c, of[c.cell])) is not None}
+    found = {c.cell.key: eagle_speculation(c, of[c.cell], budgets[c.cell.key]) for c in run.cells}
+    return {key: block for key, block in found.items() if block is not None}
 
 
 def judgement(run: Run, policy: Policy, end: tuple[str, ExitCode]) -> dict[str, object]:

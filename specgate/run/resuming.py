@@ -13,9 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
-
-from specgate.analysis.block_checks import check_block
+from specgate.analysis.checks.identities import check_block
 from specgate.analysis.rounds import in_round
 from specgate.core import Block, Plan, Round, Run
 from specgate.errors import ExitCode, InvalidResult, UsageError
@@ -30,6 +28,7 @@ from specgate.planning.request import Request
 from specgate.promotion.fingerprint import changes, in_words
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.run.beginning import fingerprint_of
+from specgate.terminal import echo
 
 DECIDED = (ExitCode.PASS, ExitCode.FAIL)
 """Exit codes that only a finished run ends with."""
@@ -116,7 +115,7 @@ def resume(
         folder.adopt()
         check_samples(folder, plan)
         if said := left_open(folder, last_entry(ledger, run.id)):
-            click.echo(f"warning: {said}", err=True)
+            echo(f"warning: {said}", err=True)
             run = replace(run, warnings=tuple(dict.fromkeys((*run.warnings, said))))
         folder.put_manifest_aside()
         run = without_figures(run)
@@ -141,7 +140,7 @@ def check_environment(folder: RunFolder, run: Run) -> None:
 def check_samples(folder: RunFolder, plan: Plan) -> None:
     """Raises InvalidResult for a block that the plan does not have, that is there twice, or that contradicts itself."""
     rounds: dict[tuple[object, ...], Round] = {(r.point, r.prompt_set, r.index, r.warmup): r for r in plan.rounds}
-    seen = set[tuple[object, ...]]()
+    seen, engines = set[tuple[object, ...]](), folder.engines()
     for number, block in enumerate(folder.blocks(), 1):
         where = f"{folder.path}/samples/blocks.jsonl:{number}"
         if not is_planned(block, rounds):
@@ -150,7 +149,7 @@ def check_samples(folder: RunFolder, plan: Plan) -> None:
         if not block.warmup and name in seen:
             raise InvalidResult(f"{where}: {block.cell.key} set {block.prompt_set} round {block.round} is there twice")
         seen.add(name)
-        check_block(block)
+        check_block(block, plan.scenarios[block.point.scenario].budget, engines.get(block.point.key))
 
 
 def is_planned(block: Block, rounds: Mapping[tuple[object, ...], Round]) -> bool:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import click
-
 from specgate import plugins
 from specgate.core import (
     Plan,
@@ -41,6 +39,7 @@ from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
 from specgate.run.resuming import check_resumable, resume
 from specgate.run.runner import MayStop, Runner
+from specgate.terminal import echo
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def carry_out(request: Request) -> ExitCode:
     resolved = resolve_request(request)
     folder, run = begin_or_resume(resolved)
     green = previous_green(run, resolved.config, resolved.ledger.read().entries)
-    click.echo(f"run folder {folder.path}")
+    echo(f"run folder {folder.path}")
     measured = measure_plan(resolved, folder, run)
     run, plan = conclude_and_judge(resolved, folder, run, measured, green)
     run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, measured.stopped)
@@ -127,7 +126,7 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
         left, may_stop = early_stop.truncated_plan(plan, already), stop_check(run, plan, config.policy)
         admit = admission(request, config, resolved.ledger, resolved.promotion)
         sample = sampling(config, resolved.ledger, resolved.promotion)
-        runner = Runner(left, resolved.prompts, config, folder, report, may_stop, admit, sample)
+        runner = Runner(left, resolved.prompts, config, folder, report, may_stop, admit, sample, run.bandwidth)
         watch, stopped = Watch(0), None
         try:
             with watching(folder.watch_file, runner.worker_generation + 1, uuid) as watch:
@@ -205,12 +204,12 @@ def print_result(
     Returns the exit code.
     """
     report = plugins.report("plain" if resolved.request.plain else "console")
-    click.echo(report.render(run, resolved.config.policy))
+    echo(report.render(run, resolved.config.policy), coloured=True)
     for why in dict.fromkeys((*runner.failures.values(), *([reason_of(stopped)] if stopped is not None else []))):
-        click.echo(f"error: {why}", err=True)
+        echo(f"error: {why}", err=True)
     verdict, code = ending(run, stopped)
     for line in ledger_lines:
-        click.echo(line)
-    click.echo(f"run folder {folder.path}")
-    click.echo(f"verdict {verdict} (exit {int(code)})")
+        echo(line)
+    echo(f"run folder {folder.path}")
+    echo(f"verdict {verdict} (exit {int(code)})")
     return code
