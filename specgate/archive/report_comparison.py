@@ -19,7 +19,8 @@ from specgate.archive.drawing_ahead import Ahead, report_files
 from specgate.archive.json_comparison import same_figure, short
 from specgate.core import Run
 from specgate.files.config import Config
-from specgate.files.manifest import Difference
+from specgate.files.manifest import UNLISTED, Difference, plain_files
+from specgate.files.run_folder import JOURNALS
 from specgate.files.writing import as_stored
 from specgate.machine import inventory
 
@@ -36,7 +37,7 @@ def report_differences(path: Path, run: Run, config: Config, ahead: Ahead) -> tu
     rendered = report_files()
     ours = run.fingerprint.get("source_tree_sha256") == inventory.source_tree_sha256()
     drawn_alike = ours and plotting_library(run) == installed(PLOTTING)
-    found, notes = list(missing_reports(path, run)), []
+    found, notes = [*missing_reports(path, run), *foreign_files(path, run)], []
     if not ours:
         notes.append("the run was made by another source tree: check that one out if figures differ")
     for file in sorted(set(run.reports or ()) - rendered.keys()):
@@ -67,6 +68,14 @@ def missing_reports(path: Path, run: Run) -> Iterator[Difference]:
     for known in report_files():
         if known not in run.reports and (path / known).is_file():
             yield Difference(known, "", "is there; run.json does not say that it was written")
+
+
+def foreign_files(path: Path, run: Run) -> Iterator[Difference]:
+    """Files that no run writes. Logs are left out: every engine has its own."""
+    written = {"config.resolved.yaml", "env.json", "run.json", "gates.json", *JOURNALS, *UNLISTED}
+    for file in sorted(plain_files(path) - written - {*report_files(), *(run.reports or ())}):
+        if not file.startswith("logs/"):
+            yield Difference(file, "", "is a file that no run writes")
 
 
 def plotting_library(run: Run) -> str | None:

@@ -71,6 +71,10 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
 null.
 """
 EVIDENCE_FILES = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")
+JOURNALS = frozenset(
+    f"samples/{name}.jsonl"
+    for name in ("blocks", "environment", "engines", "margins", "texts", "logits", "traces", "rescored")
+)
 WATCH = "samples/environment.jsonl"
 """The journal that the monitor process writes; the harness writes all others."""
 

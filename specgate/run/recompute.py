@@ -108,10 +108,13 @@ def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, obje
 def judgement(run: Run, policy: Policy, end: tuple[str, ExitCode]) -> dict[str, object]:
     """The contents of gates.json. `end`: the verdict and the exit code that the run ends with."""
     verdict, code = end
+    plain = to_plain(Policy, policy)
+    if policy.checks is None:  # older policies had no such key
+        del plain["checks"]
     return {
         "schema": "specgate.gates/v1",
         "run": run.id,
-        "policy": to_plain(Policy, policy),
+        "policy": plain,
         "verdict": verdict,
         "exit_code": int(code),
         "verdicts": [to_plain(Verdict, v) for v in run.verdicts],

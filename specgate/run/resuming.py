@@ -88,7 +88,12 @@ def contradictions(path: Path, entry: Entry | None) -> Iterator[Difference]:
 
 
 def resume(
-    request: Request, config: Config, plan: Plan, prompts: Mapping[str, Prompts], software: Software
+    request: Request,
+    config: Config,
+    ledger: Ledger,
+    plan: Plan,
+    prompts: Mapping[str, Prompts],
+    software: Software,
 ) -> tuple[RunFolder, Run]:
     """Open an unfinished run, which `check_resumable` has let pass, in order to continue it.
 
@@ -109,7 +114,7 @@ def resume(
         check_environment(folder, run)
         folder.adopt()
         check_samples(folder, plan)
-        if said := left_open(folder):
+        if said := left_open(folder, last_entry(ledger, run.id)):
             echo(f"warning: {said}", err=True)
             run = replace(run, warnings=tuple(dict.fromkeys((*run.warnings, said))))
         folder.put_manifest_aside()
@@ -155,10 +160,17 @@ def is_planned(block: Block, rounds: Mapping[tuple[object, ...], Round]) -> bool
     return round_.order[block.position_in_round] == block.role
 
 
-def left_open(folder: RunFolder) -> str | None:
-    """What cannot be known about the samples that a run is continued from; None if a manifest vouches for all."""
-    if (folder.path / MANIFEST).is_file() or not (blocks := len(folder.blocks())):
+def left_open(folder: RunFolder, entry: Entry | None) -> str | None:
+    """What cannot be known about the samples that a run is continued from; None if manifest and ledger vouch for
+    them.
+    """
+    if not (blocks := len(folder.blocks())):
         return None
+    if (folder.path / MANIFEST).is_file():
+        alone = (
+            f"resumed without an entry in the ledger: nothing vouches for the manifest of its {blocks} earlier blocks"
+        )
+        return None if entry else alone
     later = " that are later than its manifest" if (folder.path / FORMER).is_file() else ""
     return (
         f"resumed after the run had been killed: nothing vouches for those of its {blocks} earlier blocks{later}; "

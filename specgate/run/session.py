@@ -108,7 +108,7 @@ def begin_or_resume(resolved: Resolved) -> tuple[RunFolder, Run]:
     """Create the run folder, or open the one to be resumed. The run that is returned has no figures yet."""
     request, config, promotion = resolved.request, resolved.config, resolved.promotion
     if request.resume:
-        folder, run = resume(request, config, resolved.plan, resolved.prompts, resolved.software)
+        folder, run = resume(request, config, resolved.ledger, resolved.plan, resolved.prompts, resolved.software)
     else:
         folder, run = begin(request, config, resolved.plan, resolved.prompts, promotion, resolved.software)
     return folder, replace(run, promotion=promotion)

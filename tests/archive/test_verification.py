@@ -22,6 +22,7 @@ from specgate.errors import UsageError
 from specgate.files.manifest import listings
 from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
+from tests.promotion.test_signing import allowed, new_key
 from tests.support import outlines
 from tests.support.command import ROOT, Cli
 
@@ -306,6 +307,122 @@ def test_a_version_of_today_has_no_excuse_for_a_missing_field(run: Path) -> None
     change_json(run / "run.json", lambda data: data["cells"][0].pop("by_depth"))
     mend(run)
     assert "run.json: cells[0].by_depth: is missing" in differences(run)
+
+
+def without_ledger(run: Path) -> list[str]:
+    mend(run)
+    return differences(run)
+
+
+def test_a_removed_report_and_a_foreign_file_are_named_behind_a_mended_manifest(run: Path) -> None:
+    (run / "summary.md").unlink()
+    (run / "more.txt").touch()
+    assert without_ledger(run) == [
+        "summary.md: is missing; run.json says that it was written",
+        "more.txt: is a file that no run writes",
+    ]
+
+
+def picture(page: Path, was: str, now: str) -> None:
+    """Change a text within the first picture of a page that has it."""
+    head, mark, tail = page.read_text().partition("<svg")
+    assert was in tail
+    page.write_text(head + mark + tail.replace(was, now, 1))
+
+
+def test_what_is_drawn_and_written_in_a_picture_is_compared(run: Path) -> None:
+    page = run / "report.html"
+    original = page.read_text()
+    picture(page, 'role="img" aria-label="', 'role="img" aria-label="not ')
+    assert [line.partition(":")[0] for line in without_ledger(run)] == ["report.html"]
+    page.write_text(original)
+    picture(page, "-figure_1", "-figure_2")
+    assert [line.partition(":")[0] for line in without_ledger(run)] == ["report.html"]
+
+
+PICTURE = (
+    '<p>a</p>\n<svg viewBox="0 0 9 9" role="img" aria-label="Speed-up">\n<path d="M 1.25 {y}"/>\n'
+    '<text x="1.5">{label}</text>\n</svg>\n<p>z</p>'
+)
+
+
+def test_of_another_plotting_library_only_words_and_figures_of_a_picture_count() -> None:
+    stored = PICTURE.format(y="3.00", label="1.5x")
+    moved, relabelled = PICTURE.format(y="4.00", label="1.5x"), PICTURE.format(y="3.00", label="1.6x")
+    assert not list(line_differences("report.html", stored, moved))
+    assert list(line_differences("report.html", stored, relabelled))
+    assert list(line_differences("report.html", stored, stored.replace("Speed-up", "Slow-down")))
+    assert list(line_differences("report.html", stored, moved, pictures=True))
+    assert not list(line_differences("report.html", stored, PICTURE.format(y="3.01", label="1.5x"), pictures=True))
+
+
+def test_the_source_tree_of_run_json_is_held_to_env_json_and_to_the_name(run: Path) -> None:
+    """Else a made-up source tree would switch the comparison of reports off."""
+    change_json(run / "run.json", lambda data: data["fingerprint"].update(source_tree_sha256="0" * 64))
+    assert any(line.startswith("run.json: fingerprint.source_tree_sha256: 000") for line in without_ledger(run))
+    change_json(run / "run.json", lambda data: data["environment"]["source"].update(tree_sha256="0" * 64))
+    change_json(run / "env.json", lambda data: data["source"].update(tree_sha256="0" * 64))
+    assert any(line.startswith(f"run.json: id: {run.name}") for line in without_ledger(run))
+
+
+@pytest.mark.parametrize("key", ["target_sha256", "draft_sha256", "device", "config_sha256", "interpreter"])
+def test_the_fingerprint_is_held_to_engines_configuration_and_environment(run: Path, key: str) -> None:
+    change_json(run / "run.json", lambda data: data["fingerprint"].update({key: "another"}))
+    assert any(line.startswith(f"run.json: fingerprint.{key}: another; ") for line in without_ledger(run))
+
+
+def test_a_figure_in_a_table_of_another_source_tree_is_still_compared(run: Path) -> None:
+    by_another_source_tree(run)
+    file = run / "metrics.csv"
+    rows = list(csv.reader(file.read_text().splitlines()))
+    at = rows[0].index("value")
+    number = next(n for n, row in enumerate(rows) if row[rows[0].index("metric")] == "tpot_ms")
+    file.write_text(file.read_text().replace(rows[number][at], "0.125"))
+    mend(run)
+    found = verify(run)
+    assert [(d.file, d.place.partition(",")[0]) for d in found.differences] == [("metrics.csv", f"line {number + 1}")]
+
+
+def test_a_column_that_only_one_version_writes_is_no_difference(run: Path) -> None:
+    by_another_source_tree(run)
+    for file in run.glob("*.csv"):
+        rows = list(csv.reader(file.read_text().splitlines()))
+        drop = rows[0].index("reason_code")
+        file.write_text("".join(",".join(row[:drop] + row[drop + 1 :]) + "\n" for row in rows))
+    mend(run)
+    assert verify(run).differences == ()
+
+
+def test_a_verdict_that_the_ledger_states_otherwise_is_named(run: Path) -> None:
+    file = run.parent / "ledger.jsonl"
+    (run.parent / "ledger.head").unlink()
+    file.write_text(file.read_text().replace('"state":"PASS","exit_code":0', '"state":"FAIL","exit_code":1'))
+    found = differences(run)
+    assert len(found) == 2 and all("ledger.jsonl" in line for line in found), found
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen (OpenSSH) is not installed")
+def test_a_signature_is_asked_for_by_naming_who_may_sign(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = new_key(cli.folder, "ours")
+    signers = allowed(cli.folder, key)
+
+    def verified(run: Path) -> tuple[int, str]:
+        done = CliRunner().invoke(commands, ["verify", str(run), "--allowed-signers", str(signers)])
+        return done.exit_code, done.output
+
+    monkeypatch.setenv("SPECGATE_SIGNING_KEY", str(key))
+    assert cli.micro("--backend", "fake").returncode == 0
+    signed = cli.newest()
+    assert verified(signed)[0] == 0 and "signed by ours" in verified(signed)[1]
+    monkeypatch.delenv("SPECGATE_SIGNING_KEY")
+    assert cli.micro("--backend", "fake").returncode == 0
+    code, said = verified(cli.newest())
+    assert code == 6 and "signature: is missing: nobody has signed the entry" in said
+    signers.write_text(allowed(cli.folder, new_key(cli.folder, "theirs")).read_text())
+    code, said = verified(signed)
+    assert code == 6 and "signed by a key that" in said
+    monkeypatch.setenv("SPECGATE_SIGNING_KEY", str(new_key(cli.folder, "locked", "secret")))
+    assert cli.micro("--backend", "fake").returncode == 2
 
 
 def test_a_page_names_files_with_the_hashes_that_the_manifest_has(run: Path) -> None:

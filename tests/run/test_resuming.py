@@ -69,12 +69,24 @@ def test_nor_is_one_whose_verdict_was_taken_out_of_the_run_folder(cli: Cli, fail
     assert code == 2 and "the ledger says that it ended with FAIL (exit 1)" in said
 
 
+def test_without_a_ledger_a_manifest_is_not_enough_to_go_on_silently(cli: Cli, killed: Killed) -> None:
+    for file in cli.newest().parent.glob("ledger.*"):
+        file.unlink()
+    code, said = resume(cli)
+    assert code == 0 and "warning: resumed without an entry in the ledger" in said, said
+
+
 def test_gates_json_alone_tells_a_finished_run(cli: Cli, failed: Path) -> None:
     change_json(failed / "run.json", lambda data: data.update(status="interrupted"))
     for file in failed.parent.glob("ledger.*"):
         file.unlink()
     code, said = resume(cli)
     assert code == 2 and "gates.json says that it ended with exit 1" in said
+
+
+def edited_with_its_manifest(run: Path) -> None:
+    edited_sample(run)
+    RunFolder(run).write_manifest()
 
 
 def edited_sample(run: Path) -> None:
