@@ -22,6 +22,7 @@ The rooms from top to bottom; each imports only from rooms below it, and `tests/
     api/          what a back end, a gate and a report implement
     analysis/     from samples to figures: pure functions
     eagle3/       EAGLE-3 checkpoints: what engines and tools for pairs share
+    terminal.py   what is printed: credentials masked, no sequence that a terminal would obey
     files/        files on disk: run folders, JSON records, YAML, the cache
     core/         the nouns: frozen values that every room may use
     errors.py     every error that is raised on purpose, and its exit code

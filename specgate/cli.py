@@ -5,6 +5,7 @@ The modules of the commands import nothing heavy. A command imports what it need
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ from specgate.commands.tape import tape
 from specgate.commands.tune import tune
 from specgate.commands.verify import check, verify
 from specgate.errors import ExitCode, SpecgateError
+from specgate.terminal import echo
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -85,7 +87,9 @@ def main() -> None:
     except (click.exceptions.Abort, KeyboardInterrupt):
         _fail("interrupted", ExitCode.INTERRUPTED, debug)
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        echo(said.getvalue(), err=True, nl=False)
         sys.exit(ExitCode.USAGE)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter's last flush fails too
@@ -97,6 +101,6 @@ def main() -> None:
 
 def _fail(message: str, code: ExitCode, debug: bool) -> None:
     if debug:
-        traceback.print_exc()
-    click.echo(f"error: {message}", err=True)
+        echo(traceback.format_exc(), err=True, nl=False)
+    echo(f"error: {message}", err=True)
     sys.exit(code)

@@ -20,6 +20,7 @@ FLOORS = (
     ("errors",),
     ("core",),
     ("files",),
+    ("terminal",),
     ("eagle3",),
     ("analysis",),
     ("api",),

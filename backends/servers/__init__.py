@@ -15,7 +15,7 @@
     conventions.py    how other engines read the auxiliary layers of a draft's config
     facts.py          what a server is, for the fingerprint and the report; what must be refused before it starts
     failures.py       lines of a server's log that have a known cause, and what to do about it
-    secrets.py        an API key: taken from the environment, sent, never written anywhere
+    secrets.py        credentials: refused in options; an API key is taken from the environment, sent, never written
 
 docs/engines.md says how a server maps onto the protocol, and what cannot be observed over HTTP.
 """

@@ -14,20 +14,41 @@ from specgate.errors import BackendError, InvalidResult
 
 def between(before: Reading, after: Reading, where: str) -> Reading:
     """What was counted between two readings. Raises BackendError where a counter fell."""
-    spec = after.spec - before.spec
-    grown = {
-        "requests": difference(before.requests, after.requests),
-        "generated tokens": difference(before.generated, after.generated),
-        "cached tokens": difference(before.cached, after.cached),
+    refuse_fallen(before, after, where)
+    return Reading(
+        requests=difference(before.requests, after.requests),
+        generated=difference(before.generated, after.generated),
+        busy=after.busy,
+        cached=difference(before.cached, after.cached),
+        spec=after.spec - before.spec,
+    )
+
+
+def refuse_fallen(before: Reading, after: Reading, where: str) -> None:
+    """Raise BackendError, with both values, where a counter is lower than it was: each only grows while a server runs,
+    also between blocks.
+    """
+    was, is_ = counters(before), counters(after)
+    if fell := [f"{name} from {was[name]} to {is_[name]}" for name in was if name in is_ and is_[name] < was[name]]:
+        raise BackendError(f"{where}: counters fell: {', '.join(fell)}", hint="was the server restarted?")
+    if gone := [name for name in was if name not in is_ and was[name]]:
+        raise BackendError(f"{where}: counters are gone: {', '.join(gone)}", hint="was the server restarted?")
+
+
+def counters(reading: Reading) -> dict[str, int]:
+    """The counters of a reading that only grow, by name. What the server does not count is left out."""
+    spec = reading.spec
+    found = {
+        "requests": reading.requests,
+        "generated tokens": reading.generated,
+        "cached tokens": reading.cached,
         "steps": spec.steps,
         "drafted": spec.drafted,
         "accepted": spec.accepted,
+        # steps that accepted at least i drafts, as servers count them: of exactly i there may be fewer for a moment
+        **{f"accepted at position {i}": sum(spec.hist[i:]) for i in range(1, len(spec.hist))},
     }
-    if fell := [name for name, change in grown.items() if change is not None and change < 0]:
-        raise BackendError(
-            f"{where}: counters fell during the block: {', '.join(fell)}", hint="was the server restarted?"
-        )
-    return Reading(grown["requests"], grown["generated tokens"], after.busy, grown["cached tokens"], spec)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def difference(before: int | None, after: int | None) -> int | None:

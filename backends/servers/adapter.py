@@ -62,6 +62,8 @@ class Adapter(Protocol):
     forces_acceptance: bool
     reads_window: bool | None
     """Whether the engine applies a draft's sliding window. None where it is not known."""
+    cumulative: bool
+    """Whether an event of a stream may repeat all tokens so far."""
     own_options: frozenset[str]
     """Names of options beside those that all servers have."""
     needed_files: tuple[str, ...]

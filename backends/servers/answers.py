@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
+from specgate.api import masked
 from specgate.backends.servers.client import Recording
 from specgate.backends.servers.events import events
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
@@ -40,9 +42,11 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
     for arrived, event in events(recording.pieces, where):
         try:
             chunk = read(event, len(tokens))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+            refuse_not_finite(chunk.top)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise BackendError(
-                f"{where}: malformed event: {type(error).__name__} {error}: {str(event)[:160]}"
+                f"{where}: malformed event: {type(error).__name__} {masked(str(error))[:160]}: "
+                f"{masked(str(event))[:160]}"
             ) from error
         if chunk.tokens:
             tokens += chunk.tokens
@@ -68,12 +72,28 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
     return answer
 
 
+def refuse_not_finite(logarithms: tuple[float, ...]) -> None:
+    if not all(map(isfinite, logarithms)):
+        raise ValueError(f"log-probabilities {logarithms[:4]}")
+
+
+def refuse_strange_ids(answers: Sequence[Answer], vocab: int, where: str) -> None:
+    """Raise BackendError for a token id that is not below `vocab`, the size of the target's vocabulary."""
+    for slot, answer in enumerate(answers):
+        for position, token in enumerate(answer.tokens):
+            if not 0 <= token < vocab:
+                raise BackendError(
+                    f"{where}, slot {slot}: token {position} has id {str(token)[:40]}, and the target has {vocab} ids",
+                    hint="is it the pair's target?",
+                )
+
+
 def finish_of(said: str, ask: Ask, where: str) -> Finish:
     """The finish reason. Most engines say `stop` both for the model's end token and for stop tokens."""
     if said == "stop":
         return Finish.STOP if ask.stop else Finish.EOS
     if said not in FINISHES:
-        raise BackendError(f"{where}: finish reason {said!r}: the request was not finished")
+        raise BackendError(f"{where}: finish reason {masked(said)[:80]!r}: the request was not finished")
     return FINISHES[said]
 
 

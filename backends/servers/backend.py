@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -31,12 +32,19 @@ class ServerBackend:
         return Availability(True, f"{self.program} is on the PATH", rank=-1)
 
     def check_options(self, options: Mapping[str, str]) -> None:
-        """Raise UsageError for bad options. Secrets are refused here, before a run folder stores the options."""
+        """Raise UsageError for bad options. Secrets are refused here, before a run folder stores the options.
+
+        The key that `api_key_env` names is masked from here on: the server runs behind another process than this one,
+        and may repeat its key in errors, which come here. Raises EnvironmentRefused where it cannot be masked.
+        """
         from specgate.backends.servers.engines import adapter_named
         from specgate.backends.servers.options import Options, file_of
+        from specgate.backends.servers.secrets import Secret
 
         adapter = adapter_named(self.name)
         parsed = Options.parse(options, adapter.own_options)
+        if os.environ.get(parsed.api_key_env or "", "").strip():
+            Secret.from_environment(parsed.api_key_env)
         for key in adapter.needed_files if not parsed.url else ():
             file_of(parsed, key)
 

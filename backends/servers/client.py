@@ -1,7 +1,10 @@
 """The only HTTP client. In a timed block it just sends, reads and takes times; interpretation comes later.
 
-It never repeats a request, follows a redirection, or uses a proxy from the environment. Connections are kept for a
-block and its readings of counters. Idle connections are closed before the server would close them.
+It never repeats a request, follows a redirection, keeps a cookie, or uses a proxy from the environment. Connections are
+kept for a block and its readings of counters. Idle connections are closed before the server would close them.
+
+What a server may send is limited: a longer answer is a BackendError, and the rest of it is not read. Compressed answers
+are neither asked for nor taken, so that few bytes cannot become many.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 
+from specgate.api import masked
 from specgate.backends.servers.events import Piece
 from specgate.backends.servers.exchange import Json
 from specgate.backends.servers.secrets import Secret
@@ -23,8 +27,36 @@ from specgate.errors import BackendError
 KEEP_ALIVE_S: Final = 2.0
 """Below the 5 s that are common for servers: a block must not use a connection that the server is about to close."""
 CONNECT_S: Final = 10.0
+MIB: Final = 1 << 20
+ANSWER_LIMIT: Final = 8 * MIB
+"""Bytes of an answer that is not streamed: counters and lists. Real ones have some hundred kilobytes at most."""
+ERROR_LIMIT: Final = 8 << 10
+"""Bytes that are read of an answer that refuses something. A longer one is cut off."""
+HEADER_LIMIT: Final = 8 << 10
+"""Bytes of one line of an answer's head."""
+STREAM_SLACK: Final = MIB
+BYTES_PER_TOKEN: Final = 4 << 10
+BYTES_PER_EARLIER_TOKEN: Final = 24
+"""For servers whose events repeat what came before: the digits of an id, and its text."""
+PIECES_PER_TOKEN: Final = 16
+BYTES_PER_PIECE: Final = 4 << 10
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimit:
+    """What one streamed answer may have: `size` bytes, which came in `pieces` reads."""
+
+    size: int
+    pieces: int
+
+    @classmethod
+    def of(cls, new_tokens: int, *, cumulative: bool) -> StreamLimit:
+        """The limit for an answer of `new_tokens` tokens; `cumulative`: each event repeats all tokens so far."""
+        per_token = BYTES_PER_TOKEN + (BYTES_PER_EARLIER_TOKEN * new_tokens if cumulative else 0)
+        size = STREAM_SLACK + new_tokens * per_token
+        return cls(size, PIECES_PER_TOKEN * new_tokens + size // BYTES_PER_PIECE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +82,15 @@ class Client:
     async def _open(self, concurrency: int) -> aiohttp.ClientSession:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self.stall_s)
         connector = aiohttp.TCPConnector(limit=concurrency, keepalive_timeout=KEEP_ALIVE_S)
-        return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self.secret.headers())
+        return aiohttp.ClientSession(
+            connector=connector,
+            timeout=timeout,
+            headers={"Accept-Encoding": "identity", **self.secret.headers()},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            max_line_size=HEADER_LIMIT,
+            max_field_size=HEADER_LIMIT,
+        )
 
     def close(self) -> None:
         self._loop.run_until_complete(self._session.close())
@@ -58,13 +98,15 @@ class Client:
 
     # ── timed ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def stream(self, path: str, bodies: Sequence[Json]) -> list[Recording]:
-        """Post all `bodies` at once and record every answer to its end. Raises BackendError; one failure ends all."""
-        return self._run(self._stream_all(path, bodies))
+    def stream(self, path: str, bodies: Sequence[Json], limit: StreamLimit) -> list[Recording]:
+        """Post all `bodies` at once and record every answer to its end. Raises BackendError, also for an answer beyond
+        `limit`; one failure ends all.
+        """
+        return self._run(self._stream_all(path, bodies, limit))
 
-    async def _stream_all(self, path: str, bodies: Sequence[Json]) -> list[Recording]:
+    async def _stream_all(self, path: str, bodies: Sequence[Json], limit: StreamLimit) -> list[Recording]:
         began = perf_counter_ns()
-        tasks = [asyncio.ensure_future(self._record(path, body, began)) for body in bodies]
+        tasks = [asyncio.ensure_future(self._record(path, body, began, limit)) for body in bodies]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
@@ -72,14 +114,23 @@ class Client:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _record(self, path: str, body: Json, began: int) -> Recording:
+    async def _record(self, path: str, body: Json, began: int, limit: StreamLimit) -> Recording:
         pieces: list[Piece] = []
+        size = 0
         sent = perf_counter_ns()
         async with self._session.post(self.url + path, json=body, allow_redirects=False) as response:
             if response.status != 200:
-                raise self._refused(path, response.status, await response.text(errors="replace"))
+                raise await self._refused(path, response)
+            self._refuse_compressed(path, response)
             async for data in response.content.iter_any():
                 pieces.append((perf_counter_ns() - began, data))
+                size += len(data)
+                if size > limit.size or len(pieces) > limit.pieces:
+                    raise BackendError(
+                        f"{self.url}{path}: a stream of more than {limit.size} bytes or {limit.pieces} pieces "
+                        f"({size} bytes in {len(pieces)} so far)",
+                        hint="far more than the tokens that were asked for take",
+                    )
         return Recording(sent - began, tuple(pieces))
 
     # ── not timed ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -95,8 +146,8 @@ class Client:
         text = self.text(path)
         try:
             return json.loads(text)
-        except ValueError as error:
-            raise BackendError(f"{self.url}{path}: not JSON: {self.secret.hidden_in(text[:80])!r}") from error
+        except (ValueError, RecursionError) as error:
+            raise BackendError(f"{self.url}{path}: not JSON: {masked(text)[:80]!r}") from error
 
     def status(self, path: str) -> int:
         """The status of a GET; 0 where nothing listens (yet). Raises BackendError for TLS errors."""
@@ -104,17 +155,35 @@ class Client:
 
     async def _text(self, path: str, method: str, may_be_missing: bool) -> str:
         async with self._session.request(method, self.url + path, allow_redirects=False) as response:
-            text = await response.text(errors="replace")
             if response.status == 404 and may_be_missing:
                 return ""
             if response.status != 200:
-                raise self._refused(path, response.status, text)
-            return text
+                raise await self._refused(path, response)
+            return (await self._body(path, response)).decode("utf-8", errors="replace")
+
+    async def _body(self, path: str, response: aiohttp.ClientResponse) -> bytes:
+        """The whole body. Raises BackendError where it is longer than ANSWER_LIMIT."""
+        self._refuse_compressed(path, response)
+        body, stated = bytearray(), response.content_length
+        while len(body) <= ANSWER_LIMIT and (stated is None or stated <= ANSWER_LIMIT):
+            if not (piece := await response.content.readany()):
+                return bytes(body)
+            body += piece
+        size = f"{stated} bytes" if stated else f"more than {len(body)} bytes"
+        raise BackendError(f"{self.url}{path}: an answer of {size}, where at most {ANSWER_LIMIT} are taken")
+
+    def _refuse_compressed(self, path: str, response: aiohttp.ClientResponse) -> None:
+        if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+            raise BackendError(
+                f"{self.url}{path}: an answer in Content-Encoding {encoding[:40]!r}, where identity was asked for",
+                hint="switch the server's compression off",
+            )
 
     async def _status(self, path: str) -> int:
         try:
             async with self._session.get(self.url + path, allow_redirects=False) as response:
-                await response.read()
+                if response.status == 200:  # read to its end, so that the connection can be used again
+                    await self._body(path, response)
                 return response.status
         except aiohttp.ClientSSLError:
             raise
@@ -139,10 +208,15 @@ class Client:
             ) from error
 
     def _said(self, error: Exception) -> str:
-        return self.secret.hidden_in(str(error))
+        return masked(str(error))[:300]
 
-    def _refused(self, path: str, status: int, text: str) -> BackendError:
-        said = " ".join(self.secret.hidden_in(text).split())[:300]
+    async def _refused(self, path: str, response: aiohttp.ClientResponse) -> BackendError:
+        """The error for an answer with another status than 200, with what the server says about it."""
+        body = bytearray()
+        while len(body) < ERROR_LIMIT and (piece := await response.content.readany()):
+            body += piece
+        said = masked(" ".join(body[:ERROR_LIMIT].decode("utf-8", errors="replace").split()))[:300]
+        status = response.status
         return BackendError(f"{self.url}{path}: HTTP {status}: {said or 'no reason given'}", hint=HINTS.get(status))
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from specgate.api import Activity, Decoded, OpenRequest
 from specgate.backends.servers.accounting import own_counts, record_of
 from specgate.backends.servers.adapter import Adapter, Launch
-from specgate.backends.servers.answers import Answer
+from specgate.backends.servers.answers import Answer, refuse_strange_ids
 from specgate.backends.servers.exchange import NOTHING, Ask, Reading
 from specgate.backends.servers.facts import server_facts
 from specgate.backends.servers.options import Options
@@ -69,6 +69,7 @@ class ServerEngine:
         stop = () if budget.ignore_eos else tuple(stop_token_ids)
         asks = [Ask(server.model, self._sent(p), new_tokens, budget.ignore_eos, stop) for p in self.prompts]
         answers, counted = server.answer(asks, [len(p) for p in self.prompts])
+        refuse_strange_ids(answers, self._facts.vocab, server.where)
         return decoded(role, answers, counted, server.where)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 
+from specgate.api import masked
 from specgate.backends.servers.exchange import Json
 from specgate.errors import BackendError
 
 Piece = tuple[int, bytes]
 """(nanoseconds, bytes) as read from the connection."""
 DONE = "[DONE]"
+END = re.compile(rb"\r?\n\r?\n")
 
 
 def events(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, Json]]:
@@ -23,37 +26,46 @@ def events(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, Json]]:
             continue
         try:
             event = json.loads(data)
-        except ValueError as error:
-            raise BackendError(f"{where}: malformed event: {error}: {data[:80]!r}") from error
+        except (ValueError, RecursionError) as error:
+            raise BackendError(f"{where}: malformed event: {error}: {shown(data)}") from error
         if not isinstance(event, dict):
-            raise BackendError(f"{where}: malformed event: no JSON object: {data[:80]!r}")
+            raise BackendError(f"{where}: malformed event: no JSON object: {shown(data)}")
         if event.get("error"):
-            raise BackendError(f"{where}: the server reports an error: {json.dumps(event['error'])[:300]}")
+            raise BackendError(f"{where}: the server reports an error: {masked(json.dumps(event['error']))[:300]}")
         yield arrived, event
 
 
 def data_lines(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, str]]:
     """(nanoseconds, `data`) of every event. Several data lines of an event are joined, as the format demands."""
-    rest = b""
+    rest = bytearray()
     for arrived, piece in pieces:
-        *whole, rest = (rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
-        for block in whole:
+        searched = max(0, len(rest) - 3)  # what is before holds no whole end of an event
+        rest += piece
+        while end := END.search(rest, searched):
+            block, searched = bytes(rest[: end.start()]).replace(b"\r\n", b"\n"), 0
+            del rest[: end.end()]
             yield from ((arrived, data) for data in data_of(block, where))
     if rest.strip():
-        raise BackendError(f"{where}: the stream ends in the middle of an event: {rest[:80]!r}")
+        raise BackendError(f"{where}: the stream ends in the middle of an event: {shown(bytes(rest))}")
+
+
+def shown(data: str | bytes) -> str:
+    """The beginning of what is malformed. A credential is masked before it is cut."""
+    text = data.decode("utf-8", errors="backslashreplace") if isinstance(data, bytes) else data
+    return repr(masked(text[:4096])[:80])
 
 
 def data_of(block: bytes, where: str) -> Iterator[str]:
     try:
         lines = block.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise BackendError(f"{where}: malformed event: not UTF-8: {block[:80]!r}") from error
+        raise BackendError(f"{where}: malformed event: not UTF-8: {shown(block)}") from error
     fields = [line.partition(":") for line in lines if line and not line.startswith(":")]
     if strangers := [name for name, _, _ in fields if name not in ("data", "event", "id", "retry", "error")]:
-        raise BackendError(f"{where}: malformed event: field {strangers[0][:40]!r} in {block[:80]!r}")
+        raise BackendError(f"{where}: malformed event: field {masked(strangers[0])[:40]!r} in {shown(block)}")
     for name, _, value in fields:
         if name == "error":
-            raise BackendError(f"{where}: the server reports an error: {value.strip()[:300]}")
+            raise BackendError(f"{where}: the server reports an error: {masked(value.strip())[:300]}")
     data = [value.removeprefix(" ") for name, _, value in fields if name == "data"]
     if data:
         yield "\n".join(data)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from specgate.api import cleaned
+
 LONGEST_LINE: Final = 160
 PYTHON_ERROR: Final = re.compile(r"(?:^|\] )([A-Za-z_.]*(?:Error|Exception): .*)")
 """The last line of a traceback, alone or after a logger's `[file.py:123] `."""
@@ -68,11 +70,16 @@ def first_error(lines: Iterable[str]) -> str | None:
 
 
 def read_end(log: Path, start: int = 0) -> list[str]:
-    """The last lines of a log that may be long or missing. What is before byte `start` belongs to an earlier server."""
+    """The last lines of a log that may be long or missing, cleaned. What is before byte `start` belongs to an earlier
+    server.
+    """
     try:
         with log.open("rb") as stream:
-            stream.seek(max(start, log.stat().st_size - READ_AT_MOST))
-            return stream.read().decode(errors="replace").splitlines()
+            start = max(start, log.stat().st_size - READ_AT_MOST)
+            stream.seek(start and start - 1)
+            if start and stream.read(1) != b"\n":
+                stream.readline()  # half a line, and in it half a credential that would not be known as one
+            return cleaned(stream.read(READ_AT_MOST).decode(errors="replace")).splitlines()
     except OSError:
         return []
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from specgate.api import masked
 from specgate.backends.servers.exchange import Reading, SpecCounts
 from specgate.errors import BackendError
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
+
+MOST_COUNTED: Final = 2.0**53
+"""Up to here each whole number has a floating-point number of its own."""
+MOST_POSITIONS: Final = 1024
+"""Drafts are a chain of far fewer tokens."""
 
 
 class Meter(Protocol):
@@ -42,14 +48,16 @@ class Samples:
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
                     values.setdefault(sample.name, []).append((sample.labels, sample.value))
-        except (ValueError, KeyError, IndexError) as error:
-            raise BackendError(f"{where}: not Prometheus' text format: {error}: {text[:80]!r}") from error
+        except (ValueError, LookupError, AttributeError) as error:
+            raise BackendError(
+                f"{where}: not Prometheus' text format: {masked(str(error))[:160]}: {masked(text)[:80]!r}"
+            ) from error
         return cls(values, where)
 
     def total(self, name: str) -> int | None:
         """The sum over all labels. None where there is no such sample."""
         found = self.values.get(name)
-        return None if found is None else round(sum(value for _, value in found))
+        return None if found is None else sum(self._count(name, value) for _, value in found)
 
     def needed(self, name: str, flag: str) -> int:
         """The sum over all labels. Raises BackendError where there is no such sample."""
@@ -60,11 +68,19 @@ class Samples:
 
     def by_position(self, name: str) -> tuple[int, ...]:
         """A counter by its label `position`, from 0 on."""
-        found: dict[int, float] = {}
+        found: dict[int, int] = {}
         for labels, value in self.values.get(name, []):
-            position = int(labels["position"])
-            found[position] = found.get(position, 0) + value
-        return tuple(round(found.get(i, 0)) for i in range(max(found, default=-1) + 1))
+            label = labels.get("position", "")
+            if not (label.isdecimal() and len(label) < 9 and (position := int(label)) < MOST_POSITIONS):
+                raise BackendError(f"{self.where}: {name}: position {label[:40]!r} is none below {MOST_POSITIONS}")
+            found[position] = found.get(position, 0) + self._count(name, value)
+        return tuple(found.get(i, 0) for i in range(max(found, default=-1) + 1))
+
+    def _count(self, name: str, value: float) -> int:
+        """Raises BackendError where the value of a counter or of a number of requests cannot be one."""
+        if not 0 <= value < MOST_COUNTED:
+            raise BackendError(f"{self.where}: {name} = {value:g} is no count")
+        return round(value)
 
 
 @dataclass(frozen=True, slots=True)

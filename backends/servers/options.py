@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from specgate.api import masked
+from specgate.backends.servers.secrets import credential_flags, names_a_credential
 from specgate.core import Role
 from specgate.errors import UsageError
 
@@ -18,9 +21,12 @@ PLAIN: Final = (
     "url", "model", "program", "port", "args", "servers", "drafter", "force_al", "prompts",
     "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote",
 )  # fmt: skip
+FROM_ENVIRONMENT: Final = (
+    "put it into an environment variable, which a server that is started here inherits (VLLM_API_KEY, LLAMA_API_KEY, "
+    "HF_TOKEN, …); for a key that requests need, also -o api_key_env=NAME"
+)
 BY_ROLE: Final = ("url", "args")
 """Options that a suffix limits to one role, e.g. url.baseline, args.spec-3."""
-SECRETIVE: Final = ("api_key", "apikey", "key", "token", "password", "secret", "authorization", "bearer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ def check_key(key: str, own: tuple[str, ...]) -> None:
             Role.parse(role)
         except ValueError as error:
             raise UsageError(f"option {key}: {error}") from error
-    elif key not in known and key not in SECRETIVE:
+    elif key not in known and not names_a_credential(key):
         near = get_close_matches(key, known, 1)
         raise UsageError(
             f"option {key}: not known" + (f" (did you mean {near[0]}?)" if near else ""),
@@ -108,27 +114,42 @@ def check_key(key: str, own: tuple[str, ...]) -> None:
 
 
 def refuse_secrets(key: str, value: str) -> None:
-    """Raise UsageError for a key among the options: they are stored with a run, so it must come through the
-    environment.
+    """Raise UsageError for a credential among the options: they are stored with a run, and shown by `ps` on a command
+    line. It must come through the environment.
     """
-    hint = "put it into an environment variable and name that: -o api_key_env=NAME"
-    if key in SECRETIVE or (key.startswith("args") and "api-key" in value.replace("_", "-")):
-        raise UsageError(f"option {key}: a secret would be written into the run folder", hint=hint)
-    if key == "api_key_env" and not value.isidentifier():
-        raise UsageError("option api_key_env: not the name of an environment variable", hint=hint)
+    name = key.partition(".")[0]
+    if name == "api_key_env" and not value.isidentifier():
+        raise UsageError("option api_key_env: not the name of an environment variable", hint=FROM_ENVIRONMENT)
+    if name not in PLAIN and names_a_credential(name):
+        raise UsageError(f"option {key}: a secret would be written into the run folder", hint=FROM_ENVIRONMENT)
+    if name == "args" and (found := next(credential_flags(split(value)), None)):
+        raise UsageError(f"option {key}: {found}: a secret would be written into the run folder", hint=FROM_ENVIRONMENT)
+    if name != "url" and masked(value) != value:
+        raise UsageError(f"option {key}: a secret would be written into the run folder", hint=FROM_ENVIRONMENT)
+
+
+def split(text: str) -> list[str]:
+    """The words of a command line, also of one whose quotes do not match."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return re.split(r"[\s\"']+", text)
 
 
 def check_url(key: str, url: str, remote: bool) -> None:
+    """Raise UsageError for a URL that holds more than host and port, or names another machine. A URL that may hold a
+    password is not repeated.
+    """
+    if "@" in url or "?" in url or "#" in url or masked(url) != url:
+        raise UsageError(
+            f"option {key}: a URL with a user, a password or parameters would be written into the run folder",
+            hint="http://HOST:PORT; for a key, -o api_key_env=NAME",
+        )
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
         raise UsageError(f"option {key}: not a URL: {error}") from error
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise UsageError(
-            f"option {key}: a URL with a user, a password or parameters would be written into the run folder",
-            hint="http://HOST:PORT; for a key, -o api_key_env=NAME",
-        )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"option {key} = {url}: not a URL of a server", hint="http://127.0.0.1:8000")
     if not remote and not is_loopback(parts.hostname):
@@ -151,7 +172,7 @@ def words(key: str, text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(f"option {key} = {text!r}: {error}") from error
+        raise UsageError(f"option {key}: {error}") from error
 
 
 def choice(given: Mapping[str, str], key: str, values: tuple[str, ...]) -> str:

@@ -1,13 +1,67 @@
-"""An API key: read from the environment, sent to the server, and never written anywhere."""
+"""Credentials are refused in options and flags. An API key is read from the environment, sent, and written nowhere."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
+from specgate.api import is_telling, masked, remember
 from specgate.errors import EnvironmentRefused
 
-HIDDEN = "(API key)"
+FLAGS: Final = (
+    "token", "hftoken", "hft", "hubtoken", "huggingfacetoken", "apitoken", "bearertoken", "secrettoken",
+    "key", "apikeys", "bearer", "authorization", "auth", "credential", "credentials",
+)  # fmt: skip
+"""Names of flags and options that carry a credential, in lower case and without hyphens."""
+ENDINGS: Final = (
+    "apikey", "secretkey", "accesskey", "privatekey", "authtoken", "accesstoken", "hftoken",
+    "password", "passwd", "secret",
+)  # fmt: skip
+"""How the names of further ones end. `token` alone is no such ending: --pad-token is a word of the vocabulary."""
+ABBREVIATED: Final = ("apikey", "hftoken", "authtoken", "accesstoken", "password", "token")
+SHORTEST_ABBREVIATION: Final = 4
+"""Servers that use argparse take the beginning of a flag for the flag: --api-k."""
+HEADERS: Final = ("-h", "--header", "--headers")
+"""Flags with an HTTP header as value, in lower case (`-H`)."""
+_SECRET_HEADER = re.compile(r"(?i)\W*((proxy-)?authorization|[\w-]*(api|access|auth)[_-]?key|[\w-]*token|cookie)\b")
+_SECRET_ENTRY = re.compile(r"(?i)[\"']?(api[_-]?key|hf[_-]?token|auth[_-]?token|password|secret)[\"']?\s*[:=]")
+_ASSIGNED = re.compile(r"(?:^|[\s,=])([A-Z][A-Z0-9_]*)=[^\s]")
+
+
+def names_a_credential(name: str) -> bool:
+    """Whether a flag or option of this whole name carries a credential: `--hf-token`, `--API_KEY`, but neither
+    `--max-num-batched-tokens` nor `--tokenizer`.
+    """
+    plain = re.sub(r"[-_.]", "", name.lower())
+    abbreviated = len(plain) >= SHORTEST_ABBREVIATION and any(flag.startswith(plain) for flag in ABBREVIATED)
+    return plain in FLAGS or plain.endswith(ENDINGS) or abbreviated
+
+
+def credential_flags(words: Sequence[str]) -> Iterator[str]:
+    """What of a server's command line carries a credential, in words that do not show it."""
+    for number, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if word.startswith("-"):
+            if names_a_credential(flag.lstrip("-")):
+                yield flag
+                continue
+            if flag.lower() in HEADERS:
+                value = value if equals else " ".join(words[number + 1 : number + 2])
+            elif flag.startswith("-H") and not flag.startswith("--"):
+                flag, value = "-H", word[2:]
+            else:
+                value = ""
+            if _SECRET_HEADER.match(value):
+                yield f"{flag} with a header of that kind"
+                continue
+        if assigned := [name for name in _ASSIGNED.findall(word) if is_telling(name)]:
+            yield assigned[0]
+        elif (entry := _SECRET_ENTRY.search(word)) is not None:
+            yield entry[1]
+        elif masked(word) != word:
+            yield masked(word)[:80]
 
 
 class Secret:
@@ -20,19 +74,25 @@ class Secret:
 
     @classmethod
     def from_environment(cls, variable: str | None) -> Secret:
-        """The key in an environment variable, or none. Raises EnvironmentRefused where the variable is not set."""
+        """The key in an environment variable, or none. It is masked from then on in all that this process stores or
+        prints.
+
+        Raises EnvironmentRefused where the variable is not set, or its value is too short to be masked.
+        """
         if variable is None:
             return cls()
         if not (key := os.environ.get(variable, "").strip()):
             raise EnvironmentRefused(f"option api_key_env = {variable}: the variable is not set")
+        try:
+            remember(key)
+        except ValueError as error:
+            raise EnvironmentRefused(
+                f"option api_key_env = {variable}: {error}", hint="a server that checks no key needs none"
+            ) from error
         return cls(key)
 
     def headers(self) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {self.__key}"} if self.__key else {}
-
-    def hidden_in(self, text: str) -> str:
-        """`text` without the key. Servers often repeat a key that they refuse."""
-        return text.replace(self.__key, HIDDEN) if self.__key else text
 
     def __repr__(self) -> str:
         return "Secret()"

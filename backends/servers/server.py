@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from specgate.api import masked
 from specgate.backends.servers import accounting
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.answers import Answer, understand
-from specgate.backends.servers.client import Client
+from specgate.backends.servers.client import Client, StreamLimit
 from specgate.backends.servers.exchange import Ask, Reading
 from specgate.backends.servers.failures import COMMON, cause, diagnosis, explain, read_end
 from specgate.backends.servers.meter import Meter
@@ -29,6 +30,7 @@ DYING_S: Final = 0.3
 """How long it may take, after a connection broke, until the process is seen to have ended."""
 POLL_S: Final = 0.05
 READY_POLL_S: Final = 0.1
+LONGEST_VERSION: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ class Server:
             with self.explained():
                 self._wait_until_ready()
                 self.model = openai.served_model(self.client, options.model)
-                self.version = adapter.version(self.client)
-                self.meter.read(self.client)
+                self.version = version_of(adapter, self.client, self.where)
+                self.counted = self.meter.read(self.client)
         except BaseException:
             self.stop()
             raise
@@ -98,7 +100,8 @@ class Server:
                 self.adapter.forget(self.client)
             before = self._quiet_reading()
             requests = [self.adapter.request(ask) for ask in asks]
-            recordings = self.client.stream(requests[0][0], [body for _, body in requests])
+            limit = StreamLimit.of(max(ask.new_tokens for ask in asks), cumulative=self.adapter.cumulative)
+            recordings = self.client.stream(requests[0][0], [body for _, body in requests], limit)
             answers = [
                 understand(recording, ask, self.adapter.read, f"{self.where}, slot {slot}", length)
                 for slot, (recording, ask, length) in enumerate(zip(recordings, asks, prompt_tokens, strict=True))
@@ -107,10 +110,17 @@ class Server:
             accounting.refuse_other_traffic(counted, answers, self.where)
             return answers, counted
 
+    def _read(self) -> Reading:
+        """The counters now. Raises BackendError where one is lower than at any time before."""
+        reading = self.meter.read(self.client)
+        accounting.refuse_fallen(self.counted, reading, self.where)
+        self.counted = reading
+        return reading
+
     def _quiet_reading(self) -> Reading:
         """The counters while the server is idle. Raises BackendError where it works for somebody else."""
         deadline = time.monotonic() + SETTLE_S
-        while (reading := self.meter.read(self.client)).busy:
+        while (reading := self._read()).busy:
             if time.monotonic() > deadline:
                 raise BackendError(
                     f"{self.where}: {reading.busy} requests are running or waiting, and none is ours",
@@ -123,7 +133,7 @@ class Server:
         """What was counted for `answers`, once two readings in a row agree: some counters lag behind others."""
         deadline, last = time.monotonic() + SETTLE_S, None
         while True:
-            counted = accounting.between(before, self.meter.read(self.client), self.where)
+            counted = accounting.between(before, self._read(), self.where)
             complete = accounting.accounted_for(counted, answers) and not counted.busy and counted == last
             if complete or time.monotonic() > deadline:
                 return counted
@@ -179,6 +189,23 @@ class Server:
         while process is not None and process.ended is None and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return process.ended if process is not None else None
+
+
+def version_of(adapter: Adapter, client: Client, where: str) -> str:
+    """The version that the server tells. Raises BackendError where it is not told as this engine does."""
+    try:
+        version = adapter.version(client)
+    except (LookupError, TypeError) as error:
+        hint = "is that server of the engine that --backend names, and in a version that docs/engines.md names?"
+        raise BackendError(
+            f"{where}: it does not tell its version: {type(error).__name__} {error}", hint=hint
+        ) from error
+    if len(version) > LONGEST_VERSION:
+        raise BackendError(
+            f"{where}: a version of {len(version)} characters, where at most {LONGEST_VERSION} are taken: "
+            f"{masked(version)[:40]!r}…"
+        )
+    return version
 
 
 def new_port(options: Options) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from specgate.api import visible
+
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~#])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
 """Characters of Markdown text that are written as entities. An `@` would notify the user of that name."""
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that an XML 1.0 document may not hold, not even as entities."""
 
 
 def markdown(text: str) -> str:
@@ -24,14 +24,9 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: in
     return ["| " + " | ".join(cells) + " |" for cells in (map(markdown, head), rule, *(map(markdown, r) for r in rows))]
 
 
-def visible(text: str) -> str:
-    """`text` with characters that XML cannot hold (control characters, lone surrogates) as escapes such as `\\x1b`."""
-    return _NOT_XML.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
-
-
 def command_data(text: str) -> str:
     """`text` as the message of a workflow command. It becomes one line."""
-    return visible(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return visible(text).replace("%", "%25").replace("\n", "%0A")
 
 
 def command_property(text: str) -> str:

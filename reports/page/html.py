@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specgate.api import visible
 from specgate.core import Policy, Run
 from specgate.errors import ExitCode
 from specgate.reports.common import summary, tables, token_checks
@@ -34,8 +35,8 @@ class HtmlReport:
         from markupsafe import Markup
 
         script = (TEMPLATES / "script.js").read_text(encoding="utf-8")
-        shown = {**context(run, policy), "script": Markup(script), "script_hash": script_hash(script)}
-        return environment().get_template("report.html").render(shown) + "\n"
+        values = {**context(run, policy), "script": Markup(script), "script_hash": script_hash(script)}
+        return environment().get_template("report.html").render(values) + "\n"
 
 
 @cache  # it keeps the compiled templates
@@ -45,10 +46,18 @@ def environment() -> Environment:
     return Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
+        finalize=shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def shown(value: object) -> object:
+    """A value of the template, text with control characters as escapes: some turn the direction of the text around
+    them. What is markup already stays.
+    """
+    return visible(value) if type(value) is str else value
 
 
 def script_hash(script: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from specgate.core import State
 from specgate.reports.common.summary import MARKS
-from specgate.reports.page.html import TEMPLATES
+from specgate.reports.page.html import TEMPLATES, shown
 from specgate.reports.sheets.sheet import Sheet
 
 
@@ -16,6 +16,7 @@ def page(sheet: Sheet) -> str:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
+        finalize=shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

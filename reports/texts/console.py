@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specgate.api import visible
 from specgate.core import Policy, Run, State, Value, Verdict
 from specgate.reports.common import figures, summary, token_checks
-from specgate.reports.common.markup import visible
 from specgate.reports.common.tables import CELL_HEAD, Entry, Group, cell_groups, tokens_entry
 
 LEAST, MOST = 80, 160

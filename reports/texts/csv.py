@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from specgate.api import visible
 from specgate.core import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
 from specgate.core.metrics import metric
 
@@ -186,8 +187,12 @@ def table(rows: Iterable[Row], columns: Sequence[str]) -> str:
 
 
 def inert(value: Scalar) -> Scalar:
-    """`value`, with a leading apostrophe if it begins like a formula: a spreadsheet must not run what it opens."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in FORMULA_STARTS else value
+    """`value` with control characters as escapes, and with a leading apostrophe if it begins like a formula: a
+    spreadsheet must not run what it opens.
+    """
+    if not isinstance(value, str):
+        return value
+    return visible(f"'{value}" if value[:1] in FORMULA_STARTS else value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Sequence
 
+from specgate.api import visible
 from specgate.core import Policy, Run, State, Verdict
 from specgate.errors import ExitCode
-from specgate.reports.common.markup import visible
 from specgate.reports.common.summary import acceptance_label, headline, seconds
 from specgate.reports.common.tables import evidence
 

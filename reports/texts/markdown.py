@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specgate.api import visible
 from specgate.core import CellResult, Policy, Run, State, Verdict
 from specgate.reports.common import figures, token_checks
-from specgate.reports.common.markup import markdown, markdown_table, visible
+from specgate.reports.common.markup import markdown, markdown_table
 from specgate.reports.common.summary import (
     MARKS,
     acceptance_label,
@@ -116,7 +117,7 @@ def warnings(run: Run) -> Iterator[str]:
 
 def fenced(command: str) -> str:
     """`command` in one line that cannot end a fenced code block."""
-    return visible(command).replace("\r", " ").replace("\n", " ").replace("```", "` ` `")
+    return visible(command).replace("\n", " ").replace("```", "` ` `")
 
 
 REPORT = MarkdownReport()

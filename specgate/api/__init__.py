@@ -5,6 +5,10 @@
     judges.py      Gate, and ContrastGate for one run beside another
     renderers.py   Report, and View and Export for what is made of several stored runs
 
+From `specgate.files.redaction` come `remember`, by which a plug-in names a credential that it holds (it is masked from
+then on), and what shows foreign text without credentials (`masked`), without what a terminal would obey (`visible`), or
+without either (`cleaned`).
+
 Everything named in `__all__` is stable. An author needs nothing of specgate but the public rooms: `specgate.errors`,
 `specgate.core` (the nouns), this one, `specgate.analysis` (samples to figures) and `specgate.eagle3` (checkpoints);
 an engine may also use `specgate.machine`. The built-in engines, gates and reports import nothing else either.
@@ -33,6 +37,7 @@ from specgate.api.engines import (
 from specgate.api.judges import ContrastGate, Gate, Sequential
 from specgate.api.renderers import Combined, Export, Format, Report, View
 from specgate.api.tuning import BenchesKernels, GemmTuner, MemoryReads, ReadsMemory, TunableEngine, TunesGemms
+from specgate.files.redaction import cleaned, is_telling, masked, remember, visible
 
 __all__ = [
     "BLOCK_MARK",
@@ -63,4 +68,9 @@ __all__ = [
     "TunesGemms",
     "View",
     "block_marker",
+    "cleaned",
+    "is_telling",
+    "masked",
+    "remember",
+    "visible",
 ]

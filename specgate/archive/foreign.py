@@ -60,7 +60,13 @@ def judged_file(
     if isinstance(data, dict) and data.get("schema") == SCHEMA:
         if baseline or scenario or role:
             raise UsageError(f"{file} is a run.json", hint="it says itself what it measured: leave the options out")
-        return judge(with_margin(from_plain(Run, data, file), near_tie_margin(policy)), policy)
+        run = with_margin(from_plain(Run, data, file), near_tie_margin(policy))
+        try:
+            return judge(run, policy)
+        except (ValueError, LookupError, TypeError, ArithmeticError) as error:
+            raise InvalidResult(
+                f"{file}: its figures contradict each other: {type(error).__name__}: {error}"
+            ) from error
     results = list(benchmarks(file, data))
     others = list(benchmarks(baseline, read(baseline))) if baseline else results
     spec = [with_answers(r, scenario, role, file) for r in results if r.speculation is not None]

@@ -21,9 +21,11 @@ from specgate import plugins
 from specgate.core import Plan, Run
 from specgate.errors import ExitCode, InvalidResult, SpecgateError
 from specgate.files.config import Config
+from specgate.files.json_text import read_json
 from specgate.files.plain import to_plain
+from specgate.files.redaction import masked_data
 from specgate.files.run_folder import LATER_FIELDS, SCHEMA, SCHEMA_VERSION, RunFolder
-from specgate.files.writing import sha256_of, without_home
+from specgate.files.writing import as_json, as_stored, sha256_of, without_home
 from specgate.machine import inventory
 from specgate.planning.plan import build_plan
 from specgate.promotion.ledger import Entry, Ledger
@@ -225,7 +227,7 @@ def report_differences(path: Path, run: Run, config: Config) -> Iterator[Differe
         if report.filename is None or not (path / report.filename).is_file():
             continue
         stored = (path / report.filename).read_text(encoding="utf-8", errors="replace")
-        yield from line_differences(report.filename, stored, without_home(report.render(run, config.policy)))
+        yield from line_differences(report.filename, as_stored(stored), as_stored(report.render(run, config.policy)))
 
 
 def line_differences(file: str, stored: str, again: str) -> Iterator[Difference]:
@@ -256,15 +258,15 @@ def same_figure(was: float, now: float) -> bool:
 
 def stored_json(file: Path) -> object:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return read_json(file)
     except (OSError, ValueError) as error:
         raise InvalidResult(f"{file.name}: not readable as JSON: {error}") from error
 
 
 def differences_of(file: str, stored: object, again: Mapping[str, Any]) -> Iterator[Difference]:
     """Every place where the stored JSON differs from `again`, after that has been converted as it is for storing."""
-    text = without_home(json.dumps(again, allow_nan=False, ensure_ascii=False))
-    yield from _differing(file, "", stored, json.loads(text))
+    text = without_home(as_json(again, ensure_ascii=False))
+    yield from _differing(file, "", masked_data(stored), json.loads(text))
 
 
 def _differing(file: str, place: str, was: object, now: object) -> Iterator[Difference]:

@@ -13,6 +13,7 @@ from specgate.commands.compare import RUN, rendered
 from specgate.commands.numbers import Real
 from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
 from specgate.planning.bounds import PARAMETER
+from specgate.terminal import echo
 
 
 @click.command(short_help="Compare other engines' texts and acceptance with a reference.")
@@ -77,7 +78,7 @@ def agree(
         with TemporaryDirectory(prefix="specgate-") as logs:
             agreement = with_margins(agreement, first, tie, Path(logs))
     view = plugins.view("agreement")
-    click.echo(view.render(agreement, "plain" if is_plain(plain) else "console"))
+    echo(view.render(agreement, "plain" if is_plain(plain) else "console"), coloured=True)
     write_files(out, rendered(view, agreement, html=html, md=md, csv=csv))
     if as_json:
         text = json.dumps(to_plain(Agreement, agreement), indent=1, ensure_ascii=False) + "\n"

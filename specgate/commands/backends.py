@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from specgate.errors import UsageError
+from specgate.terminal import echo
 
 
 @click.group(short_help="List the engines, and whether they run here.", invoke_without_command=True)
@@ -29,7 +30,7 @@ def list_backends(validate: bool) -> None:
     broken = []
     for name, entry in plugins.registered("specgate.backends").items():
         problems = plugins.problems_of_backend(name)
-        click.echo(f"{name:12} {'; '.join(problems) or 'fine'} ({entry.value})")
+        echo(f"{name:12} {'; '.join(problems) or 'fine'} ({entry.value})")
         broken += [name] if problems else []
     if broken:
         raise UsageError(f"{len(broken)} back ends do not keep the protocol: {', '.join(broken)}")
@@ -40,4 +41,4 @@ def show() -> None:
 
     for name, (backend, availability) in plugins.backends_available().items():
         state = "usable" if availability.usable else f"not usable: {availability.reason}"
-        click.echo(f"{name:12} {state:10} {backend.description}")
+        echo(f"{name:12} {state:10} {backend.description}")

@@ -9,6 +9,7 @@ import click
 from specgate.commands.numbers import BATCHES, LONGEST_DRAFT, count
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.planning.bounds import POSITIONS
+from specgate.terminal import console
 
 
 @click.group(short_help="Time the parts of an engine, each on its own.")
@@ -40,7 +41,6 @@ def kernels(name: str, context: int, batch: int, spec: tuple[int, ...], backend:
     The weights are random, of the pair's sizes, so that nothing has to be loaded. Exit code 6 if a kernel's result is
     not the oracle's.
     """
-    from rich.console import Console
 
     from specgate import plugins
     from specgate.api import BenchesKernels
@@ -59,6 +59,6 @@ def kernels(name: str, context: int, batch: int, spec: tuple[int, ...], backend:
     found = engine.bench_kernels(KernelBenchRequest(resolve_pair(name, None, None), context, batch, roles))
     if file is not None:
         write_json(file, as_record(found))
-    show(found, Console(width=WIDTH))
+    show(found, console(width=WIDTH))
     if wrong := [k for k in found.kernels if not k.right]:
         raise InvalidResult(f"{len(wrong)} kernels do not compute what they should: their times mean nothing")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
+from specgate.terminal import echo
 
 if TYPE_CHECKING:
     from specgate.api import Format, View
@@ -49,7 +50,7 @@ def compare(a: Path, b: Path, policy: str, html: bool, md: bool, csv: bool, out:
     verdicts = [v for rule in judging.rules for v in gates[rule.gate].judge(rule, contrast)]
     contrast = replace(contrast, verdicts=tuple(verdicts))
     view = plugins.view("compare")
-    click.echo(view.render(contrast, "plain" if is_plain(plain) else "console"))
+    echo(view.render(contrast, "plain" if is_plain(plain) else "console"), coloured=True)
     write_files(out, rendered(view, contrast, html=html, md=md, csv=csv))
     _, code = overall_of_contrast(contrast)
     sys.exit(code)
@@ -74,7 +75,7 @@ def matrix(runs: tuple[Path, ...], html: bool, md: bool, csv: bool, out: Path, p
 
     found = matrix_of([stored.run for stored in load_runs(runs)])
     view = plugins.view("matrix")
-    click.echo(view.render(found, "plain" if is_plain(plain) else "console"))
+    echo(view.render(found, "plain" if is_plain(plain) else "console"), coloured=True)
     write_files(out, rendered(view, found, html=html, md=md, csv=csv))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.errors import ExitCode
+from specgate.terminal import console, echo, echo_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,12 +54,12 @@ def doctor(name: str | None, bandwidth: bool, out: Path, as_json: bool) -> None:
     if found:
         checks.append(bandwidth_check(found))
     if as_json:
-        click.echo(as_text(policy.name, checks, found))
+        echo_json(as_data(policy.name, checks, found))
     else:
         show(policy.name, checks)
     if found:
         file = store(found, out)
-        click.echo(f"bandwidth {file}", err=as_json)
+        echo(f"bandwidth {file}", err=as_json)
     sys.exit(ExitCode.ENV_REJECTED if rejected(checks) else ExitCode.PASS)
 
 
@@ -66,23 +67,20 @@ def rejected(checks: Sequence[Check]) -> list[Check]:
     return [c for c in checks if c.level == "reject"]
 
 
-def as_text(policy: str, checks: Sequence[Check], bandwidth: Bandwidth | None) -> str:
-    import json
+def as_data(policy: str, checks: Sequence[Check], bandwidth: Bandwidth | None) -> dict[str, object]:
     from dataclasses import asdict
 
-    record = {
+    return {
         "schema": "specgate.doctor/v1",
         "policy": policy,
         "fit": not rejected(checks),
         "checks": [asdict(c) for c in checks],
         **({"bandwidth": asdict(bandwidth)} if bandwidth else {}),
     }
-    return json.dumps(record, indent=1, ensure_ascii=False)
 
 
 def show(policy: str, checks: Sequence[Check]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -92,7 +90,7 @@ def show(policy: str, checks: Sequence[Check]) -> None:
     for c in checks:
         right = Text("" if c.level == "ok" else c.right)
         table.add_row(c.name, Text(c.found), right, Text(c.level, style=_STYLES[c.level]))
-    console = Console(width=WIDTH)
-    console.print(table)
+    out = console(width=WIDTH)
+    out.print(table)
     wrong = ", ".join(c.name for c in rejected(checks))
-    console.print(Text(f"policy {policy}: rejected for {wrong}" if wrong else f"policy {policy}: fit to measure on"))
+    out.print(Text(f"policy {policy}: rejected for {wrong}" if wrong else f"policy {policy}: fit to measure on"))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.terminal import echo, echo_json
+
 if TYPE_CHECKING:
     from specgate.core import Policy, Run
 
@@ -35,20 +37,20 @@ def explain(run: Path, name: str | None, as_json: bool) -> None:
     if name:
         policy = find_policy(name, {gate: plugin.params for gate, plugin in plugins.gates().items()})
         again = with_ceilings(again, policy)
-    click.echo(as_text(again, policy) if as_json else plugins.report("explain").render(again, policy))
+    if as_json:
+        echo_json(as_data(again, policy))
+    else:
+        echo(plugins.report("explain").render(again, policy))
 
 
-def as_text(run: Run, policy: Policy) -> str:
-    import json
-
+def as_data(run: Run, policy: Policy) -> dict[str, object]:
     from specgate.core import Bandwidth, CycleBudget
     from specgate.files.plain import to_plain
 
-    record = {
+    return {
         "schema": "specgate.explain/v1",
         "run": run.id,
         "policy": policy.name,
         "bandwidth": to_plain(Bandwidth, run.bandwidth) if run.bandwidth else None,
         "budgets": {key: to_plain(CycleBudget, budget) for key, budget in run.budgets.items()},
     }
-    return json.dumps(record, indent=1, ensure_ascii=False)

@@ -8,6 +8,7 @@ import click
 
 from specgate.commands.compare import rendered
 from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
+from specgate.terminal import echo
 
 
 @click.command(short_help="Follow figures over the runs of a folder, or export them.")
@@ -36,7 +37,7 @@ def history(folder: Path, html: bool, md: bool, csv: bool, exports: tuple[str, .
     chosen = [plugins.export(name) for name in exports]
     trends = trends_of(folder)
     view = plugins.view("history")
-    click.echo(view.render(trends, "plain" if is_plain(plain) else "console"))
+    echo(view.render(trends, "plain" if is_plain(plain) else "console"), coloured=True)
     write_files(out, rendered(view, trends, html=html, md=md, csv=csv))
     for export in chosen:
         write_files(out, ((f"{export.name}/{file}", text) for file, text in export.files(trends).items()))

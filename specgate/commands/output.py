@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from specgate.errors import UsageError
+from specgate.terminal import echo
 
 OUT_OPTION = click.option(
     "--out",
@@ -35,7 +36,7 @@ def write_files(out: Path, files: Iterable[tuple[str, str]]) -> None:
             hint = "choose a folder outside, so that the run's manifest keeps holding"
             raise UsageError(f"--out {out} lies in the run folder {run}", hint=hint)
         write_text(out / name, text)
-        click.echo(f"wrote {out / name}")
+        echo(f"wrote {out / name}")
 
 
 def run_above(folder: Path) -> Path | None:

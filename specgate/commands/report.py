@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
+from specgate.terminal import echo
 
 if TYPE_CHECKING:
     from specgate.archive.stored import StoredRun
@@ -65,17 +66,17 @@ def report(
         annotate(found)
     elif not names:
         for run in found:
-            click.echo(rendered("plain" if is_plain(plain) else "console", run))
+            echo(rendered("plain" if is_plain(plain) else "console", run), coloured=True)
     write_files(out, files(names, found))
 
 
 def annotate(runs: list[StoredRun]) -> None:
     """Print annotations on the standard output. Append the summaries to $GITHUB_STEP_SUMMARY, if that is set."""
     from specgate.archive.rendering import rendered
-    from specgate.files.writing import disk
+    from specgate.files.writing import as_stored, disk
 
     for run in runs:
-        click.echo(rendered("github", run))
+        echo(rendered("github", run))
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with disk(Path(summary)), open(summary, "a", encoding="utf-8") as file:
-            file.write("\n".join(rendered("markdown", run) for run in runs))
+            file.write(as_stored("\n".join(rendered("markdown", run) for run in runs)))

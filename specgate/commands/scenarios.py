@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from specgate.errors import UsageError
+from specgate.terminal import console, echo
 
 if TYPE_CHECKING:
     from specgate.core import Plan, Point, Scenario
@@ -27,9 +28,8 @@ def list_scenarios(plain: bool) -> None:
 
     if plain or not sys.stdout.isatty():
         for s in shipped():
-            click.echo("\t".join((s.name, s.kind, s.needs, axes(s), "default" if s.default else "-", s.question)))
+            echo("\t".join((s.name, s.kind, s.needs, axes(s), "default" if s.default else "-", s.question)))
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -37,8 +37,8 @@ def list_scenarios(plain: bool) -> None:
         table.add_column(column, no_wrap=column != "question")
     for s in shipped():
         table.add_row(s.name if s.default else f"{s.name}*", s.kind, s.needs, s.question)
-    Console().print(table)
-    click.echo("* runs only when named")
+    console().print(table)
+    echo("* runs only when named")
 
 
 @scenarios.command(short_help="Print one scenario, with what it extends filled in.")
@@ -47,7 +47,7 @@ def show(name: str) -> None:
     """Print the scenario NAME, which may be a file, with everything that it extends filled in."""
     from specgate.planning.scenario import dump, find
 
-    click.echo(dump(find(name)), nl=False)
+    echo(dump(find(name)), nl=False)
 
 
 @scenarios.command(short_help="Check scenario files.")
@@ -60,7 +60,7 @@ def validate(files: tuple[str, ...]) -> None:
     for file in files:
         try:
             scenario = load_scenario(Path(file))
-            click.echo(f"{file}: fine: {scenario.kind} scenario {scenario.name}, {axes(scenario)}")
+            echo(f"{file}: fine: {scenario.kind} scenario {scenario.name}, {axes(scenario)}")
         except UsageError as error:
             problems.append(str(error))
     if problems:
@@ -106,9 +106,8 @@ def show_plan(plan: Plan, seconds: dict[Point, float], size: str, *, plain: bool
     rows = [(*plan_row(plan, point), f"{s / 60:.1f}") for point, s in seconds.items()]
     if plain:
         for row in (COLUMNS, *rows):
-            click.echo("\t".join(row))
+            echo("\t".join(row))
     else:
-        from rich.console import Console
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
@@ -116,8 +115,8 @@ def show_plan(plan: Plan, seconds: dict[Point, float], size: str, *, plain: bool
             table.add_column(column, justify="left" if column in ("scenario", "roles") else "right", no_wrap=True)
         for row in rows:
             table.add_row(*row)
-        Console().print(table)
-    click.echo(f"{len(rows)} points on {plan.points[0].backend}, about {total:.0f} min ({size} cost model, good to ×2)")
+        console().print(table)
+    echo(f"{len(rows)} points on {plan.points[0].backend}, about {total:.0f} min ({size} cost model, good to ×2)")
 
 
 def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:

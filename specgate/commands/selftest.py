@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from specgate.terminal import console, echo
+
 
 @click.command(short_help="Inject known faults, and check that the gates see them.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the runs in this folder.")
@@ -25,7 +27,6 @@ def selftest(context: click.Context, keep: Path | None, out: Path) -> None:
     import tempfile
 
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from specgate.machine import selftest_stamp
@@ -37,10 +38,10 @@ def selftest(context: click.Context, keep: Path | None, out: Path) -> None:
         for outcome in outcomes(keep or Path(scratch)):
             missed += outcome.wrong is not None
             table.add_row(outcome.name, outcome.expected, outcome.wrong or "seen")
-    Console().print(table)
+    console().print(table)
     if not missed:
         selftest_stamp.write(out, table.row_count)
-    click.echo(
+    echo(
         f"selftest: {missed} of {table.row_count} wrong"
         if missed
         else f"selftest: all {table.row_count} as they must be"

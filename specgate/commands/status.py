@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specgate.commands.run import key_value
+from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from specgate.promotion.ledger import Entry
@@ -44,7 +44,10 @@ def status(as_json: bool, **options: Any) -> None:
 
     options["options"] = dict(key_value(o) for o in options["options"])
     found = promotion_status(Request(kind="full", argv=(), plain=True, **options))
-    click.echo(json.dumps(plain(found), indent=1, ensure_ascii=False) if as_json else "\n".join(lines(found)))
+    if as_json:
+        echo_json(plain(found))
+    else:
+        echo("\n".join(lines(found)))
 
 
 def plain(found: PromotionStatus) -> dict[str, object]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from specgate.terminal import echo
+
 
 @click.command(short_help="Record a run's accept counts, to replay them elsewhere.")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -23,8 +25,8 @@ def tape(run: Path, file: Path, point: str | None) -> None:
 
     recorded = tape_of(run, point)
     recorded.save(file)
-    click.echo(f"tape {file}: {len(recorded.prompts)} prompt sets of {recorded.origin['point']}")
+    echo(f"tape {file}: {len(recorded.prompts)} prompt sets of {recorded.origin['point']}")
     for k, sets in recorded.specs.items():
         rows = [[count] for slots in sets for counts in slots for count in counts]
         record = AcceptanceRecord.from_steps(k, rows, [[k]] * len(rows), 0, 0)
-        click.echo(f"  spec-{k}: acceptance length {record.acceptance_length:.3f} over {record.steps} cycles")
+        echo(f"  spec-{k}: acceptance length {record.acceptance_length:.3f} over {record.steps} cycles")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from specgate.errors import ExitCode
+from specgate.terminal import echo
 
 
 @click.command(short_help="Recompute a run's figures and verdicts from its samples.")
@@ -23,21 +24,21 @@ def verify(run: Path) -> None:
 
     found = verified(run)
     for difference in found.differences:
-        click.echo(f"differs: {difference}")
+        echo(f"differs: {difference}")
     for note in found.notes:
-        click.echo(f"note: {note}")
+        echo(f"note: {note}")
     if found.differences:
-        click.echo(f"run {run.name} does not hold: {len(found.differences)} differences")
+        echo(f"run {run.name} does not hold: {len(found.differences)} differences")
         sys.exit(ExitCode.INVALID)
     assert found.run is not None
     again = found.run
     counted = f"{len(again.cells)} cells, {len(again.comparisons)} comparisons, {len(again.verdicts)} verdicts"
-    click.echo(f"run {run.name} holds: {found.files} files unchanged; {counted} recomputed, all as stored")
+    echo(f"run {run.name} holds: {found.files} files unchanged; {counted} recomputed, all as stored")
     if "run" in again.failures:
-        click.echo("verdict not reached")
+        echo("verdict not reached")
     else:
         verdict, code = ending(again, None)
-        click.echo(f"verdict {verdict} (exit {int(code)})")
+        echo(f"verdict {verdict} (exit {int(code)})")
 
 
 @click.command(short_help="Judge a result file by a policy.")
@@ -67,9 +68,9 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     for v in run.verdicts:
         kind = "" if v.required else " (advisory)"
         about = f"{v.rule} on {v.cell}" if v.cell else v.rule
-        click.echo(f"{v.state.value}{kind} {about}: {v.message}")
+        echo(f"{v.state.value}{kind} {about}: {v.message}")
         if v.next_step:
-            click.echo(f"  next: {v.next_step}")
+            echo(f"  next: {v.next_step}")
     state, code = overall(run)
-    click.echo(f"verdict {code.name if code is ExitCode.BACKEND_ERROR else state.value} (exit {int(code)})")
+    echo(f"verdict {code.name if code is ExitCode.BACKEND_ERROR else state.value} (exit {int(code)})")
     sys.exit(code)

@@ -12,7 +12,6 @@ logs/                                what the engine processes printed
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +29,8 @@ from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.json_text import parse_json, read_json, shown
 from specgate.files.plain import from_plain, to_plain
-from specgate.files.writing import disk, sha256_of, write_json, write_text
+from specgate.files.redaction import masked_data
+from specgate.files.writing import as_json, disk, sha256_of, without_home, write_json, write_text, write_whole
 from specgate.files.yamlfile import dump_yaml, load
 
 SCHEMA = "specgate.result/v1"
@@ -125,7 +125,8 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         """Write config.resolved.yaml."""
-        self.write_text("config.resolved.yaml", dump_yaml({"schema": "specgate.config/v1", **to_plain(Config, config)}))
+        plain = {"schema": "specgate.config/v1", **to_plain(Config, config)}
+        write_whole(self.path / "config.resolved.yaml", without_home(dump_yaml(masked_data(plain))))
 
     def read_config(self) -> Config:
         """The configuration, with `~` in paths expanded. Raises InvalidResult where the file holds anything else."""
@@ -239,7 +240,7 @@ class RunFolder:
         """
         file = self.path / "samples" / name
         with disk(file), file.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n")
+            out.write(as_json(data, separators=(",", ":")) + "\n")
             out.flush()
             os.fsync(out.fileno())
 
@@ -300,6 +301,15 @@ class RunFolder:
     def write_text(self, name: str, text: str) -> None:
         """Write `text` to the file called `name` in the run folder."""
         write_text(self.path / name, text)
+
+
+def without_credentials(run: Run) -> Run:
+    """The run as run.json stores it. Reports are made of this one, so that they can be made again from what is stored:
+    a mask is of another length than what it hides.
+    """
+    plain = to_plain(Run, run)
+    hidden = masked_data(plain)
+    return run if hidden == plain else from_plain(Run, hidden, Path("run.json"))
 
 
 def label_of(names: Sequence[str]) -> str:

@@ -1,4 +1,5 @@
-"""Write files whole or not at all, turn disk errors into refusals, and write the home folder as `~`."""
+"""Write files whole or not at all, turn disk errors into refusals, mask credentials, and write the home
+folder as `~`."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from specgate.errors import EnvironmentRefused
+from specgate.files.redaction import masked, masked_data, visible_json
 
 _HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.home() != Path("/") else None
 
@@ -20,22 +23,43 @@ def without_home(text: str) -> str:
     return _HOME.sub("~", text) if _HOME else text
 
 
+def as_stored(text: str) -> str:
+    """`text` as every file stores it: credentials masked, the home folder written as `~`."""
+    return masked(without_home(text))
+
+
+def as_json(data: object, **form: Any) -> str:
+    """`data` as JSON in the `form` that `json.dumps` takes, with credentials masked and control characters escaped.
+    Raises ValueError for NaN and infinity, which JSON does not have.
+    """
+    text = json.dumps(data, allow_nan=False, **form)
+    if masked(text) != text:  # string by string, since what is not a string must stay as it is
+        text = json.dumps(masked_data(data), allow_nan=False, **form)
+    return visible_json(text)
+
+
 def write_text(file: Path, text: str) -> None:
-    """Write `text` atomically: a reader sees the old file or the new one, never half of it. Missing folders are made.
+    """Write `text`, as it is stored, atomically: a reader sees the old file or the new one, never half of it. Missing
+    folders are made.
 
     Raises EnvironmentRefused where the disk is full or the folder is not writable.
     """
-    temporary = file.with_name(file.name + ".tmp")
-    with disk(file.parent):
-        file.parent.mkdir(parents=True, exist_ok=True)
-    with disk(file):
-        temporary.write_text(without_home(text), encoding="utf-8")
-        temporary.replace(file)
+    write_whole(file, as_stored(text))
 
 
 def write_json(file: Path, data: object) -> None:
     """Write `data` as `write_text` does. Raises ValueError for NaN and infinity, which JSON does not have."""
-    write_text(file, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    write_whole(file, without_home(as_json(data, indent=1, ensure_ascii=False) + "\n"))
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write `text`, which is masked already, as `write_text` does."""
+    temporary = file.with_name(file.name + ".tmp")
+    with disk(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with disk(file):
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(file)
 
 
 @contextmanager

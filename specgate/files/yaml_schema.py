@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specgate.errors import UsageError
 from specgate.files.yamlfile import Document, KeyPath, dotted
+
+SHOWN: Final = 100
+"""Problems of one file that are written out."""
 
 
 class Form(BaseModel):
@@ -44,11 +47,12 @@ def parse(form: type[F], document: Document, known: Sequence[Problem] = ()) -> F
 
 
 def refusal(document: Document, problems: Sequence[Problem]) -> UsageError:
-    """One UsageError for all `problems`, in the order of the file."""
+    """One UsageError for all `problems`, in the order of the file. The first `SHOWN` of them are written out."""
     lines = [line for _, line in sorted((document.where(p.key), _line(document, p)) for p in problems)]
     if len(lines) == 1:
         return UsageError(lines[0])
-    return UsageError(f"{document.path}: {len(lines)} problems\n  " + "\n  ".join(lines))
+    more = [f"… and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+    return UsageError(f"{document.path}: {len(lines)} problems\n  " + "\n  ".join([*lines[:SHOWN], *more]))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

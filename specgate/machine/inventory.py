@@ -13,8 +13,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import specgate
+from specgate.files.redaction import masked
 from specgate.machine.packages import packages
 
+VARIABLES = (
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "OMP_PLACES",
+    "OMP_PROC_BIND",
+    "OMP_SCHEDULE",
+    "OMP_WAIT_POLICY",
+    "SPECGATE_CACHE",
+    "SPECGATE_DEMO_GGUF",
+    "SPECGATE_LOAD_PLUGINS",
+    "SPECGATE_PASS_ENV",
+)
+"""The environment variables that are stored, since each can change a figure. No other is, whatever its name."""
 _SOURCE_SUFFIXES = {".py", ".so", ".cu", ".cuh", ".json", ".yaml", ".html", ".js", ".sh", ".toml"}
 
 
@@ -26,9 +41,7 @@ def environment() -> dict[str, object]:
         "packages": packages(),
         "source": {"tree_sha256": source_tree_sha256(), **_git()},
         "gpus": gpus(),
-        "variables": {
-            k: v for k, v in sorted(os.environ.items()) if k.startswith(("SPECGATE_", "OMP_", "CUDA_VISIBLE"))
-        },
+        "variables": {name: masked(os.environ[name]) for name in VARIABLES if name in os.environ},
     }
 
 

@@ -94,6 +94,9 @@ def read_back(request: Request) -> Config:
     if config.kind != request.kind:
         hint = f"continue it with specgate {config.kind} --resume"
         raise UsageError(f"{request.resume} is a {config.kind} run", hint=hint)
+    backend = plugins.backend(config.backend)
+    if isinstance(backend, ChecksOptions):
+        backend.check_options(config.options)  # it also learns which credentials are to be masked
     return config
 
 

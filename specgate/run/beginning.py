@@ -13,6 +13,8 @@ from specgate.core import (
 )
 from specgate.errors import UsageError
 from specgate.files.config import Config
+from specgate.files.plain import to_plain
+from specgate.files.redaction import credentials_in
 from specgate.files.run_folder import RunFolder, label_of
 from specgate.machine import inventory, noise_passport
 from specgate.machine.bandwidth import bandwidth_of
@@ -54,9 +56,10 @@ def begin(
     """Create the run folder and write into it what is known before anything is measured.
 
     That is config.resolved.yaml, env.json and a run.json without figures, whose status is `running`. Raises UsageError
-    if the policy has a margin that is smaller than the smallest effect which the noise passport says this machine can
-    tell.
+    if the configuration holds a credential, or if the policy has a margin that is smaller than the smallest effect
+    which the noise passport says this machine can tell.
     """
+    refuse_credentials(config)
     passport = noise_passport.passport_of(request.out)
     noise_passport.check_margins(config.policy, plan, passport)
     environment = {
@@ -93,6 +96,19 @@ def begin(
     folder.write_json("env.json", environment)
     folder.write_run(run)
     return folder, run
+
+
+def refuse_credentials(config: Config) -> None:
+    """Raise UsageError for a configuration that holds a credential.
+
+    It would be stored, and masked it could neither be verified nor resumed.
+    """
+    if place := next(credentials_in(to_plain(Config, config)), None):
+        raise UsageError(
+            f"{place}: a credential would be written into the run folder",
+            hint="it has the form of one, or is the value of a variable such as *_TOKEN or *_KEY: name the variable "
+            "(-o api_key_env=NAME), or unset it if it is no secret",
+        )
 
 
 def resume(

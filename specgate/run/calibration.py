@@ -12,8 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import click
-
 from specgate.analysis.checks.contradictions import check_clocks
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.paired_blocks import speed
@@ -32,6 +30,7 @@ from specgate.planning.resolution import resolve
 from specgate.run.beginning import fitting_prompts, now
 from specgate.run.progress import progress
 from specgate.run.runner import Runner
+from specgate.terminal import echo
 
 
 def calibrate(request: Request, margin_pct: float) -> ExitCode:
@@ -48,7 +47,7 @@ def calibrate(request: Request, margin_pct: float) -> ExitCode:
     folder = RunFolder.create(request.out, "calibrate", label_of(tuple(config.scenarios)), tree)
     folder.write_config(config)
     folder.write_json("env.json", inventory.environment())
-    click.echo(f"run folder {folder.path}")
+    echo(f"run folder {folder.path}")
     with folder.lock(), progress(request.plain) as report:
         runner = Runner(plan, prompts, config, folder, report)
         runner.run()
@@ -60,9 +59,9 @@ def calibrate(request: Request, margin_pct: float) -> ExitCode:
     folder.write_manifest()
     write_record(Passport, passport, file_of(request.out), SCHEMA)
     for key, cell in passport.cells.items():
-        click.echo(line_of(key, cell))
-    click.echo(f"noise passport {file_of(request.out)}")
-    click.echo(f"this machine is {'accepted' if passport.accepted else 'rejected'} at {margin_pct:g} %")
+        echo(line_of(key, cell))
+    echo(f"noise passport {file_of(request.out)}")
+    echo(f"this machine is {'accepted' if passport.accepted else 'rejected'} at {margin_pct:g} %")
     return ExitCode.PASS if passport.accepted else ExitCode.ENV_REJECTED
 
 

@@ -14,7 +14,7 @@ from specgate.core import (
 )
 from specgate.errors import ExitCode, InvalidResult, SpecgateError
 from specgate.files.config import Config
-from specgate.files.run_folder import RunFolder
+from specgate.files.run_folder import RunFolder, without_credentials
 from specgate.machine import inventory
 from specgate.machine.monitor import snapshot
 from specgate.machine.software import Software
@@ -87,7 +87,7 @@ def conclude(
         status: Literal["interrupted", "partial", "complete"] = "interrupted"
     else:
         status = "partial" if stopped is not None or incomplete else "complete"
-    return replace(
+    concluded = replace(
         run,
         status=status,
         ended=now(),
@@ -102,6 +102,7 @@ def conclude(
         failures={**old_failures, **runner.failures, **cut_short},
         sampled_after=runner.evidence.sampled_after or run.sampled_after,
     )
+    return without_credentials(concluded)
 
 
 def write(

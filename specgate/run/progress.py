@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import click
-
 from specgate.core import Block
+from specgate.files.redaction import visible
 from specgate.run.runner import Progress
+from specgate.terminal import echo
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def progress(plain: bool) -> Iterator[Progress]:
 
         def tell(block: Block, done: int, planned: int) -> None:
             with suppress(BrokenPipeError):  # if the reader of a pipe has gone, keep measuring
-                click.echo(block_line(block, done, planned))
+                echo(block_line(block, done, planned))
 
         yield tell
         return
@@ -31,7 +31,13 @@ def progress(plain: bool) -> Iterator[Progress]:
     from rich.progress import Progress as Bar
 
     done = (MofNCompleteColumn(), TimeElapsedColumn())
-    columns = (TextColumn("{task.description}"), BarColumn(None), *done, TextColumn("left"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(None),
+        *done,
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
     # auto_refresh would draw from a thread of its own while a block is being timed.
     with Bar(*columns, auto_refresh=False, transient=True) as bar:
         task = bar.add_task("starting the engine", total=None)
@@ -40,7 +46,7 @@ def progress(plain: bool) -> Iterator[Progress]:
         def advance(block: Block, done: int, planned: int) -> None:
             speed = f"{tokens_per_second(block):.1f} tok/s"
             what = f"{block.point.scenario} {block.role} {speed}"
-            bar.update(task, completed=done, total=planned, description=what)
+            bar.update(task, completed=done, total=planned, description=visible(what))
             bar.refresh()
 
         yield advance

@@ -121,7 +121,7 @@ class Runner:
     def _unfinished(self, point: Point) -> bool:
         measured = [r for r in self.plan.rounds_of(point) if not r.warmup]
         missing = not all(map(self._done, measured)) or self.evidence.wanting(point)
-        return missing or bool(self._untraced(point)) or self.evidence.lacks_logits(point)
+        return missing or bool(self._untraced(point))
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         """Points with equal keys share one engine process."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import click
-
 from specgate import plugins
 from specgate.core import (
     Plan,
@@ -39,6 +37,7 @@ from specgate.run.ending import check_unchanged, conclude, reason_of, recorded_a
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
 from specgate.run.runner import MayStop, Runner
+from specgate.terminal import echo
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def carry_out(request: Request) -> ExitCode:
     resolved = resolve_request(request)
     folder, run = begin_or_resume(resolved)
     green = previous_green(run, resolved.config, resolved.ledger.read().entries)
-    click.echo(f"run folder {folder.path}")
+    echo(f"run folder {folder.path}")
     runner, stopped = measure_plan(resolved, folder, run)
     run, plan = conclude_and_judge(resolved, folder, run, runner, stopped, green)
     run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, stopped)
@@ -168,12 +167,12 @@ def print_result(
     Returns the exit code.
     """
     report = plugins.report("plain" if resolved.request.plain else "console")
-    click.echo(report.render(run, resolved.config.policy))
+    echo(report.render(run, resolved.config.policy), coloured=True)
     for why in dict.fromkeys((*runner.failures.values(), *([reason_of(stopped)] if stopped is not None else []))):
-        click.echo(f"error: {why}", err=True)
+        echo(f"error: {why}", err=True)
     verdict, code = ending(run, stopped)
     for line in ledger_lines:
-        click.echo(line)
-    click.echo(f"run folder {folder.path}")
-    click.echo(f"verdict {verdict} (exit {int(code)})")
+        echo(line)
+    echo(f"run folder {folder.path}")
+    echo(f"verdict {verdict} (exit {int(code)})")
     return code

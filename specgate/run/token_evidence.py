@@ -148,13 +148,15 @@ class TokenEvidence:
     # ── logits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def lacks_logits(self, point: Point) -> bool:
-        """Whether no logits of `point` are sampled yet."""
-        return self.asked is not None and not any(Cell(point, BASELINE).key == s.cell for s in self.logits)
+        """Whether blocks of `point` wait to have their logits sampled."""
+        if self.asked is None or any(Cell(point, BASELINE).key == s.cell for s in self.logits):
+            return False
+        return bool(self._judged(point, 0))
 
     def record_logits(self, point: Point, engine: EngineWorker, worker_generation: int) -> None:
         """Sample the logits of every role on the first prompt set, which must be in the engine's cache."""
         texts = [t for b in self._judged(point, 0) for t in b.tokens]
-        deep = min((*map(len, texts), LOGIT_DEPTH))
+        deep = min(LOGIT_DEPTH, *map(len, texts)) if texts else 0
         if deep < 2:
             return
         source = random.Random(f"{self.folder.id} {point.key} logits {texts}")

@@ -23,10 +23,11 @@ from typing import Final
 
 from specgate.api import OpenRequest
 from specgate.errors import BackendError, EnvironmentRefused, SpecgateError, WorkerLost
+from specgate.files.redaction import cleaned
 from specgate.run.engine_process import start, surroundings
 from specgate.run.engine_process.calls import EngineCalls
 from specgate.run.engine_process.frames import Closed, Deadline, Late, Unreadable, receive_within, send_within
-from specgate.run.engine_process.logs import Log, Printed, Scratch, cleaned
+from specgate.run.engine_process.logs import Log, Printed, Scratch
 from specgate.run.engine_process.messages import Close, Numbered, encoded
 
 _TAIL_LINES = 8

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from specgate.backends.servers.answers import understand
-from specgate.backends.servers.client import Client
+from specgate.backends.servers.client import Client, StreamLimit
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.secrets import Secret
@@ -38,7 +38,7 @@ def main() -> None:
         client = Client(url, concurrency=given.streams, stall_s=60, secret=Secret())
         path, bodies = adapter.request(asks[0])[0], [adapter.request(ask)[1] for ask in asks]
         wall, cpu = time.perf_counter(), time.process_time()
-        recordings = client.stream(path, bodies)
+        recordings = client.stream(path, bodies, StreamLimit.of(given.tokens, cumulative=False))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         sent = [sent_ms(stamps) for stamps in client.json("/stub/sent")]
         client.close()

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from specgate.backends.servers.adapter import Launch
+from specgate.backends.servers.client import StreamLimit
 from specgate.backends.servers.engines import ADAPTERS, adapter_named
 from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.options import Options
@@ -26,6 +27,7 @@ from specgate.pairs.resolve import resolve_pair
 
 TEXT = "The three laws of motion were first stated by Isaac Newton in 1687. The first law says that"
 NEW_TOKENS = 24
+LIMIT = StreamLimit.of(NEW_TOKENS, cumulative=True)
 KEPT = re.compile(
     r"^(?:# \w+ )?\w+:(?:spec_decode\w*_total|num_requests_(?:running|waiting)|requests_(?:processing|deferred)"
     r"|request_success_total|generation_tokens_total|tokens_predicted_total)\b"
@@ -51,9 +53,9 @@ def counters(server: Server) -> str:
 def record(server: Server, prompt: tuple[int, ...], folder: Path) -> None:
     """Record the second of two answers, because some counters appear only after the first."""
     path, body = server.adapter.request(Ask(server.model, prompt, NEW_TOKENS, ignore_eos=True))
-    server.client.stream(path, [body])
+    server.client.stream(path, [body], LIMIT)
     (folder / "before.txt").write_text(counters(server))
-    (recording,) = server.client.stream(path, [body])
+    (recording,) = server.client.stream(path, [body], LIMIT)
     (folder / "after.txt").write_text(counters(server))
     (folder / "stream.txt").write_bytes(b"".join(data for _, data in recording.pieces))
 

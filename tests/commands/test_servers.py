@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -17,10 +21,18 @@ from tests.support import in_process
 from tests.support.command import Cli
 
 KEY = "sk-not-to-be-written"
+ECHOED = 'horse&battery"staple<9>'
+OTHER = "correct-horse-of-another-7"
+
+
+def not_scored(cli: Cli) -> None:
+    """The stub's text is scripted, so a second engine would find that the pair does not say that."""
+    cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text() + "checks: {rescored_by: none}\n")
 
 
 @pytest.mark.slow("starts servers")
 def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
+    not_scored(cli)
     done = cli.micro("--backend", "vllm", "-o", f"program={program(cli.folder, 'vllm', '--rate 500')}", "--plain")
     assert done.returncode == 0, done.stdout + done.stderr
     run = RunFolder.open(cli.newest()).read_run()
@@ -79,6 +91,35 @@ def is_stub(process: psutil.Process) -> bool:
         return "tests.backends.servers.stub" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
+
+
+@pytest.mark.slow("starts servers")
+@pytest.mark.parametrize("faults", ["--fault echoes", "--fault echoes --fault status=401"], ids=["green", "refused"])
+def test_a_key_that_a_server_repeats_is_nowhere(cli: Cli, monkeypatch: pytest.MonkeyPatch, faults: str) -> None:
+    """Neither as it is nor in another form, in any file of the run, in the ledger or on the console."""
+    not_scored(cli)
+    monkeypatch.setenv("SERVER_KEY", ECHOED)
+    monkeypatch.setenv("SOME_OTHER_TOKEN", OTHER)
+    monkeypatch.setenv("SPECGATE_NOTES", OTHER)
+    server = program(cli.folder, "vllm", f"--rate 500 --fault log={OTHER} {faults}")
+    done = cli.micro_apart("--backend", "vllm", "-o", f"program={server}", "-o", "api_key_env=SERVER_KEY")
+    said = done.stdout + done.stderr
+    assert done.returncode == (7 if "401" in faults else 0), said
+    if "401" in faults:
+        assert "refused: Bearer ***" in done.stderr
+    assert not set("\x1b\x07\u202e") & set(said)
+    texts = {file: file.read_text() for file in (cli.folder / "runs").rglob("*") if file.is_file()}
+    assert any(file.parent.name == "logs" and "***" in text for file, text in texts.items())
+    assert any("0.33.0 for Bearer ***" in text for text in texts.values())
+    assert not set("\x1b\x07\u202e") & set("".join(texts.values()))
+    forms = {form for key in (ECHOED, OTHER) for form in (key, quote(key, safe=""), escape(key), json.dumps(key)[1:-1])}
+    leaks = [str(file) for file, text in {Path("console"): said, **texts}.items() if any(f in text for f in forms)]
+    assert not leaks
+    done = cli.run_apart("verify", cli.newest(), pair=False)
+    assert done.returncode == 0, done.stdout
+    monkeypatch.delenv("SERVER_KEY")
+    done = cli.run_apart("verify", cli.newest(), pair=False)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("option", [f"api_key={KEY}", f"url=http://me:{KEY}@127.0.0.1:8000", f"args=--api-key {KEY}"])

@@ -28,7 +28,14 @@ def test_odd_input_is_read_or_refused_by_name(target: Target, tmp_path: Path) ->
     for file in kept(target):
         assert attempt(ready, file.read_bytes()) is None, file
 
-    @settings(max_examples=target.inputs, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    # The same inputs every time, so that a change turns this red and chance does not; the command looks further.
+    @settings(
+        max_examples=target.inputs,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(ready.inputs)
     def each(data: bytes) -> None:
         wrong = attempt(ready, data)

@@ -25,6 +25,16 @@ def test_the_environment_is_json_and_names_the_machine(monkeypatch: pytest.Monke
     assert "secret" not in text
 
 
+def test_of_the_environment_only_variables_of_known_names_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPECGATE_NOTES", "OMP_SECRET_PLAN", "CUDA_VISIBLE_PASSWORD", "PATH"):
+        monkeypatch.setenv(name, "anything")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("SPECGATE_CACHE", "https://me:horse9@host/cache")
+    stored = inventory.environment()["variables"]
+    assert isinstance(stored, dict) and set(stored) <= set(inventory.VARIABLES)
+    assert stored["CUDA_VISIBLE_DEVICES"] == "1" and stored["SPECGATE_CACHE"] == "https://***@host/cache"
+
+
 def test_the_source_hash_changes_with_any_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = tmp_path / "specgate"
     shutil.copytree(Path(specgate.__file__).parent, copy, ignore=shutil.ignore_patterns("*.safetensors", "__pycache__"))

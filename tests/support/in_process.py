@@ -84,7 +84,8 @@ def command(folder: Path, arguments: Sequence[str]) -> subprocess.CompletedProce
     from specgate.cli import main
 
     streams = io.BytesIO(), io.BytesIO()
-    out, err = (io.TextIOWrapper(stream, encoding="utf-8", write_through=True) for stream in streams)
+    out = io.TextIOWrapper(streams[0], encoding="utf-8", write_through=True)
+    err = io.TextIOWrapper(streams[1], encoding="utf-8", errors="backslashreplace", write_through=True)  # as Python's
     code: object = 0
     with pytest.MonkeyPatch.context() as patch, handlers_kept():
         stay_here(patch)

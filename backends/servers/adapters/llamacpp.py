@@ -31,6 +31,7 @@ class LlamaCpp:
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
     reads_window: bool | None = False
+    cumulative = False
     own_options: frozenset[str] = frozenset({"target_gguf", "draft_gguf"})
     needed_files: tuple[str, ...] = ("target_gguf",)
     failures: tuple[Failure, ...] = (

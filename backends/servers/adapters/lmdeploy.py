@@ -29,6 +29,7 @@ class Lmdeploy:
     drafters: tuple[Drafter, ...] = ("eagle3",)
     forces_acceptance = False
     reads_window: bool | None = None
+    cumulative = False
     own_options: frozenset[str] = frozenset({"engine"})
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (

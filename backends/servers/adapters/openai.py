@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from specgate.api import masked
 from specgate.backends.servers.adapter import integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.errors import BackendError
@@ -63,9 +64,9 @@ def served_model(client: Client, wanted: str | None) -> str:
     answer = client.json("/v1/models")
     try:
         names = [str(model["id"]) for model in answer["data"]]
-    except (KeyError, TypeError) as error:
-        raise BackendError(f"{client.url}/v1/models: not a list of models: {str(answer)[:120]}") from error
-    served = f"{client.url} serves {', '.join(names) or 'no model'}"
+    except (LookupError, TypeError) as error:
+        raise BackendError(f"{client.url}/v1/models: not a list of models: {masked(str(answer))[:120]}") from error
+    served = f"{client.url} serves {masked(', '.join(names))[:300] or 'no model'}"
     if wanted is not None and wanted not in names:
         raise BackendError(f"{served}, not {wanted!r}: another model")
     if wanted is None and len(names) != 1:

@@ -27,6 +27,7 @@ class Sglang:
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
     reads_window: bool | None = None
+    cumulative = True
     own_options: frozenset[str] = frozenset()
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (

@@ -31,6 +31,7 @@ class Trtllm:
     drafters: tuple[Drafter, ...] = ("eagle3",)
     forces_acceptance = True
     reads_window: bool | None = None
+    cumulative = False
     own_options: frozenset[str] = frozenset()
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (

@@ -30,6 +30,7 @@ class Vllm:
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True
     reads_window: bool | None = True
+    cumulative = False
     own_options: frozenset[str] = frozenset()
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (

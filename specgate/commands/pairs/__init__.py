@@ -14,6 +14,7 @@ import click
 from specgate.commands.pairs.export import export
 from specgate.commands.pairs.plant import check, plant
 from specgate.commands.pairs.train import acceptance, train_draft
+from specgate.terminal import echo
 
 
 @click.group()
@@ -37,16 +38,16 @@ def list_pairs() -> None:
     from specgate.pairs.fetch import cached
     from specgate.pairs.resolve import shipped_names
 
-    click.echo(f"cache: {cache_dir()}")
-    click.echo("pair demo (acceptance: real)")
-    click.echo(f"  target  {target_folder()}  {in_cache(target_folder().is_dir())}")
-    click.echo(f"  draft   {DRAFT_FOLDER}  {in_cache((DRAFT_FOLDER / 'config.json').is_file())}")
+    echo(f"cache: {cache_dir()}")
+    echo("pair demo (acceptance: real)")
+    echo(f"  target  {target_folder()}  {in_cache(target_folder().is_dir())}")
+    echo(f"  draft   {DRAFT_FOLDER}  {in_cache((DRAFT_FOLDER / 'config.json').is_file())}")
     for name in shipped_names():
-        click.echo(f"pair {name} (acceptance: planted)")
-    click.echo("wheels")
+        echo(f"pair {name} (acceptance: planted)")
+    echo("wheels")
     for asset in ASSETS:
         state = in_cache(cached(asset) is not None)
-        click.echo(f"  {asset.kind:<6} {asset.requirement:<20} {state:<8} {asset.why}; licence: {asset.licence}")
+        echo(f"  {asset.kind:<6} {asset.requirement:<20} {state:<8} {asset.why}; licence: {asset.licence}")
 
 
 def in_cache(present: bool) -> str:
@@ -74,6 +75,6 @@ def fetch_pairs(source: Path | None, texts: bool) -> None:
 
     for asset in TEXTS if texts else ASSETS:
         file = fetch(asset, source)
-        click.echo(f"{asset.requirement:<20} {file.stat().st_size / 1e6:6.1f} MB  {file}")
+        echo(f"{asset.requirement:<20} {file.stat().st_size / 1e6:6.1f} MB  {file}")
     if not texts:
-        click.echo(f"demo target          {demo_target()}")
+        echo(f"demo target          {demo_target()}")

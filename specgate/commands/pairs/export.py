@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.terminal import echo
+
 if TYPE_CHECKING:
     from specgate.pair_tools.export.differences import Format
 
@@ -54,8 +56,8 @@ def export(
     done = run(found, Wish(layout, out.resolve(), getattr(torch, dtype) if dtype else None, replace))
     files = [file for file in out.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files) / 1e6
-    click.echo(f"pair {found.name} as {layout}: {out}, {len(files)} files, {size:.1f} MB")
+    echo(f"pair {found.name} as {layout}: {out}, {len(files)} files, {size:.1f} MB")
     for sentence in done.differences:
-        click.echo(textwrap.fill(f"differs: {sentence}", 80, subsequent_indent="  "))
+        echo(textwrap.fill(f"differs: {sentence}", 80, subsequent_indent="  "))
     for what, command in done.commands:
-        click.echo(f"\n{what}\n{command}")
+        echo(f"\n{what}\n{command}")

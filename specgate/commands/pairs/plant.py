@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.numbers import BATCHES, CONTEXT, DRAFTED, LONGEST_DRAFT, SEEDS, SHARE, Real, count
+from specgate.terminal import echo
 
 if TYPE_CHECKING:
     from specgate.pair_tools.plant.check import Measured
@@ -95,9 +96,9 @@ def plant(
         written=written,
     )
     with refusing_overflow(f"geometry {geometry}"):
-        measured = run(wish, out, place, click.echo)
-    click.echo(f"asked {length:g}, measured {measured.acceptance_length:.3f} over {measured.cycles} cycles")
-    click.echo(f"pair: {out}")
+        measured = run(wish, out, place, echo)
+    echo(f"asked {length:g}, measured {measured.acceptance_length:.3f} over {measured.cycles} cycles")
+    echo(f"pair: {out}")
 
 
 @click.command("check", short_help="Measure a planted pair against its prediction.")
@@ -139,13 +140,13 @@ def check(
     place = pick_device(device)
     found, kind = resolve_pair(pair, None, None), dtype_for(dtype, place)
     expected = predictions(found)
-    click.echo(f"pair {found.name}, {kind} on {place}: {prompts} prompts, {steps} cycles each")
-    click.echo(fingerprint(place))
-    click.echo("context  spec  predicted  measured  difference  planted  faithful  loop  repeats")
+    echo(f"pair {found.name}, {kind} on {place}: {prompts} prompts, {steps} cycles each")
+    echo(fingerprint(place))
+    echo("context  spec  predicted  measured  difference  planted  faithful  loop  repeats")
     with refusing_overflow(f"pair {found.name}"):
         for context in contexts:
             for m in run(found, specs, Load(context, prompts, steps), kind, place):
-                click.echo(row(m, expected.get(m.k)))
+                echo(row(m, expected.get(m.k)))
 
 
 def fingerprint(device: str) -> str:

@@ -8,6 +8,7 @@ import click
 
 from specgate.commands.numbers import BATCHES, CONTEXT, SEEDS, Real, above_zero, count
 from specgate.planning.bounds import FACTOR, POSITIONS
+from specgate.terminal import echo
 
 FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 CORPUS_HELP = (
@@ -100,8 +101,8 @@ def train_draft(
         other_rate=other_rate,
         seed=seed,
     )
-    run(target, out, [parse_corpus(c) for c in corpora], recipe, pick_device(device), click.echo, start)
-    click.echo(f"draft: {out}")
+    run(target, out, [parse_corpus(c) for c in corpora], recipe, pick_device(device), echo, start)
+    echo(f"draft: {out}")
 
 
 @click.command("acceptance", short_help="Measure the acceptance lengths of a pair, without timing.")
@@ -133,4 +134,4 @@ def acceptance(
 
     chosen = [parse_corpus(c) for c in corpora]
     for row in acceptance_table(target, draft, chosen, contexts, prompts, new_tokens, yarn, pick_device(device)):
-        click.echo(str(row))
+        echo(str(row))

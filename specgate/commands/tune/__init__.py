@@ -18,6 +18,7 @@ from specgate.commands.tune.fmha import fmha
 from specgate.commands.tune.options import BACKEND, BUDGET
 from specgate.commands.tune.steps import steps
 from specgate.errors import ExitCode
+from specgate.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,8 +94,8 @@ def shapes(
     file = out or Path(f"gemm_shapes_{'_'.join(pair.name for pair in named)}.json")
     write_shapes(file, found)
     for shape in found:
-        click.echo(f"{shape.tag:<24}{shape.n:>7} x {shape.k:<6} M {shape.m}")
-    click.echo(f"{len(found)} products of {len({shape.weight for shape in found})} weights: {file}")
+        echo(f"{shape.tag:<24}{shape.n:>7} x {shape.k:<6} M {shape.m}")
+    echo(f"{len(found)} products of {len({shape.weight for shape in found})} weights: {file}")
 
 
 @tune.command(short_help="Find the fastest configuration of every matrix product.")
@@ -138,13 +139,13 @@ def gemm(
     if missing and (out is None or out.exists()):
         shapes = tuple(tuner.untuned(shapes, out))
     file = out or default_file(tuner)
-    click.echo(f"{tuner.device}: {len({shape.weight for shape in shapes})} weights to tune")
+    echo(f"{tuner.device}: {len({shape.weight for shape in shapes})} weights to tune")
     done: list[TunedGemm] = []
     for found in tune_into(file, tuner, shapes, budget_seconds):
         if not done:
-            click.echo(header(found))
+            echo(header(found))
         done.append(found)
-        click.echo(line(found))
+        echo(line(found))
     sys.exit(conclude(shapes, done, file))
 
 
@@ -184,13 +185,13 @@ def shown(found: TunedGemm) -> tuple[int, int]:
 def conclude(shapes: Sequence[GemmShape], done: Sequence[TunedGemm], file: Path) -> ExitCode:
     """Print what was stored and what was not reached. Returns INCONCLUSIVE if something was not reached, else PASS."""
     if left_out := [why for found in done for why in found.left_out.values()]:
-        click.echo(f"{len(left_out)} configurations left out, for example: {left_out[0]}")
+        echo(f"{len(left_out)} configurations left out, for example: {left_out[0]}")
     if done:
-        click.echo(f"{len(done)} weights in {file}")
+        echo(f"{len(done)} weights in {file}")
     reached = {found.weight for found in done}
     late = list(dict.fromkeys(f"{s.tag} {s.n} x {s.k}" for s in shapes if s.weight not in reached))
     if not late:
         return ExitCode.PASS
     named = ", ".join(late[:3]) + (", …" if late[3:] else "")
-    click.echo(f"budget spent before {len(late)} products: {named}: go on with --missing", err=True)
+    echo(f"budget spent before {len(late)} products: {named}: go on with --missing", err=True)
     return ExitCode.INCONCLUSIVE

@@ -11,6 +11,7 @@ import click
 from specgate.commands.numbers import RUNS, TIME, count
 from specgate.commands.run import key_value
 from specgate.errors import BackendError, UsageError
+from specgate.terminal import echo
 
 if TYPE_CHECKING:
     from specgate.core.fmha import AttentionConfig, PointSweep, Trial
@@ -71,10 +72,10 @@ def fmha(
     for point in carry_out(request):
         swept.append(point)
         for line in lines(point):
-            click.echo(line)
+            echo(line)
     if not swept:
         raise UsageError("nothing was swept", hint="--budget-seconds was spent before an engine had loaded")
-    click.echo(f"written to {out}")
+    echo(f"written to {out}")
     if hopeless := [point.scenario for point in swept if point.best is None]:
         raise BackendError(f"no configuration works: {', '.join(hopeless)}")
 

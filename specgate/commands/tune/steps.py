@@ -12,6 +12,7 @@ import click
 from specgate.commands.numbers import DRAFTED
 from specgate.commands.tune.options import BACKEND, BUDGET
 from specgate.errors import ExitCode
+from specgate.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,23 +81,21 @@ def steps(
     tuner = tuning_backend(backend, here=True).gemm_tuner()
     at = tuple(Point(context, batch) for batch, context in dict.fromkeys(points))
     request = StepsRequest(resolve_pair(name, None, None), at, spec)
-    click.echo(f"{tuner.device}, {request.pair.name}, {' and '.join(map(str, at))}")
+    echo(f"{tuner.device}, {request.pair.name}, {' and '.join(map(str, at))}")
     done: list[InSteps] = []
     for found in refine_into(out, tuner, request, budget_seconds):
         if (measured := found.in_steps) is None:
             continue
         if not done:
-            click.echo(header(found))
+            echo(header(found))
         done.append(measured)
         for line in lines(found, measured):
-            click.echo(line)
+            echo(line)
     if not done:
-        click.echo(
-            "no weight was chosen: the budget was spent before the first, or none takes enough of a step", err=True
-        )
+        echo("no weight was chosen: the budget was spent before the first, or none takes enough of a step", err=True)
         sys.exit(ExitCode.INCONCLUSIVE)
     for step, us in done[-1].us.items():
-        click.echo(f"{step}: {us:.1f} us per step, {done[0].before_us[step]:.1f} before")
+        echo(f"{step}: {us:.1f} us per step, {done[0].before_us[step]:.1f} before")
 
 
 def header(found: TunedGemm) -> str:

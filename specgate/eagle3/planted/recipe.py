@@ -11,6 +11,7 @@ from typing import Final, Literal
 from specgate.eagle3.hf_keys import PLANTED, Keys
 from specgate.eagle3.planted.bits import GENERATOR
 from specgate.errors import CheckpointError
+from specgate.files.json_text import shown
 
 DEPTH: Final = 5
 """The longest chain that recipe B's register has bits for."""
@@ -106,6 +107,6 @@ def check_digest(config: Keys) -> None:
     stated, found = config.part(PLANTED).text("sha256"), digest(config.values)
     if stated != found:
         raise CheckpointError(
-            f"{config.file}: {PLANTED}.sha256 = {stated}, but the rest of the file has {found}",
+            f"{config.file}: {PLANTED}.sha256 = {shown(stated)}, but the rest of the file has {found}",
             hint="the file was edited after the pair was calibrated: plant the pair anew",
         )

@@ -7,7 +7,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from tests.backends.servers.stub_engine import Step, Stub
+from tests.backends.servers.stub_engine import Counts, Step, Stub
+
+ESCAPES: Final = "\x1b[2J\x1b]0;owned\x07\u202e"
+"""Clears the screen, sets the title, turns the direction of text."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -45,7 +48,12 @@ def common(stub: Stub, complete: str, handler: Handler, metrics: Callable[[], we
     async def sent(request: web.Request) -> web.StreamResponse:
         return web.json_response(stub.sent_at)
 
+    async def restart(request: web.Request) -> web.StreamResponse:
+        stub.counts = Counts()
+        return web.Response()
+
     return [
+        web.post("/stub/restart", restart),
         web.get("/health", health),
         web.get("/v1/models", models),
         web.get("/metrics", read_metrics),
@@ -128,8 +136,13 @@ def vllm(stub: Stub) -> list[web.RouteDef]:
             }
         )
 
+    async def version(request: web.Request) -> web.StreamResponse:
+        """With the fault `echoes` it repeats the key, as some servers do in what they say about themselves."""
+        heard = f" for {request.headers.get('Authorization')} {ESCAPES}" if stub.has("echoes") else ""
+        return web.json_response({"version": f"0.33.0{heard}"})
+
     # Without /reset_prefix_cache: only servers in development mode have it.
-    extra = [answers("/version", {"version": "0.33.0"})]
+    extra = [web.get("/version", version)]
     return [*common(stub, "/v1/completions", openai_handler(stub), metrics), *extra]
 
 

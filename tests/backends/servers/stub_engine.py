@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-VOCAB = 300
+VOCAB = 256
+"""At most that of the pairs that tests name."""
 ACCEPT = (3, 1, 2, 0, 3, 2)
 """Drafts accepted by step, repeated; cut to k."""
 
@@ -84,6 +85,8 @@ class Stub:
     def plan(self, prompt: Sequence[int], limit: int) -> list[Step]:
         k = 0 if self.has("no_drafts") else self.k
         planned = list(steps(prompt, limit, k))
+        if self.has("strange_ids"):
+            planned[-1].tokens[-1] = 10**6
         return planned[:3] if self.has("short") else planned
 
     def count(self, planned: Sequence[Step]) -> None:

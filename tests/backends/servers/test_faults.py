@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import psutil
 import pytest
@@ -189,9 +190,37 @@ def test_a_key_is_sent_and_never_repeated(
         attached(tmp_path, pair, "vllm", {"url": url, "api_key_env": "SERVER_KEY"}) as engine,
     ):
         engine.prefill(PROMPTS, draft=False)
-        with pytest.raises(BackendError, match=r"refused: Bearer \(API key\)") as caught:
+        with pytest.raises(BackendError, match=r"refused: Bearer \*\*\*\"") as caught:
             engine.decode(BASELINE, STEPS, ())
         assert KEY not in repr(caught.value) + repr(engine.facts())
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "trtllm", "lmdeploy", "llamacpp"])
+def test_a_token_beyond_the_vocabulary_is_an_error(pair: tuple[Path, Path], tmp_path: Path, dialect: str) -> None:
+    with (
+        running_stub(dialect, 0, "--fault", "strange_ids") as url,
+        attached(tmp_path, pair, dialect, {"url": url}) as engine,
+    ):
+        engine.prefill(PROMPTS, draft=False)
+        with pytest.raises(BackendError, match=r"slot 0: token 20 has id 1000000, and the target has \d+ ids"):
+            engine.decode(BASELINE, STEPS, ())
+
+
+def test_counters_that_fall_between_two_blocks_are_an_error(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with running_stub("vllm", 0) as url, attached(tmp_path, pair, "vllm", {"url": url}) as engine:
+        engine.prefill(PROMPTS, draft=False)
+        engine.decode(BASELINE, STEPS, ())
+        urlopen(Request(f"{url}/stub/restart", method="POST")).close()
+        with pytest.raises(BackendError, match=r"counters fell: requests from 2 to 0, generated tokens from 42 to 0"):
+            engine.decode(BASELINE, STEPS, ())
+
+
+def test_a_key_too_short_to_be_masked_is_refused(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVER_KEY", "abc")
+    with pytest.raises(EnvironmentRefused, match="SERVER_KEY: a value of fewer than 8 characters cannot be masked"):
+        backend("vllm").open(request_of(pair, tmp_path, {"url": "http://127.0.0.1:9", "api_key_env": "SERVER_KEY"}))
 
 
 def test_a_key_that_is_not_set_is_missed(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.reports.common.markup import command_data, command_property, markdown, markdown_table, visible
+from specgate.api import visible
+from specgate.reports.common.markup import command_data, command_property, markdown, markdown_table
 from tests.support.hostile import STRINGS
 
 anything = st.text(st.characters(exclude_categories=[])) | st.sampled_from(STRINGS)

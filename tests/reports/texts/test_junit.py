@@ -9,9 +9,9 @@ import junitparser
 import pytest
 
 from specgate.analysis.verdict import overall
+from specgate.api import visible
 from specgate.core import Run, State, Verdict
 from specgate.errors import ExitCode
-from specgate.reports.common.markup import visible
 from specgate.reports.texts.junit import REPORT
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario
 from tests.support.hostile import STRINGS, with_text

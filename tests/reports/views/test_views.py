@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from specgate import plugins
+from specgate.api import visible
 from specgate.archive.agreeing import agreement_of
 from specgate.archive.contrasting import contrast_of
 from specgate.archive.history import series
@@ -21,7 +22,6 @@ from specgate.core.agreement import Agreement
 from specgate.core.matrix import matrix_of
 from specgate.core.trends import Trends
 from specgate.planning.policy import FOR_CONTRASTS, find_policy
-from specgate.reports.common.markup import visible
 from specgate.reports.views.contrast import UNPAIRED
 from tests.reports.page.test_html import Page
 from tests.support.factories import corrupt, scenario, with_acceptance
