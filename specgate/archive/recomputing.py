@@ -59,7 +59,8 @@ def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) 
     gates = stored_json(folder.path / "gates.json")
     # What stopped a run does not follow from its samples, so the stored exit code is taken.
     end = ending(run, None) if "run" not in run.failures else ("not reached", stated_code(gates))
-    yield from differences_of("gates.json", gates, judgement(run, config.policy, end))
+    judged = differences_of("gates.json", gates, judgement(run, config.policy, end))
+    yield from (d for d in judged if not (d.absent and d.place == "policy.checks" and config.policy.checks is None))
     yield from differences_of("env.json", stored_json(folder.path / "env.json"), run.environment)
 
 
