@@ -183,6 +183,35 @@ def test_a_complete_run_is_not_resumed_and_does_not_count_again(order: Cli) -> N
     assert status(order)["streak"] == 1 and len(entries(order)) == 1
 
 
+def test_a_ledger_that_was_copied_from_another_host_lets_nothing_pass(
+    order: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(order, 3)
+    assert status(order)["full_allowed"] is True
+    here_it_was = identity()
+    monkeypatch.setattr("specgate.machine.host.identity", lambda: "another")
+    assert "starts anew: host was" in status(order)["last"][-1]["effect"]  # a CPU is part of the fingerprint
+    monkeypatch.setattr("specgate.promotion.claim.host_identity", lambda: here_it_was)  # as with one GPU moved over
+    found = status(order)
+    assert (found["streak"], found["full_allowed"]) == (0, False)
+    assert found["host"] == "another" != found["head_host"]
+    assert "it ran on another host" in found["last"][-1]["effect"]
+    assert "written last on another host" in here(order, "status")[1]
+    assert here(order, "full")[0] == 5
+
+
+def test_green_runs_without_their_folders_let_nothing_pass_until_an_archive_is_named(order: Cli) -> None:
+    enter(order, 3)
+    (archive := order.folder / "archive").mkdir()
+    for run in (order.folder / "runs").glob("entered-*"):
+        shutil.move(run, archive / run.name)
+    code, said = here(order, "full")
+    assert code == 5 and "its run folder is missing" in said
+    code, said = here(order, "status", "--archive", str(archive))
+    assert code == 0 and "streak 3 of 3" in said
+    assert full(order, *FAKE, "--archive", str(archive)).returncode == 0
+
+
 def test_green_runs_expire(order: Cli) -> None:
     enter(order, 2, time=(datetime.now(UTC) - timedelta(hours=73)).isoformat(timespec="seconds"))
     enter(order, 1)

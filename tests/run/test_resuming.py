@@ -84,11 +84,6 @@ def test_gates_json_alone_tells_a_finished_run(cli: Cli, failed: Path) -> None:
     assert code == 2 and "gates.json says that it ended with exit 1" in said
 
 
-def edited_with_its_manifest(run: Path) -> None:
-    edited_sample(run)
-    RunFolder(run).write_manifest()
-
-
 def edited_sample(run: Path) -> None:
     journal = run / "samples" / "blocks.jsonl"
     journal.write_text(journal.read_text().replace('"elapsed_ns":', '"elapsed_ns":1', 1))
