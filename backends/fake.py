@@ -1,8 +1,9 @@
 """A fake engine: scripted tokens on a scripted clock, with faults to inject.
 
 It tests the harness and measures nothing. The text depends only on prompt and position, so every role emits the same
-tokens. A cyclic script says how many draft tokens are accepted. The clock counts scripted nanoseconds, and nothing
-waits. Options (`--option key=value`) are the fields of `fake_script.Script`.
+tokens. A cyclic script says how many draft tokens are accepted. The clock counts scripted nanoseconds, and every call
+lasts at least as long as it says, since the harness has a clock of its own. Options (`--option key=value`) are the
+fields of `fake_script.Script`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
@@ -87,9 +89,10 @@ class FakeEngine:
                 f"{len(prompts)} prompts of up to {longest} tokens, but the engine was opened for "
                 f"{self.request.max_batch} slots of {self.request.max_positions} positions"
             )
+        began = time.perf_counter_ns()
         self.seeds = [_hash(*prompt) for prompt in prompts]
         self.draft_ready = draft
-        return self.script.prefill_ns * sum(map(len, prompts))
+        return _spent(began, self.script.prefill_ns * sum(map(len, prompts)))
 
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
         if not self.seeds:
@@ -97,11 +100,13 @@ class FakeEngine:
         if role.speculative and not self.draft_ready:
             raise BackendError(f"{role} asked for, but the prefill was made without the draft")
         self._maybe_break_down()
+        began = time.perf_counter_ns()
         run = DecodeRun(self, role, budget, () if budget.ignore_eos else stop_token_ids)
         while run.running:
             run.step()
         done = run.result()
         self.blocks += 1
+        _spent(began, done.elapsed_ns)
         return done
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
@@ -175,8 +180,11 @@ class DecodeRun:
     accepted: list[tuple[int, ...]] = field(default_factory=list)
     drafted: list[tuple[int, ...]] = field(default_factory=list)
     step_ns: list[int] = field(default_factory=list)
+    missing: int = field(init=False)
+    """Request-steps that are still to decode without drafting, for no good reason."""
 
     def __post_init__(self) -> None:
+        self.missing = self.engine.script.left_multi_token
         firsts = [self.engine.emitted(self.role, s, 0) for s in range(len(self.engine.seeds))]
         self.slots = [Slot([t], self._reason(t) or self._full(1)) for t in firsts]
 
@@ -191,17 +199,24 @@ class DecodeRun:
     def step(self) -> None:
         """Accept what the script says, and emit it with the bonus token, up to an EOS, stop token or limit."""
         step, idle = len(self.step_ns), [s.finish is not None for s in self.slots]
-        accepted = tuple(-1 if done else self._accept(step, i) for i, done in enumerate(idle))
+        drafted = tuple(-1 if done else self._drafts() for done in idle)
+        accepted = tuple(-1 if d < 0 else self._accept(d, step, i) for i, d in enumerate(drafted))
         for i, count in enumerate(accepted):
             if count >= 0:
                 self._emit(i, count + 1)
         self.accepted.append(accepted)
-        self.drafted.append(tuple(-1 if done else self.k for done in idle))
+        self.drafted.append(drafted)
         self.step_ns.append(self.engine.step_ns(self.k, step))
 
-    def _accept(self, step: int, slot: int) -> int:
+    def _drafts(self) -> int:
+        if self.k == 0 or self.missing <= 0:
+            return self.k
+        self.missing -= 1
+        return 0
+
+    def _accept(self, drafted: int, step: int, slot: int) -> int:
         pattern = self.engine.script.accept
-        return min(self.k, pattern[(step + slot) % len(pattern)])
+        return min(drafted, pattern[(step + slot) % len(pattern)])
 
     def _emit(self, index: int, verified: int) -> None:
         slot = self.slots[index]
@@ -249,18 +264,23 @@ class DecodeRun:
         }
 
     def _counters(self, finish: Sequence[str]) -> dict[str, int]:
-        rewound = [self.k - a for row in self.accepted for a in row if a >= 0]
-        undrafted = len(rewound) if self.k == 0 else 0
-        usable = self.engine.draft_usable
+        rows = zip(self.accepted, self.drafted, strict=True)
+        rewound = [d - a for accepts, drafts in rows for a, d in zip(accepts, drafts, strict=True) if a >= 0]
         return {
             "rewound_tokens": sum(rewound),
             "rewind_steps": sum(r > 0 for r in rewound),
             "disabled_multitoken_eos": finish.count("eos"),
             "disabled_multitoken_stop": finish.count("stop"),
             "disabled_multitoken_length": finish.count("length"),
-            "disabled_multitoken_other": self.engine.script.left_multi_token + (undrafted if usable else 0),
-            "disabled_draft_error": 0 if usable else undrafted,
+            "disabled_draft_error": 0 if self.engine.draft_usable else len(rewound),
         }
+
+
+def _spent(began_ns: int, scripted_ns: int) -> int:
+    """Wait until `scripted_ns` have passed since `began_ns`, and return them."""
+    if (left := began_ns + scripted_ns - time.perf_counter_ns()) > 0:
+        time.sleep(left / 1e9)
+    return scripted_ns
 
 
 def _hash(*numbers: int) -> int:

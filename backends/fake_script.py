@@ -48,7 +48,7 @@ class Script:
     untuned_launches: int = 0
     """Launches per block that found no tuned configuration."""
     left_multi_token: int = 0
-    """Request-steps per spec block that decoded without drafting, for no good reason."""
+    """So many request-steps of every spec block, its first ones, decode without drafting for no good reason."""
     kv_integrity_failures: int = 0
     cache_hit_tokens: int = 0
     """Prompt tokens that were not prefilled because a cache still held them from another request."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from specgate.analysis.checks.drafting import inflated_length
 from specgate.core import CellResult, Rule, Run, State, Verdict
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import inflated, nothing_selected, selected, unmeasured, verdict
 
 NOT_THE_PAIRS: Final = {
     "forced": ("forced_acceptance", "acceptance was forced by the engine, not measured"),
@@ -24,6 +25,9 @@ class Acceptance:
     Greedy decoding of fixed prompts is deterministic, so the measured length is compared with `min` as it is. Its
     interval over prompts says how well it holds for other prompts. The interval is shown as evidence, but does not take
     part in the decision.
+
+    The length is over the steps that had a draft. Where steps without one make it larger than the tokens that all steps
+    emitted, it says nothing, and the cell is INVALID.
     """
 
     name = "acceptance"
@@ -45,6 +49,8 @@ class Acceptance:
         if value is None or value.value is None:
             message = "no step had a draft: there is no acceptance length"
             return verdict(rule, key, State.INVALID, "no_drafts", message, next_step="see the engine's log")
+        if lengths := inflated_length(result):
+            return inflated(rule, key, *lengths)
         length = value.value
         evidence = {
             "acceptance_length": length,

@@ -31,9 +31,21 @@ def nothing_selected(rule: Rule) -> Verdict:
     return verdict(rule, "", State.SKIPPED, "no_cell", what)
 
 
+def inflated(rule: Rule, cell: str, length: float, over_all: float) -> Verdict:
+    """The verdict on a cell whose acceptance length leaves out the steps without a draft, which its tokens do not."""
+    message = (
+        f"acceptance length {length:.3f} over the steps that had a draft, but {over_all:.3f} tokens per step over all "
+        "of them: steps without a draft were left out"
+    )
+    evidence = {"acceptance_length": length, "tokens_per_step": over_all}
+    step = "an engine that drafts in every step, or one that reports a missed draft as accepted 0 of K"
+    return verdict(rule, cell, State.INVALID, "steps_left_out", message, evidence, step)
+
+
 def unmeasured(rule: Rule, result: CellResult, run: Run) -> Verdict:
     """The verdict on a cell that was planned but has no figures: INVALID, with the reason."""
     cause = run.failures.get(result.cell.point.key) or run.failures.get("run")
     why = (cause or result.reason or "no block was measured").splitlines()[0]
     next_step = "continue the run with --resume once the cause is mended" if cause else None
-    return verdict(rule, result.cell.key, State.INVALID, "not_measured", f"no figures: {why}", next_step=next_step)
+    code = "not_measured" if cause else result.reason_code or "not_measured"
+    return verdict(rule, result.cell.key, State.INVALID, code, f"no figures: {why}", next_step=next_step)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from specgate.analysis.checks.drafting import inflated_length
 from specgate.core import CellResult, Rule, Run, State, Verdict
 from specgate.errors import InvalidResult
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import inflated, nothing_selected, selected, unmeasured, verdict
 
 
 class Validity:
-    """PASS if the draft was used, every planned block is there, no prompt came from a cache instead of a prefill, and
-    the acceptance record adds up; else INVALID.
+    """PASS if the draft was used, every planned block is there, no prompt came from a cache instead of a prefill, the
+    acceptance record adds up, and the emitted tokens explain its acceptance length; else INVALID.
+
+    Cells whose records contradict themselves, or whose clocks do, have no figures, and so are INVALID as well.
     """
 
     name = "validity"
@@ -56,6 +59,8 @@ class Validity:
                 record.check()
             except InvalidResult as error:
                 return verdict(rule, key, State.INVALID, "counter_identity", str(error))
+            if lengths := inflated_length(result):
+                return inflated(rule, key, *lengths)
         return verdict(
             rule, key, State.PASS, "complete", f"{result.blocks} blocks, records add up", {"blocks": result.blocks}
         )

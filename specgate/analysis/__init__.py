@@ -2,8 +2,9 @@
 
     reduce.py               blocks → cells and comparisons: the entry point
     rounds.py               which blocks may be judged: those of rounds that one engine process ran whole
-    block_checks.py         identities that the records of a block must satisfy before a figure is quoted
-    served.py               the same for engines behind a server, which show requests but no steps
+    checks/                 what records must satisfy before a figure is quoted: identities, clocks, floors
+    token_check.py          tokens of a spec cell compared with the baseline's
+    rescoring.py            what a second engine says of a sample of tokens
     prompt_acceptance.py    acceptance of a cell, with intervals over prompts
     paired_blocks.py        spec blocks beside the baseline blocks they were paired with: tokens and speed
     stats.py                intervals for mean log-ratios, and when such an interval decides

@@ -6,12 +6,17 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
+from specgate.analysis.checks.drafting import left_multi_token_mode
 from specgate.analysis.reduce import active_counts
-from specgate.core import Block, CellResult
+from specgate.core import Block, Budget, CellResult
 
 
-def eagle_speculation(result: CellResult, blocks: Sequence[Block]) -> dict[str, object] | None:
-    """The `eagle_speculation` block of run.json; None for a baseline cell or a cell without blocks."""
+def eagle_speculation(result: CellResult, blocks: Sequence[Block], budget: Budget) -> dict[str, object] | None:
+    """The `eagle_speculation` block of run.json; None for a baseline cell or a cell without blocks.
+
+    `disabled_multitoken_other` is the harness's count where the blocks show their steps. The other counters are the
+    engine's.
+    """
     record = result.acceptance
     if record is None:
         return None
@@ -20,6 +25,8 @@ def eagle_speculation(result: CellResult, blocks: Sequence[Block]) -> dict[str, 
     for block in mine:
         for name, count in block.counters.items():
             counters[name] += count
+    if (left := left_multi_token_mode(mine, budget)) is not None:
+        counters["disabled_multitoken_other"] = left
     active = active_counts(mine)
     effective = result.values.get("emitted_per_step")
     return {

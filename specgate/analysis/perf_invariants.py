@@ -9,7 +9,8 @@
     I7  greedy decoding is deterministic, and speculation emits the baseline's tokens
 
 Pure: the same blocks and traces give the same certificate, so it can be recomputed offline. What cannot be observed is
-reported as not observable, never as held.
+reported as not observable, never as held. A trace that the engine brought itself can break an invariant, since it then
+testifies against itself; it can hold none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from specgate.core import Block, BlockTrace, CellResult, Comparison, EngineFacts, Held, Invariant, Plan
+from specgate.analysis.checks.drafting import left_multi_token_mode
+from specgate.core import Block, BlockTrace, Budget, CellResult, Comparison, EngineFacts, Held, Invariant, Plan
 
 IDS: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
 """The invariants, in the order of a certificate."""
@@ -48,20 +50,21 @@ def certify(
     comparison: Comparison | None,
     facts: EngineFacts | None,
     trace: BlockTrace | None,
+    budget: Budget,
 ) -> tuple[Invariant, ...]:
     """The seven invariants of one cell.
 
-    `blocks`: its timed blocks, without warm-up.
+    `blocks`: its timed blocks, without warm-up, each of which was asked for with `budget`.
     `comparison`: None for a baseline cell.
     `trace`: its traced block; None where none was traced.
     """
     return (
-        own_kernels(facts, trace),
+        from_outside(own_kernels(facts, trace), trace),
         tuned_kernels(blocks),
-        counted_zero("I3", "disabled_multitoken_other", blocks, result.cell.role.speculative, "left_multi_token_mode"),
-        counted_zero("I4", "kv_integrity_failures", blocks, True, "kv_integrity"),
+        always_drafting(result, blocks, budget),
+        counted_zero("I4", "kv_integrity_failures", blocks, "kv_integrity"),
         laid_out(result, blocks),
-        quiet_loop(trace),
+        from_outside(quiet_loop(trace), trace),
         deterministic(result, blocks, comparison, trace),
     )
 
@@ -83,10 +86,19 @@ def certificates(
             compared.get(result.cell),
             engines.get(result.cell.point.key),
             traces.get(result.cell.key),
+            plan.scenarios[result.cell.point.scenario].budget,
         )
         for result in cells
         if plan.scenarios[result.cell.point.scenario].perf_mode
     }
+
+
+def from_outside(found: Invariant, trace: BlockTrace | None) -> Invariant:
+    """`found`, or not observable where it holds by nothing but a trace that the engine brought itself."""
+    if trace is None or trace.source != "engine" or found.held is not Held.HELD:
+        return found
+    message = f"the engine brought its own trace, and says: {found.message}"
+    return Invariant(found.id, Held.UNSEEN, "engines_own_word", message, found.evidence)
 
 
 def own_kernels(facts: EngineFacts | None, trace: BlockTrace | None) -> Invariant:
@@ -119,13 +131,29 @@ def tuned_kernels(blocks: Sequence[Block]) -> Invariant:
     return Invariant("I2", Held.HELD, "all_tuned", f"all {total} look-ups found their tuned configuration", evidence)
 
 
-def counted_zero(id_: str, counter: str, blocks: Sequence[Block], applies: bool, broken: str) -> Invariant:
-    """I3 or I4: a counter that must be 0 in every timed block.
+def always_drafting(result: CellResult, blocks: Sequence[Block], budget: Budget) -> Invariant:
+    """I3: no request-step had fewer drafts than K without a reason, counted by the harness from the steps.
 
-    `applies` is false where the cell cannot break the invariant. `broken` is the reason code of a broken one.
+    A server shows no steps. That it had steps without drafts follows from its totals; that it had none does not, since
+    these cancel with tokens that were cut off.
     """
-    if not applies:
-        return Invariant(id_, Held.HELD, "nothing_to_leave", "a baseline block drafts nothing")
+    if not result.cell.role.speculative:
+        return Invariant("I3", Held.HELD, "nothing_to_leave", "a baseline block drafts nothing")
+    if not blocks:
+        return Invariant("I3", Held.UNSEEN, "not_counted", "no block was measured")
+    name, found = "disabled_multitoken_other", left_multi_token_mode(blocks, budget)
+    if found is None:
+        name, found = "undrafted_steps", total_of("undrafted_steps", blocks) or 0
+        if not found:
+            return Invariant("I3", Held.UNSEEN, "not_counted", "a server does not show which of its steps had drafts")
+    message = f"{name} = {found} over {len(blocks)} timed blocks"
+    if found:
+        return Invariant("I3", Held.BROKEN, "left_multi_token_mode", message, {name: found})
+    return Invariant("I3", Held.HELD, "counted_zero", message, {name: found})
+
+
+def counted_zero(id_: str, counter: str, blocks: Sequence[Block], broken: str) -> Invariant:
+    """I4: a counter of the engine that must be 0 in every timed block. `broken`: the reason code of a broken one."""
     found = total_of(counter, blocks)
     if found is None:
         return Invariant(id_, Held.UNSEEN, "not_counted", f"the engine does not count {counter} in every block")

@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from specgate.analysis.block_checks import contradiction, draft_errors
+from specgate.analysis.checks.contradictions import UNKNOWN, Contradiction, Grounds, contradictions
+from specgate.analysis.checks.drafting import missed_steps
+from specgate.analysis.checks.identities import draft_errors
+from specgate.analysis.checks.served import REQUEST_FIGURES, served_steps
 from specgate.analysis.context_depth import by_depth
 from specgate.analysis.latency import distributions
 from specgate.analysis.paired_blocks import compare, speed
 from specgate.analysis.prompt_acceptance import length_values, pooled, position_values
 from specgate.analysis.repetition import repeated_ngram_share
 from specgate.analysis.rescoring import Draw, check_scores, draws
-from specgate.analysis.served import REQUEST_FIGURES, served_steps
 from specgate.analysis.token_check import check_tokens, first_difference
 from specgate.core import (
     BaselineText,
     Block,
+    Budget,
     Cell,
     CellResult,
     Comparison,
@@ -64,17 +67,19 @@ def measure(
     checked: Checked | None = None,
     *,
     forced: bool = False,
+    grounds: Grounds = UNKNOWN,
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of `plan`, and every spec cell compared with its baseline. Warm-up blocks are left out.
 
     `blocks` must come from whole rounds.
     `near_tie_margin`: a divergence whose recorded top-2 margin (logits) is below it is a near tie.
     `forced`: acceptance was forced, so tokens are not compared.
+    `grounds`: what the records are held against beside each other.
 
-    A cell has failed where one of its blocks contradicts itself: none of its figures may then be quoted.
+    A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
     checked = checked or Checked()
-    of, broken = sound_blocks(blocks)
+    of, broken = sound_blocks(plan, blocks, margins, grounds)
     by_point = {point: [b for cell, found in of.items() if cell.point == point for b in found] for point in plan.points}
     whole, beside = checked.asked is not None, (checked.texts, checked.logits)
 
@@ -101,13 +106,15 @@ def measure(
     return tuple(rescored(result, scores.get(result.cell.point, {})) for result in cells), comparisons
 
 
-def sound_blocks(blocks: Iterable[Block]) -> tuple[dict[Cell, list[Block]], dict[Cell, str]]:
-    """(cell → its measured blocks, cell → the contradiction in its blocks, which are then left out)."""
+def sound_blocks(
+    plan: Plan, blocks: Iterable[Block], margins: Sequence[Margin], grounds: Grounds
+) -> tuple[dict[Cell, list[Block]], dict[Cell, Contradiction]]:
+    """(cell → its measured blocks, cell → the contradiction in its records, whose blocks are then left out)."""
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in blocks:
         if not block.warmup:
             of[block.cell].append(block)
-    broken = {cell: why for cell, found in of.items() if (why := contradiction(found))}
+    broken = contradictions(plan, of, margins, grounds)
     for cell in broken:
         of[cell] = []
     return of, broken
@@ -148,12 +155,16 @@ def rescored(result: CellResult, scores: Scores) -> CellResult:
     found = scores.get(result.cell)
     if result.status == "failed" or found is None:
         return result
-    return failed(result.cell, found) if isinstance(found, str) else replace(result, rescored=found)
+    if isinstance(found, str):
+        return failed(result.cell, Contradiction("scores_contradict", found))
+    return replace(result, rescored=found)
 
 
-def failed(cell: Cell, why: str | None) -> CellResult:
-    """The result of a cell without figures."""
-    return CellResult(cell, "failed", why or "no block was measured", 0, None, {}, ())
+def failed(cell: Cell, why: Contradiction | None) -> CellResult:
+    """The result of a cell without figures: `why` its records contradict themselves, or None where it has none."""
+    if why is None:
+        return CellResult(cell, "failed", "no block was measured", 0, None, {}, ())
+    return CellResult(cell, "failed", why.message, 0, None, {}, (), reason_code=why.reason_code)
 
 
 def reduce_cell(
@@ -163,15 +174,15 @@ def reduce_cell(
 
     `texts_beside`: the untimed baseline texts, which a baseline cell has to repeat.
     """
-    planned = sum(not r.warmup for r in plan.rounds_of(cell.point))
+    planned, scenario = sum(not r.warmup for r in plan.rounds_of(cell.point)), plan.scenarios[cell.point.scenario]
     acceptance = pooled(blocks) if cell.role.speculative else None
-    whole_requests = plan.scenarios[cell.point.scenario].kind == "full"
+    whole_requests = scenario.kind == "full"
     values = {
         v.metric: v
         for v in (
             *speed_values(blocks, whole_requests),
             *active_values(blocks),
-            *draft_values(blocks, acceptance),
+            *draft_values(blocks, acceptance, scenario.budget),
             *texts(blocks, [] if cell.role.speculative else texts_beside),
             *cache_hits(blocks),
         )
@@ -253,13 +264,15 @@ def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
     yield Value("active_count_max", float(max(counts)), "max", len(counts))
 
 
-def draft_values(blocks: Sequence[Block], record: AcceptanceRecord | None) -> Iterator[Value]:
+def draft_values(blocks: Sequence[Block], record: AcceptanceRecord | None, budget: Budget) -> Iterator[Value]:
     """Acceptance figures; nothing for a baseline cell."""
     if record is None:
         return
     yield Value("disabled_draft_error", float(sum(map(draft_errors, blocks))), "count", sum(active_counts(blocks)))
     if not record.steps:
         return
+    if missed := sum(missed_steps(block, budget) for block in blocks):
+        yield Value("undrafted_steps", float(missed), "count", record.steps + missed)
     yield from length_values(blocks, record)
     ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in active_rows(blocks) if len(row) > 1]
     if ragged:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specgate.analysis.block_checks import check_block
+from specgate.analysis.checks.identities import check_block
 from specgate.analysis.rounds import whole_rounds
 from specgate.core import Block, EngineFacts, Plan, Point, Role, Run
 from specgate.core.tape import Slots, Tape
@@ -30,7 +30,7 @@ def tape_of(path: Path, point_key: str | None) -> Tape:
     if not blocks:
         raise UsageError(f"{path}: no whole round of {point.key} has a spec block", hint="finish the run: --resume")
     for block in blocks:
-        check_block(block)
+        check_block(block, plan.scenarios[point.scenario].budget, engines[point.key])
     sets = sorted({b.prompt_set for b in blocks})
     roles = sorted({b.role for b in blocks})
     specs = {role.k: tuple(accept_counts(blocks, role, prompt_set) for prompt_set in sets) for role in roles}

@@ -84,6 +84,10 @@ def verify(path: Path) -> Verification:
     try:
         run, plan, config = recompute(folder)
         differences += result_differences(folder, run, plan, config)
+        if blind := unclocked(path):
+            notes.append(
+                f"the engine's clock was not checked in {blind} blocks: they were stored without the harness's"
+            )
         reports = list(report_differences(path, run, config))
         if run.fingerprint.get("source_tree_sha256") == inventory.source_tree_sha256():
             differences += reports
@@ -164,6 +168,12 @@ def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
     if stored.files:  # a run that never ended, or that an older version wrote, has none
         run = replace(run, files=folder.evidence_hashes())
     return run, early_stop.truncated_plan(plan, run.ended_early), config
+
+
+def unclocked(path: Path) -> int:
+    """How many blocks of a run folder have no time by the harness's clock; an old version stored none."""
+    with (path / "samples" / "blocks.jsonl").open(encoding="utf-8", errors="replace") as lines:
+        return sum(json.loads(line).get("span_ns") is None for line in lines)
 
 
 def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) -> Iterator[Difference]:

@@ -26,6 +26,7 @@ class Bandwidth:
     `size`: bytes per read.
     `bytes_per_s`: the median over `repeats` reads.
     `spread`: interquartile range of the read times as a share of their median.
+    `cache_bytes`: the last-level caches in front of it together; None where that is not known.
     """
 
     measured: str
@@ -35,6 +36,7 @@ class Bandwidth:
     repeats: int
     bytes_per_s: float
     spread: float
+    cache_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

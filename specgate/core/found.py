@@ -171,6 +171,7 @@ class CellResult:
     """What the blocks of one cell amount to.
 
     `reason`: why `status` is not `ok`; None where it is.
+    `reason_code`: which kind of contradiction its records hold; None where they hold none.
     """
 
     cell: Cell
@@ -187,6 +188,7 @@ class CellResult:
     """Metric → times of single requests: `tpot_ms`, and `ttft_ms` in full runs."""
     rescored: ScoreCheck | None = None
     """What a second engine says of the tokens; None where none was asked."""
+    reason_code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,10 @@ class EngineFacts:
     """
     traffic: Traffic | None = None
     """What its passes must move through memory, where the engine states it."""
+    least_weight_bytes: int | None = None
+    """The least bytes of target weights that a decode step reads. The harness counts them from the target's config; an
+    engine leaves this out.
+    """
     engine_version: str | None = None
     """The engine's own version and build, where it is not part of specgate or of the plug-in: that of a server."""
 

@@ -46,6 +46,7 @@ _METRICS = (
     Metric("active_count_avg", "slots", "none", "mean over steps of the slots active in a step"),
     Metric("active_count_max", "slots", "none", "most slots active in a step"),
     Metric("disabled_draft_error", "steps", "equal", "request-steps without a draft because it could not be used"),
+    Metric("undrafted_steps", "steps", "equal", "request-steps of a spec cell without a draft, for whatever reason"),
     Metric("cache_hit_tokens", "tokens", "equal", "prompt tokens that a cache saved from being prefilled"),
     Metric("wasted_verify_ratio", "ratio", "lower", "verified tokens that were not emitted / verified tokens"),
     Metric(

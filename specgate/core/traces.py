@@ -20,7 +20,7 @@ class BlockTrace:
 
     Everything is counted between the marks that the engine sets around a block's steps (`api.block_marker`).
 
-    `source`: who looked, a profiler or the engine itself.
+    `source`: who looked: the harness's profiler, or the engine itself, which then brought its own trace.
     `tokens[slot]`: token ids, which link the trace to the timed blocks.
     `kernels`, `copies`, `calls`: launches, memory copies and CUDA functions called by the host, counted by name.
     `unseen`: why nothing could be observed; None where something was.

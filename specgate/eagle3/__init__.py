@@ -15,6 +15,7 @@
     logit_watch.py         digests of the logits that single tokens were chosen from
     counters.py            what an engine counts beside acceptance
     traffic.py             what the passes of a pair must move through memory, from its geometry
+    parameters.py          the harness's own count of the weights that a step must read
     memory.py              whether weights fit into memory, before any are read or made
     tokenizer_file.py      a target's `tokenizer.json`
     describe.py            geometries in words, for the facts that an engine states of itself

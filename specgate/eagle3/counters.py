@@ -11,8 +11,8 @@ from specgate.core import Finish
 def speculation_counters(accepted: Sequence[Sequence[int]], finish: Sequence[str], k: int) -> dict[str, int]:
     """Counters of one decode run, from `accepted` draft tokens per step and slot (negative: the slot was not running).
 
-    A rejected draft token is rewound. A slot leaves multi-token mode when it finishes, and these engines let it leave
-    for no other reason, so the counters of reasons are those of `finish`.
+    A rejected draft token is rewound. A slot leaves multi-token mode when it finishes; whether it did so for another
+    reason (`disabled_multitoken_other`) is not for an engine to say: the harness counts it from the steps.
     """
     rows = [a for step in accepted for a in step if a >= 0]
     ended = Counter(finish)
@@ -22,5 +22,4 @@ def speculation_counters(accepted: Sequence[Sequence[int]], finish: Sequence[str
         "disabled_multitoken_eos": ended[Finish.EOS],
         "disabled_multitoken_stop": ended[Finish.STOP],
         "disabled_multitoken_length": ended[Finish.LENGTH],
-        "disabled_multitoken_other": 0,
     }

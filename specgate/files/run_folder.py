@@ -30,8 +30,8 @@ from specgate.files.journal import Journal
 from specgate.files.json_text import parse_json, read_json, shown
 from specgate.files.plain import from_plain, to_plain
 from specgate.files.redaction import masked_data
-from specgate.files.writing import as_json, disk, sha256_of, write_json, write_text, write_yaml
-from specgate.files.yamlfile import load
+from specgate.files.writing import as_json, disk, sha256_of, without_home, write_json, write_text, write_whole
+from specgate.files.yamlfile import dump_yaml, load
 
 SCHEMA = "specgate.result/v1"
 SCHEMA_VERSION = "1.3.0"
@@ -51,6 +51,10 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     ),
     "1.2.0": ("cells*.acceptance.totals",),
     "1.3.0": (
+        "bandwidth.cache_bytes",
+        "cells*.reason_code",
+        "cells*.values.undrafted_steps",
+        "engines.*.least_weight_bytes",
         "engines.*.engine_version",
         "comparisons*.tokens.emitted_tokens",
         "comparisons*.tokens.whole_sets",
@@ -121,7 +125,8 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         """Write config.resolved.yaml."""
-        write_yaml(self.path / "config.resolved.yaml", {"schema": "specgate.config/v1", **to_plain(Config, config)})
+        plain = {"schema": "specgate.config/v1", **to_plain(Config, config)}
+        write_whole(self.path / "config.resolved.yaml", without_home(dump_yaml(masked_data(plain))))
 
     def read_config(self) -> Config:
         """The configuration, with `~` in paths expanded. Raises InvalidResult where the file holds anything else."""

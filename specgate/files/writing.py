@@ -14,7 +14,6 @@ from typing import Any
 
 from specgate.errors import EnvironmentRefused
 from specgate.files.redaction import masked, masked_data, visible_json
-from specgate.files.yamlfile import dump_yaml
 
 _HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.home() != Path("/") else None
 
@@ -45,20 +44,16 @@ def write_text(file: Path, text: str) -> None:
 
     Raises EnvironmentRefused where the disk is full or the folder is not writable.
     """
-    _write(file, as_stored(text))
+    write_whole(file, as_stored(text))
 
 
 def write_json(file: Path, data: object) -> None:
     """Write `data` as `write_text` does. Raises ValueError for NaN and infinity, which JSON does not have."""
-    _write(file, without_home(as_json(data, indent=1, ensure_ascii=False) + "\n"))
+    write_whole(file, without_home(as_json(data, indent=1, ensure_ascii=False) + "\n"))
 
 
-def write_yaml(file: Path, data: object) -> None:
-    """Write `data`, which is JSON-ready, as `write_text` does."""
-    _write(file, without_home(dump_yaml(masked_data(data))))
-
-
-def _write(file: Path, text: str) -> None:
+def write_whole(file: Path, text: str) -> None:
+    """Write `text`, which is masked already, as `write_text` does."""
     temporary = file.with_name(file.name + ".tmp")
     with disk(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)

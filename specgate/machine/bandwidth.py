@@ -14,7 +14,7 @@ from specgate.api import ReadsMemory
 from specgate.core.cycle_budget import Bandwidth
 from specgate.errors import EnvironmentRefused
 from specgate.files.json_record import read_record, write_record
-from specgate.machine import inventory, noise_passport
+from specgate.machine import host, inventory, noise_passport
 
 SCHEMA: Final = "specgate.bandwidth/v1"
 REPEATS: Final = 30
@@ -47,6 +47,7 @@ def measure() -> Bandwidth:
         repeats=len(reads.elapsed_ns),
         bytes_per_s=reads.size / median * 1e9,
         spread=(high - low) / median,
+        cache_bytes=None if reads.gpu_uuid else host.cache_bytes(),
     )
 
 

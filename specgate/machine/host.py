@@ -129,3 +129,18 @@ def cpu_quota() -> float | None:
         return None if limit == "max" else int(limit) / int(period)
     except (OSError, ValueError):
         return None
+
+
+def cache_bytes(cpus: Path = Path("/sys/devices/system/cpu")) -> int | None:
+    """The last-level caches of all CPUs together, in bytes; None where the host does not show them."""
+    caches: dict[tuple[int, str], int] = {}
+    for index in cpus.glob("cpu[0-9]*/cache/index*"):
+        try:
+            level, size = int((index / "level").read_text()), (index / "size").read_text().strip()
+            shared = (index / "shared_cpu_list").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if size.endswith("K") and size[:-1].isdecimal():
+            caches[level, shared] = int(size[:-1]) << 10
+    last = max((level for level, _ in caches), default=0)
+    return sum(size for (level, _), size in caches.items() if level == last) or None

@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specgate.analysis.block_checks import check_block
+from specgate.analysis.checks.contradictions import check_clocks
+from specgate.analysis.checks.identities import check_block
 from specgate.analysis.paired_blocks import speed
 from specgate.analysis.rounds import in_round
 from specgate.analysis.stats import Pairs
@@ -105,7 +106,8 @@ def noise_of(plan: Plan, cell: Cell, blocks: Sequence[Block], margin_pct: float)
     scenario = plan.scenarios[cell.point.scenario]
     mine = [b for b in blocks if b.cell == cell and not b.warmup]
     for block in mine:
-        check_block(block)
+        check_block(block, scenario.budget)
+    check_clocks(mine, scenario.kind == "full")
     rounds = [r for r in plan.rounds_of(cell.point) if not r.warmup]
     couples = [(turn, r, couple) for turn, r in enumerate(rounds) if (couple := couple_of(mine, r))]
     whole = scenario.kind == "full"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from specgate import plugins
+from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.stats import planned_looks
@@ -48,8 +49,10 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal) -> dict[
 def decided(plan: Plan, run: Run, policy: Policy, journal: Journal) -> bool:
     """Whether at least one rule that rests on samples judges a cell of `plan`, and no such rule needs more samples."""
     margin = near_tie_margin(policy)
-    checked = Checked(journal.texts, asked=policy.checks)
-    cells, comparisons = measure(plan, journal.blocks, journal.margins, margin, checked, forced=journal.forced)
+    checked, grounds = Checked(journal.texts, asked=policy.checks), Grounds(journal.engines, run.bandwidth)
+    cells, comparisons = measure(
+        plan, journal.blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds
+    )
     cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={})
     gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]
     verdicts = [v for rule, gate in gates if isinstance(gate, Sequential) for v in gate.judge(rule, cut)]

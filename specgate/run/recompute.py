@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from specgate import plugins
+from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.machine_conditions import conditions_of
@@ -52,8 +53,8 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
     checked = Checked(journal.texts, journal.logits, journal.rescorings, policy.checks, run.id)
-    margin = near_tie_margin(policy)
-    cells, comparisons = measure(plan, blocks, journal.margins, margin, checked, forced=journal.forced)
+    margin, grounds = near_tie_margin(policy), Grounds(engines, run.bandwidth)
+    cells, comparisons = measure(plan, blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds)
     found = replace(
         run,
         engines=engines,
@@ -83,7 +84,9 @@ def check_seconds(journal: Journal) -> dict[str, float]:
 def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, object]:
     """Cell key → the `eagle_speculation` block that run.json holds for tools other than specgate."""
     blocks = whole_rounds(plan, journal.blocks)
-    return {c.cell.key: block for c in run.cells if (block := eagle_speculation(c, blocks)) is not None}
+    budgets = {cell.key: plan.scenarios[cell.point.scenario].budget for cell in plan.cells}
+    found = {c.cell.key: eagle_speculation(c, blocks, budgets[c.cell.key]) for c in run.cells}
+    return {key: block for key, block in found.items() if block is not None}
 
 
 def judgement(run: Run, policy: Policy, end: tuple[str, ExitCode]) -> dict[str, object]:

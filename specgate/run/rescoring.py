@@ -13,11 +13,13 @@ from dataclasses import replace
 from itertools import groupby
 
 from specgate import plugins
+from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
 from specgate.analysis.rescoring import Draw
 from specgate.analysis.rounds import whole_rounds
 from specgate.api import OpenRequest
 from specgate.core import EngineFacts, Plan, Point, RescoredText, Rescoring, Score
+from specgate.core.cycle_budget import Bandwidth
 from specgate.errors import BackendError, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
@@ -37,8 +39,10 @@ class Rescorer:
         config: Config,
         folder: RunFolder,
         engines: Mapping[str, EngineFacts],
+        bandwidth: Bandwidth | None = None,
     ) -> None:
         self.plan, self.prompts, self.config, self.folder, self.engines = plan, prompts, config, folder, engines
+        self.bandwidth = bandwidth
         self.asked = config.policy.checks
         self.done = folder.rescorings()
 
@@ -56,8 +60,11 @@ class Rescorer:
         blocks = whole_rounds(alone, [b for b in journal.blocks if b.point == point])
         checked = Checked(journal.texts, asked=self.asked, run_id=self.folder.id)
         margin = near_tie_margin(self.config.policy)
-        _, comparisons = measure(alone, blocks, journal.margins, margin, checked, forced=journal.forced)
-        sound = [b for found in sound_blocks(blocks)[0].values() for b in found]
+        grounds = Grounds(self.engines, self.bandwidth)
+        _, comparisons = measure(
+            alone, blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds
+        )
+        sound = [b for found in sound_blocks(alone, blocks, journal.margins, grounds)[0].values() for b in found]
         return to_be_scored(sound, comparisons, checked) if sound else []
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:

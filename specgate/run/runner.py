@@ -33,6 +33,8 @@ from specgate.core import (
     Round,
     Scenario,
 )
+from specgate.core.cycle_budget import Bandwidth
+from specgate.eagle3.parameters import least_weight_bytes
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
@@ -70,7 +72,7 @@ class Runner:
     """Runs a plan and stores what it measures in a run folder. Rounds that the journal already holds are not run again.
 
     `admit` is called with the facts of every engine that is loaded, before its first block. If it raises, the run ends
-    with that error. `sampling` is asked then, too.
+    with that error. `sampling` is asked then, too. `bandwidth`: of this machine's memory, where it was measured.
 
     After `run`, `engines` says which engine measured a point, and `failures` why a point is missing or incomplete; both
     are keyed by point key. `evidence` is what the tokens are checked by.
@@ -86,13 +88,14 @@ class Runner:
         may_stop: MayStop = never_stop,
         admit: Callable[[EngineFacts], None] = lambda facts: None,
         sampling: Sampling = never_sample,
+        bandwidth: Bandwidth | None = None,
     ) -> None:
         self.plan, self.prompts, self.config = plan, prompts, config
         self.folder, self.progress = folder, progress
         self.may_stop, self.admit, self.sampling = may_stop, admit, sampling
         self.blocks, self.engines, self.traces = folder.blocks(), folder.engines(), folder.traces()
         self.evidence = TokenEvidence(plan, folder, self.blocks, self.engines, config.policy.checks)
-        self.rescorer = Rescorer(plan, prompts, config, folder, self.engines)
+        self.rescorer = Rescorer(plan, prompts, config, folder, self.engines, bandwidth)
         watched = (s.worker_generation for s in folder.samples())
         self.worker_generation = max((*(b.worker_generation for b in self.blocks), *watched), default=-1)
         self.failures: dict[str, str] = {}
@@ -166,6 +169,7 @@ class Runner:
         Raises UsageError if earlier blocks of the point were measured with other weights, another device or another
         configuration.
         """
+        facts = replace(facts, least_weight_bytes=least_weight_bytes(self.config.pair.target))
         before = self.engines.setdefault(point.key, facts)
         for key in (*ENGINE_KEYS, "dtype", "capture_rule"):
             old, new = getattr(before, key), getattr(facts, key)
@@ -231,7 +235,7 @@ class Runner:
                 cell=Cell(point, role).key,
                 prompt_set=0,
                 worker_generation=self.worker_generation,
-                source="engine" if self.engines[point.key].acceptance == "scripted" else "profiler",
+                source="engine" if worker.scripted else "profiler",
                 steps=len(decoded.step_ns),
                 tokens=decoded.tokens,
                 kernels=seen.kernels,

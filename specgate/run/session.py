@@ -107,7 +107,7 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> tuple[Runne
         left, may_stop = early_stop.truncated_plan(plan, already), stop_check(run, plan, config.policy)
         admit = admission(request, config, resolved.ledger, resolved.promotion)
         sample = sampling(config, resolved.ledger, resolved.promotion)
-        runner = Runner(left, resolved.prompts, config, folder, report, may_stop, admit, sample)
+        runner = Runner(left, resolved.prompts, config, folder, report, may_stop, admit, sample, run.bandwidth)
         try:
             with watching(folder.watch_file, runner.worker_generation + 1, inventory.visible_gpu_uuid()):
                 runner.run()

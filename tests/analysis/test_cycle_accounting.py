@@ -23,6 +23,7 @@ from specgate.analysis.cycle_accounting import (
     moved_by,
     steps_of,
 )
+from specgate.analysis.reduce import measure
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.api import Decoded, OpenRequest
 from specgate.backends.reference import engine
@@ -274,24 +275,24 @@ def test_the_factors_multiply_to_the_measured_speed_up(
 
 
 def test_slots_that_end_early_and_tokens_that_are_cut_are_a_factor_of_their_own() -> None:
-    plan = plan_of(scenario(batch=(2,), steps=4))
+    asked = scenario(batch=(2,), steps=4)
+    plan = plan_of(replace(asked, budget=replace(asked.budget, ignore_eos=False)))
 
     def ended(made: Block) -> Block:
-        """The second slot of a spec block ends after its first cycle, a token before its end."""
-        if not made.role.k:
-            return made
+        """The second slot ends with its second token, which is EOS: in a spec block a token before its cycle's end."""
+        k = made.role.k
         rows = tuple((row[0], row[1] if n == 0 else -1) for n, row in enumerate(made.accepted))
-        drafted = tuple((3, 3 if n == 0 else -1) for n in range(4))
-        tokens = (made.tokens[0], made.tokens[1][: 1 + rows[0][1]])
-        return replace(made, accepted=rows, drafted=drafted, tokens=tokens, truncated=(0, 1))
+        drafted = tuple((k, k if n == 0 else -1) for n in range(4))
+        made = replace(made, truncated=(0, rows[0][1]), finish=(Finish.STEPS, Finish.EOS), counters={})
+        return replace(made, accepted=rows, drafted=drafted, tokens=(made.tokens[0], made.tokens[1][:2]))
 
     blocks = blocks_of(plan, steps=4, accept=(1,), jitter=0, change=lambda b: ended(split(b)))
-    run = run_of(plan, blocks)
-    budget = cycle_budgets(plan, run.cells, run.comparisons, blocks, run.engines, None)[run.cells[1].cell.key]
+    cells, comparisons = measure(plan, blocks, (), 0.0)
+    budget = cycle_budgets(plan, cells, comparisons, blocks, {}, None)[cells[1].cell.key]
     assert budget.waterfall is not None
     ratios = {f.name: f.ratio for f in budget.waterfall.factors}
-    # Two tokens a cycle: eight of the first slot, one of the second; the baseline emits eight in as many steps.
-    assert ratios["acceptance"] == 2.0 and ratios["slots"] == pytest.approx(9 / 8 / 2.0)
+    # Two tokens a cycle: eight of the first slot, one of the second; the baseline emits four and one in as many steps.
+    assert ratios["acceptance"] == 2.0 and ratios["slots"] == pytest.approx(9 / 5 / 2.0)
 
 
 def test_an_engine_that_does_not_split_has_one_factor_of_cost() -> None:

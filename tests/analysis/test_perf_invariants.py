@@ -108,11 +108,50 @@ def test_what_cannot_be_seen_is_never_held() -> None:
     plan = perf_plan()
     bare = [replace(b, counters={}) for b in blocks_of(plan)]
     found = certified(plan, bare, {}, kernels=None)
-    assert [i.id for i in found.values() if i.held is Held.UNSEEN] == ["I1", "I2", "I3", "I4", "I6"]
+    assert [i.id for i in found.values() if i.held is Held.UNSEEN] == ["I1", "I2", "I4", "I6"]
     assert found["I1"].message == "no block was traced"
+    assert found["I3"].held is Held.HELD, "the steps show it, whatever an engine counts"
     unseen = certified(plan, bare, traces_of(plan, unseen="no CUDA device"), kernels=None)
     assert unseen["I6"].message == "no CUDA device"
     assert certified(plan, all_of(plan), traces_of(plan), kernels=None)["I1"].reason_code == "no_allow_list"
+
+
+def test_drafts_that_are_missing_break_multi_token_mode_although_the_engine_counts_none() -> None:
+    def pause(b: Block) -> Block:
+        if not b.role.speculative:
+            return counted(b)
+        accepted, drafted = ((0,), *b.accepted[1:]), ((2,), *b.drafted[1:])
+        tokens = (b.tokens[0][: 1 + sum(a + 1 for (a,) in accepted)],)
+        return counted(replace(b, accepted=accepted, drafted=drafted, tokens=tokens))
+
+    plan = perf_plan()
+    found = certified(plan, blocks_of(plan, change=pause), traces_of(plan))["I3"]
+    assert (found.held, found.reason_code) == (Held.BROKEN, "left_multi_token_mode")
+    assert found.message == "disabled_multitoken_other = 8 over 8 timed blocks"
+
+
+def test_a_trace_that_the_engine_brought_itself_holds_nothing() -> None:
+    plan = perf_plan()
+    found = certified(plan, all_of(plan), traces_of(plan, source="engine"))
+    assert {i.id: i.reason_code for i in found.values() if i.held is Held.UNSEEN} == {
+        "I1": "engines_own_word",
+        "I6": "engines_own_word",
+    }
+    assert "8 launches of 1 kernels" in found["I1"].message
+
+
+@pytest.mark.parametrize(
+    ("id_", "code", "changes"),
+    [
+        ("I1", "fallback_kernel", {"kernels": {"mine": 8, "cutlass_80_gemm": 2}}),
+        ("I6", "sync_in_loop", {"calls": {"cudaStreamSynchronize": 1}}),
+        ("I7", "trace_mismatch", {"tokens": ((1, 2, 3),)}),
+    ],
+)
+def test_what_an_engine_says_against_itself_is_believed(id_: str, code: str, changes: dict[str, object]) -> None:
+    plan = perf_plan()
+    found = certified(plan, all_of(plan), traces_of(plan, source="engine", **changes))
+    assert (found[id_].held, found[id_].reason_code) == (Held.BROKEN, code)
 
 
 def test_scenarios_that_do_not_ask_for_it_get_no_certificate() -> None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import time
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -25,7 +26,7 @@ def opened(**options: str) -> api.Engine:
 
 
 def decoded(role: Role, budget: Budget, *stop: int, **options: str) -> api.Decoded:
-    engine = opened(**options)
+    engine = opened(**({"step_ns": "1000", "draft_ns": "100"} | options))  # it waits as long as its steps take
     engine.prefill(PROMPTS, draft=True)
     return engine.decode(role, budget, stop)
 
@@ -158,10 +159,26 @@ def test_a_wrong_token_appears_in_spec_roles_of_slot_0_only() -> None:
     assert base.tokens[1:] == spec.tokens[1:]
 
 
-def test_silently_missing_drafts_show_in_the_counters() -> None:
+def test_silently_missing_drafts_show_in_the_steps_and_nowhere_else() -> None:
     block = decoded(Role(3), Budget(steps=4), no_drafts="true")
     assert {d for row in block.drafted for d in row} == {0}
-    assert block.counters["disabled_multitoken_other"] == 12
+    assert block.counters["disabled_draft_error"] == 0
+
+
+def test_request_steps_that_leave_multi_token_mode_are_the_first_of_a_block() -> None:
+    block = decoded(Role(3), Budget(steps=3), left_multi_token="4", accept="2")
+    assert block.drafted == ((0, 0, 0), (0, 3, 3), (3, 3, 3))
+    assert block.accepted == ((0, 0, 0), (0, 2, 2), (2, 2, 2))
+    assert block.counters["rewound_tokens"] == 5 and block.counters["rewind_steps"] == 5
+
+
+def test_a_call_lasts_as_long_as_it_says() -> None:
+    engine = opened(step_ns="2000000", prefill_ns="300000")
+    began = time.perf_counter_ns()
+    filled = engine.prefill(PROMPTS, draft=True)
+    between = time.perf_counter_ns()
+    block = engine.decode(BASELINE, Budget(steps=2), ())
+    assert filled <= between - began and block.elapsed_ns <= time.perf_counter_ns() - between
 
 
 def test_a_draft_that_cannot_be_used_is_stated_and_its_steps_are_counted() -> None:
@@ -171,7 +188,7 @@ def test_a_draft_that_cannot_be_used_is_stated_and_its_steps_are_counted() -> No
     block = decoded(Role(3), Budget(steps=4), draft_error="torn head")
     assert block.tokens == decoded(BASELINE, Budget(steps=4)).tokens
     assert {d for row in block.drafted for d in row} == {0}
-    assert (block.counters["disabled_draft_error"], block.counters["disabled_multitoken_other"]) == (12, 0)
+    assert block.counters["disabled_draft_error"] == 12
 
 
 def test_a_draft_can_die_between_two_blocks() -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specgate.archive.recording import tape_of
-from specgate.core import Block
+from specgate.core import Block, Finish
 from specgate.core.tape import SCHEMA, Slots, Tape
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
@@ -101,16 +101,22 @@ def test_what_is_no_tape_at_all_is_refused(tmp_path: Path, text: str | None) -> 
 # ── recording ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def journal(folder: Path, change: Callable[[Block], Block] = lambda block: block, blocks: int | None = None) -> Path:
+def journal(
+    folder: Path,
+    change: Callable[[Block], Block] = lambda block: block,
+    blocks: int | None = None,
+    ignore_eos: bool = True,
+) -> Path:
     """A run folder as a run that has not ended leaves it, its engine's drafts made by a stand-in."""
-    plan = plan_of(scenario(spec=(2, 3), batch=(2,)))
+    asked = scenario(spec=(2, 3), batch=(2,))
+    plan = plan_of(replace(asked, budget=replace(asked.budget, ignore_eos=ignore_eos)))
     made = run_of(plan, (), status="running", ended=None)
     engines, (point,) = made.engines, plan.points
     hashes = [f"hash {i}" for i in range(4)]
     run = RunFolder.create(folder, "micro", "demo", "0" * 64)
     run.write_config(Config("micro", "fake", made.pair, POLICY, made.scenarios))
     run.write_run(replace(made, id=run.id, engines={}, prompts={point.key: {"set_sha256": hashes}}))
-    run.append_engine(point.key, replace(engines[point.key], acceptance="stand-in"))
+    run.append_engine(point.key, replace(engines[point.key], acceptance="stand-in", eos_token_ids=()))
     for block in blocks_of(plan, change=change)[:blocks]:
         run.append(block)
     return run.path
@@ -131,9 +137,10 @@ def test_a_slot_that_ended_early_is_recorded_up_to_its_end_and_can_be_loaded(tmp
     def ended(block: Block) -> Block:
         """Slot 0 ends at its prefill token."""
         accepted, drafted = (tuple((-1, row[1]) for row in rows) for rows in (block.accepted, block.drafted))
-        return replace(block, accepted=accepted, drafted=drafted, tokens=(block.tokens[0][:1], block.tokens[1]))
+        tokens, finish = (block.tokens[0][:1], block.tokens[1]), (Finish.EOS, Finish.STEPS)
+        return replace(block, accepted=accepted, drafted=drafted, tokens=tokens, finish=finish, counters={})
 
-    tape = tape_of(journal(tmp_path, ended), None)
+    tape = tape_of(journal(tmp_path, ended, ignore_eos=False), None)
     assert tape.specs[3][0] == ((), (1, 2, 0, 3, 2, 3) * 2)
     tape.save(tmp_path / "tape.json")
     assert Tape.load(tmp_path / "tape.json") == tape

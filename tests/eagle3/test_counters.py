@@ -48,7 +48,6 @@ def test_every_slot_that_ended_is_counted_once_under_its_reason(ends: list[Finis
         "disabled_multitoken_eos": ends.count(Finish.EOS),
         "disabled_multitoken_stop": ends.count(Finish.STOP),
         "disabled_multitoken_length": ends.count(Finish.LENGTH),
-        "disabled_multitoken_other": 0,
     }
     assert sum(disabled.values()) + ends.count(Finish.STEPS) == len(ends)
 
@@ -61,5 +60,4 @@ def test_the_counters_of_a_hand_made_block() -> None:
         "disabled_multitoken_eos": 1,
         "disabled_multitoken_stop": 0,
         "disabled_multitoken_length": 0,
-        "disabled_multitoken_other": 0,
     }

@@ -48,7 +48,7 @@ def test_the_interval_over_prompts_is_evidence_not_judgement() -> None:
 
 def test_without_a_drafted_step_it_cannot_be_judged() -> None:
     plan = plan_of()
-    silent = blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12))
+    silent = blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12, counters={}))
     found = verdict(run_of(plan, silent), 1.0)
     assert (found.state, found.reason_code) == (State.INVALID, "no_drafts")
 

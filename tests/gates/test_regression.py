@@ -16,7 +16,8 @@ def run(slower: float, jitter: float = 0.003, rounds: int = 4) -> Run:
     plan = plan_of(scenario(spec=(2, 3), rounds=rounds))
 
     def slow(block: Block) -> Block:
-        return replace(block, elapsed_ns=round(block.elapsed_ns * (slower if block.role.k == 3 else 1.0)))
+        times = tuple(round(ns * (slower if block.role.k == 3 else 1.0)) for ns in block.step_ns)
+        return replace(block, step_ns=times, elapsed_ns=sum(times))
 
     return run_of(plan, blocks_of(plan, accept=(0,), jitter=jitter, change=slow))
 

@@ -30,7 +30,7 @@ def test_missing_blocks_cannot_be_judged_and_the_run_can_be_resumed() -> None:
 
 def test_speculation_that_was_silently_off_fails_where_a_baseline_passes() -> None:
     plan = plan_of()
-    run = run_of(plan, blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12)))
+    run = run_of(plan, blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12, counters={})))
     assert [(v.state, v.reason_code) for v in verdicts(run)] == [
         (State.PASS, "complete"),
         (State.INVALID, "no_drafts"),
@@ -53,7 +53,7 @@ def test_a_stored_record_that_breaks_an_identity_is_invalid_with_the_equation() 
 
 def test_a_draft_that_could_not_be_used_is_named_at_spec_cells_and_leaves_the_baseline_alone() -> None:
     plan = plan_of()
-    run = run_of(plan, blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12)))
+    run = run_of(plan, blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12, counters={})))
     error = "draft/model.safetensors: fc.weight is missing\n  a whole checkpoint"
     engines = {key: replace(facts, draft_error=error, has_draft=False) for key, facts in run.engines.items()}
     baseline, spec = verdicts(replace(run, engines=engines))

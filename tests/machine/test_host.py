@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from specgate.core.conditions import GpuProcess
 from specgate.machine import host
-from specgate.machine.host import HostProbe, cpu_quota, frequency_governors, identity, usable_cpus
+from specgate.machine.host import HostProbe, cache_bytes, cpu_quota, frequency_governors, identity, usable_cpus
 
 
 @pytest.fixture
@@ -90,6 +90,26 @@ def test_a_host_says_its_cpus_governors_and_quota_or_nothing() -> None:
     assert all(frequency_governors())
     quota = cpu_quota()
     assert quota is None or quota > 0
+
+
+def test_the_last_level_caches_of_all_sockets_are_added_up_once_each(tmp_path: Path) -> None:
+    """Two sockets of two CPUs each: 1 MB of their own, 32 MB shared."""
+    for cpu in range(4):
+        socket = cpu // 2 * 2
+        for index, (level, size, shared) in enumerate(
+            [(2, "1024K", f"{cpu}"), (3, "32768K", f"{socket}-{socket + 1}")]
+        ):
+            folder = tmp_path / f"cpu{cpu}" / "cache" / f"index{index}"
+            folder.mkdir(parents=True)
+            for name, value in (("level", level), ("size", size), ("shared_cpu_list", shared)):
+                (folder / name).write_text(f"{value}\n")
+    assert cache_bytes(tmp_path) == 2 * 32 << 20
+
+
+def test_a_host_that_shows_no_caches_has_none(tmp_path: Path) -> None:
+    (tmp_path / "cpu0" / "cache" / "index0").mkdir(parents=True)
+    (tmp_path / "cpu0" / "cache" / "index0" / "size").write_text("unknown")
+    assert cache_bytes(tmp_path) is None
 
 
 def test_a_host_keeps_its_identity_under_another_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import measure
 from specgate.core import (
     AcceptanceSource,
@@ -154,7 +155,6 @@ def run_of(
     plan: Plan, blocks: Sequence[Block], *, margins: Sequence[Margin] = (), near_tie: float = 1e-3, **changes: Any
 ) -> Run:
     """The run that `blocks` amount to, without verdicts."""
-    cells, comparisons = measure(plan, blocks, margins, near_tie)
     facts = EngineFacts(
         backend="fake",
         device="scripted clock",
@@ -168,6 +168,8 @@ def run_of(
         has_draft=True,
         details={"threads": 2},
     )
+    engines = {p.key: facts for p in plan.points}
+    cells, comparisons = measure(plan, blocks, margins, near_tie, grounds=Grounds(engines, None))
     made = Run(
         id="20261121T021500Z-micro-demo-64-1a2b3c4d-9f3e21",
         kind="micro",
@@ -180,7 +182,7 @@ def run_of(
         environment={"host": {"cpu": "A CPU", "cpus_usable": 2}, "gpus": [], "packages": {"torch": "2.13.0"}},
         scenarios=plan.scenarios,
         pair=PairRef("demo", Path("target"), Path("draft")),
-        engines={p.key: facts for p in plan.points},
+        engines=engines,
         prompts={p.key: {"sha256": "c" * 64, "sources": ["one/a.py", "two/b.txt"]} for p in plan.points},
         cells=cells,
         comparisons=comparisons,

@@ -13,7 +13,7 @@ from tests.support.factories import blocks_of, plan_of, run_of
 UUID = "GPU-5a1e0000-0000-4000-8000-000000000001"
 ENGINE = 4711
 SECOND = 1_000_000_000
-BLOCK_NS, PAUSE_NS = 2 * SECOND, SECOND // 4
+BLOCK_NS, DECODE_NS, PAUSE_NS = 2 * SECOND, 19 * SECOND // 10, SECOND // 4
 BOOT_TO_EPOCH_NS = 1_795_000_000 * SECOND
 
 QUIET_HOST = HostReading(load_average=0.4, other_cpu_share=0.02, available_memory_bytes=64 << 30, swap_used_bytes=0)
@@ -38,9 +38,17 @@ BUSY_GPU = GpuReading(
 
 
 def timed(blocks: Sequence[Block], start_ns: int = 100 * SECOND) -> list[Block]:
-    """The blocks one after another, two seconds each."""
+    """The blocks one after another, two seconds each, of which they decode 1.9."""
     starts = (start_ns + i * (BLOCK_NS + PAUSE_NS) for i in range(len(blocks)))
-    return [replace(b, span_ns=(at, at + BLOCK_NS)) for b, at in zip(blocks, starts, strict=True)]
+    return [replace(lasting(b, DECODE_NS), span_ns=(at, at + BLOCK_NS)) for b, at in zip(blocks, starts, strict=True)]
+
+
+def lasting(block: Block, ns: int) -> Block:
+    """The block with all its times stretched, so that it decodes for about `ns`."""
+    step_ns = ns // len(block.step_ns)
+    phases = {name: ns * part // block.elapsed_ns for name, part in block.phase_ns.items()}
+    times = (step_ns,) * len(block.step_ns)
+    return replace(block, step_ns=times, elapsed_ns=sum(times), phase_ns=phases)
 
 
 def sample(at_ns: int, worker_generation: int = 0, **gpu: Any) -> Sample:

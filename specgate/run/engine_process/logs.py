@@ -59,7 +59,7 @@ class Log:
             return
         self._line += data
         whole = self._line.rfind(b"\n") + 1 or (len(self._line) if len(self._line) > LONGEST_LINE else 0)
-        lines, self._line = bytes(self._line[:whole]), self._line[whole:]
+        lines, self._line = self._as_written(self._line[:whole]), self._line[whole:]
         kept, rest = lines[: self.room], lines[self.room :]
         self._write(kept)
         if rest:
@@ -77,29 +77,33 @@ class Log:
 
     def end(self) -> None:
         """Write what is left: an unfinished line, how much was left out, and the last of it."""
-        self._write(bytes(self._line))
+        line = self._as_written(self._line)
         self._line.clear()
+        if len(line) > self.room > 0:
+            self._drop(line)
+        else:
+            self._write(line)
         if self._dropped:
-            left_out = self._dropped - len(self._tail)
+            left_out = self._dropped - min(len(self._tail), TAIL)
             self._write(f"\n[specgate: {left_out} bytes of this log are left out here]\n".encode() if left_out else b"")
-            self._write(bytes(self._tail))
+            self._write(self._as_written(self._tail)[-TAIL:])
         self._dropped = 0
         self._tail.clear()
 
     def _drop(self, data: bytes) -> None:
         self._dropped += len(data)
         self._tail += data
-        del self._tail[:-TAIL]
+        del self._tail[: -TAIL - LONGEST_LINE]  # whole lines, so that no credential is cut in two before it is masked
+
+    def _as_written(self, data: bytes | bytearray) -> bytes:
+        """It may be longer than `data`, since control characters become escapes."""
+        return self.changed(data.decode("utf-8", "replace")).encode("utf-8", "replace") if data else b""
 
     def _write(self, data: bytes) -> None:
         self._written += len(data)
         if data:
-            text = self.changed(data.decode("utf-8", "replace"))
-            with (
-                contextlib.suppress(OSError),
-                self.file.open("a", encoding="utf-8", errors="replace", newline="") as log,
-            ):
-                log.write(text)
+            with contextlib.suppress(OSError), self.file.open("ab") as log:
+                log.write(data)
 
 
 class Printed:

@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from specgate.core import Block, Served, ServedRequest, Value
+from specgate.core import Block, Budget, Finish, Served, ServedRequest, Value
 from specgate.errors import InvalidResult
 
+REQUEST_NS: Final = 1_000_000
+"""How far the times of a block may be from those of its requests."""
 
-def check_served(block: Block, served: Served, where: str) -> None:
+
+def check_served(block: Block, served: Served, budget: Budget, where: str) -> None:
     """Check a server's block. Raises InvalidResult.
 
-    It needs one request per slot with its chunks in order of time, and an acceptance record that accounts for every
-    token that steps with drafts emitted.
+    It needs one request per slot with its chunks in order of time, block times that are those of its requests, ends
+    that the budget allows, and an acceptance record that accounts for every token that steps with drafts emitted.
     """
     if {len(served.requests), len(block.truncated), len(block.finish)} != {len(block.tokens)}:
         raise InvalidResult(f"{where}: {len(block.tokens)} slots, but {len(served.requests)} requests")
@@ -25,6 +28,13 @@ def check_served(block: Block, served: Served, where: str) -> None:
         times = (request.sent_ns, *request.chunk_ns)
         if not request.chunk_ns or any(later < earlier for earlier, later in pairwise(times)):
             raise InvalidResult(f"{where} slot {slot}: sent and received at {times}: not in order")
+    first, last = min(r.chunk_ns[0] for r in served.requests), max(r.chunk_ns[-1] for r in served.requests)
+    if max(abs(block.prefill_ns - first), abs(block.elapsed_ns - (last - first))) > REQUEST_NS:
+        raise InvalidResult(
+            f"{where}: its first token came after {block.prefill_ns} ns and its last {block.elapsed_ns} ns later, but "
+            f"the chunks of its requests came from {first} ns to {last} ns"
+        )
+    check_request_ends(block, budget, where)
     record, undrafted_ = served.acceptance, block.counters.get("undrafted_steps", 0)
     if (record is not None) != block.role.speculative:
         raise InvalidResult(f"{where}: acceptance of a {block.role} block: {record}")
@@ -32,6 +42,23 @@ def check_served(block: Block, served: Served, where: str) -> None:
         raise InvalidResult(
             f"{where}: emitted {block.emitted}, but steps with drafts emitted {record.emitted} and others {undrafted_}"
         )
+
+
+def check_request_ends(block: Block, budget: Budget, where: str) -> None:
+    """A request has the tokens that were asked for, unless it may stop before. Raises InvalidResult.
+
+    A budget of steps is so many tokens after the first one. Servers say `stop` for EOS too, and some keep the end token
+    back, so the last token is not looked at.
+    """
+    limit = budget.new_tokens if budget.new_tokens is not None else budget.longest(0) + 1
+    for slot, (tokens, finish) in enumerate(zip(block.tokens, block.finish, strict=True)):
+        said = f"{where} slot {slot}: its finish is {finish} after {len(tokens)} tokens"
+        if finish is Finish.STEPS:
+            raise InvalidResult(f"{said}, but a server ends no request for its steps")
+        if len(tokens) > limit or (finish is Finish.LENGTH and len(tokens) != limit):
+            raise InvalidResult(f"{said}, but the budget is {limit}")
+        if budget.ignore_eos and len(tokens) < limit - 1:
+            raise InvalidResult(f"{said}, but the budget is {limit} and EOS is ignored")
 
 
 def ttft_ms(block: Block) -> float:

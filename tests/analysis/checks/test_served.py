@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from specgate.analysis.block_checks import check_block
+from specgate.analysis.checks.identities import check_block
 from specgate.analysis.perf_invariants import certify
 from specgate.analysis.reduce import measure
 from specgate.archive.recording import accept_counts
-from specgate.core import Block, Cell, Finish, Held, Plan, Role, Round, Served, ServedRequest
+from specgate.core import Block, Budget, Cell, Finish, Held, Plan, Role, Round, Served, ServedRequest
 from specgate.core.acceptance import AcceptanceRecord, Totals
 from specgate.errors import InvalidResult, UsageError
 from tests.support import factories
 
 MS = 1_000_000
+BUDGET = Budget(steps=10)
 RECORD = AcceptanceRecord(3, (0, 2, 2, 4), (8, 8, 8), 20, 6, None)
 """Of two requests of 11 tokens each: 8 steps with 2 · 1 + 2 · 2 + 4 · 3 = 18 accepted drafts, 6 tokens cut."""
 
@@ -99,9 +100,9 @@ def test_what_a_server_does_not_count_is_left_out_and_the_rest_stays() -> None:
 )
 def test_a_block_that_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
     round_ = plan().rounds[0]
-    check_block(block(round_, Role(3)))
+    check_block(block(round_, Role(3)), BUDGET)
     with pytest.raises(InvalidResult, match=said):
-        check_block(block(round_, Role(3), **changes))
+        check_block(block(round_, Role(3), **changes), BUDGET)
 
 
 def test_a_spec_block_without_acceptance_and_a_baseline_with_one_are_refused() -> None:
@@ -110,14 +111,14 @@ def test_a_spec_block_without_acceptance_and_a_baseline_with_one_are_refused() -
         made = replace(block(round_, Role(3)), role=role)
         assert made.served is not None
         with pytest.raises(InvalidResult):
-            check_block(replace(made, served=replace(made.served, acceptance=record)))
+            check_block(replace(made, served=replace(made.served, acceptance=record)), BUDGET)
 
 
 def test_the_layout_of_slots_cannot_be_seen_through_a_server() -> None:
     cells, comparisons = measure(plan(), blocks(), (), 0.0)
     spec = next(c for c in cells if c.cell.role.speculative)
     mine = [b for b in blocks() if b.cell == spec.cell and not b.warmup]
-    certificate = {i.id: i.held for i in certify(spec, mine, comparisons[0], None, None)}
+    certificate = {i.id: i.held for i in certify(spec, mine, comparisons[0], None, None, Budget(steps=10))}
     assert certificate == {
         **dict.fromkeys(("I1", "I2", "I3", "I4", "I5", "I6"), Held.UNSEEN),
         "I7": Held.HELD,

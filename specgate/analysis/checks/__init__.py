@@ -1,0 +1,12 @@
+"""What the raw records of a run must satisfy before a figure may be quoted.
+
+    contradictions.py   all checks over the cells of a run: which cells contradict themselves, and why
+    identities.py       counts of one block: steps, tokens, drafts, counters, token ids
+    ends.py             how the requests of one block ended, against the budget that was asked for
+    drafting.py         request-steps with fewer drafts than K, and acceptance lengths that they inflate
+    served.py           the same for engines behind a server, which show requests but no steps; and figures of these
+    clocks.py           the engine's clock against the harness's, and step times against the whole
+    floors.py           step times against what memory allows
+
+Pure: the same blocks, budget and engine facts give the same answer, so that a stored run is judged again offline.
+"""

@@ -1,0 +1,118 @@
+"""All checks over the cells of a run: which cells contradict themselves, and why. None of their figures is quoted."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from specgate.analysis.checks.clocks import check_pairs, check_times, check_unexplained
+from specgate.analysis.checks.floors import check_floor
+from specgate.analysis.checks.identities import check_block
+from specgate.analysis.prompt_acceptance import pooled
+from specgate.analysis.rounds import pairs_of
+from specgate.core import BASELINE, Block, Budget, Cell, EngineFacts, Margin, Plan
+from specgate.core.cycle_budget import Bandwidth
+from specgate.errors import InvalidResult
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Why the records of a cell cannot be true: a reason code, and a sentence with the figures."""
+
+    reason_code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """What records are held against, beside each other.
+
+    `engines`: point key → the engine's facts; without them, vocabulary and floors are not checked.
+    `bandwidth`: of this machine's memory; None where it was not measured.
+    """
+
+    engines: Mapping[str, EngineFacts]
+    bandwidth: Bandwidth | None
+
+
+UNKNOWN = Grounds({}, None)
+"""Of blocks whose engine is not known."""
+
+
+def contradictions(
+    plan: Plan, of: Mapping[Cell, Sequence[Block]], margins: Sequence[Margin], grounds: Grounds
+) -> dict[Cell, Contradiction]:
+    """Cell → the first contradiction among its blocks (`of`, without warm-up) and its margins, where there is one."""
+    known: dict[str, list[Margin]] = defaultdict(list)
+    for margin in margins:
+        known[margin.cell].append(margin)
+    found: dict[Cell, Contradiction] = {}
+    for cell, blocks in of.items():
+        if blocks and (why := contradiction(plan, cell, blocks, known[cell.key], grounds)):
+            found[cell] = why
+    for cell, blocks in of.items():
+        baseline = Cell(cell.point, BASELINE)
+        # Only clocks that stand up by themselves are held against each other.
+        if cell.role.speculative and found.keys().isdisjoint((cell, baseline)):
+            pairs = list(pairs_of([*of.get(baseline, ()), *blocks], cell))
+            if why := first_of((("clocks_disagree", partial(check_pairs, pairs, whole_requests(plan, cell))),)):
+                found[cell] = why
+    return found
+
+
+def contradiction(
+    plan: Plan, cell: Cell, blocks: Sequence[Block], margins: Sequence[Margin], grounds: Grounds
+) -> Contradiction | None:
+    """The first contradiction within `cell`; None where there is none."""
+    budget, facts = plan.scenarios[cell.point.scenario].budget, grounds.engines.get(cell.point.key)
+    return first_of(
+        (
+            ("counter_identity", partial(check_records, blocks, budget, facts)),
+            ("clocks_disagree", partial(check_clocks, blocks, whole_requests(plan, cell))),
+            ("faster_than_memory", partial(check_floor, blocks, facts, grounds.bandwidth)),
+            ("margin_impossible", partial(check_margins, margins)),
+        )
+    )
+
+
+def first_of(checks: Iterable[tuple[str, Callable[[], None]]]) -> Contradiction | None:
+    """What the first of `checks` (reason code, check) that fails has to say; None where all hold."""
+    for code, check in checks:
+        try:
+            check()
+        except InvalidResult as error:
+            return Contradiction(code, str(error))
+    return None
+
+
+def check_records(blocks: Sequence[Block], budget: Budget, facts: EngineFacts | None) -> None:
+    """The counts of every block, and their sums. Raises InvalidResult."""
+    for block in blocks:
+        check_block(block, budget, facts)
+    if blocks[0].role.speculative:
+        pooled(blocks)
+
+
+def check_clocks(blocks: Sequence[Block], whole: bool) -> None:
+    """The times of every block, and what they leave unexplained. Raises InvalidResult. `whole`: with own prefill."""
+    for block in blocks:
+        check_times(block, whole)
+    check_unexplained(blocks, whole)
+
+
+def check_margins(margins: Sequence[Margin]) -> None:
+    """The largest logit is at least the second largest, and both are numbers. Raises InvalidResult."""
+    for m in margins:
+        if not (math.isfinite(m.top1) and math.isfinite(m.top2) and m.top1 >= m.top2):
+            raise InvalidResult(
+                f"{m.cell} set {m.prompt_set} round {m.round} slot {m.slot}: the two largest logits at token "
+                f"{m.position} are {m.top1:g} and {m.top2:g}: the first must be a number that is not below the second"
+            )
+
+
+def whole_requests(plan: Plan, cell: Cell) -> bool:
+    """Whether the blocks of `cell` include their own prefill."""
+    return plan.scenarios[cell.point.scenario].kind == "full"

@@ -1,0 +1,113 @@
+"""Identities that the raw samples of a block must satisfy before any figure of it may be quoted."""
+
+from __future__ import annotations
+
+from specgate.analysis.checks.ends import check_ends
+from specgate.analysis.checks.served import check_served
+from specgate.core import Block, Budget, EngineFacts
+from specgate.errors import InvalidResult
+
+
+def check_block(block: Block, budget: Budget, facts: EngineFacts | None = None) -> None:
+    """Check a block that was asked for with `budget`. Raises InvalidResult with the place and the equation that fails.
+
+    Per step and slot: 0 ≤ accepted ≤ drafted ≤ k, or both are −1 (the slot had finished; it then stays so). Per slot:
+    emitted tokens = Σ over its steps of (accepted + 1) − truncated, not counting the prefill token. `ends.py` has what
+    follows from the end of each slot. Counters are at least 0. `rewound_tokens` is Σ (drafted − accepted) and
+    `rewind_steps` is how many steps that sum counts, where an engine has these counters. Steps counted as
+    `disabled_draft_error` had no draft.
+
+    `facts`: of the engine that decoded; without them, token ids are checked against no vocabulary.
+    """
+    where = place_of(block)
+    check_counters(block, where)
+    check_ids(block, facts, where)
+    if block.served is not None:
+        check_served(block, block.served, budget, where)
+        return
+    check_rows(block, where)
+    check_emitted(block, where)
+    check_ends(block, budget, facts.eos_token_ids if facts else (), where)
+    check_rewinds(block, where)
+
+
+def place_of(block: Block) -> str:
+    """Where a block stands in its run, for messages."""
+    return f"{block.cell.key} set {block.prompt_set} round {block.round}"
+
+
+def check_counters(block: Block, where: str) -> None:
+    """No count is negative. Raises InvalidResult."""
+    for name, count in (*block.counters.items(), *((f"truncated[{s}]", n) for s, n in enumerate(block.truncated))):
+        if count < 0:
+            raise InvalidResult(f"{where}: {name} = {count}: a count is at least 0")
+
+
+def check_ids(block: Block, facts: EngineFacts | None, where: str) -> None:
+    """Every token id is one of the vocabulary. Raises InvalidResult."""
+    for slot, tokens in enumerate(block.tokens):
+        lowest, highest = min(tokens, default=0), max(tokens, default=0)
+        if not tokens or lowest < 0:
+            said = f"token id {lowest}: an id is at least 0" if tokens else "no token, not even prefill's"
+            raise InvalidResult(f"{where} slot {slot}: {said}")
+        if facts is not None and highest >= facts.vocab:
+            raise InvalidResult(
+                f"{where} slot {slot}: token id {highest} at index {tokens.index(highest)}, but the vocabulary has "
+                f"{facts.vocab}"
+            )
+
+
+def check_rows(block: Block, where: str) -> None:
+    """Steps and slots are as many everywhere, and every step accepts what it may. Raises InvalidResult."""
+    batch, k = len(block.tokens), block.role.k
+    widths = {len(row) for row in (*block.accepted, *block.drafted, block.truncated, block.finish)}
+    heights = {len(block.accepted), len(block.drafted), len(block.step_ns)}
+    if widths != {batch} or len(heights) != 1:
+        raise InvalidResult(f"{where}: {batch} slots, but rows of {widths} slots and {heights} steps")
+    finished = [False] * batch
+    for step, (accepts, drafts) in enumerate(zip(block.accepted, block.drafted, strict=True)):
+        for slot, (a, d) in enumerate(zip(accepts, drafts, strict=True)):
+            if not (a == d == -1 or 0 <= a <= d <= k):
+                raise InvalidResult(f"{where} step {step} slot {slot}: accepted {a} of {d} drafts at k = {k}")
+            if finished[slot] and a >= 0:
+                raise InvalidResult(f"{where} step {step} slot {slot}: accepted {a}, but it had finished before")
+            finished[slot] = a < 0
+
+
+def check_emitted(block: Block, where: str) -> None:
+    """Every slot's tokens account for its steps. Raises InvalidResult."""
+    for slot, tokens in enumerate(block.tokens):
+        accepted = [row[slot] for row in block.accepted if row[slot] >= 0]
+        expected = sum(accepted) + len(accepted) - block.truncated[slot]
+        if len(tokens) - 1 != expected:
+            raise InvalidResult(
+                f"{where} slot {slot}: emitted {len(tokens) - 1}, but steps + accepted - truncated = "
+                f"{len(accepted)} + {sum(accepted)} - {block.truncated[slot]}"
+            )
+
+
+def check_rewinds(block: Block, where: str) -> None:
+    """The counters of drafts are what the steps say. Raises InvalidResult."""
+    rewound = [
+        d - a
+        for accepts, drafts in zip(block.accepted, block.drafted, strict=True)
+        for a, d in zip(accepts, drafts, strict=True)
+        if a >= 0
+    ]
+    for name, found in (("rewound_tokens", sum(rewound)), ("rewind_steps", sum(r > 0 for r in rewound))):
+        if (said := block.counters.get(name, found)) != found:
+            raise InvalidResult(f"{where}: {name} = {said}, but drafted - accepted over its steps gives {found}")
+    if draft_errors(block) > undrafted(block):
+        raise InvalidResult(
+            f"{where}: disabled_draft_error = {draft_errors(block)}, but {undrafted(block)} request-steps had no draft"
+        )
+
+
+def undrafted(block: Block) -> int:
+    """Request-steps that decoded without a draft; in a baseline block, all of them."""
+    return sum(d == 0 for row in block.drafted for d in row)
+
+
+def draft_errors(block: Block) -> int:
+    """Request-steps that had no draft because it could not be used."""
+    return block.counters.get("disabled_draft_error", 0)

@@ -1,0 +1,33 @@
+"""The harness's own count of the weights that a decode step must read, from nothing but the target's config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.hf.target import target_geometry
+from specgate.eagle3.hf_keys import read_config
+from specgate.errors import CheckpointError
+
+LEAST_BITS: Final = 4
+"""Bits per weight, at least. No engine that decodes such pairs in production stores its matrices in fewer."""
+
+
+def least_weight_bytes(folder: Path) -> int | None:
+    """The least bytes of weights that a pass of the target in `folder` reads, whatever the engine: every matrix once,
+    at `LEAST_BITS` per weight. None where the config is not one that specgate reads.
+    """
+    try:
+        return matrix_parameters(target_geometry(read_config(folder))) * LEAST_BITS // 8
+    except (CheckpointError, OSError):
+        return None
+
+
+def matrix_parameters(g: TargetGeometry) -> int:
+    """Parameters of the matrices that every pass multiplies with: the layers' projections and the LM head.
+
+    The embedding is not among them: a pass reads a row per token.
+    """
+    attention = g.hidden * g.head_dim * (g.heads + 2 * g.kv_heads) + g.heads * g.head_dim * g.hidden
+    return g.layers * (attention + 3 * g.hidden * g.intermediate) + g.vocab * g.hidden
