@@ -27,6 +27,7 @@ VARIABLES = (
     "SPECGATE_CACHE",
     "SPECGATE_DEMO_GGUF",
     "SPECGATE_LOAD_PLUGINS",
+    "SPECGATE_PASS_ENV",
 )
 """The environment variables that are stored, since each can change a figure. No other is, whatever its name."""
 _SOURCE_SUFFIXES = {".py", ".so", ".cu", ".cuh", ".json", ".yaml", ".html", ".js", ".sh", ".toml"}
