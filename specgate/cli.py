@@ -5,6 +5,7 @@ The modules of the commands import nothing heavy. A command imports what it need
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -95,6 +96,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter's last flush fails too
         sys.exit(ExitCode.BROKEN_PIPE)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            _fail(f"{str(error.filename)[:80]}…: {error.strerror}", ExitCode.USAGE, debug)
         hint = "" if debug else "\n  run again with --debug for the traceback"
         _fail(f"internal error: {type(error).__name__}: {error}{hint}", ExitCode.INTERNAL, debug)
 

@@ -158,9 +158,9 @@ def test_every_path_of_this_repository_exists(file: Path) -> None:
 def test_every_module_to_run_and_every_kernel_file_exists(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     modules = set(re.findall(r"python3? -m\s+((?:tests|specgate)\.[\w.]+\w)", text))
-    places = {m: m.replace(".", "/") for m in modules}
+    places = {module: ROOT / module.replace(".", "/") for module in modules}
     assert [
-        m for m, at in places.items() if not any((ROOT / f"{at}{end}.py").is_file() for end in ("", "/__main__"))
+        m for m, at in places.items() if not (at.with_suffix(".py").is_file() or (at / "__main__.py").is_file())
     ] == []
     kernels = {path.name for path in (ROOT / "backends").rglob("*.cu*")}
     assert set(re.findall(r"`(\w+\.cuh?)`", text)) - kernels == set()

@@ -16,7 +16,9 @@ LARGEST: Final = 256 << 20
 
 
 def read_tokenizer(file: Path) -> Tokenizer:
-    """The tokenizer in `file`. Raises CheckpointError where it is missing, too large, or no tokenizer."""
+    """The tokenizer in `file`. Raises CheckpointError where it is missing, too large, no tokenizer, or one that cannot
+    encode a letter.
+    """
     from tokenizers import Tokenizer
 
     def refused(why: str) -> CheckpointError:
@@ -25,4 +27,8 @@ def read_tokenizer(file: Path) -> Tokenizer:
     with refusing(refused):
         if file.stat().st_size > LARGEST:
             raise refused(f"more than {LARGEST} bytes")
-        return Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
+        plain, full = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
+        if not plain or plain[0] not in full:
+            raise refused(f"it encodes the letter a as {plain[:5]}, and with its special tokens as {full[:5]}")
+        return tokenizer

@@ -160,6 +160,32 @@ def ledger(folder: Path) -> Ready:
     return Ready(json_lines(seeds.lines_of(file)), file.read_bytes(), lambda: Ledger(folder).read(), file, STORED)
 
 
+def ledger_entries(folder: Path) -> Ready:
+    """Odd entries in a ledger whose chain is whole: without that, every edit ends at the chain."""
+    import hashlib
+
+    from specgate.promotion.ledger import GENESIS, Ledger
+
+    file = seeds.a_ledger(folder)
+    lines = seeds.lines_of(file)
+
+    def read() -> None:
+        written, previous = list[bytes](), GENESIS
+        for line in file.read_bytes().split(b"\n"):
+            try:
+                entry = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            made = json.dumps({**entry, "prev_sha256": previous} if isinstance(entry, dict) else entry).encode()
+            written.append(made)
+            previous = hashlib.sha256(made).hexdigest()
+        file.write_bytes(b"".join(line + b"\n" for line in written))
+        (folder / "ledger.head").write_text(f"{len(written)} {previous}\n")
+        Ledger(folder).read()
+
+    return Ready(json_lines(lines), file.read_bytes(), read, file, STORED)
+
+
 def ledger_head(folder: Path) -> Ready:
     from specgate.promotion.ledger import Ledger
 
@@ -276,19 +302,20 @@ def draft_vocabulary(folder: Path) -> Ready:
     target, draft = seeds.a_pair(folder)
     geometry, file = open_target(target).geometry, draft / "model.safetensors"
     tensors = load_file(file)
+    unmasked = {name: tensor for name, tensor in tensors.items() if name != "t2d"}
     odd = st.sampled_from((0, 1, -1, 5, 1 << 31, (1 << 63) - 1, -(1 << 63))) | st.integers(-300, 300)
     edits = st.lists(st.tuples(st.integers(0, len(tensors["d2t"]) - 1), odd), min_size=1, max_size=4)
 
-    def with_edits(changes: list[tuple[int, int]], flip: int | None) -> bytes:
+    def with_edits(changes: list[tuple[int, int]], flip: int | None, masked: bool) -> bytes:
         d2t, t2d = tensors["d2t"].clone(), tensors["t2d"].clone()
         for i, value in changes:
             d2t[i] = value
         if flip is not None:
             t2d[flip] = ~t2d[flip]
-        made: bytes = save({**tensors, "d2t": d2t, "t2d": t2d})
+        made: bytes = save({**tensors, "d2t": d2t, "t2d": t2d} if masked else {**unmasked, "d2t": d2t})
         return made
 
-    inputs = st.builds(with_edits, edits, st.none() | st.integers(0, len(tensors["t2d"]) - 1))
+    inputs = st.builds(with_edits, edits, st.none() | st.integers(0, len(tensors["t2d"]) - 1), st.booleans())
     assert torch.equal(tensors["d2t"], load_file(file)["d2t"])
     return Ready(inputs, file.read_bytes(), lambda: open_draft(draft, geometry), file, CHECKPOINT, named=(draft.name,))
 
@@ -455,6 +482,7 @@ TARGETS: Final = (
     Target("engines", stored("samples/engines.jsonl", edited_lines), 60),
     Target("verified", verified, 30),
     Target("ledger", ledger),
+    Target("ledger-entries", ledger_entries),
     Target("ledger-head", ledger_head),
     Target("records", records, 250),
     Target("selftest-stamp", selftest_stamp, 50),

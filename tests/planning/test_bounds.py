@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from specgate.errors import UsageError
 from specgate.planning.bounds import BLOCKS, blocks_of, check_plan
 from specgate.planning.plan import build_plan
 from specgate.planning.scenario import find, override, shipped
+from tests.support.in_process import command
 
 
 @pytest.fixture
@@ -64,3 +66,26 @@ def test_settings_of_the_command_line_have_the_same_bounds(scenario: Scenario, r
         override(scenario, measurement_runs=runs)
     with pytest.raises(UsageError, match="240002 blocks; at most 200000"):
         override(scenario, measurement_runs=10_000)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["micro", "--warmup-runs", "9" * 400],
+        ["calibrate", "--scenario", "cpu-1k-single", "--margin-pct", "nan"],
+        ["tune", "gemm", "--budget-seconds", "inf"],
+        ["bench", "step", "--context", str(10**12)],
+        ["tape", "x" * 300, "out.json"],
+        ["verify", "x" * 300],
+        ["status", "--out", "x" * 300],
+        ["scenarios", "show", "x" * 300],
+        ["plan", "--scenario", "x" * 300 + ".yaml"],
+        ["micro", "--policy", "x" * 300 + ".yaml"],
+        ["micro", "--target", "x" * 300, "--draft", "x" * 300],
+    ],
+    ids=lambda words: " ".join(words)[:40],
+)
+def test_odd_arguments_end_with_2(tmp_path: Path, arguments: list[str]) -> None:
+    ended = command(tmp_path, arguments)
+    assert ended.returncode == 2, ended.stderr
+    assert "internal" not in ended.stderr and "Traceback" not in ended.stderr
