@@ -89,6 +89,11 @@ def edited_sample(run: Path) -> None:
     journal.write_text(journal.read_text().replace('"elapsed_ns":', '"elapsed_ns":1', 1))
 
 
+def edited_with_its_manifest(run: Path) -> None:
+    edited_sample(run)
+    RunFolder(run).write_manifest()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
