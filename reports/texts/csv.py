@@ -10,6 +10,7 @@ would take for a formula gets a leading apostrophe.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,16 +54,18 @@ _SEVERITY = (
 
 def metric_rows(run: Run) -> Iterator[Row]:
     """The rows of metrics.csv: one per value of each cell, then one per sample."""
+    verdicts = by_cell(run.verdicts)
     for result in run.cells:
         comparison = run.comparison(result.cell.key)
         baseline = run.result(Cell(result.cell.point, BASELINE).key)
+        mine = verdicts[result.cell.key]
         values = [*result.values.values(), *([comparison.speedup] if comparison else [])]
         for value in values:
             yield {
                 **identity(run, result.cell),
                 **columns_of(value),
                 **against(value, baseline),
-                **judged(run, result.cell, value),
+                **judged(mine, value),
             }
         yield from sample_rows(run, result, comparison)
 
@@ -127,9 +130,19 @@ def against(value: Value, baseline: CellResult | None) -> Row:
     }
 
 
-def judged(run: Run, cell: Cell, value: Value) -> Row:
-    """The columns of the worst verdict that names this metric in its evidence, with the bound that it applied."""
-    verdict = worst(v for v in run.verdicts if v.cell == cell.key and value.metric in v.evidence)
+def by_cell(verdicts: Iterable[Verdict]) -> Mapping[str, Sequence[Verdict]]:
+    """Cell key → its verdicts; none for any other key."""
+    found: dict[str, list[Verdict]] = defaultdict(list)
+    for verdict in verdicts:
+        found[verdict.cell].append(verdict)
+    return found
+
+
+def judged(verdicts: Iterable[Verdict], value: Value) -> Row:
+    """The columns of the worst of a cell's `verdicts` that name this metric in their evidence, with the bound that it
+    applied.
+    """
+    verdict = worst(v for v in verdicts if value.metric in v.evidence)
     if verdict is None:
         return {}
     found: dict[str, Scalar] = {
@@ -146,9 +159,10 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 def summary_rows(run: Run) -> Iterator[Row]:
     """The rows of summary.csv: one per cell."""
+    verdicts = by_cell(run.verdicts)
     for result in run.cells:
         length = result.values.get("acceptance_length")
-        verdict = worst(v for v in run.verdicts if v.cell == result.cell.key)
+        verdict = worst(verdicts[result.cell.key])
         yield {
             **identity(run, result.cell),
             "status": result.status,

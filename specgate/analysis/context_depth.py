@@ -28,10 +28,11 @@ def by_depth(blocks: Sequence[Block], *, withhold: bool) -> tuple[DepthBin, ...]
 
     With `withhold` the bins have no times.
     """
-    deepest = max((depth for block in blocks for _, depth in step_depths(block)), default=0.0)
+    depths = [list(step_depths(block)) for block in blocks]
+    deepest = max((depth for of_block in depths for _, depth in of_block), default=0.0)
     bins: dict[int, _Bin] = defaultdict(_Bin)
-    for block in blocks:
-        for step, depth in step_depths(block):
+    for block, of_block in zip(blocks, depths, strict=True):
+        for step, depth in of_block:
             found = bins[min(BINS - 1, int(BINS * depth / deepest)) if deepest else 0]
             found.depths.append(depth)
             found.step_ms.append(block.step_ns[step] / 1e6)

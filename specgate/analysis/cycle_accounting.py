@@ -36,7 +36,10 @@ def cycle_budgets(
     `bandwidth`: of this machine's memory; None where it was not measured, which leaves the floors out.
     """
     unquotable = {r.cell for r in cells if r.status == "failed"} | {c.cell for c in comparisons if c.tokens.mismatches}
-    mine = {cell: [b for b in blocks if b.cell == cell and not b.warmup and b.step_ns] for cell in plan.cells}
+    mine: dict[Cell, list[Block]] = {cell: [] for cell in plan.cells}
+    for block in blocks:
+        if not block.warmup and block.step_ns and block.cell in mine:
+            mine[block.cell].append(block)
     budgets = {
         cell: budget_of(found, engines.get(cell.point.key), bandwidth)
         for cell, found in mine.items()

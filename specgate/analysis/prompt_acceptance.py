@@ -5,7 +5,7 @@ Each prompt is one cluster, however many blocks it has: rounds repeat the same g
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from operator import add
@@ -29,25 +29,30 @@ def by_prompt(blocks: Sequence[Block]) -> dict[tuple[int, int], AcceptanceRecord
     """(prompt set, slot) → its record over all rounds. A server counts all slots of a block together: they are slot
     0.
     """
-    of: dict[tuple[int, int], list[AcceptanceRecord]] = defaultdict(list)
+    told: dict[tuple[int, int], list[AcceptanceRecord]] = defaultdict(list)
+    seen: dict[tuple[int, int], list[Block]] = defaultdict(list)
     for block in blocks:
         if block.served is not None and block.served.acceptance is not None:
-            of[block.prompt_set, 0].append(block.served.acceptance)
+            told[block.prompt_set, 0].append(block.served.acceptance)
             continue
         for slot in range(len(block.tokens)):
-            of[block.prompt_set, slot].append(record_of(block, slot))
-    return {prompt: reduce(add, records) for prompt, records in of.items()}
+            seen[block.prompt_set, slot].append(block)
+    for (prompt_set, slot), found in seen.items():
+        told[prompt_set, slot].append(record_of(found, slot))
+    return {prompt: reduce(add, records) for prompt, records in told.items()}
 
 
-def record_of(block: Block, slot: int) -> AcceptanceRecord:
-    """The record of one slot, over its steps with drafts.
+def record_of(blocks: Sequence[Block], slot: int) -> AcceptanceRecord:
+    """The record of one slot over all `blocks`, of their steps with drafts.
 
     A step without a draft emits a single token, which can never be truncated.
     """
-    accepted = [(row[slot],) for row in block.accepted]
-    drafted = [(row[slot],) for row in block.drafted]
-    emitted = len(block.tokens[slot]) - 1 - sum(d == 0 for (d,) in drafted)
-    return AcceptanceRecord.from_steps(block.role.k, accepted, drafted, emitted, block.truncated[slot])
+    counts = Counter[tuple[int, int]]()
+    for b in blocks:
+        counts.update((a[slot], d[slot]) for a, d in zip(b.accepted, b.drafted, strict=True))
+    undrafted = sum(times for (_, d), times in counts.items() if d == 0)
+    emitted = sum(len(b.tokens[slot]) - 1 for b in blocks) - undrafted
+    return AcceptanceRecord.from_counts(blocks[0].role.k, counts, emitted, sum(b.truncated[slot] for b in blocks))
 
 
 def length_values(blocks: Sequence[Block], record: AcceptanceRecord) -> Iterator[Value]:

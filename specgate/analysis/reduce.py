@@ -20,6 +20,7 @@ from specgate.analysis.repetition import repeated_ngram_share
 from specgate.analysis.rescoring import Draw, check_scores, draws
 from specgate.analysis.token_check import check_tokens, first_difference
 from specgate.core import (
+    BASELINE,
     BaselineText,
     Block,
     Budget,
@@ -30,6 +31,7 @@ from specgate.core import (
     LogitSample,
     Margin,
     Plan,
+    Point,
     Rescoring,
     ScoreCheck,
     TokenCheck,
@@ -80,13 +82,19 @@ def measure(
     """
     checked = checked or Checked()
     of, broken = sound_blocks(plan, blocks, margins, grounds)
-    by_point = {point: [b for cell, found in of.items() if cell.point == point for b in found] for point in plan.points}
-    whole, beside = checked.asked is not None, (checked.texts, checked.logits)
+    by_point: dict[Point, list[Block]] = {point: [] for point in plan.points}
+    for cell, found in of.items():
+        by_point[cell.point] += found
+    texts: dict[Point, list[BaselineText]] = defaultdict(list)
+    for text in checked.texts:
+        texts[text.point].append(text)
 
     def tokens_of(cell: Cell) -> TokenCheck:
         if forced:
             return TokenCheck(0, ())
-        return check_tokens(cell, by_point[cell.point], margins, near_tie_margin, *beside, whole=whole)
+        pairs = [b for b in by_point[cell.point] if b.role in (BASELINE, cell.role)]
+        beside, whole = (texts[cell.point], checked.logits), checked.asked is not None
+        return check_tokens(cell, pairs, margins, near_tie_margin, *beside, whole=whole)
 
     comparisons = tuple(
         compare(plan, cell, by_point[cell.point], tokens_of(cell)) for cell in plan.cells if cell.role.speculative
@@ -99,9 +107,9 @@ def measure(
         for cell in plan.cells
     )
     scores = {
-        point: scores_of(by_point[point], comparisons, found, checked)
+        point: scores_of(by_point[point], comparisons, seen, checked)
         for point in plan.points
-        if (found := checked.rescorings.get(point.key)) is not None and by_point[point]
+        if (seen := checked.rescorings.get(point.key)) is not None and by_point[point]
     }
     return tuple(rescored(result, scores.get(result.cell.point, {})) for result in cells), comparisons
 

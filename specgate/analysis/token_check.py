@@ -97,7 +97,8 @@ def baseline_text(baseline: Block, slot: int, texts: Sequence[BaselineText]) -> 
     longer = [
         (text.tokens[slot], text.finish[slot])
         for text in texts
-        if (text.point, text.prompt_set) == (baseline.point, baseline.prompt_set)
+        if text.prompt_set == baseline.prompt_set
+        and text.point == baseline.point
         and text.tokens[slot][: len(tokens)] == tokens
     ]
     return max(longer, key=lambda text: len(text[0]), default=(tokens, why))

@@ -154,6 +154,9 @@ class ScriptedTrace(Protocol):
 
     Either it only pretends to decode (its acceptance is `scripted`), or its loop runs in a process that cannot be
     observed and it says so in `Activity.unseen`.
+
+    Its traces are labelled `engine`. They can break a PERF_MODE invariant, but prove none: policies for GPUs accept no
+    such engine.
     """
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:

@@ -2,6 +2,11 @@
 
 stored.py            a run as it was left
 verification.py      a run checked against itself: its manifest, then every figure and table from the samples
+recomputing.py       the run computed again, and where run.json, gates.json and env.json say anything else
+report_comparison.py its reports and their pictures beside the same rendered again
+drawing_ahead.py     the reports of a large run, rendered by a second process meanwhile
+ledger_check.py      its entry in the ledger: manifest, verdict, signature
+json_comparison.py   stored JSON beside the same JSON computed again
 rendering.py         its reports: which file each becomes, and its text
 contrasting.py       two runs → a Contrast (`specgate compare`)
 two_samples.py       ratios of two figures that were not measured in turns

@@ -173,7 +173,7 @@ def records(blocks: Iterator[Block], cut: bool) -> Records:
 def records_of(block: Block, cut: bool) -> list[AcceptanceRecord]:
     if block.served is not None and block.served.acceptance is not None:
         return [block.served.acceptance]
-    return [cut_record(block, slot) if cut else record_of(block, slot) for slot in range(len(block.tokens))]
+    return [cut_record(block, slot) if cut else record_of([block], slot) for slot in range(len(block.tokens))]
 
 
 def cut_record(block: Block, slot: int) -> AcceptanceRecord:

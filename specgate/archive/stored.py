@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specgate.analysis.rounds import whole_rounds
-from specgate.archive.verification import MANIFEST, listings, manifest_differences, recompute
+from specgate.archive.recomputing import recompute
 from specgate.core import Block, Policy, Run
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.config import Config
+from specgate.files.manifest import MANIFEST, listings, manifest_differences
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
 from specgate.run import early_stop

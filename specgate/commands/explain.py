@@ -28,7 +28,7 @@ def explain(run: Path, name: str | None, as_json: bool) -> None:
     """
     from specgate import plugins
     from specgate.analysis.speedup_limits import with_ceilings
-    from specgate.archive.verification import recompute
+    from specgate.archive.recomputing import recompute
     from specgate.files.run_folder import RunFolder
     from specgate.planning.policy import find_policy
 

@@ -43,6 +43,14 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Parent of run folders."
     ),
     click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue an unfinished run folder."),
+    click.option(
+        "--archive",
+        "archives",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        multiple=True,
+        metavar="DIR",
+        help="Folder that earlier run folders were moved to; may be repeated.",
+    ),
     click.option("--plain", is_flag=True, help="Plain lines instead of tables and progress bars."),
     click.option("--debug", is_flag=True, help="Show tracebacks."),
 )

@@ -32,6 +32,14 @@ WIDTH = 80
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Folder with the ledger."
 )
+@click.option(
+    "--archive",
+    "archives",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    multiple=True,
+    metavar="DIR",
+    help="As for `specgate full`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(as_json: bool, **options: Any) -> None:
     """Say whether `specgate full` with the same options could begin now, and which micro runs are missing.
@@ -51,11 +59,17 @@ def status(as_json: bool, **options: Any) -> None:
 
 
 def plain(found: PromotionStatus) -> dict[str, object]:
+    from specgate.machine import host
+    from specgate.promotion.signing import allowed_signers
+
     streak = found.streak
     return {
         "schema": "specgate.status/v1",
         "ledger": str(found.ledger.file),
         "chain": "intact",
+        "host": host.identity(),
+        "head_host": found.history.host,
+        "allowed_signers": None if (signers := allowed_signers()) is None else str(signers),
         "entries": len(found.history.entries),
         "torn_line": found.history.torn,
         "torn_lines_set_aside": found.history.set_aside,
@@ -78,10 +92,16 @@ def plain(found: PromotionStatus) -> dict[str, object]:
 
 
 def lines(found: PromotionStatus) -> list[str]:
+    from specgate.machine import host
     from specgate.promotion.admission import subject_in_words, what_is_missing
+    from specgate.promotion.signing import allowed_signers
 
     streak, history = found.streak, found.history
     said = [f"ledger {found.ledger.file}: {len(history.entries)} entries, chain intact"]
+    if signers := allowed_signers():
+        said.append(f"  only entries that a key of {signers} has signed count")
+    elif history.host not in (None, host.identity()):
+        said.append(f"  written last on another host ({history.host}): entries of another host count only if signed")
     if history.torn:
         said.append("  a torn line at its end: a writer was killed; the next one will set it aside")
     if history.set_aside:

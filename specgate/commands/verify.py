@@ -13,16 +13,23 @@ from specgate.terminal import echo
 
 @click.command(short_help="Recompute a run's figures and verdicts from its samples.")
 @click.argument("run", type=click.Path(path_type=Path))
-def verify(run: Path) -> None:
+@click.option(
+    "--allowed-signers",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="SPECGATE_ALLOWED_SIGNERS",
+    metavar="FILE",
+    help="The run's ledger entry must be signed by a key of FILE (default: SPECGATE_ALLOWED_SIGNERS).",
+)
+def verify(run: Path, allowed_signers: Path | None) -> None:
     """Recompute every figure, verdict and table of the run folder RUN from its samples, and check its manifest.
 
     Nothing is measured and nothing is written. Exit code 0 if everything agrees, else 6; the file and the place of
-    every difference are printed.
+    every difference are printed, and what could not be checked is said.
     """
     from specgate.archive.verification import verify as verified
     from specgate.run.recompute import ending
 
-    found = verified(run)
+    found = verified(run, allowed_signers)
     for difference in found.differences:
         echo(f"differs: {difference}")
     for note in found.notes:

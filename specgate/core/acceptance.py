@@ -9,8 +9,10 @@ observable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from specgate.errors import InvalidResult
 
@@ -195,14 +197,21 @@ class AcceptanceRecord:
         Entries with `drafted < 1` had no draft and are left out. `emitted` and `truncated` (tokens) must cover the same
         request-steps.
         """
+        rows = (zip(a, d, strict=True) for a, d in zip(accepted, drafted, strict=True))
+        return cls.from_counts(k, Counter(chain.from_iterable(rows)), emitted, truncated)
+
+    @classmethod
+    def from_counts(
+        cls, k: int, counts: Mapping[tuple[int, int], int], emitted: int, truncated: int
+    ) -> AcceptanceRecord:
+        """As `from_steps`, of (accepted, drafted) → how many request-steps had these counts."""
         hist, at_pos = [0] * (k + 1), [0] * k
-        for a_row, d_row in zip(accepted, drafted, strict=True):
-            for a, d in zip(a_row, d_row, strict=True):
-                if d < 1:
-                    continue
-                hist[a] += 1
-                for i in range(d):
-                    at_pos[i] += 1
+        for (a, d), times in counts.items():
+            if d < 1:
+                continue
+            hist[a] += times
+            for i in range(d):
+                at_pos[i] += times
         return cls(k, tuple(hist), tuple(at_pos), emitted, truncated)
 
 

@@ -173,6 +173,8 @@ class Run:
     last_green: LastGreen | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     """File of the run folder → SHA-256, for the files that were finished before the reports were written."""
+    reports: tuple[str, ...] | None = None
+    """Files of the reports that were written beside it; None in runs stored before this was recorded."""
     bandwidth: Bandwidth | None = None
     """The read bandwidth of this machine's memory; None where it had not been measured when the run began."""
     budgets: Mapping[str, CycleBudget] = field(default_factory=dict)

@@ -2,6 +2,8 @@
 
 run_folder.py     the run folder: written as the run goes, finished atomically, readable again
 journal.py        what a run has written down so far: everything that its figures and verdicts follow from
+manifest.py       MANIFEST.sha256: the hash of every file of a run, and whether its folder agrees
+written.py        what the harness itself has written to a run folder, so that whoever else writes there is noticed
 config.py         what decides a run, as `config.resolved.yaml` holds it
 json_record.py    one noun in a JSON file of its own, with its schema
 json_text.py      JSON that others may have written: within bounds, and without NaN

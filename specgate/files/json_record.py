@@ -32,3 +32,11 @@ def read_record(kind: type[T], file: Path, schema: str) -> T | None:
 def write_record(kind: type[T], value: T, file: Path, schema: str) -> None:
     """Write the record, in the place of an earlier one. Raises EnvironmentRefused where `file` cannot be written."""
     write_json(file, {"schema": schema, **to_plain(kind, value)})
+
+
+def stored_json(file: Path) -> object:
+    """What the JSON file of a run holds. Raises InvalidResult where it cannot be read as JSON."""
+    try:
+        return read_json(file)
+    except (OSError, ValueError) as error:
+        raise InvalidResult(f"{file.name}: not readable as JSON: {error}") from error

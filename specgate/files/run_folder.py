@@ -28,9 +28,11 @@ from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.json_text import parse_json, read_json, shown
+from specgate.files.manifest import FORMER, LOCK, MANIFEST, UNLISTED, manifest_of, odd_files, plain_files
 from specgate.files.plain import from_plain, to_plain
 from specgate.files.redaction import masked_data
-from specgate.files.writing import as_json, disk, sha256_of, without_home, write_json, write_text, write_whole
+from specgate.files.writing import as_json, as_stored, disk, json_text, sha256_of, without_home, write_whole
+from specgate.files.written import Content, changed, content_of
 from specgate.files.yamlfile import dump_yaml, load
 
 SCHEMA = "specgate.result/v1"
@@ -62,12 +64,19 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "cells*.rescored",
         "sampled_after",
         "check_seconds",
+        "reports",
     ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
 null.
 """
 EVIDENCE_FILES = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")
+JOURNALS = frozenset(
+    f"samples/{name}.jsonl"
+    for name in ("blocks", "environment", "engines", "margins", "texts", "logits", "traces", "rescored")
+)
+WATCH = "samples/environment.jsonl"
+"""The journal that the monitor process writes; the harness writes all others."""
 
 
 class RunFolder:
@@ -75,10 +84,16 @@ class RunFolder:
 
     A process that died may have left an unfinished last line in a journal. Reading cuts that line off, so that writing
     can go on. In a folder that was opened `read_only`, reading raises InvalidResult instead.
+
+    The harness alone writes a run. What it has written or read through this object is remembered by size and SHA-256:
+    a journal that somebody else has changed since raises InvalidResult when it is read or continued, and `check` looks
+    at all files.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
+        self._written: dict[str, Content] = {}
+        """File name → what the harness knows it to hold."""
 
     @classmethod
     def create(cls, parent: Path, kind: str, label: str, source_sha256: str) -> RunFolder:
@@ -107,7 +122,7 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Only one process at a time may write into a run. Raises EnvironmentRefused while another one does."""
-        lock = FileLock(self.path / ".lock")
+        lock = FileLock(self.path / LOCK)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -126,7 +141,7 @@ class RunFolder:
     def write_config(self, config: Config) -> None:
         """Write config.resolved.yaml."""
         plain = {"schema": "specgate.config/v1", **to_plain(Config, config)}
-        write_whole(self.path / "config.resolved.yaml", without_home(dump_yaml(masked_data(plain))))
+        self._write("config.resolved.yaml", without_home(dump_yaml(masked_data(plain))))
 
     def read_config(self) -> Config:
         """The configuration, with `~` in paths expanded. Raises InvalidResult where the file holds anything else."""
@@ -144,7 +159,7 @@ class RunFolder:
 
     def write_json(self, name: str, data: object) -> None:
         """Write `data` to the file called `name` in the run folder."""
-        write_json(self.path / name, data)
+        self._write(name, json_text(data))
 
     # ── the journal ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -215,7 +230,7 @@ class RunFolder:
     @property
     def watch_file(self) -> Path:
         """The file that the monitor process appends its samples to."""
-        return self.path / "samples" / "environment.jsonl"
+        return self.path / WATCH
 
     def samples(self) -> list[Sample]:
         """What the monitor process observed, in the order in which it was written."""
@@ -238,30 +253,92 @@ class RunFolder:
         """Append one line and flush it to disk before the next block starts: a kill -9 loses at most the block in
         flight.
         """
-        file = self.path / "samples" / name
-        with disk(file), file.open("a", encoding="utf-8") as out:
-            out.write(as_json(data, separators=(",", ":")) + "\n")
+        file, key = self.path / "samples" / name, f"samples/{name}"
+        line = (as_json(data, separators=(",", ":")) + "\n").encode()
+        if key not in self._written:
+            self._written[key] = content_of(file.read_bytes() if file.is_file() else b"")
+        known = self._written[key]
+        with disk(file), file.open("ab") as out:
+            if (size := os.fstat(out.fileno()).st_size) != known.size:
+                raise changed(key, f"it has {size} bytes; the harness wrote {known.size}")
+            out.write(line)
             out.flush()
             os.fsync(out.fileno())
+        known.append(line)
+        self._look_at_watch()
 
     def _lines(self, name: str) -> Iterator[object]:
-        file = self.path / "samples" / name
-        if not file.is_file():
-            return
-        lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
-        torn = lines.pop()
-        for number, line in enumerate(lines, 1):
+        file, key = self.path / "samples" / name, f"samples/{name}"
+        content = file.read_bytes() if file.is_file() else b""
+        if key in self._written and (why := self._written[key].contradiction(content)):
+            raise changed(key, why)
+        whole = content[: content.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.decode(errors="replace").split("\n")[:-1], 1):
             try:
                 yield parse_json(line)
             except ValueError as error:
                 raise InvalidResult(f"{file}:{number}: not JSON: {error}") from error
-        if torn and self.read_only:
-            raise InvalidResult(f"{file}:{len(lines) + 1}: an unfinished line", hint="continue the run with --resume")
-        if torn:
+        if self.read_only:
+            if len(whole) != len(content):
+                number = whole.count(b"\n") + 1
+                raise InvalidResult(f"{file}:{number}: an unfinished line", hint="continue the run with --resume")
+            return
+        if len(whole) != len(content):
             # The last line has no newline: it was being written when the process died. Cut it off, so that the next
             # line starts on its own.
             with disk(file), file.open("r+b") as out:
-                out.truncate(file.stat().st_size - len(torn.encode()))
+                out.truncate(len(whole))
+        self._written.setdefault(key, content_of(whole, open_end=key == WATCH))
+
+    # ── nobody else writes ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def adopt(self) -> None:
+        """Take every file that is there now for the harness's own: those of a run that is being resumed.
+
+        The unfinished last line of a journal is cut off first.
+        """
+        self.journal()
+        for name in plain_files(self.path) - UNLISTED:
+            self._written.setdefault(name, content_of((self.path / name).read_bytes(), open_end=name == WATCH))
+
+    def adopt_watch(self, start: int, size: int, sha256: str) -> None:
+        """Hold the monitor's journal to what the monitor says that it wrote: `size` bytes from byte `start` on.
+
+        Raises InvalidResult if the file holds anything else there.
+        """
+        known = self._written.setdefault(WATCH, Content(open_end=True))
+        content = self.watch_file.read_bytes()
+        why = known.contradiction(content) or content_of(content[start:]).mismatch(size, sha256)
+        if why:
+            raise changed(WATCH, why)
+        known.append(content[known.size :])
+        known.open_end = False
+
+    def _look_at_watch(self) -> None:
+        """Remember what the monitor has written so far, so that it cannot be rewritten later."""
+        known = self._written.get(WATCH)
+        if known is None or not known.open_end or not self.watch_file.is_file():
+            return
+        with disk(self.watch_file), self.watch_file.open("rb") as file:
+            file.seek(known.size)
+            known.append(file.read())
+
+    def check(self) -> None:
+        """Raises InvalidResult for the first file that is not as the harness left it, or that it has not written.
+
+        Logs are left out, since engines write into them.
+        """
+        if odd := next((d for d in odd_files(self.path) if not d.file.startswith("logs/")), None):
+            raise changed(odd.file, odd.why)
+        present = {name for name in plain_files(self.path) if not name.startswith("logs/")} - UNLISTED
+        for name, known in self._written.items():
+            if name.startswith("logs/"):
+                continue
+            found = (self.path / name).read_bytes() if name in present else b""
+            if why := known.contradiction(found):
+                raise changed(name, why)
+        if foreign := sorted(present - self._written.keys()):
+            raise changed(foreign[0], "no part of the harness wrote it")
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -290,17 +367,35 @@ class RunFolder:
     def evidence_hashes(self) -> dict[str, str]:
         """File → SHA-256, for the files that reports may rest on. They are finished before any report is written."""
         found = (p for pattern in EVIDENCE_FILES for p in sorted(self.path.glob(pattern)))
-        return {p.relative_to(self.path).as_posix(): sha256_of(p) for p in found}
+        return {name: self._sha256(name) for name in (p.relative_to(self.path).as_posix() for p in found)}
 
     def write_manifest(self) -> None:
-        """Write MANIFEST.sha256, with the hash of every file of the run."""
-        files = sorted(p for p in self.path.rglob("*") if p.is_file() and p.name not in ("MANIFEST.sha256", ".lock"))
-        lines = [f"{sha256_of(p)}  {p.relative_to(self.path).as_posix()}\n" for p in files]
-        self.write_text("MANIFEST.sha256", "".join(lines))
+        """Write MANIFEST.sha256, with the hash of every file of the run.
+
+        For a file that the harness wrote, that is the hash of what it wrote, whatever lies there by now.
+        """
+        known = {name: content.sha256 for name, content in self._written.items() if not content.open_end}
+        self.write_text(MANIFEST, manifest_of(self.path, known))
+        (self.path / FORMER).unlink(missing_ok=True)
+
+    def put_manifest_aside(self) -> None:
+        """Keep the manifest of a run that is being resumed under another name until the run has ended again."""
+        with disk(self.path):
+            if (self.path / MANIFEST).is_file():
+                (self.path / MANIFEST).replace(self.path / FORMER)
+
+    def _sha256(self, name: str) -> str:
+        known = self._written.get(name)
+        return sha256_of(self.path / name) if known is None or known.open_end else known.sha256
 
     def write_text(self, name: str, text: str) -> None:
         """Write `text` to the file called `name` in the run folder."""
-        write_text(self.path / name, text)
+        self._write(name, as_stored(text))
+
+    def _write(self, name: str, text: str) -> None:
+        """Write `text`, which is masked already, and remember it."""
+        write_whole(self.path / name, text)
+        self._written[name] = content_of(text.encode())
 
 
 def without_credentials(run: Run) -> Run:

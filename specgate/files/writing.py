@@ -49,7 +49,12 @@ def write_text(file: Path, text: str) -> None:
 
 def write_json(file: Path, data: object) -> None:
     """Write `data` as `write_text` does. Raises ValueError for NaN and infinity, which JSON does not have."""
-    write_whole(file, without_home(as_json(data, indent=1, ensure_ascii=False) + "\n"))
+    write_whole(file, json_text(data))
+
+
+def json_text(data: object) -> str:
+    """`data` as the text of a JSON file, as it is stored. Raises ValueError for NaN and infinity."""
+    return without_home(as_json(data, indent=1, ensure_ascii=False) + "\n")
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -38,7 +38,7 @@ def environment() -> dict[str, object]:
     return {
         "host": _host(),
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
-        "packages": packages(),
+        "packages": packages(also=("matplotlib",)),
         "source": {"tree_sha256": source_tree_sha256(), **_git()},
         "gpus": gpus(),
         "variables": {name: masked(os.environ[name]) for name in VARIABLES if name in os.environ},

@@ -7,6 +7,7 @@ run: where it fails, samples are missing, and the gate `environment` says so.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing as mp
 import os
@@ -14,7 +15,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -63,11 +64,24 @@ def snapshot(uuid: str | None) -> dict[str, object]:
     return {key: value for key, value in sample.items() if key not in ("worker_generation", "monotonic_ns")}
 
 
+@dataclass(slots=True)
+class Watch:
+    """What a monitor process has written from byte `start` of its file on, by its own account: bytes and SHA-256.
+
+    Both are None until it has ended, and stay None if it was killed.
+    """
+
+    start: int
+    size: int | None = None
+    sha256: str | None = None
+
+
 @contextmanager
-def watching(file: Path, worker_generation: int, uuid: str | None, interval_s: float = INTERVAL_S) -> Iterator[None]:
+def watching(file: Path, worker_generation: int, uuid: str | None, interval_s: float = INTERVAL_S) -> Iterator[Watch]:
     """Sample into `file` while the body runs. The first sample is taken before the body begins, the last one after it
     ends.
     """
+    watch = Watch(file.stat().st_size if file.exists() else 0)
     context = mp.get_context("spawn")
     conn, child = context.Pipe()
     process = context.Process(
@@ -82,10 +96,13 @@ def watching(file: Path, worker_generation: int, uuid: str | None, interval_s: f
         if conn.poll(_START_S):
             conn.recv()
     try:
-        yield
+        yield watch
     finally:
-        with suppress(OSError):
+        with suppress(EOFError, OSError, ValueError):
             conn.send(None)
+            if conn.poll(_STOP_S):
+                size, _, watch.sha256 = conn.recv_bytes().decode().partition(" ")
+                watch.size = int(size)
         process.join(_STOP_S)
         if process.is_alive():
             process.kill()
@@ -102,10 +119,14 @@ def _serve(
     with suppress(OSError):
         os.nice(19)
     sampler = Sampler(worker_generation, harness, uuid)
-    with file.open("a", encoding="utf-8") as out:
+    size, digest = 0, hashlib.sha256()
+    with file.open("ab") as out:
 
         def take() -> None:
-            out.write(line_of(sampler.sample()))
+            nonlocal size
+            line = line_of(sampler.sample()).encode()
+            size += out.write(line)
+            digest.update(line)
             out.flush()
 
         take()
@@ -115,6 +136,8 @@ def _serve(
                 take()
         take()
         os.fsync(out.fileno())
+    with suppress(OSError):
+        conn.send_bytes(f"{size} {digest.hexdigest()}".encode())
     sampler.close()
 
 

@@ -29,5 +29,7 @@ class Request:
     options: Mapping[str, str] = field(default_factory=dict)
     resume: Path | None = None
     override_order: str | None = None
+    archives: Sequence[Path] = ()
+    """Folders that run folders of the ledger were moved to."""
     reports: bool = True
     """False: the run folder gets its data, verdicts and manifest, but no page or table for readers."""

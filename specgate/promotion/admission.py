@@ -17,6 +17,7 @@ from specgate.core import EngineFacts, Promotion, Run, State
 from specgate.errors import ExitCode, OrderRefused, SpecgateError, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
+from specgate.machine import host
 from specgate.planning.request import Request
 from specgate.promotion.claim import (
     ENGINE_KEYS,
@@ -30,6 +31,8 @@ from specgate.promotion.claim import (
 from specgate.promotion.fingerprint import changes, in_words
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.micro_gates import micro_gates
+from specgate.promotion.signing import signing_key
+from specgate.promotion.standing import doubts
 from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, streak
 
 
@@ -99,7 +102,7 @@ def record(run: Run, config: Config, folder: Path, ledger: Ledger, state: State,
 
     Raises InvalidResult if the ledger was changed, and EnvironmentRefused if it cannot be read or written.
     """
-    torn = ledger.append(entry_of(run, config, state, code, folder))
+    torn = ledger.append(entry_of(run, config, state, code, folder), signing_key())
     said = [f"warning: {ledger.file}: a torn line was moved to ledger.torn.jsonl"] if torn else []
     if run.kind == "micro" and run.promotion:
         said += after_micro(ledger, claim_of(config, run.promotion.gates), run.promotion, run)
@@ -117,7 +120,7 @@ def current_streak(ledger: Ledger, claim: Claim, facts: EngineFacts | None = Non
         claim = assuming_last_engine(claim, entries, ENGINE_KEYS)
     else:
         claim = replace(claim, fingerprint={**claim.fingerprint, **engine_fingerprint(facts)})
-    return streak(entries, claim, datetime.now(UTC))
+    return streak(entries, claim, datetime.now(UTC), doubts(ledger))
 
 
 def admit(ledger: Ledger, claim: Claim, promotion: Promotion, facts: EngineFacts | None = None) -> Promotion:
@@ -176,6 +179,7 @@ def entry_of(run: Run, config: Config, state: State, code: ExitCode, folder: Pat
         process_started=datetime.fromtimestamp(process.create_time(), UTC).isoformat(timespec="milliseconds"),
         manifest_sha256=hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else None,
         override=run.promotion.override if run.promotion else None,
+        host=host.identity(),
     )
 
 

@@ -2,12 +2,13 @@
 
 `ledger.jsonl` holds a JSON object per line. Each line has the hash of the line before it in `prev_sha256`; the first
 line has 64 zeros. A line that is edited, inserted or removed later therefore breaks the chain. `ledger.head` holds the
-number of lines and the hash of the last one, so that lines cut off the end are noticed too. Nothing is signed: this
-finds accidents and careless edits, not somebody who rewrites all of the files.
+number of lines, the hash of the last one and the identity of the host that wrote it, so that lines cut off the end are
+noticed too. The chain finds accidents and careless edits, not somebody who rewrites all of the files: entries can be
+signed against that (see `signing`), and `standing` says what else an entry must have to count.
 
 If a writer is killed in the middle of a line, the line has no newline (a torn line). It is never read as an entry, and
-the next writer moves it to `ledger.torn.jsonl`. Reading and writing take turns: one process at a time holds
-`ledger.lock`.
+the next writer moves it to `ledger.torn.jsonl`. One writer at a time holds `ledger.lock`. Reading takes no lock and
+writes nothing, so that a ledger on a read-only mount can be read: the files are read until they stay the same.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
@@ -26,16 +27,29 @@ from typing import Final, Literal
 from filelock import FileLock, Timeout
 
 from specgate.core import State
-from specgate.errors import EnvironmentRefused, InvalidResult
+from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult
 from specgate.files.json_text import parse_json
 from specgate.files.plain import from_plain, to_plain
 from specgate.files.writing import disk
+from specgate.machine import host
+from specgate.promotion.signing import Signature, sign
 
 GENESIS: Final = "0" * 64
 """`prev_sha256` of the first line."""
 _HASH: Final = re.compile("[0-9a-f]{64}")
 LOCK_S: Final = 30.0
 """Seconds to wait for the lock. It is normally held for milliseconds."""
+READS: Final = 1000
+"""How often the files are read before a ledger that never stays the same is given up."""
+CODES: Final[Mapping[State, frozenset[int]]] = {
+    State.PASS: frozenset({ExitCode.PASS}),
+    State.IMPROVED: frozenset({ExitCode.PASS}),
+    State.FAIL: frozenset({ExitCode.FAIL}),
+    State.INVALID: frozenset({ExitCode.INVALID, ExitCode.BACKEND_ERROR}),
+    State.ENV_REJECTED: frozenset({ExitCode.ENV_REJECTED}),
+    State.INCONCLUSIVE: frozenset(ExitCode) - {ExitCode.PASS, ExitCode.FAIL, ExitCode.INVALID, ExitCode.ENV_REJECTED},
+}
+"""State → the exit codes that a run with this state can end with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,8 @@ class Entry:
     `subject`: what was measured, by name (policy, pair, back end, options). `gates`: which scenarios were measured,
     name → SHA-256 of their content. `fingerprint`: source tree, policy rules, weights and machine, as far as they were
     known when the run ended; see `claim`. `manifest_sha256`: the hash of the run's MANIFEST.sha256. `override`: why a
-    full run began although its micro gates were not green.
+    full run began although its micro gates were not green. `host`: which host it ran on (`machine.host.identity`).
+    `signature`: who vouches for the entry, and the text that was signed; None if nobody does.
     """
 
     time: str
@@ -61,6 +76,14 @@ class Entry:
     process_started: str
     manifest_sha256: str | None = None
     override: str | None = None
+    host: str | None = None
+    signature: Signature | None = field(default=None, compare=False)
+
+    def contradiction(self) -> str | None:
+        """Why state and exit code cannot both be true of one run; None if they can."""
+        if self.exit_code in CODES.get(self.state, ()):
+            return None
+        return f"its state {self.state} and its exit code {self.exit_code} contradict each other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,76 +91,109 @@ class History:
     """All entries, oldest first.
 
     `torn`: the unfinished last line, if there is one. `set_aside`: how many earlier torn lines were moved aside.
+    `host`: the host that wrote `ledger.head`; None if it does not say.
     """
 
     entries: tuple[Entry, ...]
     torn: str | None = None
     set_aside: int = 0
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The content of the files of a ledger, b"" for one that is missing."""
+
+    lines: bytes
+    head: bytes
+    torn: bytes
 
 
 class Ledger:
-    """The ledger of the run folders under `folder`.
+    """The ledger of the run folders under `folder`. `archives` are folders that some of them were moved to.
 
-    Reading and appending raise InvalidResult if the chain is broken, and then change no file. They raise
-    EnvironmentRefused if a file cannot be read or written, or if another process holds the lock for too long.
+    Reading and appending raise InvalidResult if the chain is broken or an entry contradicts itself, and then change no
+    file. They raise EnvironmentRefused if a file cannot be read or written, or if another process holds the lock for
+    too long.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, archives: Sequence[Path] = ()) -> None:
+        self.folder, self.archives = folder, archives
         self.file = folder / "ledger.jsonl"
         self._head_file = folder / "ledger.head"
         self._torn_file = folder / "ledger.torn.jsonl"
 
     def read(self) -> History:
         """All entries, after the chain has been checked. A ledger that does not exist has no entries."""
-        if not self.file.exists() and not self._head_file.exists():
-            return History(())
-        with self._lock(), disk(self.file):
-            lines, torn = self._lines()
-            entries = tuple(self._entries(lines))
-            set_aside = self._torn_file.read_bytes().count(b"\n") if self._torn_file.exists() else 0
-        return History(entries, torn.decode(errors="backslashreplace") if torn else None, set_aside)
+        with disk(self.file):
+            files = self._stable()
+        lines, torn = split(files.lines)
+        entries = tuple(self._entries(lines, files.head))
+        host_of_head = self._head(files.head)[2]
+        return History(
+            entries,
+            torn.decode(errors="backslashreplace") if torn else None,
+            files.torn.count(b"\n"),
+            host_of_head,
+        )
 
-    def append(self, entry: Entry) -> str | None:
-        """Add one entry. It is on disk when this returns.
+    def append(self, entry: Entry, key: Path | None = None) -> str | None:
+        """Add one entry, signed with `key` if there is one. It is on disk when this returns.
 
-        Returns the torn line that was moved aside, or None.
+        Returns the torn line that was moved aside, or None. Raises UsageError if the key cannot sign, and ValueError
+        for an entry whose state and exit code contradict each other.
         """
+        if why := entry.contradiction():
+            raise ValueError(f"{entry.run}: {why}")
         with disk(self.file):
             self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock(), disk(self.file):
-            lines, torn = self._lines()
-            list(self._entries(lines))
+            files = self._files()
+            lines, torn = split(files.lines)
+            list(self._entries(lines, files.head))
             if torn:
                 self._set_aside(torn)
-            previous = _sha256(lines[-1]) if lines else GENESIS
-            line = json.dumps({"prev_sha256": previous, **to_plain(Entry, entry)}, separators=(",", ":")).encode()
+            line = line_of(entry, _sha256(lines[-1]) if lines else GENESIS, key)
             _append(self.file, line + b"\n")
             self._write_head(len(lines) + 1, _sha256(line))
         return torn.decode(errors="backslashreplace") if torn else None
 
-    def _lines(self) -> tuple[list[bytes], bytes]:
-        """(the complete lines, the torn last line or b"")."""
-        *lines, torn = (self.file.read_bytes() if self.file.exists() else b"").split(b"\n")
-        return lines, torn
+    def _stable(self) -> Files:
+        """The files, read until two readings in a row are the same: a writer may be at work."""
+        before = self._files()
+        for _ in range(READS):
+            if (now := self._files()) == before:
+                return now
+            before = now
+        raise EnvironmentRefused(f"{self.file}: it never stays the same", hint="see who writes it")
 
-    def _entries(self, lines: list[bytes]) -> Iterator[Entry]:
+    def _files(self) -> Files:
+        found = (file.read_bytes() if file.exists() else b"" for file in (self.file, self._head_file, self._torn_file))
+        return Files(*found)
+
+    def _entries(self, lines: Sequence[bytes], head: bytes) -> Iterator[Entry]:
         previous = GENESIS
         for number, line in enumerate(lines, 1):
             try:
                 data = parse_json(line)
             except ValueError:
                 raise self._broken(number, "it is not JSON") from None
-            if not isinstance(data, dict) or data.pop("prev_sha256", None) != previous:
+            if not isinstance(data, dict) or data.get("prev_sha256") != previous:
                 raise self._broken(number, f"prev_sha256 is not the hash of the line before, {previous}")
-            yield from_plain(Entry, data, Path(f"{self.file}:{number}"))
+            armoured = data.pop("signature", None)
+            signed = Signature(str(armoured), dumped(data)) if armoured is not None else None
+            del data["prev_sha256"]
+            entry = replace(from_plain(Entry, data, Path(f"{self.file}:{number}")), signature=signed)
+            if why := entry.contradiction():
+                raise self._broken(number, why)
+            yield entry
             previous = _sha256(line)
-        self._check_head(lines)
+        self._check_head(lines, head)
 
-    def _check_head(self, lines: list[bytes]) -> None:
+    def _check_head(self, lines: Sequence[bytes], head: bytes) -> None:
         # A writer that was killed after the line but before the head leaves the head one line behind. The line that the
         # head names must still be there.
-        count, last = self._head()
+        count, last, _ = self._head(head)
         if count > len(lines):
             raise self._broken(len(lines) + 1, f"{self._head_file.name} knows {count} lines, {len(lines)} are left")
         if count < len(lines) - 1:
@@ -145,17 +201,19 @@ class Ledger:
         if count and _sha256(lines[count - 1]) != last:
             raise self._broken(count, f"its hash is not {last}, as {self._head_file.name} has it")
 
-    def _head(self) -> tuple[int, str]:
-        if not self._head_file.exists():
-            return 0, GENESIS
-        count, _, last = self._head_file.read_text(encoding="ascii", errors="replace").strip().partition(" ")
-        if not (count.isascii() and count.isdigit() and len(count) < 20) or not _HASH.fullmatch(last):
-            raise InvalidResult(f"{self._head_file}: not a number of lines and a hash", hint=self._hint())
-        return int(count), last
+    def _head(self, head: bytes) -> tuple[int, str, str | None]:
+        """(number of lines, hash of the last one, host that wrote it or None)."""
+        if not head:
+            return 0, GENESIS, None
+        count, last, host_of_head, *more = [*head.decode(errors="replace").split(), "", "", ""][:4]
+        if not (count.isascii() and count.isdigit() and len(count) < 20) or not _HASH.fullmatch(last) or any(more):
+            what = "a number of lines, a hash and a host"
+            raise InvalidResult(f"{self._head_file}: not {what}", hint=self._hint())
+        return int(count), last, host_of_head or None
 
     def _write_head(self, count: int, last: str) -> None:
         temporary = self._head_file.with_name("ledger.head.tmp")
-        temporary.write_text(f"{count} {last}\n")
+        temporary.write_text(f"{count} {last} {host.identity()}\n")
         temporary.replace(self._head_file)
 
     def _set_aside(self, torn: bytes) -> None:
@@ -191,6 +249,27 @@ class Ledger:
             yield
         finally:
             lock.release()
+
+
+def split(content: bytes) -> tuple[list[bytes], bytes]:
+    """(the complete lines, the torn last line or b"")."""
+    *lines, torn = content.split(b"\n")
+    return lines, torn
+
+
+def line_of(entry: Entry, previous: str, key: Path | None) -> bytes:
+    """The entry as a line of the ledger. `previous`: the hash of the line before it, which is signed too."""
+    plain = to_plain(Entry, entry)
+    del plain["signature"]
+    data = {"prev_sha256": previous, **plain}
+    if key is not None:
+        data["signature"] = sign(dumped(data), key).armoured
+    return dumped(data).encode()
+
+
+def dumped(data: Mapping[str, object]) -> str:
+    """The text of a line: JSON without spaces, all of it ASCII, keys in the order that they have."""
+    return json.dumps(data, separators=(",", ":"))
 
 
 def _append(file: Path, line: bytes) -> None:

@@ -11,6 +11,7 @@ from specgate.planning.resolution import resolve
 from specgate.promotion.claim import ENGINE_KEYS, claim_of, digests
 from specgate.promotion.ledger import History, Ledger
 from specgate.promotion.micro_gates import micro_gates
+from specgate.promotion.standing import doubts
 from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, streak
 
 
@@ -31,11 +32,11 @@ def promotion_status(request: Request) -> PromotionStatus:
     The weights and the device are assumed to be those of the last micro run. Raises InvalidResult if the ledger was
     changed, and whatever error the full run itself would be refused with because of its options.
     """
-    ledger = Ledger(request.out)
+    ledger = Ledger(request.out, request.archives)
     history = ledger.read()
     config = resolve(request)
     gates, command = micro_gates(request, config)
     claim = assuming_last_engine(claim_of(config, digests(gates)), history.entries, ENGINE_KEYS)
-    found = streak(history.entries, claim, datetime.now(UTC))
+    found = streak(history.entries, claim, datetime.now(UTC), doubts(ledger))
     promotion = Promotion(gates=claim.gates, needed=NEEDED, streak=found.length, command=command)
     return PromotionStatus(ledger, history, claim, promotion, found)

@@ -11,11 +11,12 @@ first line of this table that applies to a run says what the run does to the str
                                 process and a run folder that have not been counted yet; else no change
 
 A green run counts for as long as `EXPIRY`. A run that lies in the future, because a clock was set back, does not count.
+Neither does one that is not believed (see `standing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -68,8 +69,17 @@ class Streak:
         return time_of(self.runs[-NEEDED:][0]) + EXPIRY if self.runs else None
 
 
-def streak(entries: Iterable[Entry], claim: Claim, now: datetime) -> Streak:
-    """The streak of green micro runs for `claim`, by the table above."""
+def no_doubt(entry: Entry) -> None:
+    """Every entry is believed."""
+
+
+def streak(
+    entries: Iterable[Entry], claim: Claim, now: datetime, doubt: Callable[[Entry], str | None] = no_doubt
+) -> Streak:
+    """The streak of green micro runs for `claim`, by the table above.
+
+    `doubt`: why a green entry is not believed, or None if it is. Only entries that would count are asked about.
+    """
     counted: list[Entry] = []
     doubts, steps = 0, []
     for entry in relevant(entries, claim):
@@ -86,7 +96,7 @@ def streak(entries: Iterable[Entry], claim: Claim, now: datetime) -> Streak:
             counted = [] if doubts > 1 else counted
         else:
             doubts = 0
-            flaw = why_not_counted(entry, claim, counted) or out_of_time(entry, now)
+            flaw = why_not_counted(entry, claim, counted) or out_of_time(entry, now) or doubt(entry)
             effect = f"no change: {flaw}" if flaw else "one more"
             counted = counted if flaw else [*counted, entry]
         steps.append((entry, effect))

@@ -1,4 +1,4 @@
-"""Before the first block: build the prompts, then create the run folder or check the one that is resumed."""
+"""Before the first block: build the prompts, then create the run folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from specgate.planning.plan import check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
 from specgate.promotion.claim import host_identity
-from specgate.promotion.fingerprint import changes, in_words
 
 
 def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
@@ -109,25 +108,6 @@ def refuse_credentials(config: Config) -> None:
             hint="it has the form of one, or is the value of a variable such as *_TOKEN or *_KEY: name the variable "
             "(-o api_key_env=NAME), or unset it if it is no secret",
         )
-
-
-def resume(
-    request: Request, config: Config, prompts: Mapping[str, Prompts], software: Software
-) -> tuple[RunFolder, Run]:
-    """Open an unfinished run in order to continue it.
-
-    Software, host, configuration and prompts must be those that the run was started with, since blocks of two versions
-    must not be paired. Raises UsageError if one of them has changed.
-    """
-    assert request.resume is not None
-    folder = RunFolder.open(request.resume)
-    run = folder.read_run()
-    then = {**run.fingerprint, **{key: str(about["sha256"]) for key, about in run.prompts.items()}}
-    now_is = {**fingerprint_of(config, software), **{key: p.sha256 for key, p in prompts.items()}}
-    if changed := changes({**dict.fromkeys(now_is), **then}, now_is):
-        hint = "start a new run: blocks of two versions must not be paired"
-        raise UsageError(f"{folder.path}: {in_words(changed)}", hint=hint)
-    return folder, run
 
 
 def fingerprint_of(config: Config, software: Software) -> dict[str, str | None]:

@@ -7,6 +7,7 @@ after a --resume, and when the run is recomputed offline.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.stats import planned_looks
 from specgate.api import Sequential
-from specgate.core import Plan, Point, Policy, Run, State
+from specgate.core import Block, Plan, Point, Policy, Run, State
 from specgate.files.journal import Journal
 from specgate.planning.policy import near_tie_margin
 
@@ -33,11 +34,14 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal) -> dict[
     deciding look are not all in the journal.
     """
     found = {}
+    of: dict[Point, list[Block]] = defaultdict(list)
+    for block in journal.blocks:
+        of[block.point].append(block)
     for point in plan.points:
         rounds = [r for r in plan.rounds_of(point) if not r.warmup]
         for look in planned_looks(plan.scenarios[point.scenario])[:-1]:
             kept = Plan(plan.scenarios, tuple(rounds[:look]))
-            blocks = whole_rounds(kept, journal.blocks)
+            blocks = whole_rounds(kept, of[point])
             if {(b.prompt_set, b.round) for b in blocks} != {(r.prompt_set, r.index) for r in kept.rounds}:
                 break
             if decided(kept, run, policy, replace(journal, blocks=blocks)):

@@ -14,6 +14,7 @@ from specgate.core import (
 )
 from specgate.errors import ExitCode, InvalidResult, SpecgateError
 from specgate.files.config import Config
+from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder, without_credentials
 from specgate.machine import inventory
 from specgate.machine.monitor import snapshot
@@ -21,7 +22,7 @@ from specgate.machine.software import Software
 from specgate.promotion.claim import software_of
 from specgate.promotion.fingerprint import changes
 from specgate.run.beginning import now
-from specgate.run.recompute import Stopped, ending, judgement, speculation_blocks, with_figures
+from specgate.run.recompute import Stopped, ending, judgement, loaded, speculation_blocks, with_figures
 from specgate.run.runner import Runner
 
 
@@ -71,15 +72,16 @@ def conclude(
     folder: RunFolder,
     runner: Runner,
     stopped: Stopped,
+    journal: Journal | None,
 ) -> Run:
     """The run with the figures of its journal, its final status, and the reason why blocks are missing, if any are.
 
-    Also writes env.json anew, now with the state of the machine after the run.
+    Without a `journal` that can be trusted, the run gets no figures. Also writes env.json anew, now with the state of
+    the machine after the run.
     """
     environment = {**run.environment, "env_after": snapshot(inventory.visible_gpu_uuid())}
     folder.write_json("env.json", environment)
-    run = with_figures(run, plan, config.policy, folder.journal())
-    facts = next(iter(run.engines.values()), None)
+    run = with_figures(run, plan, config.policy, journal) if journal is not None else run
     incomplete = {c.cell.point.key for c in run.cells if c.status != "ok"}
     old_failures = {k: v for k, v in run.failures.items() if k in incomplete}
     cut_short = {"run": reason_of(stopped)} if stopped is not None else {}
@@ -91,13 +93,7 @@ def conclude(
         run,
         status=status,
         ended=now(),
-        fingerprint={
-            **run.fingerprint,
-            "target_sha256": facts.target_sha256 if facts else None,
-            "draft_sha256": facts.draft_sha256 if facts else None,
-            "device": facts.device if facts else None,
-            **({"engine_version": facts.engine_version} if facts and facts.engine_version else {}),
-        },
+        fingerprint={**run.fingerprint, **loaded(run.engines)},
         environment=environment,
         failures={**old_failures, **runner.failures, **cut_short},
         sampled_after=runner.evidence.sampled_after or run.sampled_after,
@@ -110,18 +106,17 @@ def write(
 ) -> Run:
     """Write env.json, gates.json, the reports (unless `reports` is false), run.json and the manifest, in this order.
 
-
     run.json comes after the reports, so a run.json whose status is `complete` means that they are all there. `end`: the
     verdict and the exit code for gates.json. Returns the run with the hashes of the files that were finished before the
     reports.
     """
     folder.write_json("env.json", run.environment)
     folder.write_json("gates.json", judgement(run, config.policy, end))
-    run = replace(run, files=folder.evidence_hashes())
-    for name in plugins.registered("specgate.reports") if reports else ():
-        report = plugins.report(name)
-        if report.filename:
-            folder.write_text(report.filename, report.render(run, config.policy))
-    folder.write_run(run, {"eagle_speculation": speculation_blocks(run, plan, folder.journal())})
+    rendered = {r.filename: r for r in map(plugins.report, plugins.registered("specgate.reports")) if r.filename}
+    run = replace(run, files=folder.evidence_hashes(), reports=tuple(rendered) if reports else ())
+    for file in run.reports or ():
+        folder.write_text(file, rendered[file].render(run, config.policy))
+    blocks = speculation_blocks(run, plan, folder.journal()) if run.cells else {}
+    folder.write_run(run, {"eagle_speculation": blocks})
     folder.write_manifest()
     return run

@@ -5,7 +5,8 @@ All functions are pure: the same journal, plan and policy give the same run at a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from specgate import plugins
@@ -19,6 +20,8 @@ from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import overall
 from specgate.core import (
+    Block,
+    Cell,
     EngineFacts,
     Plan,
     Policy,
@@ -70,6 +73,17 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     return with_ceilings(found, policy)
 
 
+def loaded(engines: Mapping[str, EngineFacts]) -> dict[str, str | None]:
+    """The part of a run's fingerprint that only a loaded engine knows: its weights, its device and its version."""
+    facts = next(iter(engines.values()), None)
+    return {
+        "target_sha256": facts.target_sha256 if facts else None,
+        "draft_sha256": facts.draft_sha256 if facts else None,
+        "device": facts.device if facts else None,
+        **({"engine_version": facts.engine_version} if facts and facts.engine_version else {}),
+    }
+
+
 def check_seconds(journal: Journal) -> dict[str, float]:
     """Seconds that the harness waited for the timed blocks, and for each check of their tokens."""
     spans = {
@@ -83,19 +97,24 @@ def check_seconds(journal: Journal) -> dict[str, float]:
 
 def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, object]:
     """Cell key → the `eagle_speculation` block that run.json holds for tools other than specgate."""
-    blocks = whole_rounds(plan, journal.blocks)
     budgets = {cell.key: plan.scenarios[cell.point.scenario].budget for cell in plan.cells}
-    found = {c.cell.key: eagle_speculation(c, blocks, budgets[c.cell.key]) for c in run.cells}
+    of: dict[Cell, list[Block]] = defaultdict(list)
+    for block in whole_rounds(plan, journal.blocks):
+        of[block.cell].append(block)
+    found = {c.cell.key: eagle_speculation(c, of[c.cell], budgets[c.cell.key]) for c in run.cells}
     return {key: block for key, block in found.items() if block is not None}
 
 
 def judgement(run: Run, policy: Policy, end: tuple[str, ExitCode]) -> dict[str, object]:
     """The contents of gates.json. `end`: the verdict and the exit code that the run ends with."""
     verdict, code = end
+    plain = to_plain(Policy, policy)
+    if policy.checks is None:  # older policies had no such key
+        del plain["checks"]
     return {
         "schema": "specgate.gates/v1",
         "run": run.id,
-        "policy": to_plain(Policy, policy),
+        "policy": plain,
         "verdict": verdict,
         "exit_code": int(code),
         "verdicts": [to_plain(Verdict, v) for v in run.verdicts],

@@ -21,7 +21,7 @@ from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.machine import inventory
-from specgate.machine.monitor import watching
+from specgate.machine.monitor import Watch, watching
 from specgate.machine.software import Software
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
@@ -30,12 +30,14 @@ from specgate.planning.resolution import read_back, resolve
 from specgate.promotion.admission import admission, promotion_of, record, sampling
 from specgate.promotion.claim import software_of
 from specgate.promotion.ledger import Entry, Ledger
+from specgate.promotion.signing import sign, signing_key
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
-from specgate.run.beginning import begin, fitting_prompts, resume
+from specgate.run.beginning import begin, fitting_prompts
 from specgate.run.ending import check_unchanged, conclude, reason_of, recorded_as, write
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
+from specgate.run.resuming import check_resumable, resume
 from specgate.run.runner import MayStop, Runner
 from specgate.terminal import echo
 
@@ -57,6 +59,19 @@ class Resolved:
     software: Software
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the measuring of a plan left: the runner, which knows the failures of single points, the error or interrupt
+    that stopped the whole run, or None, and the samples.
+
+    `journal` is None if somebody else than the harness has written to the run folder: then no figure may rest on it.
+    """
+
+    runner: Runner
+    stopped: Stopped
+    journal: Journal | None
+
+
 def carry_out(request: Request) -> ExitCode:
     """Carry out one run: measure, judge, store the result, and print it.
 
@@ -70,16 +85,20 @@ def carry_out(request: Request) -> ExitCode:
     folder, run = begin_or_resume(resolved)
     green = previous_green(run, resolved.config, resolved.ledger.read().entries)
     echo(f"run folder {folder.path}")
-    runner, stopped = measure_plan(resolved, folder, run)
-    run, plan = conclude_and_judge(resolved, folder, run, runner, stopped, green)
-    run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, stopped)
-    return print_result(resolved, folder, run, runner, ledger_lines, stopped)
+    measured = measure_plan(resolved, folder, run)
+    run, plan = conclude_and_judge(resolved, folder, run, measured, green)
+    run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, measured.stopped)
+    return print_result(resolved, folder, run, measured.runner, ledger_lines, stopped)
 
 
 def resolve_request(request: Request) -> Resolved:
     """Find out what the request asks for, or read it back from the run folder to be resumed. Nothing is written yet."""
+    if key := signing_key():
+        sign("", key)  # so that a key which cannot sign is refused now, and not after the run
+    ledger = Ledger(request.resume.absolute().parent if request.resume else request.out, request.archives)
     config = read_back(request) if request.resume else resolve(request)
-    ledger = Ledger(request.resume.absolute().parent if request.resume else request.out)
+    if request.resume:
+        check_resumable(request.resume, ledger)
     promotion = promotion_of(request, config, ledger)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     return Resolved(request, config, ledger, promotion, plan, fitting_prompts(plan, config), software_of(config))
@@ -89,32 +108,47 @@ def begin_or_resume(resolved: Resolved) -> tuple[RunFolder, Run]:
     """Create the run folder, or open the one to be resumed. The run that is returned has no figures yet."""
     request, config, promotion = resolved.request, resolved.config, resolved.promotion
     if request.resume:
-        folder, run = resume(request, config, resolved.prompts, resolved.software)
+        folder, run = resume(request, config, resolved.ledger, resolved.plan, resolved.prompts, resolved.software)
     else:
         folder, run = begin(request, config, resolved.plan, resolved.prompts, promotion, resolved.software)
     return folder, replace(run, promotion=promotion)
 
 
-def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> tuple[Runner, Stopped]:
+def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
     """Run the rounds that the journal lacks, while the machine is being watched.
 
-    Points that the journal shows to have stopped early are not continued. Returns the runner, which knows the failures
-    of single points, and the error or interrupt that stopped the whole run, or None.
+    Points that the journal shows to have stopped early are not continued.
     """
     config, plan, request = resolved.config, resolved.plan, resolved.request
+    uuid = inventory.visible_gpu_uuid()
     with folder.lock(), progress(request.plain) as report:
         already = early_stop.ended_early(plan, run, config.policy, folder.journal())
         left, may_stop = early_stop.truncated_plan(plan, already), stop_check(run, plan, config.policy)
         admit = admission(request, config, resolved.ledger, resolved.promotion)
         sample = sampling(config, resolved.ledger, resolved.promotion)
         runner = Runner(left, resolved.prompts, config, folder, report, may_stop, admit, sample, run.bandwidth)
+        watch, stopped = Watch(0), None
         try:
-            with watching(folder.watch_file, runner.worker_generation + 1, inventory.visible_gpu_uuid()):
+            with watching(folder.watch_file, runner.worker_generation + 1, uuid) as watch:
                 runner.run()
             check_unchanged(resolved.software, config)
         except (SpecgateError, KeyboardInterrupt) as error:
-            return runner, error
-    return runner, None
+            stopped = error
+    try:
+        return Measured(runner, stopped, checked_journal(folder, watch))
+    except InvalidResult as error:
+        return Measured(runner, error, None)
+
+
+def checked_journal(folder: RunFolder, watch: Watch) -> Journal:
+    """The samples of the run.
+
+    Raises InvalidResult if a file of the run folder is not as the harness and its monitor process left it.
+    """
+    if watch.size is not None and watch.sha256 is not None:
+        folder.adopt_watch(watch.start, watch.size, watch.sha256)
+    folder.check()
+    return folder.journal()
 
 
 def stop_check(run: Run, plan: Plan, policy: Policy) -> MayStop:
@@ -128,16 +162,19 @@ def stop_check(run: Run, plan: Plan, policy: Policy) -> MayStop:
 
 
 def conclude_and_judge(
-    resolved: Resolved, folder: RunFolder, run: Run, runner: Runner, stopped: Stopped, green: Entry | None
+    resolved: Resolved, folder: RunFolder, run: Run, measured: Measured, green: Entry | None
 ) -> tuple[Run, Plan]:
     """The run with figures, verdicts and what differs from the last green run, and the plan without stopped rounds.
 
-    `green`: the ledger's entry of the last green run, or None.
+    There are neither figures nor verdicts if the samples cannot be trusted. `green`: the ledger's entry of the last
+    green run, or None.
     """
-    config = resolved.config
-    early = early_stop.ended_early(resolved.plan, run, config.policy, folder.journal())
-    run, plan = replace(run, ended_early=early), early_stop.truncated_plan(resolved.plan, early)
-    run = judge(conclude(run, plan, config, folder, runner, stopped), config.policy)
+    config, plan, journal = resolved.config, resolved.plan, measured.journal
+    if journal is not None:
+        early = early_stop.ended_early(plan, run, config.policy, journal)
+        run, plan = replace(run, ended_early=early), early_stop.truncated_plan(plan, early)
+    run = conclude(run, plan, config, folder, measured.runner, measured.stopped, journal)
+    run = judge(run, config.policy) if journal is not None else run
     return replace(run, last_green=compared(run, green, resolved.ledger.folder)), plan
 
 

@@ -14,11 +14,16 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specgate.archive.verification import differences_of, line_differences, listings, verify
+from specgate.archive.json_comparison import differences_of
+from specgate.archive.report_comparison import line_differences
+from specgate.archive.verification import verify
 from specgate.cli import cli as commands
 from specgate.errors import UsageError
+from specgate.files.manifest import listings
 from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
+from tests.promotion.test_signing import allowed, new_key
+from tests.support import outlines
 from tests.support.command import ROOT, Cli
 
 
@@ -39,6 +44,21 @@ def run(original: Path, tmp_path: Path) -> Path:
 
 def differences(run: Path) -> list[str]:
     return [str(d) for d in verify(run).differences]
+
+
+def by_another_source_tree(run: Path) -> None:
+    """As another version of specgate would have stored it, wherever it says so."""
+    tree, name = "0" * 64, run.name[:-15] + "00000000" + run.name[-7:]
+    for file in ("run.json", "gates.json"):
+        change_json(run / file, lambda data: data.update({"id" if "id" in data else "run": name}))
+    change_json(run / "run.json", lambda data: data["fingerprint"].update(source_tree_sha256=tree))
+    change_json(run / "run.json", lambda data: data["environment"]["source"].update(tree_sha256=tree))
+    change_json(run / "env.json", lambda data: data["source"].update(tree_sha256=tree))
+    for table in run.glob("*.csv"):
+        table.write_text(table.read_text().replace(run.name, name))
+    stored = RunFolder(run)
+    if "files" in json.loads((run / "run.json").read_text()):
+        change_json(run / "run.json", lambda data: data.update(files=stored.evidence_hashes()))
 
 
 def mend(run: Path) -> None:
@@ -67,7 +87,8 @@ def test_a_run_that_failed_a_gate_holds_too(cli: Cli) -> None:
     assert differences(cli.newest()) == []
 
 
-def test_a_run_whose_engine_was_killed_holds_too(cli: Cli, killed: Killed) -> None:
+def test_a_run_whose_engine_was_killed_holds_too(cli: Cli, killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
+    outlines.drawn_again(monkeypatch)
     assert killed.done.returncode == 7
     assert differences(cli.newest()) == []
 
@@ -237,7 +258,11 @@ def test_the_last_digits_in_a_table_are_no_difference_and_the_ninth_or_a_word_is
 def older(data: Any) -> None:
     """As specgate.result/v1 1.0.0 stored it."""
     data["schema_version"] = "1.0.0"
-    del data["last_green"], data["files"]
+    for later in ("last_green", "files", "reports", "bandwidth", "budgets", "sampled_after", "check_seconds"):
+        del data[later]
+    for comparison in data["comparisons"]:
+        for later in ("emitted_tokens", "whole_sets", "logits"):
+            del comparison["tokens"][later]
     for cell in data["cells"]:
         del cell["by_depth"], cell["distributions"]
         if cell["acceptance"]:
@@ -251,7 +276,7 @@ def older(data: Any) -> None:
 
 def test_a_run_that_was_stored_before_a_field_was_added_holds(run: Path) -> None:
     change_json(run / "run.json", older)
-    change_json(run / "run.json", lambda data: data["fingerprint"].update(source_tree_sha256="0" * 64))
+    by_another_source_tree(run)
     mend(run)
     found = verify(run)
     assert found.differences == ()
@@ -266,7 +291,7 @@ def test_so_does_a_full_run(cli: Cli) -> None:
     full = cli.newest()
     assert differences(full) == []
     change_json(full / "run.json", older)
-    change_json(full / "run.json", lambda data: data["fingerprint"].update(source_tree_sha256="0" * 64))
+    by_another_source_tree(full)
     mend(full)
     assert differences(full) == []
 
@@ -282,6 +307,122 @@ def test_a_version_of_today_has_no_excuse_for_a_missing_field(run: Path) -> None
     change_json(run / "run.json", lambda data: data["cells"][0].pop("by_depth"))
     mend(run)
     assert "run.json: cells[0].by_depth: is missing" in differences(run)
+
+
+def without_ledger(run: Path) -> list[str]:
+    mend(run)
+    return differences(run)
+
+
+def test_a_removed_report_and_a_foreign_file_are_named_behind_a_mended_manifest(run: Path) -> None:
+    (run / "summary.md").unlink()
+    (run / "more.txt").touch()
+    assert without_ledger(run) == [
+        "summary.md: is missing; run.json says that it was written",
+        "more.txt: is a file that no run writes",
+    ]
+
+
+def picture(page: Path, was: str, now: str) -> None:
+    """Change a text within the first picture of a page that has it."""
+    head, mark, tail = page.read_text().partition("<svg")
+    assert was in tail
+    page.write_text(head + mark + tail.replace(was, now, 1))
+
+
+def test_what_is_drawn_and_written_in_a_picture_is_compared(run: Path) -> None:
+    page = run / "report.html"
+    original = page.read_text()
+    picture(page, 'role="img" aria-label="', 'role="img" aria-label="not ')
+    assert [line.partition(":")[0] for line in without_ledger(run)] == ["report.html"]
+    page.write_text(original)
+    picture(page, "-figure_1", "-figure_2")
+    assert [line.partition(":")[0] for line in without_ledger(run)] == ["report.html"]
+
+
+PICTURE = (
+    '<p>a</p>\n<svg viewBox="0 0 9 9" role="img" aria-label="Speed-up">\n<path d="M 1.25 {y}"/>\n'
+    '<text x="1.5">{label}</text>\n</svg>\n<p>z</p>'
+)
+
+
+def test_of_another_plotting_library_only_words_and_figures_of_a_picture_count() -> None:
+    stored = PICTURE.format(y="3.00", label="1.5x")
+    moved, relabelled = PICTURE.format(y="4.00", label="1.5x"), PICTURE.format(y="3.00", label="1.6x")
+    assert not list(line_differences("report.html", stored, moved))
+    assert list(line_differences("report.html", stored, relabelled))
+    assert list(line_differences("report.html", stored, stored.replace("Speed-up", "Slow-down")))
+    assert list(line_differences("report.html", stored, moved, pictures=True))
+    assert not list(line_differences("report.html", stored, PICTURE.format(y="3.01", label="1.5x"), pictures=True))
+
+
+def test_the_source_tree_of_run_json_is_held_to_env_json_and_to_the_name(run: Path) -> None:
+    """Else a made-up source tree would switch the comparison of reports off."""
+    change_json(run / "run.json", lambda data: data["fingerprint"].update(source_tree_sha256="0" * 64))
+    assert any(line.startswith("run.json: fingerprint.source_tree_sha256: 000") for line in without_ledger(run))
+    change_json(run / "run.json", lambda data: data["environment"]["source"].update(tree_sha256="0" * 64))
+    change_json(run / "env.json", lambda data: data["source"].update(tree_sha256="0" * 64))
+    assert any(line.startswith(f"run.json: id: {run.name}") for line in without_ledger(run))
+
+
+@pytest.mark.parametrize("key", ["target_sha256", "draft_sha256", "device", "config_sha256", "interpreter"])
+def test_the_fingerprint_is_held_to_engines_configuration_and_environment(run: Path, key: str) -> None:
+    change_json(run / "run.json", lambda data: data["fingerprint"].update({key: "another"}))
+    assert any(line.startswith(f"run.json: fingerprint.{key}: another; ") for line in without_ledger(run))
+
+
+def test_a_figure_in_a_table_of_another_source_tree_is_still_compared(run: Path) -> None:
+    by_another_source_tree(run)
+    file = run / "metrics.csv"
+    rows = list(csv.reader(file.read_text().splitlines()))
+    at = rows[0].index("value")
+    number = next(n for n, row in enumerate(rows) if row[rows[0].index("metric")] == "tpot_ms")
+    file.write_text(file.read_text().replace(rows[number][at], "0.125"))
+    mend(run)
+    found = verify(run)
+    assert [(d.file, d.place.partition(",")[0]) for d in found.differences] == [("metrics.csv", f"line {number + 1}")]
+
+
+def test_a_column_that_only_one_version_writes_is_no_difference(run: Path) -> None:
+    by_another_source_tree(run)
+    for file in run.glob("*.csv"):
+        rows = list(csv.reader(file.read_text().splitlines()))
+        drop = rows[0].index("reason_code")
+        file.write_text("".join(",".join(row[:drop] + row[drop + 1 :]) + "\n" for row in rows))
+    mend(run)
+    assert verify(run).differences == ()
+
+
+def test_a_verdict_that_the_ledger_states_otherwise_is_named(run: Path) -> None:
+    file = run.parent / "ledger.jsonl"
+    (run.parent / "ledger.head").unlink()
+    file.write_text(file.read_text().replace('"state":"PASS","exit_code":0', '"state":"FAIL","exit_code":1'))
+    found = differences(run)
+    assert len(found) == 2 and all("ledger.jsonl" in line for line in found), found
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen (OpenSSH) is not installed")
+def test_a_signature_is_asked_for_by_naming_who_may_sign(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = new_key(cli.folder, "ours")
+    signers = allowed(cli.folder, key)
+
+    def verified(run: Path) -> tuple[int, str]:
+        done = CliRunner().invoke(commands, ["verify", str(run), "--allowed-signers", str(signers)])
+        return done.exit_code, done.output
+
+    monkeypatch.setenv("SPECGATE_SIGNING_KEY", str(key))
+    assert cli.micro("--backend", "fake").returncode == 0
+    signed = cli.newest()
+    assert verified(signed)[0] == 0 and "signed by ours" in verified(signed)[1]
+    monkeypatch.delenv("SPECGATE_SIGNING_KEY")
+    assert cli.micro("--backend", "fake").returncode == 0
+    code, said = verified(cli.newest())
+    assert code == 6 and "signature: is missing: nobody has signed the entry" in said
+    signers.write_text(allowed(cli.folder, new_key(cli.folder, "theirs")).read_text())
+    code, said = verified(signed)
+    assert code == 6 and "signed by a key that" in said
+    monkeypatch.setenv("SPECGATE_SIGNING_KEY", str(new_key(cli.folder, "locked", "secret")))
+    assert cli.micro("--backend", "fake").returncode == 2
 
 
 def test_a_page_names_files_with_the_hashes_that_the_manifest_has(run: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -141,6 +142,48 @@ class ScriptedEnd(Honest):
         return replace(made, finish=(Finish.EOS.value,) * len(made.finish))
 
 
+class AnswersFromMemory(Honest):
+    """Spec roles answer with a text that it decoded before, in the time that this takes, every draft "accepted"."""
+
+    def __init__(self, request: OpenRequest) -> None:
+        super().__init__(request)
+        self.known: dict[tuple[Role, Budget], Decoded] = {}
+
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        took = self.engine.prefill(prompts, draft=draft)
+        self.known = {}
+        for k in (2, 3) if draft else ():  # nobody asks how long a prefill takes in a micro run
+            self.known[Role(k), Budget(steps=6)] = self.engine.decode(Role(k), Budget(steps=6), ())
+        return took
+
+    def decode(self, role: Role, budget: Budget, stop: Sequence[int]) -> Decoded:
+        began = time.perf_counter_ns()
+        if (known := self.known.get((role, budget))) is None:
+            return self.engine.decode(role, budget, stop)
+        took = time.perf_counter_ns() - began
+        step = took // 6
+        return replace(known, elapsed_ns=6 * step, step_ns=(step,) * 6, phase_ns={})
+
+
+class SleepsInTheBaseline(Honest):
+    """Its baseline waits three times as long as it decodes. The clocks agree; it is really that slow."""
+
+    def decode(self, role: Role, budget: Budget, stop: Sequence[int]) -> Decoded:
+        made = self.engine.decode(role, budget, stop)
+        if role.speculative:
+            return made
+        # A busy wait in every step, as the engine's own clock and the harness's both see it.
+        until = time.perf_counter_ns() + 3 * made.elapsed_ns
+        while time.perf_counter_ns() < until:
+            pass
+        return replace(
+            made,
+            elapsed_ns=4 * made.elapsed_ns,
+            step_ns=tuple(4 * ns for ns in made.step_ns),
+            phase_ns={name: 4 * ns for name, ns in made.phase_ns.items()},
+        )
+
+
 class Cheat:
     """A back end for one of the engines above; its name is the class's."""
 
@@ -166,6 +209,8 @@ ENGINES: tuple[type[Honest], ...] = (
     OtherWeights,
     OtherLogits,
     ScriptedEnd,
+    AnswersFromMemory,
+    SleepsInTheBaseline,
 )
 for _engine in ENGINES:
     globals()[f"PLUGIN_{_engine.__name__}"] = Cheat(_engine)

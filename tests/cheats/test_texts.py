@@ -75,3 +75,19 @@ def test_a_policy_may_leave_the_second_engine_out_and_every_verdict_then_says_so
     assert exit_code == 0
     said = [v.message for v in run.verdicts if v.gate == "tokens"]
     assert said and all("the engine's own word: the policy names no engine" in message for message in said)
+
+
+def test_a_baseline_that_says_it_ended_is_held_against_what_was_asked(cheating: Cheating) -> None:
+    exit_code, run = cheating("ScriptedEnd")
+    assert exit_code == 6
+    assert "counter_identity" in {v.reason_code for v in objections(run)}
+
+
+# An oracle's cycle takes longer than a baseline step, so that the wait shows as more than its drafts explain.
+@pytest.mark.parametrize("engine", ["AnswersFromMemory", "SleepsInTheBaseline"])
+def test_a_cycle_that_takes_less_than_a_baseline_step_is_invalid(cheating: Cheating, engine: str) -> None:
+    exit_code, run = cheating(engine)
+    assert exit_code == 6
+    found = {v.reason_code: v.message for v in objections(run)}
+    assert "faster_than_verification" in found
+    assert "times the baseline's speed with" in found["faster_than_verification"]

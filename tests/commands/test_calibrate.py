@@ -65,7 +65,7 @@ def test_a_resumed_run_ends_at_the_same_look(cli: Cli) -> None:
     record = json.loads((run / "run.json").read_text())
     assert list(record["ended_early"].values()) == [8]
     assert record["status"] == "complete"
-    assert cli.run("micro", "--resume", run, pair=False).returncode == 0
+    assert cli.run("micro", "--resume", run, pair=False).returncode == 2
     assert json.loads((run / "run.json").read_text())["verdicts"] == record["verdicts"]
 
 

@@ -21,9 +21,12 @@ from specgate.cli import cli as commands
 from specgate.core import PairRef, State
 from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import SpecgateError
+from specgate.files.run_folder import RunFolder
+from specgate.files.writing import sha256_of
+from specgate.machine.host import identity
 from specgate.planning.request import Request
 from specgate.promotion.claim import engine_fingerprint
-from specgate.promotion.ledger import Entry, Ledger
+from specgate.promotion.ledger import CODES, Entry, Ledger
 from specgate.promotion.status import promotion_status
 from tests.support.command import ROOT, Cli
 
@@ -88,11 +91,21 @@ def enter(cli: Cli, times: int = 1, state: State = State.PASS, **changes: Any) -
                 gates=found.claim.gates,
                 fingerprint={**found.claim.fingerprint, **engine_fingerprint(fake.facts())},
                 state=state,
-                exit_code=0,
+                exit_code=min(CODES[state]),
                 pid=n,
                 process_started="2026-11-21T10:00:00.000+00:00",
+                host=identity(),
             )
-            ledger.append(replace(made, **changes))
+            made = replace(made, **changes)
+            ledger.append(replace(made, manifest_sha256=folder_for(made)))
+
+
+def folder_for(entry: Entry) -> str:
+    """Make the run folder that bears out `entry`, and return the hash of its manifest."""
+    folder = RunFolder(Path("runs", entry.run))
+    folder.write_json("gates.json", {"exit_code": entry.exit_code})
+    folder.write_manifest()
+    return sha256_of(folder.path / "MANIFEST.sha256")
 
 
 @pytest.mark.slow("six commands in processes of their own")
@@ -163,11 +176,40 @@ def test_a_red_run_starts_the_streak_anew(order: Cli, state: State) -> None:
     assert here(order, "full")[0] == 5
 
 
-def test_resuming_a_complete_run_does_not_count_again(order: Cli) -> None:
+def test_a_complete_run_is_not_resumed_and_does_not_count_again(order: Cli) -> None:
     micro(order)
     done = order.run("micro", "--resume", order.newest(), pair=False)
-    assert "this run: no change: the same run was counted before" in done.stdout
-    assert status(order)["streak"] == 1
+    assert done.returncode == 2 and "nothing is left to continue" in done.stderr
+    assert status(order)["streak"] == 1 and len(entries(order)) == 1
+
+
+def test_a_ledger_that_was_copied_from_another_host_lets_nothing_pass(
+    order: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(order, 3)
+    assert status(order)["full_allowed"] is True
+    here_it_was = identity()
+    monkeypatch.setattr("specgate.machine.host.identity", lambda: "another")
+    assert "starts anew: host was" in status(order)["last"][-1]["effect"]  # a CPU is part of the fingerprint
+    monkeypatch.setattr("specgate.promotion.claim.host_identity", lambda: here_it_was)  # as with one GPU moved over
+    found = status(order)
+    assert (found["streak"], found["full_allowed"]) == (0, False)
+    assert found["host"] == "another" != found["head_host"]
+    assert "it ran on another host" in found["last"][-1]["effect"]
+    assert "written last on another host" in here(order, "status")[1]
+    assert here(order, "full")[0] == 5
+
+
+def test_green_runs_without_their_folders_let_nothing_pass_until_an_archive_is_named(order: Cli) -> None:
+    enter(order, 3)
+    (archive := order.folder / "archive").mkdir()
+    for run in (order.folder / "runs").glob("entered-*"):
+        shutil.move(run, archive / run.name)
+    code, said = here(order, "full")
+    assert code == 5 and "its run folder is missing" in said
+    code, said = here(order, "status", "--archive", str(archive))
+    assert code == 0 and "streak 3 of 3" in said
+    assert full(order, *FAKE, "--archive", str(archive)).returncode == 0
 
 
 def test_green_runs_expire(order: Cli) -> None:
@@ -183,6 +225,7 @@ def test_other_weights_are_refused_once_they_are_loaded(order: Cli, tmp_path: Pa
     assert micro(order, *reference).returncode == 0
     ledger, (first,) = Ledger(order.folder / "runs"), entries(order)
     for n in (1, 2):
+        shutil.copytree(order.folder / "runs" / first.run, order.folder / "runs" / f"again-{n}")
         ledger.append(replace(first, run=f"again-{n}", pid=first.pid + n))
     other, _ = write_random_pair(tmp_path / "other", seed=9)
     shutil.copy(other.parent / "draft" / "model.safetensors", order.draft)

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
 from tests.support import in_process
 from tests.support.command import POLICY, ROOT, Cli
+from tests.support.stored_runs import as_if_killed
 
 FILES = {"run.json", "config.resolved.yaml", "env.json", "gates.json", "metrics.csv", "summary.csv", "report.html"}
 
@@ -250,8 +251,7 @@ def test_resuming_on_other_weights_is_refused(cli: Cli, tmp_path: Path) -> None:
     cli.draft = tmp_path / "draft"
     done = cli.micro("--measurement-runs", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    journal = cli.newest() / "samples" / "blocks.jsonl"
-    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:7]))
+    as_if_killed(cli.newest(), blocks=7)
     other, _ = write_random_pair(tmp_path / "other", seed=9)
     shutil.copy(other.parent / "draft" / "model.safetensors", cli.draft)
     done = cli.run("micro", "--resume", cli.newest(), pair=False)
@@ -296,11 +296,8 @@ def test_a_reader_that_has_gone_is_no_fail(cli: Cli) -> None:
     assert subprocess.run(["bash", "-c", command], cwd=cli.folder, env=environment).returncode in (0, 141)
 
 
-def test_resuming_on_changed_source_is_refused(cli: Cli, killed: Killed) -> None:
-    file = cli.newest() / "run.json"
-    record: Mapping[str, dict[str, str]] = json.loads(file.read_text())
-    record["fingerprint"]["source_tree_sha256"] = "0" * 64
-    file.write_text(json.dumps(record))
+def test_resuming_on_changed_source_is_refused(cli: Cli, killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specgate.machine.inventory.source_tree_sha256", lambda: "0" * 64)
     done = cli.run("micro", "--resume", cli.newest(), pair=False)
     assert done.returncode == 2
     assert "source_tree_sha256" in done.stderr

@@ -128,6 +128,7 @@ def test_a_line_torn_by_a_kill_is_cut_and_the_journal_goes_on(
     raw = file.read_bytes()
     end_of_first = raw.index(b"\n") + 1
     file.write_bytes(raw[: data.draw(st.integers(end_of_first, len(raw) - 1))])
+    folder = RunFolder(folder.path)  # the process that continues it
     assert folder.blocks() == [first]
     folder.append(second)
     assert folder.blocks() == [first, second]
@@ -150,7 +151,7 @@ def test_engine_facts_read_back_equal_and_those_of_an_older_journal_have_no_draf
     new, old = map(json.loads, file.read_text().splitlines())
     del old["facts"]["draft_error"]
     file.write_text(json.dumps(new) + "\n" + json.dumps(old) + "\n")
-    assert folder.engines() == {"new": torn, "old": facts}
+    assert RunFolder(folder.path).engines() == {"new": torn, "old": facts}
 
 
 def test_a_damaged_line_is_named_with_its_number(tmp_path: Path) -> None:

@@ -53,9 +53,11 @@ def test_a_resumed_run_makes_up_for_what_an_interrupted_one_did_not_check(cli: C
     # As if the process had been killed before the third set's text, and before the second engine was asked.
     (folder / "samples" / "texts.jsonl").write_text("".join(whole.splitlines(keepends=True)[:2]))
     (folder / "samples" / "rescored.jsonl").unlink()
-    (folder / "MANIFEST.sha256").unlink()
+    reports = RunFolder.open(folder).read_run().reports or ()
+    for finished in ("MANIFEST.sha256", "gates.json", *reports):
+        (folder / finished).unlink()
     data = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**data, "status": "running"}))
+    (folder / "run.json").write_text(json.dumps({**data, "status": "running", "ended": None}))
     for name in ("ledger.jsonl", "ledger.head"):
         (folder.parent / name).unlink()
     done = cli.run("micro", "--resume", folder, pair=False)

@@ -8,6 +8,7 @@ processes are for (a crash, a hang, a signal, a pipe whose reader has gone) is t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import signal
@@ -21,7 +22,7 @@ from typing import cast
 import pytest
 
 from specgate.api import OpenRequest
-from specgate.machine.monitor import INTERVAL_S, Sampler, line_of
+from specgate.machine.monitor import INTERVAL_S, Sampler, Watch, line_of
 from specgate.run.engine_process.calls import EngineCalls
 from specgate.run.engine_process.service import Service
 
@@ -51,25 +52,33 @@ class EngineHere(EngineCalls):
 
 
 @contextlib.contextmanager
-def watching_here(file: Path, generation: int, uuid: str | None, interval_s: float = INTERVAL_S) -> Iterator[None]:
+def watching_here(file: Path, generation: int, uuid: str | None, interval_s: float = INTERVAL_S) -> Iterator[Watch]:
     """As `monitor.watching`, in a thread."""
-    sampler, ended = Sampler(generation, os.getpid(), uuid), threading.Event()
-    with file.open("a", encoding="utf-8") as out:
-        out.write(line_of(sampler.sample()))
+    watch = Watch(file.stat().st_size if file.exists() else 0)
+    sampler, ended, lines = Sampler(generation, os.getpid(), uuid), threading.Event(), list[bytes]()
+    with file.open("ab") as out:
+
+        def take() -> None:
+            lines.append(line_of(sampler.sample()).encode())
+            out.write(lines[-1])
+            out.flush()
 
         def sample() -> None:
             while not ended.wait(interval_s):
-                out.write(line_of(sampler.sample()))
+                take()
 
+        take()
         thread = threading.Thread(target=sample)
         thread.start()
         try:
-            yield
+            yield watch
         finally:
             ended.set()
             thread.join()
-            out.write(line_of(sampler.sample()))
+            take()
             sampler.close()
+            written = b"".join(lines)
+            watch.size, watch.sha256 = len(written), hashlib.sha256(written).hexdigest()
 
 
 def stay_here(patch: pytest.MonkeyPatch) -> None:

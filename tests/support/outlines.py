@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from specgate.reports.pictures import svg
+
+DRAWN = svg._svg
+
 
 def outline(
     name: str, description: str, paint: Callable[[Any], None], width: float, height: float, layout: str | None
@@ -15,6 +19,11 @@ def outline(
     """Of the size and with the text alternative that `specgate.reports.pictures.svg` would give it."""
     view = f'viewBox="0 0 {72 * width:g} {72 * height:g}"'
     return f'<svg {view} role="img" aria-label="{html.escape(description)}"><g id="{name}-figure_1"/></svg>\n'
+
+
+def drawn_again(patch: pytest.MonkeyPatch) -> None:
+    """Real pictures, as a process of its own draws them."""
+    patch.setattr(svg, "_svg", DRAWN)
 
 
 def instead_of_drawing(patch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 from specgate.core import Block, Run, Scenario
 from specgate.files.config import Config
+from specgate.files.manifest import MANIFEST
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
 from specgate.run.ending import write
 from specgate.run.recompute import ending
+from specgate.run.resuming import without_figures
 from tests.support.factories import POLICY, blocks_of, judged, run_of, scenario
 
 
@@ -42,6 +44,20 @@ def store(
         stored.append_engine(key, facts)
     write(run, plan, config, stored, ending(run, None))
     return folder
+
+
+def as_if_killed(folder: Path, blocks: int) -> None:
+    """Leave of a stored run what a `kill -9` after its first `blocks` blocks leaves, with no ledger beside it."""
+    journal = folder / "samples" / "blocks.jsonl"
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:blocks]))
+    stored = RunFolder(folder)
+    run = without_figures(stored.read_run())
+    stored.write_json("env.json", run.environment)
+    stored.write_run(run)
+    for file in (*folder.glob("*.csv"), *folder.parent.glob("ledger.*"), *folder.glob("summary.md")):
+        file.unlink()
+    for name in (MANIFEST, "gates.json", "report.html", "junit.xml"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def rewrite(folder: Path, run: Run) -> None:

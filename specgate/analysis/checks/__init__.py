@@ -7,6 +7,7 @@
     served.py           the same for engines behind a server, which show requests but no steps; and figures of these
     clocks.py           the engine's clock against the harness's, and step times against the whole
     floors.py           step times against what memory allows
+    verification.py     speed-ups against the tokens that a step emits
 
 Pure: the same blocks, budget and engine facts give the same answer, so that a stored run is judged again offline.
 """

@@ -9,12 +9,12 @@ times its steps with GPU events, so this holds the GPU's clock against the host'
   between.
 - What neither prefill nor elapsed explains is the call itself: the pipe to the engine's process, rewinding, reading
   results. Over the blocks of a cell it is at most `CALL_NS` per call and `CALL_SHARE` of the span. In the stored runs
-  (in docs/results: 220 blocks of two engines on an H200 and on CPUs, spans of 85 ms to 2.8 s) it is 0.9 ms to 7.6 ms
+  (in docs/results: 272 blocks of two engines on H200s and on a CPU, spans of 85 ms to 2.8 s) it is 0.9 ms to 7.6 ms
   per call, with one call of 127 ms, and at most 4.2 % of the span.
 - It is the same work in every role. A spec cell whose calls leave much more unexplained than the baseline calls that
   they are paired with claims a speed-up that the harness did not see: more than `PAIR_NS` and `PAIR_SHARE` of the span,
   in at least three of four pairs, so that a busy machine does not fake it. In the stored runs the medians of the two
-  roles differ by less than 0.5 ms.
+  roles differ by 0.6 ms at most.
 
 A server's client is timed in its own process, before and after which servers are started and their counters waited for.
 So a cell of a server is held to `SERVER_NS` in its lower quartile of calls, and not to its baseline.

@@ -11,6 +11,7 @@ from functools import partial
 from specgate.analysis.checks.clocks import check_pairs, check_times, check_unexplained
 from specgate.analysis.checks.floors import check_floor
 from specgate.analysis.checks.identities import check_block
+from specgate.analysis.checks.verification import check_verification
 from specgate.analysis.prompt_acceptance import pooled
 from specgate.analysis.rounds import pairs_of
 from specgate.core import BASELINE, Block, Budget, Cell, EngineFacts, Margin, Plan
@@ -58,7 +59,12 @@ def contradictions(
         # Only clocks that stand up by themselves are held against each other.
         if cell.role.speculative and found.keys().isdisjoint((cell, baseline)):
             pairs = list(pairs_of([*of.get(baseline, ()), *blocks], cell))
-            if why := first_of((("clocks_disagree", partial(check_pairs, pairs, whole_requests(plan, cell))),)):
+            whole = whole_requests(plan, cell)
+            checks = (
+                ("clocks_disagree", partial(check_pairs, pairs, whole)),
+                ("faster_than_verification", partial(check_verification, pairs, whole)),
+            )
+            if why := first_of(checks):
                 found[cell] = why
     return found
 

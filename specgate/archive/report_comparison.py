@@ -1,0 +1,173 @@
+"""Stored reports beside the same reports rendered again.
+
+If this source tree wrote them, every line must be the same but for the last digits of decimal fractions, and pictures
+must be the same too. Another version may word and lay out a report differently: of its reports, the tables are still
+compared figure by figure, and pages are only mentioned. Their hashes are in the manifest and, by it, in the ledger.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import re
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from specgate.archive.drawing_ahead import Ahead, report_files
+from specgate.archive.json_comparison import same_figure, short
+from specgate.core import Run
+from specgate.files.config import Config
+from specgate.files.manifest import UNLISTED, Difference, plain_files
+from specgate.files.run_folder import JOURNALS
+from specgate.files.writing import as_stored
+from specgate.machine import inventory
+
+_DRAWING: Final = re.compile(r"<svg(?P<head>[^>]*)>.*?</svg>", re.DOTALL)
+_LABEL: Final = re.compile(r"<text\b[^>]*>(.*?)</text>", re.DOTALL)
+_DECIMAL: Final = re.compile(r"(-?\d+\.\d+(?:e[+-]?\d+)?)")
+_PLACE: Final = 0.02
+"""Points by which a coordinate in a picture may differ: they are rounded to a hundredth."""
+PLOTTING: Final = "matplotlib"
+
+
+def report_differences(path: Path, run: Run, config: Config, ahead: Ahead) -> tuple[list[Difference], list[str]]:
+    """(what in the reports of the run folder `path` contradicts the run, what is worth knowing about them)."""
+    rendered = report_files()
+    ours = run.fingerprint.get("source_tree_sha256") == inventory.source_tree_sha256()
+    drawn_alike = ours and plotting_library(run) == installed(PLOTTING)
+    found, notes = [*missing_reports(path, run), *foreign_files(path, run)], []
+    if not ours:
+        notes.append("the run was made by another source tree: check that one out if figures differ")
+    for file in sorted(set(run.reports or ()) - rendered.keys()):
+        notes.append(f"{file} is not compared: the plug-in that renders it is not installed")
+    for file, report in rendered.items():
+        if not (path / file).is_file():
+            continue
+        stored = as_stored((path / file).read_text(encoding="utf-8", errors="replace"))
+        again = as_stored(ahead.text(file, run) or report.render(run, config.policy))
+        lines = list(line_differences(file, stored, again, pictures=drawn_alike))
+        if ours:
+            found += lines
+        elif lines and file.endswith(".csv"):
+            found += table_differences(file, stored, again)
+            notes.append(f"{file} is not as this source tree would write it; its figures were compared one by one")
+        elif lines:
+            notes.append(f"{file} is not as this source tree would write it (from {lines[0].place} on)")
+    return found, notes
+
+
+def missing_reports(path: Path, run: Run) -> Iterator[Difference]:
+    """Reports that run.json says were written and are gone, and reports that it does not know."""
+    if run.reports is None:
+        return  # a run that never ended, or that an older version wrote
+    for file in run.reports:
+        if not (path / file).is_file():
+            yield Difference(file, "", "is missing; run.json says that it was written")
+    for known in report_files():
+        if known not in run.reports and (path / known).is_file():
+            yield Difference(known, "", "is there; run.json does not say that it was written")
+
+
+def foreign_files(path: Path, run: Run) -> Iterator[Difference]:
+    """Files that no run writes. Logs are left out: every engine has its own."""
+    written = {"config.resolved.yaml", "env.json", "run.json", "gates.json", *JOURNALS, *UNLISTED}
+    for file in sorted(plain_files(path) - written - {*report_files(), *(run.reports or ())}):
+        if not file.startswith("logs/"):
+            yield Difference(file, "", "is a file that no run writes")
+
+
+def plotting_library(run: Run) -> str | None:
+    """The version of the plotting library that drew the run's pictures, as env.json states it; None if it does not."""
+    packages: Any = run.environment.get("packages")
+    found = packages.get(PLOTTING) if isinstance(packages, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
+def installed(package: str) -> str | None:
+    """The version of `package` that is installed here; None if it is not."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+# ── line by line ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def line_differences(file: str, stored: str, again: str, *, pictures: bool = False) -> Iterator[Difference]:
+    """The first line that differs.
+
+    `pictures`: whether pictures were drawn by the same version of the plotting library, so that their shapes are
+    compared too. If not, what is written in them is compared.
+    """
+    old, new = (_DRAWING.sub(_said if not pictures else lambda m: m[0], text).splitlines() for text in (stored, again))
+    for number, (was, is_) in enumerate(zip(old, new, strict=False), 1):
+        if not same_line(was, is_):
+            yield Difference(file, f"line {number}", f"{short(was)}; recomputed: {short(is_)}")
+            return
+    if len(old) != len(new):
+        yield Difference(file, f"line {min(len(old), len(new)) + 1}", f"{len(old)} lines; recomputed: {len(new)}")
+
+
+def _said(drawing: re.Match[str]) -> str:
+    """What a picture says in words and figures, each in a line: its text alternative, then its labels."""
+    labels = [html.unescape(label).strip() for label in _LABEL.findall(drawing[0])]
+    return f"<svg{drawing['head']}>\n" + "\n".join((*labels, "</svg>"))
+
+
+def same_line(was: str, now: str) -> bool:
+    """Whether two lines of a report agree. Decimal fractions are compared as numbers; see `same_figure`."""
+    if was == now:
+        return True
+    old, new = _DECIMAL.split(was), _DECIMAL.split(now)
+    if old[::2] != new[::2]:
+        return False
+    drawn = "<" in was and "class=" not in was and any(mark in was for mark in (" d=", " x=", " y=", "transform="))
+    pairs = zip(map(float, old[1::2]), map(float, new[1::2]), strict=True)
+    return all(same_figure(a, b) or (drawn and abs(a - b) <= _PLACE) for a, b in pairs)
+
+
+# ── table by table ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def table_differences(file: str, stored: str, again: str) -> Iterator[Difference]:
+    """The first figure of a stored CSV table that the table of today has in the same row and column, but differently.
+
+    Rows are matched by all their columns of words and whole numbers that both tables have, in the order in which they
+    stand. A column, a row or a field that only one version writes is no difference; a stored row that no row of today
+    matches is, unless today's table has no row of that metric at all.
+    """
+    old, new = (list(csv.DictReader(text.splitlines())) for text in (stored, again))
+    if not old or not new:
+        if bool(old) != bool(new):
+            yield Difference(file, "", f"{len(old)} rows; recomputed: {len(new)}")
+        return
+    shared = [column for column in old[0] if column in new[0]]
+    known = [column for column in _NAMES if column in shared]
+    rows: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in new:
+        rows.setdefault(tuple(row[c] for c in known), []).append(row)
+    metrics = {row.get("metric") for row in new}
+    for number, row in enumerate(old, 2):
+        same = rows.get(tuple(row[c] or "" for c in known), [])
+        if not same and row.get("metric") not in metrics:
+            continue
+        if not same:
+            yield Difference(file, f"line {number}", f"no such row is recomputed: {short(', '.join(row.values()))}")
+            return
+        again_ = same.pop(0)
+        for column in shared:
+            if row[column] and not same_line(row[column], again_[column] or ""):
+                yield Difference(
+                    file, f"line {number}, {column}", f"{short(row[column])}; recomputed: {short(again_[column])}"
+                )
+                return
+
+
+_NAMES: Final = (
+    *("run_id", "kind", "scenario", "backend", "role", "context_len", "batch", "k"),
+    *("pair", "slot", "block", "metric", "stat"),
+)
+"""Columns that say what a row of a table is about."""

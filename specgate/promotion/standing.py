@@ -1,0 +1,80 @@
+"""Whether a green entry of a ledger is believed: what speaks for it outside of the chain of hashes.
+
+The chain says that entries were not changed. It does not say that there ever was such a run, or that it was made here:
+a ledger can be copied, and made up from the first line on. So an entry counts for a streak only
+
+    if the entry is signed      by one of the allowed signers, where `SPECGATE_ALLOWED_SIGNERS` names them;
+    else if it was made here    its `host` is this one, and its run folder lies beside the ledger or in an archive.
+
+Where the run folder is there, its manifest must be the one that the entry names, and its gates.json must end with the
+entry's exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from specgate.errors import InvalidResult
+from specgate.files.json_record import stored_json
+from specgate.files.manifest import MANIFEST, listings
+from specgate.files.writing import sha256_of
+from specgate.machine import host
+from specgate.promotion.ledger import Entry, Ledger
+from specgate.promotion.signing import UnknownSigner, allowed_signers, signer
+
+
+def doubts(ledger: Ledger) -> Callable[[Entry], str | None]:
+    """A function that says why a green entry of `ledger` is not believed, or None if it is.
+
+    The function raises InvalidResult for an entry whose signature belongs to another text.
+    """
+    signers, here = allowed_signers(), host.identity()
+
+    def doubt(entry: Entry) -> str | None:
+        folder = folder_of(entry, ledger)
+        unfit = doubt_of_signature(entry, signers) if signers else doubt_of_origin(entry, here, folder)
+        return unfit or (doubt_of_folder(entry, folder) if folder else None)
+
+    return doubt
+
+
+def doubt_of_signature(entry: Entry, signers: Path) -> str | None:
+    """Why the signature of an entry does not make it count. Raises InvalidResult if it belongs to another text."""
+    if entry.signature is None:
+        return "it is not signed"
+    try:
+        signer(entry.signature, signers, entry.time)
+    except UnknownSigner:
+        return f"it is signed by a key that {signers} does not list"
+    except InvalidResult as error:
+        hint = "the entry was edited after it had been signed"
+        raise InvalidResult(f"ledger entry of {entry.run}: {error.message}", hint=hint) from None
+    return None
+
+
+def doubt_of_origin(entry: Entry, here: str, folder: Path | None) -> str | None:
+    """Why an entry that no signature vouches for was not made here. `folder`: its run folder, or None."""
+    if entry.host != here:
+        return f"it ran on another host ({entry.host or 'not recorded'}), and it is not signed"
+    return None if folder else "its run folder is missing (name the place of moved ones with --archive)"
+
+
+def doubt_of_folder(entry: Entry, folder: Path) -> str | None:
+    """Why the run folder does not bear out its entry. Only the manifest and gates.json are read."""
+    manifest, gates = folder / MANIFEST, folder / "gates.json"
+    if not manifest.is_file() or sha256_of(manifest) != entry.manifest_sha256:
+        return f"its {MANIFEST} is not the one that the entry names"
+    if not gates.is_file() or sha256_of(gates) != listings(manifest).get("gates.json"):
+        return f"its gates.json is not the one that {MANIFEST} lists"
+    stated = stored_json(gates)
+    code = stated.get("exit_code") if isinstance(stated, dict) else None
+    return None if code == entry.exit_code else f"its gates.json says exit {code}, the entry exit {entry.exit_code}"
+
+
+def folder_of(entry: Entry, ledger: Ledger) -> Path | None:
+    """The run folder of an entry, beside the ledger or in one of its archives; None if it is in neither."""
+    if Path(entry.run).name != entry.run or entry.run == "..":
+        return None  # it would lead out of the folder
+    places = (place / entry.run for place in (ledger.folder, *ledger.archives))
+    return next((place for place in places if place.is_dir()), None)

@@ -1,0 +1,198 @@
+"""A run that is continued: whether it may be, and what it rests on.
+
+a finished run          is never continued: a verdict stands
+a run that ended        (interrupted, or its engine failed) is held to its manifest and to its entry in the ledger
+a run that was killed   has neither. Its configuration, source tree, prompts, environment and the form of its
+                        samples are checked. That nobody has edited a sample cannot be, and the run says so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from specgate.analysis.checks.identities import check_block
+from specgate.analysis.rounds import in_round
+from specgate.core import Block, Plan, Round, Run
+from specgate.errors import ExitCode, InvalidResult, UsageError
+from specgate.files.config import Config
+from specgate.files.json_record import stored_json
+from specgate.files.manifest import FORMER, MANIFEST, Difference, grown_differences, manifest_differences, odd_files
+from specgate.files.run_folder import RunFolder
+from specgate.files.writing import sha256_of
+from specgate.machine.software import Software
+from specgate.planning.prompts import Prompts
+from specgate.planning.request import Request
+from specgate.promotion.fingerprint import changes, in_words
+from specgate.promotion.ledger import Entry, Ledger
+from specgate.run.beginning import fingerprint_of
+from specgate.terminal import echo
+
+DECIDED = (ExitCode.PASS, ExitCode.FAIL)
+"""Exit codes that only a finished run ends with."""
+
+
+def check_resumable(path: Path, ledger: Ledger) -> None:
+    """Refuse to continue the run in the folder `path` if it is finished, or if it is not as its last end left it.
+
+    Raises UsageError for a finished run, and InvalidResult, with the places, if the manifest or the ledger's entry
+    contradict the folder, or if they are gone.
+    """
+    folder = RunFolder.open(path)
+    run, entry = folder.read_run(), last_entry(ledger, path.absolute().name)
+    if why := finished(run, entry, path):
+        hint = (
+            f"a verdict stands: specgate verify {path} checks it, specgate report {path} shows it; or start a new run"
+        )
+        raise UsageError(f"{path}: {why}: nothing is left to continue", hint=hint)
+    if found := list(contradictions(path, entry)):
+        more = f" (and {len(found) - 3} more places)" if len(found) > 3 else ""
+        hint = f"the run is not as it was left; specgate verify {path} names every place. Start a new run"
+        raise InvalidResult(f"{path}: cannot be continued: {'; '.join(map(str, found[:3]))}{more}", hint=hint)
+
+
+def last_entry(ledger: Ledger, run: str) -> Entry | None:
+    """The last entry of `run` in the ledger, or None."""
+    return next((e for e in reversed(ledger.read().entries) if e.run == run), None)
+
+
+def finished(run: Run, entry: Entry | None, path: Path) -> str | None:
+    """Why the run counts as finished; None if something may be left to measure."""
+    if run.status == "complete":
+        return "run.json says that the run is complete"
+    if entry is not None and entry.exit_code in DECIDED:
+        return f"the ledger says that it ended with {entry.state} (exit {entry.exit_code})"
+    gates = stored_json(path / "gates.json") if (path / "gates.json").is_file() else {}
+    code = gates.get("exit_code") if isinstance(gates, dict) else None
+    return f"gates.json says that it ended with exit {code}" if code in DECIDED else None
+
+
+def contradictions(path: Path, entry: Entry | None) -> Iterator[Difference]:
+    """Where the run folder is not what its manifest and its entry in the ledger say."""
+    if (path / MANIFEST).is_file():
+        yield from manifest_differences(path)
+        manifest = path / MANIFEST
+    elif (path / FORMER).is_file():
+        yield from odd_files(path)
+        yield from grown_differences(path)
+        manifest = path / FORMER
+    else:
+        yield from odd_files(path)
+        if entry is not None:
+            yield Difference(MANIFEST, "", f"is missing, and the ledger knows that the run ended at {entry.time}")
+        return
+    if entry is not None and (found := sha256_of(manifest)) != entry.manifest_sha256:
+        yield Difference(manifest.name, "", f"its SHA-256 is {found}; the ledger says {entry.manifest_sha256}")
+
+
+def resume(
+    request: Request,
+    config: Config,
+    ledger: Ledger,
+    plan: Plan,
+    prompts: Mapping[str, Prompts],
+    software: Software,
+) -> tuple[RunFolder, Run]:
+    """Open an unfinished run, which `check_resumable` has let pass, in order to continue it.
+
+    Software, host, configuration and prompts must be those that the run was started with, since blocks of two versions
+    must not be paired. What is stored must agree with itself. The run that is returned, and written to run.json, has
+    no figures; its manifest is put aside. Raises UsageError where a version is another one, and InvalidResult where
+    the folder contradicts itself.
+    """
+    assert request.resume is not None
+    folder = RunFolder.open(request.resume)
+    run = folder.read_run()
+    then = {**run.fingerprint, **{key: str(about["sha256"]) for key, about in run.prompts.items()}}
+    now_is = {**fingerprint_of(config, software), **{key: p.sha256 for key, p in prompts.items()}}
+    if changed := changes({**dict.fromkeys(now_is), **then}, now_is):
+        hint = "start a new run: blocks of two versions must not be paired"
+        raise UsageError(f"{folder.path}: {in_words(changed)}", hint=hint)
+    with folder.lock():
+        check_environment(folder, run)
+        folder.adopt()
+        check_samples(folder, plan)
+        if said := left_open(folder, last_entry(ledger, run.id)):
+            echo(f"warning: {said}", err=True)
+            run = replace(run, warnings=tuple(dict.fromkeys((*run.warnings, said))))
+        folder.put_manifest_aside()
+        run = without_figures(run)
+        folder.write_run(run)
+    return folder, run
+
+
+def check_environment(folder: RunFolder, run: Run) -> None:
+    """Raises InvalidResult where env.json and run.json do not say the same of the machine and the source tree."""
+    stored = stored_json(folder.path / "env.json")
+    # The state after the run is written to env.json first: a run may have been killed in between.
+    before, there = ({**of, "env_after": None} if isinstance(of, dict) else of for of in (run.environment, stored))
+    if before != there:
+        raise InvalidResult(f"{folder.path}: env.json and the environment in run.json differ", hint="start a new run")
+    source: Any = run.environment.get("source")
+    tree = source.get("tree_sha256") if isinstance(source, dict) else None
+    if run.fingerprint.get("source_tree_sha256") != tree:
+        message = f"{folder.path}: fingerprint.source_tree_sha256 in run.json is not source.tree_sha256 in env.json"
+        raise InvalidResult(message, hint="start a new run")
+
+
+def check_samples(folder: RunFolder, plan: Plan) -> None:
+    """Raises InvalidResult for a block that the plan does not have, that is there twice, or that contradicts itself."""
+    rounds: dict[tuple[object, ...], Round] = {(r.point, r.prompt_set, r.index, r.warmup): r for r in plan.rounds}
+    seen, engines = set[tuple[object, ...]](), folder.engines()
+    for number, block in enumerate(folder.blocks(), 1):
+        where = f"{folder.path}/samples/blocks.jsonl:{number}"
+        if not is_planned(block, rounds):
+            raise InvalidResult(f"{where}: {block.cell.key} set {block.prompt_set} round {block.round} is not planned")
+        name = (block.cell, block.prompt_set, block.round, block.warmup, block.worker_generation)
+        if not block.warmup and name in seen:
+            raise InvalidResult(f"{where}: {block.cell.key} set {block.prompt_set} round {block.round} is there twice")
+        seen.add(name)
+        check_block(block, plan.scenarios[block.point.scenario].budget, engines.get(block.point.key))
+
+
+def is_planned(block: Block, rounds: Mapping[tuple[object, ...], Round]) -> bool:
+    """Whether the plan has a round with this block's role in the block's place."""
+    round_ = rounds.get((block.point, block.prompt_set, block.round, block.warmup))
+    if round_ is None or not in_round(block, round_) or block.position_in_round >= len(round_.order):
+        return False
+    return round_.order[block.position_in_round] == block.role
+
+
+def left_open(folder: RunFolder, entry: Entry | None) -> str | None:
+    """What cannot be known about the samples that a run is continued from; None if manifest and ledger vouch for
+    them.
+    """
+    if not (blocks := len(folder.blocks())):
+        return None
+    if (folder.path / MANIFEST).is_file():
+        alone = (
+            f"resumed without an entry in the ledger: nothing vouches for the manifest of its {blocks} earlier blocks"
+        )
+        return None if entry else alone
+    later = " that are later than its manifest" if (folder.path / FORMER).is_file() else ""
+    return (
+        f"resumed after the run had been killed: nothing vouches for those of its {blocks} earlier blocks{later}; "
+        "their form and their place in the plan were checked, but not that nobody has edited them"
+    )
+
+
+def without_figures(run: Run) -> Run:
+    """`run` as it was when it began, but for what is known of its failures."""
+    return replace(
+        run,
+        status="running",
+        ended=None,
+        engines={},
+        cells=(),
+        comparisons=(),
+        verdicts=(),
+        certificates={},
+        conditions={},
+        ended_early={},
+        budgets={},
+        check_seconds={},
+        files={},
+        reports=None,
+    )

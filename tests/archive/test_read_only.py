@@ -1,0 +1,80 @@
+"""verify and status on a read-only mount: nothing is opened for writing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specgate.promotion.ledger import Ledger
+from tests.support.command import ROOT, Cli
+
+WATCHED = """\
+import os, sys
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+CHANGING = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.truncate",
+            "os.utime", "shutil.move", "shutil.rmtree"}
+folder = os.path.realpath(sys.argv[1])
+def hook(event, args):
+    writes = event == "open" and isinstance(args[2], int) and args[2] & WRITING
+    if writes or event in CHANGING:
+        path = os.path.realpath(os.fsdecode(args[0])) if isinstance(args[0], (str, bytes, os.PathLike)) else ""
+        if path.startswith(folder):
+            print("WRITTEN", event, path)
+sys.addaudithook(hook)
+from specgate.cli import main
+sys.argv = ["specgate", *sys.argv[2:]]
+main()
+"""
+
+
+def watched(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """`specgate ARGUMENTS` in a process that says what it opens for writing below `folder`."""
+    command = [sys.executable, "-B", "-c", WATCHED, str(folder), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    return subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Path:
+    cli = Cli(tmp_path_factory.mktemp("read-only"), *pair)
+    assert cli.micro_apart("--backend", "fake").returncode == 0
+    run = cli.newest()
+    (run.parent / "ledger.lock").unlink()
+    for path in (*run.parent.rglob("*"), run.parent):
+        path.chmod(path.stat().st_mode & ~0o222)
+    return run
+
+
+def test_a_write_is_seen_by_the_watch(tmp_path: Path) -> None:
+    """A control: without it, a watch that sees nothing would pass every test of this file."""
+    (tmp_path / "policy.yaml").write_text("")
+    done = watched(
+        tmp_path, "calibrate", "--backend", "fake", "--out", tmp_path / "runs", "--scenario", "cpu-1k-single"
+    )
+    assert "WRITTEN" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_run_on_a_read_only_mount_is_verified_and_nothing_is_written(run: Path) -> None:
+    done = watched(run.parent, "verify", run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "holds: " in done.stdout and "WRITTEN" not in done.stdout
+    assert not (run.parent / "ledger.lock").exists()
+
+
+def test_without_a_ledger_it_says_what_that_leaves_open(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / run.name)
+    done = watched(tmp_path, "verify", tmp_path / run.name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (
+        "note: the ledger beside the run is not there: that the manifest is the one the run ended with" in done.stdout
+    )
+
+
+def test_a_ledger_is_read_without_a_lock(run: Path) -> None:
+    assert [entry.run for entry in Ledger(run.parent).read().entries] == [run.name]
+    assert not (run.parent / "ledger.lock").exists()

@@ -1,0 +1,183 @@
+"""What --resume refuses: a finished run, and one that is not as it was left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specgate.files.manifest import FORMER, MANIFEST
+from specgate.files.run_folder import RunFolder
+from specgate.promotion.ledger import Ledger
+from tests.conftest import Killed
+from tests.support.command import Cli
+from tests.support.stored_runs import as_if_killed
+
+
+def change_json(file: Path, change: Callable[[Any], object]) -> None:
+    data = json.loads(file.read_text())
+    change(data)
+    file.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+def resume(cli: Cli) -> tuple[int, str]:
+    done = cli.run("micro", "--resume", cli.newest(), pair=False)
+    return done.returncode, done.stderr
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Path:
+    """The folder of runs of a micro run on the fake engine that ended with FAIL."""
+    cli = Cli(tmp_path_factory.mktemp("finished"), *pair)
+    cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text().replace("1.0", "9.0"))
+    done = cli.micro("--backend", "fake")
+    assert done.returncode == 1, done.stdout + done.stderr
+    return cli.folder / "runs"
+
+
+@pytest.fixture
+def failed(finished_run: Path, cli: Cli) -> Path:
+    """A copy of it, of which the samples were improved."""
+    shutil.copytree(finished_run, cli.folder / "runs")
+    run = cli.newest()
+    journal = run / "samples" / "blocks.jsonl"
+    journal.write_text(journal.read_text().replace('"elapsed_ns":', '"elapsed_ns":1', 1))
+    return run
+
+
+def forget_the_verdict(run: Path) -> None:
+    change_json(run / "run.json", lambda data: data.update(status="interrupted"))
+    change_json(run / "gates.json", lambda data: data.update(exit_code=130, verdict="not reached"))
+
+
+def test_a_finished_run_is_not_continued(cli: Cli, failed: Path) -> None:
+    before = (failed / "run.json").read_bytes()
+    code, said = resume(cli)
+    assert code == 2 and "run.json says that the run is complete" in said and "verify" in said
+    assert (failed / "run.json").read_bytes() == before
+    assert len(Ledger(failed.parent).read().entries) == 1
+
+
+def test_nor_is_one_whose_verdict_was_taken_out_of_the_run_folder(cli: Cli, failed: Path) -> None:
+    forget_the_verdict(failed)
+    RunFolder(failed).write_manifest()
+    code, said = resume(cli)
+    assert code == 2 and "the ledger says that it ended with FAIL (exit 1)" in said
+
+
+def test_without_a_ledger_a_manifest_is_not_enough_to_go_on_silently(cli: Cli, killed: Killed) -> None:
+    for file in cli.newest().parent.glob("ledger.*"):
+        file.unlink()
+    code, said = resume(cli)
+    assert code == 0 and "warning: resumed without an entry in the ledger" in said, said
+
+
+def test_gates_json_alone_tells_a_finished_run(cli: Cli, failed: Path) -> None:
+    change_json(failed / "run.json", lambda data: data.update(status="interrupted"))
+    for file in failed.parent.glob("ledger.*"):
+        file.unlink()
+    code, said = resume(cli)
+    assert code == 2 and "gates.json says that it ended with exit 1" in said
+
+
+def edited_sample(run: Path) -> None:
+    journal = run / "samples" / "blocks.jsonl"
+    journal.write_text(journal.read_text().replace('"elapsed_ns":', '"elapsed_ns":1', 1))
+
+
+def edited_with_its_manifest(run: Path) -> None:
+    edited_sample(run)
+    RunFolder(run).write_manifest()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (edited_sample, "samples/blocks.jsonl: its SHA-256 is"),
+        (lambda run: (run / "logs" / "worker-0.log").write_text("edited"), "logs/worker-0.log: its SHA-256 is"),
+        (lambda run: (run / "samples" / "more.jsonl").touch(), "samples/more.jsonl: is not in MANIFEST.sha256"),
+        (lambda run: (run / MANIFEST).unlink(), "MANIFEST.sha256: is missing, and the ledger knows"),
+        (edited_with_its_manifest, "MANIFEST.sha256: its SHA-256 is"),
+    ],
+    ids=["sample", "log", "more", "no manifest", "manifest made anew"],
+)
+def test_a_run_that_ended_unfinished_must_be_as_it_was_left(
+    cli: Cli, killed: Killed, change: Callable[[Path], object], said: str
+) -> None:
+    change(cli.newest())
+    code, error = resume(cli)
+    assert code == 6 and said in error, error
+
+
+def test_a_run_that_was_killed_is_continued_and_says_what_that_leaves_open(cli: Cli) -> None:
+    assert cli.micro("--backend", "fake").returncode == 0
+    as_if_killed(run := cli.newest(), blocks=9)
+    code, said = resume(cli)
+    assert code == 0, said
+    assert "warning: resumed after the run had been killed: nothing vouches for those of its 9 earlier blocks" in said
+    record = json.loads((run / "run.json").read_text())
+    assert record["status"] == "complete"
+    assert any("nothing vouches" in warning for warning in record["warnings"])
+    assert "nothing vouches" in (run / "report.html").read_text()
+
+
+def block(run: Path, change: Callable[[Any], object]) -> None:
+    """Change the last block of a journal."""
+    file = run / "samples" / "blocks.jsonl"
+    *lines, last = file.read_text().splitlines()
+    data = json.loads(last)
+    change(data)
+    file.write_text("\n".join([*lines, json.dumps(data)]) + "\n")
+
+
+def again(run: Path) -> None:
+    file = run / "samples" / "blocks.jsonl"
+    file.write_text(file.read_text() + file.read_text().splitlines()[-1] + "\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda run: block(run, lambda b: b.update(round=99)), "round 99 is not planned"),
+        (lambda run: block(run, lambda b: b["role"].update(k=7)), "is not planned"),
+        (lambda run: block(run, lambda b: b["tokens"][0].pop()), "emitted"),
+        (again, "is there twice"),
+        (lambda run: change_json(run / "env.json", lambda env: env["host"].update(cpu="a better one")), "env.json and"),
+        (
+            lambda run: change_json(run / "run.json", lambda d: d["environment"]["source"].update(tree_sha256="0")),
+            "env.json and",
+        ),
+    ],
+    ids=["round", "role", "tokens", "twice", "host", "source tree"],
+)
+def test_what_a_killed_run_left_must_agree_with_itself(cli: Cli, change: Callable[[Path], object], said: str) -> None:
+    assert cli.micro("--backend", "fake").returncode == 0
+    as_if_killed(run := cli.newest(), blocks=9)
+    change(run)
+    code, error = resume(cli)
+    assert code == 6 and said in error, error
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_run_that_was_killed_after_it_had_been_resumed_is_held_to_the_manifest_from_before(
+    cli: Cli, killed: Killed, edited: bool
+) -> None:
+    run = cli.newest()
+    kept = (run / "samples" / "blocks.jsonl").read_text()
+    folder = RunFolder(run)
+    folder.put_manifest_aside()
+    assert (run / FORMER).is_file()
+    change_json(run / "run.json", lambda data: data.update(status="running"))
+    if edited:
+        edited_sample(run)
+    code, said = resume(cli)
+    if edited:
+        assert code == 6 and f"samples/blocks.jsonl: does not begin with what {FORMER} lists" in said
+    else:
+        assert code == 0, said
+        assert (run / "samples" / "blocks.jsonl").read_text().startswith(kept)
+        assert (run / MANIFEST).is_file() and not (run / FORMER).exists()
