@@ -55,8 +55,8 @@ def scenario(folder: Path) -> Ready:
         override(found, warmup_runs=1, measurement_runs=4)
 
     texts = [seeds.SCENARIO, *seeds.shipped_texts("scenarios")]
-    valid = seeds.SCENARIO.encode()
-    return Ready(yaml_texts(texts) | byte_strings([valid]), valid, read, file, USAGE)
+    valid, base = seeds.SCENARIO.encode(), "scenarios/base/"  # where a mapping of a base lacks a key
+    return Ready(yaml_texts(texts) | byte_strings([valid]), valid, read, file, USAGE, named=(base,))
 
 
 def policy(folder: Path) -> Ready:
@@ -462,7 +462,8 @@ def command_line(folder: Path) -> Ready:
     allowed = {int(code) for code in ExitCode} - {int(ExitCode.INTERNAL), int(ExitCode.INTERRUPTED)}
 
     def read() -> None:
-        words = file.read_bytes().decode("utf-8", "surrogatepass").split("\n")
+        # No process can be given a NUL byte in an argument.
+        words = file.read_bytes().decode("utf-8", "surrogatepass").replace("\x00", "").split("\n")
         ended = command(folder, words)
         assert ended.returncode in allowed, f"exit code {ended.returncode}: {ended.stderr}"
         assert "Traceback" not in ended.stderr, ended.stderr
