@@ -75,7 +75,9 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
 
 def unclocked(path: Path) -> int:
     """How many blocks of a run folder have no time by the harness's clock; an old version stored none."""
-    with (path / "samples" / "blocks.jsonl").open(encoding="utf-8", errors="replace") as lines:
+    if not (file := path / "samples" / "blocks.jsonl").is_file():
+        return 0
+    with file.open(encoding="utf-8", errors="replace") as lines:
         return sum(json.loads(line).get("span_ns") is None for line in lines)
 
 
