@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from operator import add
+from operator import add, itemgetter
 
 from specgate.analysis.stats import cluster_interval
 from specgate.core import Block, Value
@@ -47,9 +47,9 @@ def record_of(blocks: Sequence[Block], slot: int) -> AcceptanceRecord:
 
     A step without a draft emits a single token, which can never be truncated.
     """
-    counts = Counter[tuple[int, int]]()
+    counts, of_slot = Counter[tuple[int, int]](), itemgetter(slot)
     for b in blocks:
-        counts.update((a[slot], d[slot]) for a, d in zip(b.accepted, b.drafted, strict=True))
+        counts.update(zip(map(of_slot, b.accepted), map(of_slot, b.drafted), strict=True))
     undrafted = sum(times for (_, d), times in counts.items() if d == 0)
     emitted = sum(len(b.tokens[slot]) - 1 for b in blocks) - undrafted
     return AcceptanceRecord.from_counts(blocks[0].role.k, counts, emitted, sum(b.truncated[slot] for b in blocks))

@@ -61,6 +61,10 @@ class Checked:
     run_id: str = ""
 
 
+Known = dict[tuple[object, ...], CellResult]
+"""Results of cells that were computed before, by everything that they follow from; blocks by identity."""
+
+
 def measure(
     plan: Plan,
     blocks: Sequence[Block],
@@ -70,6 +74,7 @@ def measure(
     *,
     forced: bool = False,
     grounds: Grounds = UNKNOWN,
+    known: Known | None = None,
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of `plan`, and every spec cell compared with its baseline. Warm-up blocks are left out.
 
@@ -77,6 +82,7 @@ def measure(
     `near_tie_margin`: a divergence whose recorded top-2 margin (logits) is below it is a near tie.
     `forced`: acceptance was forced, so tokens are not compared.
     `grounds`: what the records are held against beside each other.
+    `known`: results that an earlier call over the same blocks has left; this call adds its own.
 
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
@@ -100,12 +106,16 @@ def measure(
         compare(plan, cell, by_point[cell.point], tokens_of(cell)) for cell in plan.cells if cell.role.speculative
     )
     unlike = {c.cell for c in comparisons if c.tokens.mismatches}
-    cells = tuple(
-        reduce_cell(plan, cell, of[cell], checked.texts, withhold=cell in unlike)
-        if of[cell]
-        else failed(cell, broken.get(cell))
-        for cell in plan.cells
-    )
+    results: Known = {} if known is None else known
+
+    def reduced(cell: Cell) -> CellResult:
+        rounds = tuple((r.prompt_set, r.index) for r in plan.rounds_of(cell.point) if not r.warmup)
+        key = (cell, rounds, tuple(map(id, of[cell])), tuple(map(id, texts[cell.point])), cell in unlike)
+        if key not in results:
+            results[key] = reduce_cell(plan, cell, of[cell], checked.texts, withhold=cell in unlike)
+        return results[key]
+
+    cells = tuple(reduced(cell) if of[cell] else failed(cell, broken.get(cell)) for cell in plan.cells)
     scores = {
         point: scores_of(by_point[point], comparisons, seen, checked)
         for point in plan.points

@@ -133,6 +133,9 @@ def token_at(tokens: Sequence[int], index: int) -> int:
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     """The first index at which `a` and `b` differ, over the length that both have."""
+    both = min(len(a), len(b))
+    if a[:both] == b[:both]:
+        return None
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
 
 

@@ -94,6 +94,7 @@ class RunFolder:
         self.path, self.read_only = path, read_only
         self._written: dict[str, Content] = {}
         """File name → what the harness knows it to hold."""
+        self._journal: Journal | None = None
 
     @classmethod
     def create(cls, parent: Path, kind: str, label: str, source_sha256: str) -> RunFolder:
@@ -237,8 +238,10 @@ class RunFolder:
         return [from_plain(Sample, line, self.path) for line in self._lines("environment.jsonl")]
 
     def journal(self) -> Journal:
-        """Everything under `samples/`."""
-        return Journal(
+        """Everything under `samples/`. In a folder that was opened `read_only`, it is read once."""
+        if self._journal is not None:
+            return self._journal
+        found = Journal(
             blocks=self.blocks(),
             margins=self.margins(),
             engines=self.engines(),
@@ -248,6 +251,8 @@ class RunFolder:
             logits=self.logits(),
             rescorings=self.rescorings(),
         )
+        self._journal = found if self.read_only else None
+        return found
 
     def _append(self, name: str, data: object) -> None:
         """Append one line and flush it to disk before the next block starts: a kill -9 loses at most the block in

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
-from specgate.analysis.reduce import Checked, measure
+from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.stats import planned_looks
 from specgate.api import Sequential
@@ -27,11 +27,11 @@ may turn out to be a near tie.
 """
 
 
-def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal) -> dict[str, int]:
+def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None) -> dict[str, int]:
     """The points that stopped early: point key → number of measured rounds after which it was decided.
 
     A point that was decided only at its last look, or never, is not listed. Neither is one whose rounds up to the
-    deciding look are not all in the journal.
+    deciding look are not all in the journal. `known`: see `measure`.
     """
     found = {}
     of: dict[Point, list[Block]] = defaultdict(list)
@@ -44,18 +44,18 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal) -> dict[
             blocks = whole_rounds(kept, of[point])
             if {(b.prompt_set, b.round) for b in blocks} != {(r.prompt_set, r.index) for r in kept.rounds}:
                 break
-            if decided(kept, run, policy, replace(journal, blocks=blocks)):
+            if decided(kept, run, policy, replace(journal, blocks=blocks), known):
                 found[point.key] = look
                 break
     return found
 
 
-def decided(plan: Plan, run: Run, policy: Policy, journal: Journal) -> bool:
+def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None) -> bool:
     """Whether at least one rule that rests on samples judges a cell of `plan`, and no such rule needs more samples."""
     margin = near_tie_margin(policy)
     checked, grounds = Checked(journal.texts, asked=policy.checks), Grounds(journal.engines, run.bandwidth)
     cells, comparisons = measure(
-        plan, journal.blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds
+        plan, journal.blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds, known=known
     )
     cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={})
     gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]

@@ -15,7 +15,7 @@ from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.machine_conditions import conditions_of
 from specgate.analysis.perf_invariants import certificates
-from specgate.analysis.reduce import Checked, measure
+from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import overall
@@ -52,12 +52,15 @@ def ending(run: Run, stopped: Stopped) -> tuple[str, ExitCode]:
 
 def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     """`run` with everything that follows from the samples in its journal; only the verdicts are left to `judge`."""
-    early = early_stop.ended_early(plan, run, policy, journal)
+    known: Known = {}
+    early = early_stop.ended_early(plan, run, policy, journal, known)
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
     checked = Checked(journal.texts, journal.logits, journal.rescorings, policy.checks, run.id)
     margin, grounds = near_tie_margin(policy), Grounds(engines, run.bandwidth)
-    cells, comparisons = measure(plan, blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds)
+    cells, comparisons = measure(
+        plan, blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds, known=known
+    )
     found = replace(
         run,
         engines=engines,

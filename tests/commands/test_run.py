@@ -297,7 +297,7 @@ def test_a_reader_that_has_gone_is_no_fail(cli: Cli) -> None:
 
 
 def test_resuming_on_changed_source_is_refused(cli: Cli, killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specgate.machine.inventory.source_tree_sha256", lambda: "0" * 64)
+    monkeypatch.setattr("specgate.machine.software.source_tree_sha256", lambda: "0" * 64)
     done = cli.run("micro", "--resume", cli.newest(), pair=False)
     assert done.returncode == 2
     assert "source_tree_sha256" in done.stderr
