@@ -112,7 +112,7 @@ def test_a_changed_leaf_is_seen(run: Path, tmp_path: Path) -> None:
     assert missed == [] and count > 15
 
 
-@pytest.mark.slow("verifies the run once for each of its 900 leaves")
+@pytest.mark.slow("verifies the run once for each of its 1,124 leaves")
 def test_every_changed_leaf_is_seen(run: Path, tmp_path: Path) -> None:
     missed, count = unseen(run, tmp_path, stride=1)
     assert missed == [] and count > 500
