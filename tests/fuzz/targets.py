@@ -417,7 +417,7 @@ def backend_options(folder: Path) -> Ready:
 
         from specgate.errors import BackendError, EnvironmentRefused, UsageError
 
-        lines = file.read_bytes().decode("utf-8", "surrogatepass").split("\n")
+        lines = file.read_bytes().decode("utf-8", "surrogateescape").split("\n")
         options = dict(key_value(line) for line in lines if line)
         for backend in backends:
             try:
@@ -448,7 +448,7 @@ def command_line(folder: Path) -> Ready:
         ["check", "bench.json", "--policy", "seed", "--role", "spec-3", "--scenario", "full-16k-b4"],
         ["micro", "--scenario", "mine.yaml", "--warmup-runs", "3", "--measurement-runs", "8", *pair],
         ["micro", "--scenario", "mine.yaml", "--policy", "policy.yaml", "-o", "device=cpu", "--only", "m*", *pair],
-        ["full", "--resume", str(run), "--override-order", "why"],
+        ["full", "--resume", str(run)],
         ["status", "--out", "runs", "--policy", "policy.yaml", *pair],
         ["tape", str(run), "out.json", "--point", "demo-64/fake/c64/b1"],
         ["explain", str(run)],
@@ -462,8 +462,8 @@ def command_line(folder: Path) -> Ready:
     allowed = {int(code) for code in ExitCode} - {int(ExitCode.INTERNAL), int(ExitCode.INTERRUPTED)}
 
     def read() -> None:
-        # No process can be given a NUL byte in an argument.
-        words = file.read_bytes().decode("utf-8", "surrogatepass").replace("\x00", "").split("\n")
+        # As a process is given its arguments: bytes that are not UTF-8 become surrogates, and no byte is 0.
+        words = file.read_bytes().decode("utf-8", "surrogateescape").replace("\x00", "").split("\n")
         ended = command(folder, words)
         assert ended.returncode in allowed, f"exit code {ended.returncode}: {ended.stderr}"
         assert "Traceback" not in ended.stderr, ended.stderr

@@ -77,7 +77,6 @@ def test_settings_of_the_command_line_have_the_same_bounds(scenario: Scenario, r
         ["bench", "step", "--context", str(10**12)],
         ["tape", "x" * 300, "out.json"],
         ["verify", "x" * 300],
-        ["status", "--out", "x" * 300],
         ["scenarios", "show", "x" * 300],
         ["plan", "--scenario", "x" * 300 + ".yaml"],
         ["micro", "--policy", "x" * 300 + ".yaml"],
@@ -89,3 +88,8 @@ def test_odd_arguments_end_with_2(tmp_path: Path, arguments: list[str]) -> None:
     ended = command(tmp_path, arguments)
     assert ended.returncode == 2, ended.stderr
     assert "internal" not in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_the_environments_fault(tmp_path: Path) -> None:
+    ended = command(tmp_path, ["status", "--out", "x" * 300])
+    assert ended.returncode == 4 and "File name too long" in ended.stderr
