@@ -101,7 +101,7 @@ def lines(found: PromotionStatus) -> list[str]:
     if signers := allowed_signers():
         said.append(f"  only entries that a key of {signers} has signed count")
     elif history.host not in (None, host.identity()):
-        said.append(f"  written last on another host ({history.host}): entries of another host count only if signed")
+        said += [f"  written last on another host ({history.host}):", "  entries of another host count only if signed"]
     if history.torn:
         said.append("  a torn line at its end: a writer was killed; the next one will set it aside")
     if history.set_aside:

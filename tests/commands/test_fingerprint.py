@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from specgate.promotion.ledger import Ledger
 from tests.conftest import Killed
 from tests.support.command import Cli
 from tests.support.outside import on_the_path, write_counting, write_distribution
+from tests.support.stored_runs import as_if_killed
 
 MICRO = ("micro", "--scenario", "gate.yaml", "--policy", "policy.yaml", "--backend", "counting")
 FULL = ("full", "--scenario", "full.yaml", *MICRO[3:])
@@ -42,6 +44,7 @@ def three_greens(cli: Cli) -> None:
     ledger = Ledger(cli.folder / "runs")
     (first,) = ledger.read().entries
     for n in (1, 2):
+        shutil.copytree(cli.folder / "runs" / first.run, cli.folder / "runs" / f"again-{n}")
         ledger.append(replace(first, run=f"again-{n}", pid=first.pid + n))
     allowed = cli.run(*STATUS, "--json")
     assert json.loads(allowed.stdout)["full_allowed"], allowed.stdout
@@ -153,6 +156,8 @@ def test_a_plug_in_that_changes_while_the_run_goes_on_makes_it_invalid(cli: Cli,
 
 
 def test_a_run_is_not_continued_on_other_software(cli: Cli, killed: Killed) -> None:
+    as_if_killed(cli.newest(), blocks=9)
+
     def resumed(**changes: Any) -> str:
         file = cli.newest() / "run.json"
         record = json.loads(file.read_text())
