@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from specgate.errors import EnvironmentRefused, UsageError
+from specgate.errors import EnvironmentRefused
 from specgate.files.redaction import masked, masked_data, visible_json
 
 _HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.home() != Path("/") else None
@@ -69,12 +69,10 @@ def write_whole(file: Path, text: str) -> None:
 
 @contextmanager
 def disk(path: Path) -> Iterator[None]:
-    """Turn errors from writing `path` into EnvironmentRefused, but for a name that no file can have into UsageError."""
+    """Turn errors from writing `path` into EnvironmentRefused."""
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise UsageError(f"{str(path)[:80]}…: {error.strerror}", hint="choose a shorter name") from error
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         hint = (
             "free some space, then continue with --resume: finished blocks are kept" if full else "choose another --out"
