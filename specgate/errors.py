@@ -5,6 +5,7 @@
     ├── EnvironmentRefused       4  this machine cannot carry out the plan (no GPU, disk full, …)
     ├── OrderRefused             5  `full` before the micro gates are green
     ├── InvalidResult            6  a stored result contradicts itself: nothing in it may be quoted
+    │   └── UnknownSigner           an entry of the ledger is signed by a key that is not among the allowed ones
     └── BackendError             7  the engine did not start, crashed, hung, or broke its contract
         ├── CheckpointError         a checkpoint that is missing, misshapen or not what it claims
         └── WorkerLost              the engine's process ended or stopped answering

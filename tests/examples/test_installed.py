@@ -22,6 +22,8 @@ from tests.support.command import POLICY, ROOT, Cli
 from tests.support.example_packages import MODULES, install
 
 pytestmark = pytest.mark.slow("installs three packages")
+DRAWS = True
+"""Its run is made by a process that draws, and is verified here."""
 
 RULE = "  - {id: p90, gate: tpot-percentile, required: true, role: spec-*, percentile: 90, max_ms: 1000}\n"
 

@@ -109,7 +109,7 @@ def test_a_config_edited_after_calibration_is_refused_with_both_hashes(
 ) -> None:
     edit_config(seed_folder, **changes)
     with pytest.raises(
-        CheckpointError, match=r"planted\.sha256 = [0-9a-f]{64}, but the rest of the file has [0-9a-f]{64}\n.*edited"
+        CheckpointError, match=r"planted\.sha256 = '[0-9a-f]{64}', but the rest of the file has [0-9a-f]{64}\n.*edited"
     ):
         load_target(seed_folder, torch.bfloat16, "cpu")
 
