@@ -19,8 +19,8 @@ BINS: Final = 8
 class _Bin:
     depths: list[float] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)
-    emitted: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
-    drafted: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+    accepted: dict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
+    """(prompt set, slot) → accepted draft tokens of every step that had a draft."""
 
 
 def by_depth(blocks: Sequence[Block], *, withhold: bool) -> tuple[DepthBin, ...]:
@@ -36,10 +36,10 @@ def by_depth(blocks: Sequence[Block], *, withhold: bool) -> tuple[DepthBin, ...]
             found = bins[min(BINS - 1, int(BINS * depth / deepest)) if deepest else 0]
             found.depths.append(depth)
             found.step_ms.append(block.step_ns[step] / 1e6)
-            for slot, (a, d) in enumerate(zip(block.accepted[step], block.drafted[step], strict=True)):
-                if d > 0:
-                    found.emitted[block.prompt_set, slot] += a + 1
-                    found.drafted[block.prompt_set, slot] += 1
+            if block.role.speculative:
+                for slot, drafted in enumerate(block.drafted[step]):
+                    if drafted > 0:
+                        found.accepted[block.prompt_set, slot].append(block.accepted[step][slot])
     return tuple(_reduced(bins[i], withhold) for i in sorted(bins))
 
 
@@ -58,7 +58,8 @@ def step_depths(block: Block) -> Iterator[tuple[int, float]]:
 
 
 def _reduced(found: _Bin, withhold: bool) -> DepthBin:
-    emitted, drafted = list(found.emitted.values()), list(found.drafted.values())
+    emitted = [sum(accepts) + len(accepts) for accepts in found.accepted.values()]
+    drafted = [len(accepts) for accepts in found.accepted.values()]
     interval = cluster_interval(emitted, drafted)
     return DepthBin(
         depth=statistics.fmean(found.depths),

@@ -6,7 +6,7 @@ Each prompt is one cluster, however many blocks it has: rounds repeat the same g
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add, itemgetter
 
@@ -15,17 +15,19 @@ from specgate.core import Block, Value
 from specgate.core.acceptance import AcceptanceRecord
 
 Count = Callable[[AcceptanceRecord], int]
+PromptRecords = Mapping[tuple[int, int], AcceptanceRecord]
+"""(prompt set, slot) → its record over all rounds."""
 
 
-def pooled(blocks: Sequence[Block]) -> AcceptanceRecord:
-    """The record of all blocks of a spec cell. Raises InvalidResult where a step had a draft and an identity fails."""
-    total = reduce(add, by_prompt(blocks).values())
+def pooled(prompts: PromptRecords) -> AcceptanceRecord:
+    """The record of all prompts of a spec cell. Raises InvalidResult where a step had a draft and an identity fails."""
+    total = reduce(add, prompts.values())
     if total.steps:
         total.check()
     return total
 
 
-def by_prompt(blocks: Sequence[Block]) -> dict[tuple[int, int], AcceptanceRecord]:
+def by_prompt(blocks: Sequence[Block]) -> PromptRecords:
     """(prompt set, slot) → its record over all rounds. A server counts all slots of a block together: they are slot
     0.
     """
@@ -55,12 +57,12 @@ def record_of(blocks: Sequence[Block], slot: int) -> AcceptanceRecord:
     return AcceptanceRecord.from_counts(blocks[0].role.k, counts, emitted, sum(b.truncated[slot] for b in blocks))
 
 
-def length_values(blocks: Sequence[Block], record: AcceptanceRecord) -> Iterator[Value]:
+def length_values(of: PromptRecords, record: AcceptanceRecord) -> Iterator[Value]:
     """Acceptance length, draft acceptance rate and wasted verification.
 
-    `record` is the pooled one of `blocks` and must have steps.
+    `record` is the pooled one and must have steps.
     """
-    prompts = [r for r in by_prompt(blocks).values() if r.steps]
+    prompts = [r for r in of.values() if r.steps]
     low, high = interval_over(prompts, lambda r: r.steps + r.accepted, lambda r: r.steps)
     yield Value("acceptance_length", record.acceptance_length, "tok_weighted", len(prompts), low, high)
     yield Value("draft_acceptance_rate", record.draft_acceptance_rate, "tok_weighted", record.drafted)
@@ -68,12 +70,12 @@ def length_values(blocks: Sequence[Block], record: AcceptanceRecord) -> Iterator
     yield Value("wasted_verify_ratio", 1 - record.emitted / verified, "tok_weighted", verified)
 
 
-def position_values(blocks: Sequence[Block], record: AcceptanceRecord) -> Iterator[Value]:
+def position_values(of: PromptRecords, record: AcceptanceRecord) -> Iterator[Value]:
     """Acceptance by draft position, and the histogram of accepted draft tokens.
 
-    `record` is the pooled one of `blocks` and must have steps.
+    `record` is the pooled one and must have steps.
     """
-    prompts = [r for r in by_prompt(blocks).values() if r.steps]
+    prompts = [r for r in of.values() if r.steps]
 
     def share(name: str, value: float | None, n: int, numerator: Count, denominator: Count) -> Value:
         low, high = interval_over(prompts, numerator, denominator)

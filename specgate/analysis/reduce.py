@@ -15,7 +15,7 @@ from specgate.analysis.checks.served import REQUEST_FIGURES, served_steps
 from specgate.analysis.context_depth import by_depth
 from specgate.analysis.latency import distributions
 from specgate.analysis.paired_blocks import compare, speed
-from specgate.analysis.prompt_acceptance import length_values, pooled, position_values
+from specgate.analysis.prompt_acceptance import PromptRecords, by_prompt, length_values, pooled, position_values
 from specgate.analysis.repetition import repeated_ngram_share
 from specgate.analysis.rescoring import Draw, check_scores, draws
 from specgate.analysis.token_check import check_tokens, first_difference
@@ -193,14 +193,15 @@ def reduce_cell(
     `texts_beside`: the untimed baseline texts, which a baseline cell has to repeat.
     """
     planned, scenario = sum(not r.warmup for r in plan.rounds_of(cell.point)), plan.scenarios[cell.point.scenario]
-    acceptance = pooled(blocks) if cell.role.speculative else None
+    prompts = by_prompt(blocks) if cell.role.speculative else {}
+    acceptance = pooled(prompts) if cell.role.speculative else None
     whole_requests = scenario.kind == "full"
     values = {
         v.metric: v
         for v in (
             *speed_values(blocks, whole_requests),
             *active_values(blocks),
-            *draft_values(blocks, acceptance, scenario.budget),
+            *draft_values(blocks, prompts, acceptance, scenario.budget),
             *texts(blocks, [] if cell.role.speculative else texts_beside),
             *cache_hits(blocks),
         )
@@ -282,20 +283,23 @@ def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
     yield Value("active_count_max", float(max(counts)), "max", len(counts))
 
 
-def draft_values(blocks: Sequence[Block], record: AcceptanceRecord | None, budget: Budget) -> Iterator[Value]:
-    """Acceptance figures; nothing for a baseline cell."""
+def draft_values(
+    blocks: Sequence[Block], prompts: PromptRecords, record: AcceptanceRecord | None, budget: Budget
+) -> Iterator[Value]:
+    """Acceptance figures; nothing for a baseline cell, which has no `record`. `prompts`: the records of `blocks`."""
     if record is None:
         return
-    yield Value("disabled_draft_error", float(sum(map(draft_errors, blocks))), "count", sum(active_counts(blocks)))
+    rows = list(active_rows(blocks))
+    yield Value("disabled_draft_error", float(sum(map(draft_errors, blocks))), "count", sum(map(len, rows)))
     if not record.steps:
         return
     if missed := sum(missed_steps(block, budget) for block in blocks):
         yield Value("undrafted_steps", float(missed), "count", record.steps + missed)
-    yield from length_values(blocks, record)
-    ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in active_rows(blocks) if len(row) > 1]
+    yield from length_values(prompts, record)
+    ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in rows if len(row) > 1]
     if ragged:
         yield Value("raggedness_ratio", statistics.fmean(ragged), "mean", len(ragged))
-    yield from position_values(blocks, record)
+    yield from position_values(prompts, record)
 
 
 def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:

@@ -39,10 +39,9 @@ def in_round(block: Block, round_: Round) -> bool:
 
 def pairs_of(blocks: Sequence[Block], cell: Cell) -> Iterator[tuple[Block, Block]]:
     """(baseline, spec) blocks that ran in the same round and the same engine process, in running order."""
-    baselines = {
-        (b.prompt_set, b.round, b.worker_generation): b for b in blocks if b.cell == Cell(cell.point, BASELINE)
-    }
-    for block in blocks:
+    mine = [b for b in blocks if b.role in (BASELINE, cell.role) and b.point == cell.point]
+    baselines = {(b.prompt_set, b.round, b.worker_generation): b for b in mine if b.role == BASELINE}
+    for block in mine:
         key = (block.prompt_set, block.round, block.worker_generation)
-        if block.cell == cell and not block.warmup and key in baselines:
+        if block.role == cell.role and not block.warmup and key in baselines:
             yield baselines[key], block

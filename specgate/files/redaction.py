@@ -143,6 +143,7 @@ _FORMS: Final[tuple[tuple[tuple[str, ...], re.Pattern[str], _Replace], ...]] = (
     (("aiza",), re.compile(r"AIza(?<![A-Za-z0-9]AIza)[A-Za-z0-9_-]{35}"), MASK),
     (("eyj",), re.compile(r"eyJ(?<![A-Za-z0-9_-]eyJ)[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"), MASK),
 )
+_ANY_HINT: Final = re.compile("|".join(sorted({re.escape(hint) for hints, *_ in _FORMS for hint in hints})))
 
 
 def _sk(match: re.Match[str]) -> str:
@@ -158,6 +159,8 @@ def masked(text: str) -> str:
         if form in text:  # a search for a string is an order of magnitude faster than one for a pattern
             text = _without(form, text)
     low = text.lower()
+    if _ANY_HINT.search(low) is None:
+        return text
     for hints, pattern, replace in _FORMS:
         if any(hint in low for hint in hints):
             text = pattern.sub(replace, text)

@@ -12,7 +12,7 @@ from specgate.analysis.checks.clocks import check_pairs, check_times, check_unex
 from specgate.analysis.checks.floors import check_floor
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.checks.verification import check_verification
-from specgate.analysis.prompt_acceptance import pooled
+from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.rounds import pairs_of
 from specgate.core import BASELINE, Block, Budget, Cell, EngineFacts, Margin, Plan
 from specgate.core.cycle_budget import Bandwidth
@@ -99,7 +99,7 @@ def check_records(blocks: Sequence[Block], budget: Budget, facts: EngineFacts | 
     for block in blocks:
         check_block(block, budget, facts)
     if blocks[0].role.speculative:
-        pooled(blocks)
+        pooled(by_prompt(blocks))
 
 
 def check_clocks(blocks: Sequence[Block], whole: bool) -> None:

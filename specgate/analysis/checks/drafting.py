@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specgate.analysis.checks.identities import draft_errors
+from specgate.analysis.checks.identities import draft_errors, undrafted
 from specgate.core import Block, Budget, CellResult
 
 MISSED_SHARE = 0.01
@@ -40,6 +40,8 @@ def missed_steps(block: Block, budget: Budget) -> int:
     """Request-steps of a spec block that had no draft although they could have had one, whatever the reason."""
     if block.served is not None:
         return block.counters.get("undrafted_steps", 0)
+    if not undrafted(block):
+        return 0
     return sum(drafted == 0 < possible for drafted, possible in drafts_of(block, budget))
 
 
