@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from specgate.analysis.machine.disturbed_blocks import SetAside, set_aside, timed
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.reduce import block_figures
 from specgate.analysis.stats import Pairs
@@ -163,7 +164,10 @@ def estimated(partners: Partners, metric: str) -> tuple[Estimate | None, int]:
         a, b = lengths(partners.blocks_a), lengths(partners.blocks_b)
         return log_ratio_of_ratios(a, b, paired=partners.same_prompts), min(len(a), len(b))
     whole = partners.run_a.kind == "full"
-    sides = [per_block(blocks, whole, metric) for blocks in (partners.blocks_a, partners.blocks_b)]
+    sides = [
+        per_block(timed(blocks, aside_in(run)), whole, metric)
+        for run, blocks in ((partners.run_a, partners.blocks_a), (partners.run_b, partners.blocks_b))
+    ]
     if not all(sides) or min(min(side.values()) for side in sides) <= 0:
         return None, 0
     a_of, b_of = ({key: math.log(x) for key, x in side.items()} for side in sides)
@@ -172,6 +176,11 @@ def estimated(partners: Partners, metric: str) -> tuple[Estimate | None, int]:
         return of_mean(both), len(both)
     one, other = of_mean(list(a_of.values())), of_mean(list(b_of.values()))
     return (difference(one, other) if one and other else None), min(len(a_of), len(b_of))
+
+
+def aside_in(run: Run) -> SetAside:
+    """The rounds of a run whose times were set aside."""
+    return set_aside({key: c.host for key, c in run.conditions.items() if c.host is not None})
 
 
 def lengths(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from specgate.analysis.machine_conditions import conditions_of
+from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.rounds import whole_rounds
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
