@@ -75,10 +75,8 @@ def _differences(a: Clocks, b: Clocks, names: tuple[str, str], apart: float) -> 
     if a.limit_w is not None and b.limit_w is not None and a.limit_w != b.limit_w:
         yield f"the power limit was {a.limit_w:.0f} W for {one} and {b.limit_w:.0f} W for {other}"
     if a.slowed != b.slowed:
-        found = ", ".join(
-            f"{name}: {' and '.join(side.slowed) or 'none'}" for name, side in zip(names, (a, b), strict=True)
-        )
-        yield f"the GPU slowed itself down for different reasons ({found})"
+        reasons = (f"{name}: {', '.join(side.slowed) or 'never'}" for name, side in ((one, a), (other, b)))
+        yield f"the GPU slowed itself down differently ({'; '.join(reasons)})"
 
 
 def in_words(side: Clocks) -> str:

@@ -29,31 +29,30 @@ COUNTERS: Final[Mapping[str, str]] = {
 
 
 def causes(host: HostJudgement) -> str:
-    """What disturbed how many blocks, with the worst share and its limit; the most frequent cause first."""
+    """What disturbed how many blocks, with the largest share and its limit; the most frequent cause first."""
     of: dict[str, list[float]] = defaultdict(list)
     for found in host.disturbed:
         of[found.reason_code].append(found.share)
     ordered = sorted(of.items(), key=lambda item: -len(item[1]))
     return ", ".join(
-        f"during {len(shares)} {CAUSES[code].format(f'{max(shares):.0%}')} (at most {limit_of(code, host.limits):.0%})"
+        f"{CAUSES[code].format(f'{max(shares):.0%}')} (at most {limit_of(code, host.limits):.0%}) in {len(shares)}"
         for code, shares in ordered
     )
 
 
 def set_aside_in_words(host: HostJudgement) -> str:
     """How many rounds were set aside, and why. There must be some."""
-    return (
-        f"{len(host.set_aside)} of {host.rounds} rounds set aside for {len(host.disturbed)} disturbed blocks of "
-        f"{host.blocks}: {causes(host)}"
-    )
+    return f"{len(host.set_aside)} of {host.rounds} rounds set aside: {disturbed(host)}"
 
 
 def too_many_in_words(host: HostJudgement) -> str:
     """That more is disturbed than may be set aside, and by what."""
-    return (
-        f"{len(host.disturbed)} of {host.blocks} blocks were disturbed: {causes(host)}; that is {host.too_many} of "
-        f"{host.rounds} rounds, more than the {host.limits.max_set_aside:.0%} that may be set aside"
-    )
+    allowed = f"{host.limits.max_set_aside:.0%} may be set aside"
+    return f"{host.too_many} of {host.rounds} rounds are disturbed, and at most {allowed}: {disturbed(host)}"
+
+
+def disturbed(host: HostJudgement) -> str:
+    return f"of {host.blocks} blocks {len(host.disturbed)} disturbed; {causes(host)}"
 
 
 def asides(host: HostJudgement) -> Iterator[str]:
