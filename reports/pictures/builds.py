@@ -6,18 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from specgate.core.two_builds import Quantity, Word
+from specgate.core.two_builds import NAMES, Quantity, Word
 from specgate.reports.pictures import svg
 
 TINTS: Final = {Word.SLOWER: svg.FLOOR, Word.FASTER: svg.GAIN, Word.SAME: svg.GAIN, Word.CANNOT_TELL: svg.MUTED}
-NAMES: Final = {
-    "step_ms": "step time",
-    "prefill_ms": "prefill time",
-    "acceptance_length": "acceptance length",
-    "start_up_s": "start-up time",
-    "device_memory_mib": "GPU memory",
-    "host_memory_mib": "host memory",
-}
 
 
 def losses(quantities: Sequence[Quantity]) -> str | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from specgate.api import Format, visible
 from specgate.core import EngineFacts
-from specgate.core.two_builds import SIDES, Process, Quantity, Side, TwoBuilds, Word
+from specgate.core.two_builds import NAMES, SIDES, Process, Quantity, Side, TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Entry, Table
@@ -75,19 +75,33 @@ def banners(found: TwoBuilds) -> Iterator[str]:
 
 def quantities(found: TwoBuilds) -> Table:
     """A row per quantity, those that decide first."""
-    rows = [row_of(q) for q in sorted(found.quantities, key=lambda q: not q.decides)]
-    return Table(("word", "quantity", "because", "old", "new"), rows, texts=3)
+    ordered = sorted(found.quantities, key=lambda q: not q.decides)
+    level = f"{1 - 2 * found.margins.error:.0%} interval"
+    return Table(("word", "of", "old", "new", "new / old", level), [row_of(q, found) for q in ordered], texts=2)
 
 
-def row_of(quantity: Quantity) -> list[str | Entry]:
-    name = name_of(quantity)
+def row_of(quantity: Quantity, found: TwoBuilds) -> list[str | Entry]:
+    span, n = NONE, f"n = {quantity.n}"
+    if quantity.low is not None and quantity.high is not None:
+        span = f"{quantity.low - 1:+.2%} … {quantity.high - 1:+.2%}"
+    if quantity.needed is not None:
+        n += f"; {quantity.needed} would tell"
     return [
-        quantity.word.value if quantity.decides else Entry(quantity.word.value, "does not decide"),
-        name,
-        quantity.reason,
+        quantity.word.value if quantity.decides else Entry(quantity.word.value, "advisory"),
+        called(quantity, len(found.scenarios) == 1),
         figure(quantity.name, quantity.old),
         figure(quantity.name, quantity.new),
+        Entry(
+            NONE if quantity.ratio is None else f"{quantity.ratio - 1:+.2%}", f"± {quantity.margin_pct:g} % is the same"
+        ),
+        Entry(span, n),
     ]
+
+
+def called(quantity: Quantity, alone: bool) -> Entry:
+    """A quantity in words. `alone`: only one scenario was measured, so that its name says nothing."""
+    cell = quantity.cell.partition("/")[2].replace("/", " ") if alone else quantity.cell
+    return Entry(NAMES[quantity.name], cell or None)
 
 
 def figure(name: str, value: float | None) -> str:

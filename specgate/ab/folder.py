@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from specgate.api import Format
 from specgate.core import PairRef, Policy, Scenario
 from specgate.core.cycle_budget import Bandwidth
 from specgate.core.two_builds import SIDES, Margins, Process, Side, SideName, TwoBuilds
 from specgate.errors import InvalidResult, UsageError
+from specgate.files import manifest
 from specgate.files.json_record import read_record, stored_json
 from specgate.files.plain import to_plain
 from specgate.files.run_folder import RunFolder, label_of
@@ -28,6 +30,12 @@ ASKED: Final = "asked.json"
 PROCESSES: Final = "processes.json"
 RESULT: Final = "ab.json"
 SCHEMA: Final = "specgate.ab/v1"
+FILES: Final[tuple[tuple[Format, str], ...]] = (("html", "ab.html"), ("md", "ab.md"), ("junit", "junit.xml"))
+"""Format of the view `ab` → the file that it becomes."""
+FOLDERS: Final = frozenset(
+    {*manifest.FOLDERS, *SIDES, *(f"{side}/{sub}" for side in SIDES for sub in manifest.FOLDERS)}
+)
+"""The folders that the folder of a comparison may hold."""
 
 
 @dataclass(frozen=True, slots=True)

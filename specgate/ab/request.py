@@ -48,10 +48,10 @@ class AbRequest:
     pair: str | None = None
     target: Path | None = None
     draft: Path | None = None
-    pairs: int = 5
-    visits: int = 2
+    pairs: int = 8
+    visits: int = 1
     quads: int = 1
-    steps: int | None = 64
+    steps: int | None = 128
     margins: Margins = field(default_factory=Margins)
     apart: bool = False
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from specgate import __version__, plugins
-from specgate.ab.folder import AbFolder, Asked
+from specgate.ab.folder import FILES, AbFolder, Asked
 from specgate.ab.judging import code_of, plans, result_of, schedules, verdict_of
 from specgate.ab.request import AbRequest, Build, builds, check
 from specgate.ab.runner import AbRunner, SideSetup, blocks_of
-from specgate.api import Format, OpenRequest
+from specgate.api import OpenRequest
 from specgate.core import Plan, Point
 from specgate.core.two_builds import SIDES, SideName, TwoBuilds
 from specgate.errors import ExitCode, SpecgateError, UsageError
@@ -28,9 +28,6 @@ from specgate.run.beginning import fitting_prompts, now
 from specgate.run.progress import progress
 from specgate.run.runner import open_request
 from specgate.terminal import echo
-
-FILES: tuple[tuple[Format, str], ...] = (("html", "ab.html"), ("md", "ab.md"), ("junit", "junit.xml"))
-"""Format of the view `ab` → the file that it becomes."""
 
 
 def carry_out(request: AbRequest) -> ExitCode:

@@ -182,23 +182,19 @@ def quantity(raw: Raw, word: Word | None, margins: Margins, family: int) -> Quan
     half = found.half_width(margins.error)
     low, high = math.exp(found.mean - half), math.exp(found.mean + half)
     more = needed(loss, log_margin(percent), margins.error, family) if word is Word.CANNOT_TELL else None
-    said = reason_of(word, math.exp(found.mean), low, high, percent, raw, more, margins.error)
+    said = reason_of(word, math.exp(found.mean), low, high, percent, raw, more)
     return replace(
         bare, ratio=math.exp(found.mean), low=low, high=high, sd=found.sd, word=word, reason=said, needed=more
     )
 
 
-def reason_of(
-    word: Word, ratio: float, low: float, high: float, percent: float, raw: Raw, more: int | None, error: float
-) -> str:
+def reason_of(word: Word, ratio: float, low: float, high: float, percent: float, raw: Raw, more: int | None) -> str:
     """A word's reason in figures."""
-    span = (
-        f"{ratio - 1:+.2%}, {1 - 2 * error:.0%} interval {low - 1:+.2%} … {high - 1:+.2%} over {raw.n} {raw.unit_of_n}"
-    )
+    span = f"{ratio - 1:+.2%} ({low - 1:+.2%} … {high - 1:+.2%})"
     if word is Word.SAME:
         return f"{span}: within ± {percent:g} %"
     if word is not Word.CANNOT_TELL:
-        return f"{span}: {'worse' if word is Word.SLOWER else 'better'}, by more than can be called the same"
+        return span
     would = f"{more} {raw.unit_of_n} would tell" if more else "more would hardly tell"
     return f"{span}: neither a difference nor less than {percent:g} % is proven; {would}"
 

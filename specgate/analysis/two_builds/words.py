@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from specgate.analysis.two_builds.estimates import Difference
-from specgate.core.two_builds import Quantity, Word
+from specgate.core.two_builds import NAMES, Quantity, Word
 
 MOST_PROCESSES: Final = 200
 
@@ -69,7 +69,7 @@ def overall(quantities: Sequence[Quantity]) -> tuple[Word, str]:
     deciding = [q for q in quantities if q.decides]
     for word in (Word.SLOWER, Word.CANNOT_TELL, Word.FASTER):
         if found := [q for q in deciding if q.word is word]:
-            return word, "; ".join(f"{q.name} of {q.cell or 'the process'}: {q.reason}" for q in found)
+            return word, "; ".join(f"{NAMES[q.name]} {q.cell} {q.reason}" for q in found)
     if not deciding:
         return Word.CANNOT_TELL, "nothing was measured on both sides"
     return Word.SAME, f"all {len(deciding)} quantities that decide are the same within their margins"

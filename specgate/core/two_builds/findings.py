@@ -39,6 +39,15 @@ MEMORY: Final = "device_memory_mib"
 """MiB of GPU memory after warm-up."""
 HOST_MEMORY: Final = "host_memory_mib"
 """The most MiB of host memory."""
+NAMES: Final = {
+    STEP: "step time",
+    PREFILL: "prefill time",
+    ACCEPTANCE: "acceptance length",
+    START_UP: "start-up time",
+    MEMORY: "GPU memory",
+    HOST_MEMORY: "host memory",
+}
+"""Quantity → its name in words."""
 
 
 @dataclass(frozen=True, slots=True)
