@@ -18,13 +18,13 @@ from specgate.reports.sheets.view import SheetView
 from specgate.reports.texts.csv import Row
 from specgate.reports.texts.junit import element
 
-ENDINGS: Final[Mapping[Word, tuple[str, ExitCode]]] = {
-    Word.SLOWER: ("FAIL", ExitCode.FAIL),
-    Word.FASTER: ("PASS", ExitCode.PASS),
-    Word.SAME: ("PASS", ExitCode.PASS),
-    Word.CANNOT_TELL: ("INCONCLUSIVE", ExitCode.INCONCLUSIVE),
+STATES: Final[Mapping[ExitCode, str]] = {
+    ExitCode.PASS: "PASS",
+    ExitCode.FAIL: "FAIL",
+    ExitCode.INCONCLUSIVE: "INCONCLUSIVE",
+    ExitCode.BACKEND_ERROR: "BACKEND_ERROR",
 }
-"""Word → the state whose look it has, and its exit code."""
+"""Exit code → the state whose look a verdict has; INVALID for all others."""
 COLUMNS: Final = (
     *("comparison", "quantity", "cell", "decides", "old", "new", "ratio", "ci_low", "ci_high", "error_per_side"),
     *("sd", "n", "margin_pct", "word"),
@@ -55,12 +55,7 @@ def sheet(found: TwoBuilds) -> Sheet:
 
 def ending(found: TwoBuilds) -> Ending:
     """The word with its exit code and reason."""
-    if found.word is not None:
-        state, code = ENDINGS[found.word]
-        return Ending(state, code, found.reason, found.word.value)
-    if found.trouble:
-        return Ending("INVALID", ExitCode.INVALID, found.reason)
-    return Ending("BACKEND_ERROR", ExitCode.BACKEND_ERROR, found.reason)
+    return Ending(STATES.get(found.code, "INVALID"), found.code, found.reason, found.verdict)
 
 
 def banners(found: TwoBuilds) -> Iterator[str]:

@@ -62,11 +62,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """The processes so far, and how they ran. `failure`: what ended the measuring before its time."""
+    """The processes so far, and how they ran. `failure`: what ended the measuring before its time, and with `code`, its
+    exit code.
+    """
 
     found: tuple[Process, ...] = ()
     beside: bool = True
     failure: str | None = None
+    code: int | None = None
     ended: str = ""
     environment: Mapping[str, object] = field(default_factory=dict)
 

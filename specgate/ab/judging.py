@@ -74,7 +74,9 @@ def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journa
     found = find(asked, journals, processes)
     engines: dict[str, Mapping[str, EngineFacts]] = {name: journals[name].engines for name in SIDES}
     acceptance = next((f.acceptance for side in engines.values() for f in side.values() if f.acceptance), None)
-    word, reason = (None, processes.failure) if processes.failure else (found.word, found.reason)
+    word, reason, code = found.word, found.reason, CODES[found.word] if found.word else ExitCode.INVALID
+    if processes.failure is not None:
+        word, reason, code = None, processes.failure, ExitCode(processes.code or ExitCode.INTERNAL)
     return TwoBuilds(
         id=folder.path.name,
         started=asked.started,
@@ -98,20 +100,5 @@ def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journa
         warnings=found.warnings,
         word=word,
         reason=reason,
+        code=code,
     )
-
-
-def code_of(result: TwoBuilds) -> ExitCode:
-    """The exit code: SLOWER 1, SAME and FASTER 0, CANNOT TELL 3; 6 where the comparison is invalid, 7 where an engine
-    failed.
-    """
-    if result.word is not None:
-        return CODES[result.word]
-    return ExitCode.INVALID if result.trouble else ExitCode.BACKEND_ERROR
-
-
-def verdict_of(result: TwoBuilds) -> str:
-    """The word of the whole, as a console prints it."""
-    if result.word is not None:
-        return result.word.value
-    return "INVALID" if result.trouble else "BACKEND ERROR"

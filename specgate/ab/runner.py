@@ -16,7 +16,7 @@ from specgate.ab.memory import device_bytes_in_use, most_host_bytes
 from specgate.ab.schedule import ProcessPair, Quad, Visit, other
 from specgate.api import OpenRequest
 from specgate.core import Block, Budget, EngineFacts, Plan, Point, Round, TokenChecks
-from specgate.core.two_builds import Process, SideName
+from specgate.core.two_builds import Origin, Process, SideName
 from specgate.eagle3.parameters import least_weight_bytes
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.planning.prompts import Prompts
@@ -136,7 +136,7 @@ class AbRunner:
                 start_ns=process.start_ns,
                 device_bytes=process.device_bytes,
                 host_bytes=most_host_bytes(process.worker.pid),
-                origin=process.worker.origin(),
+                origin=origin_of(process.worker),
             )
             for name, process in running.items()
         ]
@@ -265,6 +265,14 @@ class AbRunner:
     def _ids_of(self, point: Point, prompt_set: int) -> Sequence[Sequence[int]]:
         prompts = self.prompts[replace(point, backend=self.sides["old"].backend).key]
         return prompts.measured[prompt_set].token_ids
+
+
+def origin_of(worker: EngineWorker) -> Origin | None:
+    """Where a process took its code from; None of a build that is too old to say."""
+    try:
+        return worker.origin()
+    except BackendError:
+        return None
 
 
 class _NoRoom(Exception):

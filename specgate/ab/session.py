@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from specgate import __version__, plugins
 from specgate.ab.folder import FILES, AbFolder, Asked
-from specgate.ab.judging import code_of, plans, result_of, schedules, verdict_of
+from specgate.ab.judging import plans, result_of, schedules
 from specgate.ab.request import AbRequest, Build, builds, check
 from specgate.ab.runner import AbRunner, SideSetup, blocks_of
 from specgate.api import OpenRequest
@@ -50,11 +50,9 @@ def carry_out(request: AbRequest) -> ExitCode:
     echo(report, coloured=True)
     if failure is not None:
         echo(f"error: {failure}", err=True)
-    code = failure.exit_code if isinstance(failure, SpecgateError) else code_of(result)
-    code = ExitCode.INTERRUPTED if isinstance(failure, KeyboardInterrupt) else code
     echo(f"comparison folder {folder.path}")
-    echo(f"verdict {verdict_of(result)} (exit {int(code)})")
-    return code
+    echo(f"verdict {result.verdict} (exit {int(result.code)})")
+    return result.code
 
 
 def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked, dict[str, Prompts]]:
@@ -123,9 +121,12 @@ def measure(
                 folder.sides[name].check()
         except (SpecgateError, KeyboardInterrupt) as error:
             failure = error
-    said = (str(failure) or "interrupted") if failure is not None else None
+    said, code = None, None
+    if failure is not None:
+        said = str(failure) or "interrupted"
+        code = failure.exit_code if isinstance(failure, SpecgateError) else ExitCode.INTERRUPTED
     after = {**before, "env_after": snapshot(uuid)}
-    folder.write_processes(replace(runner.processes, failure=said, ended=now(), environment=after))
+    folder.write_processes(replace(runner.processes, failure=said, code=code, ended=now(), environment=after))
     return failure
 
 

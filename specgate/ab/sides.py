@@ -110,7 +110,16 @@ def unpacked(wheel: Path, into: Path) -> Path:
 def launch_of(asked: Asked, unpack_into: Path) -> tuple[Launch, Path | None]:
     """How the processes of a side are started, and the folder that its code is in; None where it is installed."""
     source = asked.source or (unpacked(asked.wheel, unpack_into) if asked.wheel else None)
+    if source is not None and too_old(source):
+        hint = "its engine process speaks another protocol: take a revision since schema 1.3.0"
+        raise UsageError(f"{asked.name}: {source}: its specgate is too old to be started by this one", hint=hint)
     return Launch(asked.python, (source,) if source else ()), source
+
+
+def too_old(source: Path) -> bool:
+    """Whether `source` brings a specgate that has no engine process as this one starts it."""
+    package = source / "specgate"
+    return (package / "__init__.py").is_file() and not (package / "run" / "engine_process" / "service.py").is_file()
 
 
 def side_of(asked: Asked, backend: str, options: Mapping[str, str], source: Path | None) -> Side:

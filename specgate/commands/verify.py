@@ -56,7 +56,6 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
 
 def verify_comparison(path: Path) -> None:
     """As `verify`, for the folder of a comparison of two builds."""
-    from specgate.ab.judging import code_of, verdict_of
     from specgate.archive.builds_check import verify_builds
 
     found = verify_builds(path)
@@ -68,7 +67,7 @@ def verify_comparison(path: Path) -> None:
     assert found.result is not None
     again = found.result
     echo(f"comparison {path.name} holds: {found.files} files unchanged; {len(again.quantities)} quantities recomputed")
-    echo(f"verdict {verdict_of(again)} (exit {int(code_of(again))})")
+    echo(f"verdict {again.verdict} (exit {int(again.code)})")
 
 
 @click.command(short_help="Judge a result file by a policy.")

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from specgate.core.asked import AcceptanceSource, Scenario
 from specgate.core.measured import EngineFacts
 from specgate.core.two_builds.sides import Process, Side
+from specgate.errors import ExitCode
 
 
 class Word(StrEnum):
@@ -133,6 +134,7 @@ class TwoBuilds:
     `beside`: whether both builds were loaded at the same time, so that their blocks could alternate.
     `trouble`: what makes the comparison INVALID, a sentence each.
     `word`: None where there is trouble or the measuring was cut short.
+    `code`: the exit code: SLOWER 1, SAME and FASTER 0, CANNOT TELL 3, trouble 6, else that of what cut it short.
     """
 
     id: str
@@ -158,3 +160,9 @@ class TwoBuilds:
     warnings: tuple[str, ...]
     word: Word | None
     reason: str
+    code: ExitCode
+
+    @property
+    def verdict(self) -> str:
+        """The word, or else why there is none, in capitals."""
+        return self.word.value if self.word is not None else self.code.name.replace("_", " ")
