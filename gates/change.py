@@ -137,9 +137,7 @@ def beside_speeds(judged: Verdict, speeds: Speeds, *, trusted: bool) -> Verdict:
         )
     if judged.state is State.IMPROVED and speeds.both_slower:
         message = f"{judged.message}, because the baseline lost more; {speeds}"
-        return replace(
-            judged, state=State.PASS, reason_code="baseline_lost_more", message=message, evidence=evidence
-        )
+        return replace(judged, state=State.PASS, reason_code="baseline_lost_more", message=message, evidence=evidence)
     return replace(judged, evidence=evidence)
 
 

@@ -65,6 +65,19 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
     return next((v for state in _BAD_FIRST for v in required if v.state is state), None)
 
 
+def gravity(verdicts: Iterable[Verdict]) -> int:
+    """How much the gravest of `verdicts` asks for, to sort by: the lower, the graver; 0 where none asks for anything.
+
+    Any required verdict that is not green is graver than all that only advise.
+    """
+    ranks = (
+        _BAD_FIRST.index(v.state) - (2 if v.required else 1) * len(_BAD_FIRST)
+        for v in verdicts
+        if v.state in _BAD_FIRST
+    )
+    return min(ranks, default=0)
+
+
 def about(verdict: Verdict) -> str:
     return f"{verdict.rule} on {short(verdict.cell)}" if verdict.cell else verdict.rule
 

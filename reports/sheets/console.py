@@ -12,6 +12,8 @@ from specgate.reports.texts.console import STYLES, printed, words
 
 NAME = 22
 """Longest entry of the first column, in characters, that is never wrapped."""
+MARKED = {"best": "bold green", "slower": "red"}
+"""Mark of an entry → its style. The note says the same in words."""
 STYLES_BY_NAME = {state.value: style for state, style in STYLES.items()}
 
 
@@ -46,8 +48,8 @@ def _table(section: Section) -> Any:
 
 
 def _cell(entry: str | Entry) -> Any:
-    text, note = (entry, None) if isinstance(entry, str) else (entry.text, entry.note)
-    style = STYLES_BY_NAME.get(text, "")
+    text, note, mark = (entry, None, None) if isinstance(entry, str) else (entry.text, entry.note, entry.mark)
+    style = MARKED.get(mark or "", STYLES_BY_NAME.get(text, ""))
     return words((text, style), *([(f"\n{note}", "dim")] if note else []))
 
 

@@ -56,7 +56,9 @@ def test_paired_prompt_sets_cancel_what_both_runs_share(a: list[tuple[int, float
 
 
 @given(rounds, rounds)
-def test_prompt_sets_of_two_sources_have_welchs_interval(a: list[tuple[int, float]], b: list[tuple[int, float]]) -> None:
+def test_prompt_sets_of_two_sources_have_welchs_interval(
+    a: list[tuple[int, float]], b: list[tuple[int, float]]
+) -> None:
     one, other = by_prompt_set(a), by_prompt_set(b)
     found = log_ratio(one, other, paired=False)
     if found is not None and found.error > 1e-6:

@@ -63,7 +63,9 @@ def test_which_way_is_worse_hangs_on_the_metric(metric: str, low: float, high: f
         (1.01, 1.05, "better", "0.990x, 95 % interval 1.010–1.050, paired by prompt: better"),
     ],
 )
-def test_equivalence_is_said_where_both_one_sided_tests_prove_it(low: float, high: float, code: str, words: str) -> None:
+def test_equivalence_is_said_where_both_one_sided_tests_prove_it(
+    low: float, high: float, code: str, words: str
+) -> None:
     found = verdict(ratio=0.99, ci_low=low, ci_high=high)
     assert found.reason_code == code and found.message.endswith(words)
 
@@ -84,7 +86,11 @@ def speedup(
         of("output_tok_s", *spec),
         of("output_tok_s", *base, cell=BASE),
     )
-    params: dict[str, float | str | bool] = {"metric": "speedup_vs_ar_ratio", "margin_pct": 5.0, "trust_unpaired": trust}
+    params: dict[str, float | str | bool] = {
+        "metric": "speedup_vs_ar_ratio",
+        "margin_pct": 5.0,
+        "trust_unpaired": trust,
+    }
     rule = Rule("r", "change", True, role="spec-*", params=params)
     (found,) = GATE.judge(rule, Contrast(RUN, RUN, changes, (), (), ()))
     return found
