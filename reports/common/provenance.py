@@ -7,14 +7,16 @@ from specgate.core import Run
 from specgate.reports.common.figures import NONE
 
 _DIGITS = 12
-"""Of a commit or a hash, as git shows them."""
+"""Of a commit or a hash that are shown."""
+_UNKNOWN, _TRUE = "unknown", "true"
+"""As `flat` writes None and True."""
 
 
 def commit(run: Run) -> str:
     """The commit of the source tree, and whether it had other changes; without one, the hash of the tree."""
     known = dict(flat(run.environment))
-    found = known.get("source.commit", "None")
-    if found == "None":
+    found = known.get("source.commit", _UNKNOWN)
+    if found == _UNKNOWN:
         tree = run.fingerprint.get("source_tree_sha256")
         return f"tree {tree[:_DIGITS]}" if tree else NONE
     changed = known.get("source.dirty") == "True"

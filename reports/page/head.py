@@ -56,7 +56,7 @@ def verdicts_on(run: Run, result: CellResult, *gates: str) -> list[Verdict]:
 
 
 def asked(verdicts: Sequence[Verdict]) -> Entry:
-    """What is asked of a figure, marked with the gravest verdict on it; a required one goes before those that advise."""
+    """What is asked of a figure, marked with the gravest verdict on it, among the required ones if there are any."""
     if not verdicts:
         return Entry("not judged")
     decisive = min(verdicts, key=lambda v: (not v.required, summary.gravity([v])))
@@ -110,7 +110,7 @@ def not_judged(run: Run) -> Iterator[str]:
 
 
 def wanted(gate: str, result: CellResult) -> bool:
-    """Whether a cell has to be judged by `gate`: records and tokens of every cell, speed and acceptance of spec cells."""
+    """Whether a cell has to be judged by `gate`: by records and tokens always, by speed and acceptance with a draft."""
     return result.cell.role.speculative or gate in ("validity", "tokens")
 
 

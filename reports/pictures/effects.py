@@ -98,7 +98,7 @@ def reach(axes: Any, rows: Sequence[Effect]) -> None:
     low, high = min(*ends, *widest, 1 - LEAST), max(*ends, *widest, 1 + LEAST)
     room = (high / low) ** 0.06
     axes.set_xlim(low / room, high * room)
-    ticks = [t for t in MaxNLocator(7, steps=[1, 2, 5, 10]).tick_values(100 * (low - 1), 100 * (high - 1))]
-    kept = [t for t in ticks if low / room < 1 + t / 100 < high * room]
+    ticks = MaxNLocator(7, steps=[1, 2, 5, 10]).tick_values(100 * (low - 1), 100 * (high - 1))
+    kept = [float(t) for t in ticks if low / room < 1 + t / 100 < high * room]
     axes.set_xticks([1 + t / 100 for t in kept], [f"{t:+g} %" if t else "0" for t in kept])
     axes.set_xticks([], minor=True)

@@ -124,7 +124,7 @@ def runs(trends: Trends) -> Table:
 
 
 def section(trends: Trends, number: int, point: Point, ground: str, found: Sequence[Series]) -> Section:
-    """One ground: a picture per metric, and a row per metric and role. Pictures of a ground share their axis of runs."""
+    """One ground: a picture per metric, all with one axis of runs, and a row per metric and role."""
     facts = trends.grounds.get(ground, {})
     places = sorted({r.run for s in found for r in s.readings})
     by_metric: dict[str, list[Series]] = {}

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from specgate.core.trends import ChangePoint, Series
@@ -51,19 +52,26 @@ def with_changes(series: Sequence[Series]) -> tuple[Series, ...]:
 def plan(lengths: Sequence[int]) -> tuple[int, int]:
     """(fewest readings of a series that is searched, how many series are).
 
-    A series takes part if a change in its middle could be found at all, with the share of the budget that is left when
-    all series of its length or more take part.
+    A series takes part if a clean step in its middle would be found, with the share of the budget that is left when all
+    series of its length or more take part.
     """
     for least in sorted(set(lengths)):
         searched = sum(n >= least for n in lengths)
-        if least >= 2 * MIN_SIDE and least_p(least) <= BUDGET / searched / 2:
+        if long_enough(least, BUDGET / searched):
             return least, searched
     return 0, 0
 
 
+def long_enough(readings: int, alpha: float) -> bool:
+    """Whether a clean step in the middle of a series is rare enough: half the p that its first test may have, so that
+    random orders tell the two apart.
+    """
+    return readings >= 2 * MIN_SIDE and least_p(readings) <= alpha / 4
+
+
 def fewest_readings() -> int:
     """How many readings the only series of a history must have to be searched."""
-    return next(n for n in range(2 * MIN_SIDE, 1000) if least_p(n) <= BUDGET / 2)
+    return next(n for n in count(2 * MIN_SIDE) if long_enough(n, BUDGET))
 
 
 def least_p(readings: int) -> float:
@@ -81,7 +89,7 @@ def changes_of(series: Series, alpha: float) -> Iterator[ChangePoint]:
     logs = np.log(np.asarray(values, float))
     found = sorted(splits(logs, 0, alpha / 2))
     edges = [0, *(at for at, _ in found), len(values)]
-    for (at, p), start, end in zip(found, edges, edges[2:], strict=True):
+    for (at, p), start, end in zip(found, edges[:-2], edges[2:], strict=True):
         before, after = (math.exp(float(part.mean())) for part in (logs[start:at], logs[at:end]))
         yield ChangePoint(at, before, after, p)
 
@@ -103,21 +111,23 @@ def splits(logs: Vector, start: int, alpha: float) -> Iterator[tuple[int, float]
 def largest_step(logs: Vector, alpha: float) -> tuple[int, float]:
     """(where the largest step is, its p by random orders of `logs`). `alpha`: the p that must be told apart.
 
-    p = (1 + orders that have as large a step) / (1 + orders), which keeps its level for any number of orders.
+    p = (1 + orders that have as large a step) / (1 + orders), which keeps its level for any number of orders. No more
+    orders are tried once it is above `alpha` whatever they say.
     """
     import numpy as np
 
     steps = standardised_steps(logs[None, :])[0]
     at, observed = MIN_SIDE + int(np.argmax(steps)), float(np.max(steps))
-    orders = max(1999, math.ceil(4 / alpha))
+    orders = max(1999, math.ceil(20 / alpha))
     random = np.random.default_rng(SEED)
     # Rounding must not make an order that is as extreme as the observed one look less so.
     threshold = observed * (1 - 1e-9)
-    as_large = 0
-    for begin in range(0, orders, CHUNK):
-        shuffled = random.permuted(np.tile(logs, (min(CHUNK, orders - begin), 1)), axis=1)
+    as_large = tried = 0
+    while tried < orders and 1 + as_large <= alpha * (1 + orders):
+        shuffled = random.permuted(np.tile(logs, (min(CHUNK, orders - tried), 1)), axis=1)
         as_large += int((standardised_steps(shuffled).max(axis=1) >= threshold).sum())
-    return at, (1 + as_large) / (1 + orders)
+        tried += len(shuffled)
+    return at, (1 + as_large) / (1 + tried)
 
 
 def standardised_steps(logs: Vector) -> Vector:
