@@ -19,8 +19,7 @@ def commit(run: Run) -> str:
     if found == _UNKNOWN:
         tree = run.fingerprint.get("source_tree_sha256")
         return f"tree {tree[:_DIGITS]}" if tree else NONE
-    changed = known.get("source.dirty") == "True"
-    return found[:_DIGITS] + (" and changes that are not committed" if changed else "")
+    return found[:_DIGITS] + (" + uncommitted changes" if known.get("source.dirty") == _TRUE else "")
 
 
 def device(run: Run) -> str:

@@ -100,14 +100,14 @@ def short_row(change: Change, verdict: Verdict | None) -> list[str | Entry]:
         b,
         figures.NONE if change.ratio is None else percent(change.ratio),
         Entry(percents(change) or figures.NONE, why_open(change)),
-        judged_as(verdict),
+        "not judged" if verdict is None else judged_as(verdict, verdict.reason_code.replace("_", " ")),
     ]
 
 
-def judged_as(verdict: Verdict | None) -> str | Entry:
-    if verdict is None:
-        return "not judged"
-    return Entry(verdict.state.value, None if verdict.required else "advisory", advisory=not verdict.required)
+def judged_as(verdict: Verdict, why: str | None = None) -> Entry:
+    """The state of a verdict. `why`: its reason in a few words."""
+    note = ", ".join(filter(None, (why, None if verdict.required else "advisory")))
+    return Entry(verdict.state.value, note or None, advisory=not verdict.required)
 
 
 def effect_of(change: Change, verdict: Verdict | None, *, one_point: bool) -> Effect | None:

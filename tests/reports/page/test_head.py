@@ -87,7 +87,7 @@ def test_the_facts_name_policy_commit_device_and_driver() -> None:
     }
     facts = dict(head.facts(replace(RUN, environment=environment), Policy("seed", ())))
     assert facts["policy"] == "seed"
-    assert facts["commit"] == "0123456789ab and changes that are not committed"
+    assert facts["commit"] == "0123456789ab + uncommitted changes"
     assert (facts["device"], facts["driver"]) == ("2 × NVIDIA H200", "580.1")
     assert (provenance.device(RUN), provenance.driver(RUN)) == ("A CPU", None)
     assert provenance.commit(RUN) == "tree 1a2b3c4d1a2b"
