@@ -38,10 +38,12 @@ def _table(section: Section) -> Any:
 
     found = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for n, head in enumerate(section.table.head):
-        # A name of the first column must not be broken in two. Other columns may wrap.
+        # A name of the first column must not be broken in two, nor a word of it. Other columns may wrap.
         whole = n == 0 and all(len(in_words(row[0])) <= NAME for row in section.table.rows)
         side: Literal["left", "right"] = "left" if n < section.table.texts else "right"
-        found.add_column(words(head), justify=side, overflow="fold", no_wrap=whole)
+        words_of_it = [word for row in section.table.rows for word in in_words(row[0]).split()] if n == 0 else []
+        widest = min(NAME, max(map(len, words_of_it), default=0))
+        found.add_column(words(head), justify=side, overflow="fold", no_wrap=whole, min_width=widest or None)
     for row in section.table.rows:
         found.add_row(*map(_cell, row))
     return found

@@ -28,6 +28,7 @@ UNPAIRED = (
     "and in no interval."
 )
 MEANS = "A and B are geometric means over prompt sets, so that B / A divides them. Each run's own page has medians."
+INTERVALS = "Below a change: its 95 % interval. Below a verdict: its reason."
 SHORT: Final[Mapping[str, str]] = {
     "speedup_vs_ar_ratio": "speed-up",
     "step_ms": "step time",
@@ -75,11 +76,11 @@ def in_short(contrast: Contrast) -> Section:
     one_point = len({c.cell.point for c, _ in found}) == 1
     effects_of = [effect for c, v in found if (effect := effect_of(c, v, one_point=one_point)) is not None]
     picture = effects.effects("changes", "Changes from A to B", effects_of)
-    head = ("cell", "figure", "A", "B", "change", "95 % interval", "verdict")
+    head = ("cell", "figure", "A", "B", "change", "verdict")
     return Section(
         "In short",
         Table(head, [short_row(c, v) for c, v in found], texts=2),
-        None if found else "The two runs have no figure in common.",
+        INTERVALS if found else "The two runs have no figure in common.",
         pictures=[picture] if picture.svg else [],
     )
 
@@ -91,15 +92,12 @@ def verdict_on(contrast: Contrast, change: Change) -> Verdict | None:
 
 
 def short_row(change: Change, verdict: Verdict | None) -> list[str | Entry]:
-    a, b = both(change)
-    how = "unpaired in time" if change.how is How.UNPAIRED else None
+    changed = figures.NONE if change.ratio is None else percent(change.ratio)
     return [
         label(change.cell),
-        Entry(SHORT[change.metric], how),
-        a,
-        b,
-        figures.NONE if change.ratio is None else percent(change.ratio),
-        Entry(percents(change) or figures.NONE, why_open(change)),
+        Entry(SHORT[change.metric], "unpaired in time" if change.how is How.UNPAIRED and verdict is None else None),
+        *both(change),
+        Entry(changed, percents(change) or (change.reason_code or "").replace("_", " ") or None),
         "not judged" if verdict is None else judged_as(verdict, verdict.reason_code.replace("_", " ")),
     ]
 
@@ -138,11 +136,6 @@ def percents(change: Change) -> str | None:
     if change.ci_low is None or change.ci_high is None:
         return None
     return f"{percent(change.ci_low).removesuffix(' %')} … {percent(change.ci_high)}"
-
-
-def why_open(change: Change) -> str | None:
-    """Why a change has no interval; None if it has one."""
-    return None if change.ci_low is not None else (change.reason_code or "").replace("_", " ") or None
 
 
 def facts(contrast: Contrast) -> list[tuple[str, str]]:
@@ -227,7 +220,8 @@ def cut(text: str) -> str:
 
 
 def verdicts(contrast: Contrast) -> Table:
-    rows = [
+    """Every verdict, the gravest first."""
+    rows: list[list[str | Entry]] = [
         [
             judged_as(v),
             v.rule,

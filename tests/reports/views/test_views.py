@@ -151,12 +151,12 @@ def test_an_entry_that_cannot_be_compared_shows_the_reason_in_place_of_a_figure(
 def test_the_changes_that_decide_stand_on_top_and_divide(subjects: Subjects) -> None:
     shown = plugins.view("compare").render(subjects.compare, "plain")
     lines = shown[shown.index("In short:") :].splitlines()[2:]
-    rows = [line.strip().split("\t") for line in lines[: lines.index("Verdicts:")]]
+    rows = [line.strip().split("\t") for line in lines[: lines.index("Verdicts:")] if "\t" in line]
     assert rows[0][-1] == "FAIL (margin exceeded)" and rows[0][1] == "speed-up"
     for _, figure, a, b, change, *_ in rows:
         before, after = (float(text.rstrip("×").replace(",", "")) for text in (a, b))
-        if change != "–":
-            assert float(change.removesuffix(" %")) == pytest.approx(100 * (after / before - 1), abs=1.0), figure
+        if not change.startswith("–"):
+            assert float(change.partition(" %")[0]) == pytest.approx(100 * (after / before - 1), abs=1.0), figure
     assert [line.strip().split("\t")[0] for line in shown[shown.index("Verdicts:") :].splitlines()[2:4]] == ["FAIL"] * 2
 
 
