@@ -11,8 +11,8 @@ from specgate.core.contrast import Change, Contrast, How
 from specgate.core.metrics import METRICS
 from specgate.gates.select import verdict
 
-SPEEDUP: Final = "speedup_vs_ar_ratio"
-SPEED: Final = "output_tok_s"
+SPEEDS: Final[Mapping[str, str]] = {"speedup_vs_ar_ratio": "output_tok_s"}
+"""Speed-up → the speed that it is the ratio of, spec over baseline."""
 
 
 class ChangeGate:
@@ -45,7 +45,7 @@ class ChangeGate:
             yield verdict(rule, "", State.SKIPPED, "no_cell", what)
         for change in found:
             judged = self.judge_change(rule, change)
-            told = speeds_told(contrast, change) if change.metric == SPEEDUP else None
+            told = speeds_told(contrast, change)
             yield judged if told is None else beside_speeds(judged, told, trusted=bool(rule.params["trust_unpaired"]))
 
     def judge_change(self, rule: Rule, change: Change) -> Verdict:
@@ -115,9 +115,10 @@ class Speeds:
 
 
 def speeds_told(contrast: Contrast, speedup: Change) -> Speeds | None:
-    """The two speeds of whose ratio `speedup` is made; None where they have no ratio."""
-    spec = contrast.change(speedup.cell, SPEED)
-    baseline = contrast.change(Cell(speedup.cell.point, BASELINE), SPEED)
+    """The two speeds of whose ratio `speedup` is made; None where they have no ratio, or if it is no speed-up."""
+    speed = SPEEDS.get(speedup.metric, "")
+    spec = contrast.change(speedup.cell, speed)
+    baseline = contrast.change(Cell(speedup.cell.point, BASELINE), speed)
     if spec is None or baseline is None or spec.ratio is None or baseline.ratio is None:
         return None
     return Speeds(spec, baseline)

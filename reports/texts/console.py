@@ -119,13 +119,17 @@ def words(*parts: str | tuple[str, str]) -> Any:
     return Text.assemble(*((visible(text), style) for text, style in styled))
 
 
+def columns() -> int:
+    """How many columns of the terminal are used."""
+    return min(max(shutil.get_terminal_size((LEAST, 24)).columns, LEAST), MOST)
+
+
 def printed(*renderables: Any) -> Iterator[str]:
     """The lines that rich renders, as wide as the terminal. They have no colour if NO_COLOR is set."""
     from rich.console import Console
 
-    width = min(max(shutil.get_terminal_size((LEAST, 24)).columns, LEAST), MOST)
     file = io.StringIO()
-    console = Console(file=file, width=width, force_terminal=True, color_system="standard")
+    console = Console(file=file, width=columns(), force_terminal=True, color_system="standard")
     console.print(*renderables, sep="\n")
     yield from file.getvalue().rstrip("\n").split("\n")
 

@@ -133,9 +133,11 @@ def percent(ratio: float) -> str:
 
 
 def percents(change: Change) -> str | None:
+    """The interval of a change in percent, without the sign, which stands above it; None if there is none."""
     if change.ci_low is None or change.ci_high is None:
         return None
-    return f"{percent(change.ci_low).removesuffix(' %')} … {percent(change.ci_high)}"
+    low, high = (percent(end).removesuffix(" %") for end in (change.ci_low, change.ci_high))
+    return f"{low} … {high}"
 
 
 def facts(contrast: Contrast) -> list[tuple[str, str]]:
