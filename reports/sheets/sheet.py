@@ -23,8 +23,8 @@ class Ending:
 
     @property
     def said(self) -> str:
-        """The word, else the state as words."""
-        return self.word or self.state.replace("_", " ")
+        """The word, else the state."""
+        return self.word or self.state
 
 
 @dataclass(frozen=True, slots=True)
