@@ -42,7 +42,7 @@ def cli() -> None:
     """Measure speculative decoding, and judge it.
 
     Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 4 environment refused, 5 order refused, 6 invalid, 7 back-end
-    error, 70 internal error, 130 interrupted, 141 output pipe closed.
+    error, 8 not judged, 70 internal error, 130 interrupted, 141 output pipe closed.
     """
 
 

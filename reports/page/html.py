@@ -73,6 +73,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "policy": policy,
         "headline": summary.headline(run),
         "out_of_order": summary.out_of_order(run),
+        "not_judged": summary.not_judged(run),
         "marks": {state.value: mark for state, mark in summary.MARKS.items()} | {ExitCode.BACKEND_ERROR.name: "!"},
         "reproduction": summary.reproduction(run),
         "tally": {required: summary.tally(run, required=required) for required in (True, False)},

@@ -178,7 +178,7 @@ ENTRIES = st.lists(
 def stated(entries: Sequence[Entry]) -> int:
     """How many different green runs of all gates lie behind the last entry that starts the streak anew."""
     heard = [e for e in entries if e.kind == "micro" and set(e.gates) & set(CLAIM.gates)]
-    heard = [e for e in heard if e.state is not State.ENV_REJECTED]
+    heard = [e for e in heard if e.state not in (State.ENV_REJECTED, State.NOT_JUDGED)]
     letters = "".join(
         "x" if e.fingerprint["source"] != "s" or e.state in (State.FAIL, State.INVALID)
         else "?" if e.state is State.INCONCLUSIVE
