@@ -55,8 +55,8 @@ def headline(run: Run) -> Headline:
 
 
 _OF_A_POLICY = (
-    "The policy needs a required rule for it (one with `otherwise: true` speaks of every cell that no other does), or an "
-    "entry under `not_judged` that says why it is not judged."
+    "The policy needs a required rule for it (one with `otherwise: true` speaks of every cell that no other does), or "
+    "an entry under `not_judged` that says why it is not judged."
 )
 
 

@@ -1,7 +1,7 @@
 """The report `junit`: junit.xml in Jenkins' xUnit schema for JUnit (10).
 
-It has a test case for the run as a whole, one per verdict, and one for each thing that was not judged: skipped where the
-policy says why, else a failure. A required verdict that is not green fails its test case:
+It has a test case for the run as a whole, one per verdict, and one for each thing that was not judged: skipped where
+the policy says why, else a failure. A required verdict that is not green fails its test case:
 FAIL and INCONCLUSIVE are failures, INVALID and ENV_REJECTED are errors. An advisory verdict that is not green is
 reported as skipped, with its message. The schema has no properties in a test case, so the figures behind a verdict are
 in its `system-out`.

@@ -223,6 +223,6 @@ def print_result(
     for line in ledger_lines:
         echo(line)
     echo(f"run folder {folder.path}")
-    gaps = "; ".join(map(in_words, run.not_judged or ()))
-    echo(f"verdict {verdict} (exit {int(code)})" + (f", not judged: {gaps}" if gaps else ""))
+    kinds = " and ".join(dict.fromkeys(gap.kind for gap in run.not_judged or ()))
+    echo(f"verdict {verdict} (exit {int(code)})" + (f", {kinds} not judged" if kinds else ""))
     return code

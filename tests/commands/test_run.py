@@ -54,7 +54,7 @@ def test_an_unmet_floor_is_a_fail_with_code_1(cli: Cli) -> None:
     cli.write("policy.yaml", POLICY.replace("MIN", "3.9"))
     done = cli.micro("--backend", "fake")
     assert done.returncode == 1
-    assert last_lines(done)[1] == "verdict FAIL (exit 1)"
+    assert last_lines(done)[1] == "verdict FAIL (exit 1), tokens and speed not judged"
 
 
 def test_a_wrong_token_is_invalid_and_its_speed_is_withheld(cli: Cli) -> None:
