@@ -24,6 +24,7 @@ from specgate.commands.doctor import doctor
 from specgate.commands.explain import explain
 from specgate.commands.history import history
 from specgate.commands.pairs import pairs
+from specgate.commands.policy import policy
 from specgate.commands.report import report
 from specgate.commands.run import full, micro
 from specgate.commands.scenarios import plan, scenarios
@@ -61,6 +62,7 @@ cli.add_command(check)
 cli.add_command(explain)
 cli.add_command(plan)
 cli.add_command(scenarios)
+cli.add_command(policy)
 cli.add_command(tape)
 cli.add_command(bench)
 cli.add_command(tune)

@@ -8,6 +8,7 @@
     tune/           `specgate tune`: what is fastest on this GPU?
     backends.py     `specgate backends`: the engines that can be measured
     scenarios.py    `specgate scenarios` and `specgate plan`
+    policy.py       `specgate policy init`: floors for the scenarios of measured runs
     pairs/          `specgate pairs`: list, fetch, train, plant, export
     report.py       `specgate report`: the reports of stored runs, rendered anew
     explain.py      `specgate explain`: where the time goes, and what the gates would take

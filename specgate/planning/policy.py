@@ -28,7 +28,7 @@ from specgate.analysis.verdict import kind_of
 from specgate.core import Exemption, Policy, Rule, Scenario, TokenChecks
 from specgate.errors import UsageError
 from specgate.files.yaml_schema import Form, Problem, nearest, parse, refusal
-from specgate.files.yamlfile import load
+from specgate.files.yamlfile import Document, load
 from specgate.planning.bounds import PARAMETER
 from specgate.planning.scenario import find
 
@@ -93,7 +93,12 @@ def load_policy(path: Path, gates: GateParams) -> Policy:
 
     `gates`: the known gates and their parameters.
     """
-    document = load(path)
+    return policy_of(load(path), gates)
+
+
+def policy_of(document: Document, gates: GateParams) -> Policy:
+    """As `load_policy`, of a document that was read already."""
+    path = document.path
     form = parse(PolicyForm, document)
     if problems := [*_problems(form, gates), *_micro_problems(form, path)]:
         raise refusal(document, problems)

@@ -214,3 +214,10 @@ def test_waiting_never_makes_a_streak_longer(entries: list[Entry]) -> None:
     past = [e for e in entries if datetime.fromisoformat(e.time) <= NOW]
     lengths = [streak(past, CLAIM, NOW + timedelta(hours=h)).length for h in (0, 1, 30, 60, 80)]
     assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_run_that_is_not_judged_is_neither_green_nor_red() -> None:
+    unjudged = entry(3, State.NOT_JUDGED, pid=3)
+    assert length(entry(1, pid=1), entry(2, pid=2), unjudged) == 2
+    assert length(entry(1, pid=1), unjudged, unjudged, entry(2, pid=2)) == 2
+    assert length(unjudged, unjudged, unjudged) == 0
