@@ -21,7 +21,7 @@ from specgate.archive.stored import StoredRun
 from specgate.core import CellResult, Rule, Run, Scenario, State, Verdict
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import dump_yaml, loads
-from specgate.planning.policy import near_tie_margin, policy_of
+from specgate.planning.policy import near_tie_margin, parse_policy
 from specgate.planning.scenario import shipped
 from specgate.promotion.claim import digests
 from specgate.run.recompute import judge
@@ -106,7 +106,7 @@ def refuse_different(stored: Sequence[StoredRun]) -> None:
 def check_passes(text: str, stored: Sequence[StoredRun], folder: Path) -> None:
     """Raise UsageError if a run, judged by the policy in `text`, does not pass."""
     gates = {name: gate.params for name, gate in plugins.gates().items()}
-    policy = policy_of(loads(text, folder / "policy.yaml"), gates)
+    policy = parse_policy(loads(text, folder / "policy.yaml"), gates)
     for one in stored:
         run = judge(with_margin(one.run, near_tie_margin(policy)), policy)
         state, _ = overall(run)

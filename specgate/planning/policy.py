@@ -93,10 +93,10 @@ def load_policy(path: Path, gates: GateParams) -> Policy:
 
     `gates`: the known gates and their parameters.
     """
-    return policy_of(load(path), gates)
+    return parse_policy(load(path), gates)
 
 
-def policy_of(document: Document, gates: GateParams) -> Policy:
+def parse_policy(document: Document, gates: GateParams) -> Policy:
     """As `load_policy`, of a document that was read already."""
     path = document.path
     form = parse(PolicyForm, document)

@@ -20,7 +20,7 @@ from specgate.cli import cli as commands
 from specgate.core import Policy, Rule, State
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import loads
-from specgate.planning.policy import find_policy, policy_of
+from specgate.planning.policy import find_policy, parse_policy
 from specgate.run.recompute import judge
 from tests.support.command import ROOT
 from tests.support.factories import corrupt, scenario
@@ -35,7 +35,7 @@ def written(*runs: Path, margin_pct: float = 5.0, changes: Mapping[str, Any] | N
     """The text that is written of `runs`, with fields of each run replaced by `changes`, and the policy that it is."""
     stored = [replace(one, run=replace(one.run, **(changes or {}))) for one in load_runs(runs)]
     text = policy_text(stored, Path("/nowhere"), margin_pct)
-    return text, policy_of(loads(text, Path("/nowhere/mine.yaml")), GATES)
+    return text, parse_policy(loads(text, Path("/nowhere/mine.yaml")), GATES)
 
 
 def floor(policy: Policy, gate: str, name: str) -> float:
