@@ -181,7 +181,7 @@ def test_the_newest_run_of_the_point_counts(out: Path) -> None:
 
 
 def test_a_policy_can_make_it_an_error(out: Path) -> None:
-    with pytest.raises(UsageError, match="floors that cannot be reached\n  rule floor asks for .* at most 1.60"):
+    with pytest.raises(UsageError, match=r"floors that cannot be reached\n  rule floor asks for .* at most 1\.60"):
         said(asks("speed", 2.0, unreachable="refuse"), full(6), out)
     assert said(asks("speed", 1.5, unreachable="refuse"), full(6), out) == ()
 
