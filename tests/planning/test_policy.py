@@ -178,7 +178,7 @@ def test_a_rule_that_speaks_of_the_rest_gives_way_to_rules_that_bind_as_much_and
         ("{kind: speed}", "not_judged[0].why: this key is required"),
         (
             "{kind: validity, why: x}",
-            "not_judged[0].kind: 'validity': input should be 'tokens', 'acceptance' or 'speed'",
+            "not_judged[0].kind: 'validity': not one of 'tokens', 'acceptance' or 'speed'",
         ),
         ("{kind: speed, why: x, cell: y}", "not_judged[0].cell: 'y': "),
         ("{kind: speed, why: x}", "not_judged[0].kind: 'speed': the rule a requires it, so it is judged"),
