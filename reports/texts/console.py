@@ -22,6 +22,7 @@ STYLES = {
     State.INCONCLUSIVE: "yellow",
     State.INVALID: "bold magenta",
     State.ENV_REJECTED: "bold magenta",
+    State.NOT_JUDGED: "yellow",
     State.SKIPPED: "dim",
 }
 _COLUMNS = {"role": 8, "acceptance length": 11, "tok/s": 8, "speed-up": 11, "tokens": 12, "repeats": 7}
@@ -47,6 +48,7 @@ def closing_lines(run: Run) -> Iterator[str]:
     yield f"{head.state}: {head.reason}"
     if head.advice:
         yield head.advice
+    yield from summary.not_judged(run)
     yield f"acceptance is {run.acceptance} (pair {run.pair.name})"
     yield from filter(None, (token_checks.own_word(run), token_checks.sampled(run), token_checks.cost(run)))
 
