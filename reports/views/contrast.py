@@ -25,7 +25,8 @@ UNPAIRED = (
     "and in no interval."
 )
 MEDIANS = (
-    "A and B are medians over blocks, B / A the geometric mean over their pairs: where blocks scatter, these part."
+    "A and B are each run's own figures (see metrics.csv for the statistic), B / A the geometric mean over pairs of "
+    "blocks: where blocks scatter, these part."
 )
 COLUMNS = (
     *("run_a", "run_b", "kind", "scenario", "backend_a", "backend_b", "role", "context_len", "batch", "k"),
@@ -79,8 +80,18 @@ def banners(contrast: Contrast) -> Iterator[str]:
             else f"Acceptance is {a.acceptance} in A, {b.acceptance} in B: lengths are not compared."
         )
     yield from cut_short(contrast)
+    if definitions(a) != definitions(b):
+        yield (
+            "The figures of one run follow the definitions until schema 1.3, those of the other the field's: figures "
+            "of only one of them have no ratio."
+        )
     if any(t.reason_code == "prompts_differ" for t in contrast.tokens):
         yield "The prompts differ: acceptance and tokens depend on them, and neither can be paired."
+
+
+def definitions(run: Run) -> set[int]:
+    """Which definitions the figures of a run follow (`core.metrics`)."""
+    return {scenario.definitions for scenario in run.scenarios.values()}
 
 
 def cut_short(contrast: Contrast) -> Iterator[str]:

@@ -7,26 +7,25 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from specgate.analysis.block_figures import paired_figures
 from specgate.analysis.prompt_acceptance import by_prompt
-from specgate.analysis.reduce import block_figures
 from specgate.analysis.stats import Pairs
 from specgate.analysis.token_check import first_difference
 from specgate.archive.stored import StoredRun
 from specgate.archive.two_samples import Estimate, difference, log_ratio_of_ratios, of_mean, of_pairs
-from specgate.core import Block, Cell, CellResult, Point, Run, Value
+from specgate.core import Block, Cell, CellResult, Point, Run, Scenario, Value
 from specgate.core.contrast import Change, Contrast, How, TokenContrast
-from specgate.core.metrics import METRICS
+from specgate.core.metrics import METRICS, TIMES_OVER
 from specgate.errors import UsageError
 
-SPEEDUP = "speedup_vs_ar_ratio"
 ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate")
-TIMED = ("ms", "tok/s")
+TIMED = ("ms", "tok/s", "req/s")
 """Units of metrics that are measured with a clock."""
-COMPARED = tuple(m.name for m in METRICS.values() if m.direction in ("higher", "lower") and m.name != SPEEDUP)
+COMPARED = tuple(m.name for m in METRICS.values() if m.direction in ("higher", "lower") and m.name not in TIMES_OVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +107,10 @@ def cell_in_words(cell: Cell) -> str:
 
 
 def changes(partners: Partners) -> Iterator[Change]:
-    """Every figure that one of the two cells has, the speed-up first."""
+    """Every figure that one of the two cells has, the speed-up and the ratios beside it first."""
     if (speedup := speedup_change(partners)) is not None:
         yield speedup
+        yield from changes_beside(partners)
     for metric in COMPARED:
         a, b = partners.result_a.values.get(metric), partners.result_b.values.get(metric)
         if a is not None or b is not None:
@@ -162,14 +162,17 @@ def estimated(partners: Partners, metric: str) -> tuple[Estimate | None, int]:
     if metric == "acceptance_length":
         a, b = lengths(partners.blocks_a), lengths(partners.blocks_b)
         return log_ratio_of_ratios(a, b, paired=partners.same_prompts), min(len(a), len(b))
-    whole = partners.run_a.kind == "full"
-    sides = [per_block(blocks, whole, metric) for blocks in (partners.blocks_a, partners.blocks_b)]
+    both = (
+        (partners.run_a, partners.a, partners.blocks_a),
+        (partners.run_b, partners.b, partners.blocks_b),
+    )
+    sides = [per_block(run.scenarios[cell.point.scenario], blocks, metric) for run, cell, blocks in both]
     if not all(sides) or min(min(side.values()) for side in sides) <= 0:
         return None, 0
     a_of, b_of = ({key: math.log(x) for key, x in side.items()} for side in sides)
     if partners.same_prompts:
-        both = [b_of[key] - a_of[key] for key in a_of if key in b_of]
-        return of_mean(both), len(both)
+        ratios = [b_of[key] - a_of[key] for key in a_of if key in b_of]
+        return of_mean(ratios), len(ratios)
     one, other = of_mean(list(a_of.values())), of_mean(list(b_of.values()))
     return (difference(one, other) if one and other else None), min(len(a_of), len(b_of))
 
@@ -179,10 +182,10 @@ def lengths(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
     return {prompt: (r.accepted + r.steps, r.steps) for prompt, r in by_prompt(blocks).items() if r.steps}
 
 
-def per_block(blocks: Sequence[Block], whole: bool, metric: str) -> dict[tuple[int, int], float]:
+def per_block(scenario: Scenario, blocks: Sequence[Block], metric: str) -> dict[tuple[int, int], float]:
     """(prompt set, round) → the metric's value in that block. Empty if the metric is not one of single blocks."""
     live = [b for b in blocks if b.emitted]
-    of: Callable[[Block], float] | None = block_figures(live, whole).get(metric)
+    of = paired_figures(live, scenario.kind == "full", scenario.definitions).get(metric)
     return {(b.prompt_set, b.round): of(b) for b in live} if of else {}
 
 
@@ -194,7 +197,7 @@ def speedup_change(partners: Partners) -> Change | None:
     mine, other = partners.run_a.comparison(partners.a.key), partners.run_b.comparison(partners.b.key)
     if mine is None or other is None:
         return None
-    found = change(partners, SPEEDUP, mine.speedup, other.speedup)
+    found = change(partners, other.speedup.metric, mine.speedup, other.speedup)
     found = replace(found, how=How.OVER_BASELINES)
     if found.ratio is None:
         return found
@@ -202,6 +205,15 @@ def speedup_change(partners: Partners) -> Change | None:
     if one is None or two is None:
         return replace(found, reason_code="few_pairs")
     return with_interval(replace(found, reason_code=None), difference(one, two), min(mine.speedup.n, other.speedup.n))
+
+
+def changes_beside(partners: Partners) -> Iterator[Change]:
+    """The other ratios over the baseline that both runs have. They are shown without an interval."""
+    mine, other = partners.run_a.comparison(partners.a.key), partners.run_b.comparison(partners.b.key)
+    theirs = {value.metric: value for value in other.beside} if other else {}
+    for value in mine.beside if mine else ():
+        if value.metric in theirs:
+            yield replace(change(partners, value.metric, value, theirs[value.metric]), how=How.OVER_BASELINES)
 
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────

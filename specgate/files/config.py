@@ -6,11 +6,21 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from specgate.core import PairRef, Policy, Scenario
 from specgate.files.plain import to_plain
 from specgate.files.writing import without_home
+
+LATER: Final[Mapping[str, object]] = {"goodput": None, "definitions": 1}
+"""Fields of a scenario that older versions did not have → what stands for the way in which these did it."""
+
+
+def as_older(scenario: Mapping[str, object]) -> dict[str, object]:
+    """A plain scenario without the fields that say no more than an older version would have, so that a digest over it
+    stays what it was.
+    """
+    return {key: value for key, value in scenario.items() if key not in LATER or value != LATER[key]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,7 @@ class Config:
         `~`.
         """
         plain = to_plain(Config, self)
+        plain["scenarios"] = {name: as_older(scenario) for name, scenario in plain["scenarios"].items()}
         if self.policy.checks is None:  # older configurations had no such key
             del plain["policy"]["checks"]
         canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specgate.core import Budget, Grid, Scenario, Schedule, Workload
+from specgate.core.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.planning.scenario import SHIPPED, dump, find, load_scenario, override, select, shipped
 
@@ -104,6 +105,7 @@ def test_a_good_file_becomes_a_scenario(tmp_path: Path) -> None:
         perf_mode=False,
         timeout_s=30,
         source_file=path,
+        definitions=DEFINITIONS,
     )
 
 
