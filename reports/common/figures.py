@@ -1,4 +1,4 @@
-"""Figures as text. The format depends on the unit of the metric; only ratios over the baseline are formatted by their names."""
+"""Figures as text. The format depends on the metric's unit; only ratios over the baseline are formatted by name."""
 
 from __future__ import annotations
 
