@@ -11,7 +11,7 @@ machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), e
 | `cpu-full-512` | full | cpu | 512 | 1 | 3 | whole requests, natural ends |
 | `cpu-engines` | full | cpu | 256, 1K, 2K | 1 | 3 | other engines beside the reference (not by default) |
 | `micro-16k-b4`, `micro-32k-single` | micro | gpu | 16K, 32K | 4, 1 | 3 | the two gates before any full run |
-| `full-16k-b4`, `full-32k-single` | full | gpu | 16K, 32K | 4, 1 | 3 | the same cells as whole requests (32K: 2,048 tokens) |
+| `full-16k-b4`, `full-32k-single` | full | gpu | 16K, 32K | 4, 1 | 3 | the same cells as whole requests |
 | `baseline` | full | gpu | 8K | 1 | 2–5 | the anchor: equal work in every block |
 | `single` | full | gpu | 8K | 1 | 2–5 | natural ends |
 | `batch` | full | gpu | 8K | 4, 8 | 2–5 | more requests at once |
