@@ -66,7 +66,12 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "check_seconds",
         "reports",
     ),
-    "1.4.0": ("not_judged",),
+    "1.4.0": (
+        "not_judged",
+        "scenarios.*.definitions",
+        "scenarios.*.goodput",
+        "comparisons*.beside",
+    ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
 null.
