@@ -67,6 +67,10 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "reports",
     ),
     "1.4.0": (
+        "not_judged",
+        "scenarios.*.definitions",
+        "scenarios.*.goodput",
+        "comparisons*.beside",
         "cells*.set_aside",
         "conditions.*.host",
         "conditions.*.gpu.max_sm_clock_mhz",
