@@ -6,14 +6,22 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.intervals.decision import interval as interval_of
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.stats import Pairs
-from specgate.core import Block, Cell, Comparison, Plan, TokenCheck, Value
+from specgate.core import BetweenRuns, Block, Cell, Comparison, Plan, TokenCheck, Value
 
 
-def compare(plan: Plan, cell: Cell, blocks: Sequence[Block], tokens: TokenCheck) -> Comparison:
-    """Compare the speed of a spec cell with that of the baseline of its point. `tokens`: what is known of its text."""
-    whole_requests = plan.scenarios[cell.point.scenario].kind == "full"
+def compare(
+    plan: Plan, cell: Cell, blocks: Sequence[Block], tokens: TokenCheck, between: BetweenRuns = ASSUMED
+) -> Comparison:
+    """Compare the speed of a spec cell with that of the baseline of its point. `tokens`: what is known of its text.
+
+    `between`: what differs between runs, for the interval of statistics 2.
+    """
+    scenario = plan.scenarios[cell.point.scenario]
+    whole_requests = scenario.kind == "full"
     turns = {(r.prompt_set, r.index): n for n, r in enumerate(r for r in plan.rounds_of(cell.point) if not r.warmup)}
     found = [(a, b) for a, b in pairs_of(blocks, cell) if a.emitted and b.emitted]
     pairs = Pairs(
@@ -25,19 +33,21 @@ def compare(plan: Plan, cell: Cell, blocks: Sequence[Block], tokens: TokenCheck)
         turns=[turns[spec.prompt_set, spec.round] for _, spec in found],
     )
     columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
-    return Comparison(cell, tokens, *columns, speedup(pairs, tokens))
+    return Comparison(cell, tokens, *columns, speedup(pairs, tokens, between if scenario.statistics > 1 else None))
 
 
-def speedup(pairs: Pairs, tokens: TokenCheck) -> Value:
-    """The speed-up: the geometric mean over the pairs, with its interval where there are enough. None where tokens
+def speedup(pairs: Pairs, tokens: TokenCheck, between: BetweenRuns | None) -> Value:
+    """The speed-up: the geometric mean over the pairs, with its 95 % interval where there are enough. None where tokens
     differ.
+
+    `between`: None for the interval of statistics 1, which speaks of this process and of independent pairs.
     """
     name, n = "speedup_vs_ar_ratio", len(pairs.turns)
     if not n:
         return Value(name, None, n=0, reason_code="no_pairs")
     if tokens.mismatches:
         return Value(name, None, n=n, reason_code="token_mismatch")
-    interval = pairs.interval()
+    interval = pairs.interval() if between is None else interval_of(pairs, between)
     if interval is None:
         return Value(name, math.exp(statistics.fmean(pairs.log_ratios)), "geomean", n, reason_code="few_pairs")
     return Value(name, math.exp(interval.mean), "geomean", n, math.exp(interval.low), math.exp(interval.high))

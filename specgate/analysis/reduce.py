@@ -13,6 +13,7 @@ from specgate.analysis.checks.drafting import missed_steps
 from specgate.analysis.checks.identities import draft_errors
 from specgate.analysis.checks.served import REQUEST_FIGURES, served_steps
 from specgate.analysis.context_depth import by_depth
+from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.latency import distributions
 from specgate.analysis.paired_blocks import compare, speed
 from specgate.analysis.prompt_acceptance import PromptRecords, by_prompt, length_values, pooled, position_values
@@ -22,6 +23,7 @@ from specgate.analysis.token_check import check_tokens, first_difference
 from specgate.core import (
     BASELINE,
     BaselineText,
+    BetweenRuns,
     Block,
     Budget,
     Cell,
@@ -44,6 +46,8 @@ from specgate.errors import InvalidResult
 SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms", "icl_ms")
 """Metrics that may not be quoted for a spec cell whose tokens are not the baseline's."""
 PHASES = ("draft", "verify", "accept", "commit")
+UNMEASURED: Mapping[str, BetweenRuns] = {}
+"""Nothing is known of what differs between runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ def measure(
     forced: bool = False,
     grounds: Grounds = UNKNOWN,
     known: Known | None = None,
+    between: Mapping[str, BetweenRuns] = UNMEASURED,
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of `plan`, and every spec cell compared with its baseline. Warm-up blocks are left out.
 
@@ -83,6 +88,7 @@ def measure(
     `forced`: acceptance was forced, so tokens are not compared.
     `grounds`: what the records are held against beside each other.
     `known`: results that an earlier call over the same blocks has left; this call adds its own.
+    `between`: `Run.between_runs`.
 
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
@@ -103,7 +109,9 @@ def measure(
         return check_tokens(cell, pairs, margins, near_tie_margin, *beside, whole=whole)
 
     comparisons = tuple(
-        compare(plan, cell, by_point[cell.point], tokens_of(cell)) for cell in plan.cells if cell.role.speculative
+        compare(plan, cell, by_point[cell.point], tokens_of(cell), between.get(cell.key, ASSUMED))
+        for cell in plan.cells
+        if cell.role.speculative
     )
     unlike = {c.cell for c in comparisons if c.tokens.mismatches}
     results: Known = {} if known is None else known

@@ -32,5 +32,10 @@ class Config:
         plain = to_plain(Config, self)
         if self.policy.checks is None:  # older configurations had no such key
             del plain["policy"]["checks"]
+        for scenario in plain["scenarios"].values():  # nor did older scenarios have these
+            if scenario["statistics"] == 1:
+                del scenario["statistics"]
+            if not scenario["schedule"]["extended"]:
+                del scenario["schedule"]["extended"]
         canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(without_home(canonical).encode()).hexdigest()

@@ -26,6 +26,7 @@ from specgate.planning.plan import check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
 from specgate.promotion.claim import host_identity
+from specgate.run.early_stop import required_decisions
 
 
 def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
@@ -88,6 +89,8 @@ def begin(
         failures={},
         warnings=noise_passport.warnings(passport),
         mde=noise_passport.effects(plan, passport),
+        between_runs=noise_passport.between_runs(plan, passport, request.out),
+        required_decisions=required_decisions(plan, config.policy),
         bandwidth=bandwidth_of(request.out),
         promotion=promotion,
     )

@@ -55,13 +55,27 @@ def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known
     margin = near_tie_margin(policy)
     checked, grounds = Checked(journal.texts, asked=policy.checks), Grounds(journal.engines, run.bandwidth)
     cells, comparisons = measure(
-        plan, journal.blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds, known=known
+        plan,
+        journal.blocks,
+        journal.margins,
+        margin,
+        checked,
+        forced=journal.forced,
+        grounds=grounds,
+        known=known,
+        between=run.between_runs,
     )
     cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={})
     gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]
     verdicts = [v for rule, gate in gates if isinstance(gate, Sequential) for v in gate.judge(rule, cut)]
     states = {v.state for v in verdicts if v.state is not State.SKIPPED}
     return bool(states) and states <= DECIDED
+
+
+def required_decisions(plan: Plan, policy: Policy) -> int:
+    """How many spec cells the policy's required rules decide by samples, a cell once for each rule."""
+    rules = [r for r in policy.rules if r.required and isinstance(plugins.gate(r.gate), Sequential)]
+    return sum(rule.matches(cell) for rule in rules for cell in plan.cells if cell.role.speculative)
 
 
 def truncated_plan(plan: Plan, ended: Mapping[str, int]) -> Plan:

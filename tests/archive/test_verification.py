@@ -260,6 +260,9 @@ def older(data: Any) -> None:
     data["schema_version"] = "1.0.0"
     for later in ("last_green", "files", "reports", "bandwidth", "budgets", "sampled_after", "check_seconds"):
         del data[later]
+    del data["between_runs"], data["required_decisions"]
+    for scenario in data["scenarios"].values():
+        del scenario["statistics"], scenario["schedule"]["extended"]
     for comparison in data["comparisons"]:
         for later in ("emitted_tokens", "whole_sets", "logits"):
             del comparison["tokens"][later]

@@ -45,7 +45,7 @@ def measured(sd: float = 0.004, second_slower: float = 0.0, drift: float = 0.0) 
 
 
 def passport(**changes: float) -> Passport:
-    return reduce(PLAN, measured(**changes), 2.0, "run", {"device": "a CPU"})
+    return reduce(PLAN, [measured(**changes)], 2.0, "run", {"device": "a CPU"})
 
 
 def test_two_blocks_of_each_role_run_in_a_row_in_both_directions() -> None:
