@@ -194,7 +194,8 @@ def sequential(
     for number, look in enumerate(looks, 1):
         model = model_of(turns.orders[:look], turns.prompt_sets[:look], tuple(range(look)))
         seen = d[:, :look]
-        squares = np.stack([((seen @ w.residual) * seen).sum(axis=1) for w in model.weighings], axis=1)
+        around = seen - seen.mean(axis=1, keepdims=True)
+        squares = np.stack([((around @ w.residual) * around).sum(axis=1) for w in model.weighings], axis=1)
         fits = model.freedom * np.log(np.maximum(squares, 1e-300)) + [w.constant for w in model.weighings]
         kept = fits <= fits.min(axis=1, keepdims=True) + CONTRADICTED
         variances = np.maximum(squares, 0) / model.freedom * [w.variance for w in model.weighings]

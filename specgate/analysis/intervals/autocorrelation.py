@@ -90,7 +90,8 @@ def fit(
         return None
     d = np.asarray(log_ratios, float)
     model = model_of(tuple(orders), tuple(prompt_sets), tuple(turns))
-    squares = [max(float(d @ w.residual @ d), 0.0) for w in model.weighings]
+    around = d - d.mean()  # the same sums of squares, but without the loss of digits
+    squares = [max(float(around @ w.residual @ around), 0.0) for w in model.weighings]
     kept = list(uncontradicted(model, squares))
     error, correlation = max((math.sqrt(squares[i] / model.freedom * w.variance), w.correlation) for i, w in kept)
     sd = math.sqrt(squares[0] / model.freedom)
