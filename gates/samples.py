@@ -137,4 +137,4 @@ def more_rounds(
     rounds = rounds_needed(run.scenarios[result.cell.point.scenario], found.sd, gap, between, error)
     if rounds is None:
         return f"{tells}; the true ratio is too close to it to tell with this noise"
-    return f"{tells}; about {rounds} rounds per prompt set would tell: a new run with --measurement-runs {rounds}"
+    return f"{tells}; about {rounds} rounds per prompt set would tell: --resume with --measurement-runs {rounds}"
