@@ -15,6 +15,7 @@ import traceback
 import click
 
 from specgate import __version__
+from specgate.commands.ab import ab
 from specgate.commands.agree import agree
 from specgate.commands.backends import backends
 from specgate.commands.bench import bench
@@ -48,6 +49,7 @@ def cli() -> None:
 
 cli.add_command(micro)
 cli.add_command(full)
+cli.add_command(ab)
 cli.add_command(doctor)
 cli.add_command(calibrate)
 cli.add_command(status)

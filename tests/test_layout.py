@@ -32,6 +32,7 @@ FLOORS = (
     ("tuning",),
     ("promotion",),
     ("run",),
+    ("ab",),
     ("archive",),
     ("selftest",),
     ("commands",),

@@ -9,5 +9,6 @@ depth.py         acceptance length and step time against how far a request has c
 latency.py       how the times of single requests are spread
 blocks.py        every block of a point in running order: drift, warm-up, outliers
 machine.py       what the machine did while the pairs of a point were timed
+builds.py        two builds of an engine: every quantity beside its margin
 svg.py           drawing: matplotlib to inline SVG, coloured by the page's style sheet
 """

@@ -77,4 +77,4 @@ def in_words(entry: str | Entry) -> str:
 
 def ending(sheet: Sheet) -> Iterator[str]:
     if sheet.ending:
-        yield f"{sheet.ending.state}: {sheet.ending.reason}"
+        yield f"{sheet.ending.said}: {sheet.ending.reason}"

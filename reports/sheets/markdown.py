@@ -20,7 +20,7 @@ def lines(sheet: Sheet) -> Iterator[str]:
     yield f"## {markdown(sheet.title)}"
     yield from ("", markdown(sheet.subtitle))
     if sheet.ending:
-        yield from ("", f"**{markdown(sheet.ending.state)}**: {markdown(sheet.ending.reason)}")
+        yield from ("", f"**{markdown(sheet.ending.said)}**: {markdown(sheet.ending.reason)}")
     for banner in sheet.banners:
         yield from ("", f"> {markdown(banner)}")
     for section in sheet.sections:

@@ -11,11 +11,20 @@ from specgate.reports.common.parts import Table
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a command that judges ends: its state (a value of `State`), its exit code, and the reason in a sentence."""
+    """How a command that judges ends: its state (a value of `State`), its exit code, and the reason in a sentence.
+
+    `word`: what stands in the place of the state, where the command has words of its own.
+    """
 
     state: str
     code: ExitCode
     reason: str
+    word: str | None = None
+
+    @property
+    def said(self) -> str:
+        """The word, else the state as words."""
+        return self.word or self.state.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)

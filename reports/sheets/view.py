@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from specgate.api import Format
+from specgate.errors import UsageError
 from specgate.reports.sheets import console, html, markdown
 from specgate.reports.sheets.sheet import Sheet
 from specgate.reports.texts.csv import Row, table
@@ -26,5 +27,7 @@ class SheetView(Generic[Subject]):
     def render(self, subject: Subject, format: Format) -> str:
         if format == "csv":
             return table(self.rows(subject), self.columns)
-        write = {"console": console.tables, "plain": console.plain, "html": html.page, "md": markdown.text}[format]
+        written = {"console": console.tables, "plain": console.plain, "html": html.page, "md": markdown.text}
+        if (write := written.get(format)) is None:
+            raise UsageError(f"view {self.name} has no format {format}", hint=f"it has {', '.join(written)} and csv")
         return write(self.sheet(subject))

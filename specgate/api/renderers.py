@@ -32,8 +32,8 @@ class Combined(Protocol):
         """The text of all `runs` together."""
 
 
-Format = Literal["console", "plain", "html", "md", "csv"]
-"""The formats that a view may be asked for."""
+Format = Literal["console", "plain", "html", "md", "csv", "junit"]
+"""The formats that a view may be asked for. A view of something that is not judged has no `junit`."""
 
 
 Subject = TypeVar("Subject", contravariant=True)

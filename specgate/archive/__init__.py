@@ -2,6 +2,7 @@
 
 stored.py            a run as it was left
 verification.py      a run checked against itself: its manifest, then every figure and table from the samples
+builds_check.py      a comparison of two builds, checked against itself likewise
 recomputing.py       the run computed again, and where run.json, gates.json and env.json say anything else
 report_comparison.py its reports and their pictures beside the same rendered again
 drawing_ahead.py     the reports of a large run, rendered by a second process meanwhile

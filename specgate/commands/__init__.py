@@ -9,6 +9,7 @@
     backends.py     `specgate backends`: the engines that can be measured
     scenarios.py    `specgate scenarios` and `specgate plan`
     pairs/          `specgate pairs`: list, fetch, train, plant, export
+    ab.py           `specgate ab`: an old and a new build of an engine in one session
     report.py       `specgate report`: the reports of stored runs, rendered anew
     explain.py      `specgate explain`: where the time goes, and what the gates would take
     verify.py       `specgate verify` a run, and `specgate check` a result file

@@ -101,9 +101,9 @@ def _measure(kind: Literal["micro", "full"], options: dict[str, Any]) -> None:
     sys.exit(carry_out(Request(kind=kind, argv=tuple(sys.argv[1:]), plain=plain, **options)))
 
 
-def key_value(text: str) -> tuple[str, str]:
-    """`KEY=VALUE` → (KEY, VALUE). Raises UsageError for anything else."""
+def key_value(text: str, option: str = "--option") -> tuple[str, str]:
+    """`KEY=VALUE` → (KEY, VALUE). Raises UsageError for anything else, which names the `option` that has it."""
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise UsageError(f"--option {text!r}", hint="write it as KEY=VALUE")
+        raise UsageError(f"{option} {text!r}", hint="write it as KEY=VALUE")
     return key, value

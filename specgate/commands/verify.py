@@ -23,9 +23,15 @@ from specgate.terminal import echo
 def verify(run: Path, allowed_signers: Path | None) -> None:
     """Recompute every figure, verdict and table of the run folder RUN from its samples, and check its manifest.
 
-    Nothing is measured and nothing is written. Exit code 0 if everything agrees, else 6; the file and the place of
-    every difference are printed, and what could not be checked is said.
+    RUN may also be the folder of a comparison (`specgate ab`). Nothing is measured and nothing is written. Exit code 0
+    if everything agrees, else 6; the file and the place of every difference are printed, and what could not be checked
+    is said.
     """
+    from specgate.ab.folder import is_comparison
+
+    if is_comparison(run):
+        verify_comparison(run)
+        return
     from specgate.archive.verification import verify as verified
     from specgate.run.recompute import ending
 
@@ -46,6 +52,22 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
     else:
         verdict, code = ending(again, None)
         echo(f"verdict {verdict} (exit {int(code)})")
+
+
+def verify_comparison(path: Path) -> None:
+    """As `verify`, for the folder of a comparison of two builds."""
+    from specgate.archive.builds_check import verify_builds
+
+    found = verify_builds(path)
+    for difference in found.differences:
+        echo(f"differs: {difference}")
+    if found.differences:
+        echo(f"comparison {path.name} does not hold: {len(found.differences)} differences")
+        sys.exit(ExitCode.INVALID)
+    assert found.result is not None
+    again = found.result
+    echo(f"comparison {path.name} holds: {found.files} files unchanged; {len(again.quantities)} quantities recomputed")
+    echo(f"verdict {again.verdict} (exit {int(again.code)})")
 
 
 @click.command(short_help="Judge a result file by a policy.")

@@ -19,6 +19,7 @@
     kernel_bench.py    what timing single kernels asks and finds
     contrast.py        one run beside another
     agreement.py       several engines' texts and acceptance beside a reference's
+    two_builds/        two builds of an engine, measured in turns in one session
     matrix.py          the same cells on several back ends
     trends.py          one figure over many runs
     stored_keys.py     fields whose key in stored JSON is an older name

@@ -44,9 +44,12 @@ class Difference:
         return f"{self.file}: {self.place}: {self.why}" if self.place else f"{self.file}: {self.why}"
 
 
-def manifest_differences(path: Path) -> Iterator[Difference]:
-    """Files of the run folder `path` that are missing, changed, not listed by its manifest, or no plain files."""
-    odd = list(odd_files(path))
+def manifest_differences(path: Path, folders: frozenset[str] = FOLDERS) -> Iterator[Difference]:
+    """Files of the run folder `path` that are missing, changed, not listed by its manifest, or no plain files.
+
+    `folders`: the folders that it may hold.
+    """
+    odd = list(odd_files(path, folders))
     file = path / MANIFEST
     if not file.is_file():
         yield Difference(MANIFEST, "", "is missing: the run never ended (continue it with --resume), or it was removed")
@@ -98,13 +101,13 @@ def plain_files(path: Path) -> set[str]:
     return {name for name, mode in _modes(path) if stat.S_ISREG(mode)}
 
 
-def odd_files(path: Path) -> Iterator[Difference]:
-    """What lies in a run folder and is no plain file, and a lock that holds anything."""
+def odd_files(path: Path, folders: frozenset[str] = FOLDERS) -> Iterator[Difference]:
+    """What lies in a run folder and is no plain file, and a lock that holds anything. `folders`: what it may hold."""
     for name, mode in _modes(path):
         if stat.S_ISLNK(mode):
             yield Difference(name, "", "is a symbolic link; a run folder holds plain files")
         elif stat.S_ISDIR(mode):
-            if name not in FOLDERS and not name.startswith("logs/"):
+            if name not in folders and not re.search(r"(?:^|/)logs/", name):
                 yield Difference(name, "", "is a folder that no run makes")
         elif not stat.S_ISREG(mode):
             yield Difference(name, "", "is a device, a pipe or a socket; a run folder holds plain files")

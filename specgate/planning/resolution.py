@@ -8,7 +8,7 @@ from typing import Literal
 
 from specgate import plugins
 from specgate.api import ChecksOptions
-from specgate.core import PairRef, Scenario
+from specgate.core import PairRef, Policy, Scenario
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
@@ -34,20 +34,15 @@ FIXED_BY_A_RUN = (
 """Fields of a request that cannot be given together with `--resume`. `measurement_runs` can: see `continued`."""
 
 
-def resolve(request: Request) -> Config:
-    """The configuration of a new run.
+def resolve(request: Request, *, foreign: bool = False) -> Config:
+    """The configuration of a new run. `foreign`: the engine runs in an environment of its own, which alone knows
+    whether its back end can run and what its options mean.
 
     Raises UsageError where a name or option is wrong, and EnvironmentRefused where the back end cannot run here or a
     scenario needs a GPU and there is none.
     """
     size = machine_size()
-    backend = plugins.backend(request.backend) if request.backend else plugins.default_backend()
-    availability = backend.available()
-    if not availability.usable:
-        raise EnvironmentRefused(f"back end {backend.name!r} cannot run here: {availability.reason}")
-    if isinstance(backend, ChecksOptions):
-        backend.check_options(request.options)
-    gates = {name: gate.params for name, gate in plugins.gates().items()}
+    backend = request.backend if request.backend and foreign else usable_backend(request)
     chosen = [
         override(
             scenario,
@@ -61,12 +56,31 @@ def resolve(request: Request) -> Config:
     chosen = fitted(chosen, pair, other_target=request.target is not None or request.pair is not None)
     return Config(
         kind=request.kind,
-        backend=backend.name,
+        backend=backend,
         pair=pair,
-        policy=find_policy(request.policy or ("seed" if size == "gpu" else "cpu"), gates),
+        policy=policy_of(request),
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )
+
+
+def policy_of(request: Request) -> Policy:
+    """The policy that the command line names, else the one for this machine."""
+    gates = {name: gate.params for name, gate in plugins.gates().items()}
+    return find_policy(request.policy or ("seed" if machine_size() == "gpu" else "cpu"), gates)
+
+
+def usable_backend(request: Request) -> str:
+    """The name of the back end that the command line names, else of the best one, which can run here and takes the
+    options.
+    """
+    backend = plugins.backend(request.backend) if request.backend else plugins.default_backend()
+    availability = backend.available()
+    if not availability.usable:
+        raise EnvironmentRefused(f"back end {backend.name!r} cannot run here: {availability.reason}")
+    if isinstance(backend, ChecksOptions):
+        backend.check_options(request.options)
+    return backend.name
 
 
 def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:

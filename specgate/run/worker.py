@@ -11,22 +11,19 @@ folder: neither an open file in it nor its path.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from specgate.api import OpenRequest
 from specgate.errors import BackendError, EnvironmentRefused, SpecgateError, WorkerLost
 from specgate.files.redaction import cleaned
-from specgate.run.engine_process import start, surroundings
 from specgate.run.engine_process.calls import EngineCalls
 from specgate.run.engine_process.frames import Closed, Deadline, Late, Unreadable, receive_within, send_within
+from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
 from specgate.run.engine_process.logs import Log, Printed, Scratch
 from specgate.run.engine_process.messages import Close, Numbered, encoded
 
@@ -38,19 +35,21 @@ stop a server that it started; `_CLOSING_S` if an answer is still due.
 """
 _DYING_S = 5.0
 """Seconds that a process may take to end after it has closed its socket."""
-_PROGRAM: Final = Path(start.__file__)
 
 
 class EngineWorker(EngineCalls):
     """An `api.Engine` whose calls run in a process of its own.
 
     A call raises WorkerLost if it has no answer within `timeout_s` seconds, or if the process ends. What the process
-    prints goes to the file `log`; what its programs write goes to the folder `request.logs`.
+    prints goes to the file `log`; what its programs write goes to the folder `request.logs`. `launch` says which
+    interpreter and which code it runs, by default the harness's.
     """
 
-    def __init__(self, backend: str, request: OpenRequest, timeout_s: float, log: Path) -> None:
+    def __init__(
+        self, backend: str, request: OpenRequest, timeout_s: float, log: Path, launch: Launch = AS_THE_HARNESS
+    ) -> None:
         super().__init__(backend)
-        self.timeout_s, self.log = timeout_s, log
+        self.timeout_s, self.log, self._launch = timeout_s, log, launch
         self._owing = True
         self._scratch = Scratch(request.logs) if request.logs is not None else None
         self._printed = Printed(Log(log, self._stored))
@@ -87,16 +86,14 @@ class EngineWorker(EngineCalls):
         """The harness's end of the socket, its end of the life line, and the process that has the other ends."""
         ours, theirs = socket.socketpair()
         watched, life_line = os.pipe()
-        path = json.dumps([os.path.abspath(folder) for folder in sys.path])
-        command = [sys.executable, "-P", str(_PROGRAM), path, str(theirs.fileno()), str(watched)]
         try:
             process = subprocess.Popen(
-                command,
+                self._launch.command(theirs.fileno(), watched),
                 stdin=subprocess.DEVNULL,
                 stdout=self._printed.pipe,
                 stderr=self._printed.pipe,
                 pass_fds=(theirs.fileno(), watched),
-                env=surroundings.passed(os.environ, request.options),
+                env=self._launch.environment(request.options),
                 cwd=self._folder(),
             )
         except OSError as error:

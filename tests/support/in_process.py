@@ -24,6 +24,7 @@ import pytest
 from specgate.api import OpenRequest
 from specgate.machine.monitor import INTERVAL_S, Sampler, Watch, line_of
 from specgate.run.engine_process.calls import EngineCalls
+from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
 from specgate.run.engine_process.service import Service
 
 DEADLY = ("die_after_blocks", "hang_after_blocks")
@@ -33,7 +34,11 @@ DEADLY = ("die_after_blocks", "hang_after_blocks")
 class EngineHere(EngineCalls):
     """A `worker.EngineWorker` whose engine is in this process. Its calls and answers are the same messages."""
 
-    def __init__(self, backend: str, request: OpenRequest, timeout_s: float, log: Path) -> None:
+    def __init__(
+        self, backend: str, request: OpenRequest, timeout_s: float, log: Path, launch: Launch = AS_THE_HARNESS
+    ) -> None:
+        if launch.own:
+            raise ValueError("other code than the tests' own: give this engine a process (run_apart)")
         if deadly := [name for name in DEADLY if name in request.options and log.name == "worker-0.log"]:
             raise ValueError(f"{deadly[0]} would end the tests: give this engine a process (micro_apart)")
         super().__init__(backend)
@@ -86,6 +91,8 @@ def stay_here(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("specgate.run.runner.EngineWorker", EngineHere)
     patch.setattr("specgate.run.rescoring.EngineWorker", EngineHere)
     patch.setattr("specgate.run.session.watching", watching_here)
+    patch.setattr("specgate.ab.runner.EngineWorker", EngineHere)
+    patch.setattr("specgate.ab.session.watching", watching_here)
 
 
 def command(folder: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -25,6 +25,7 @@ from specgate.run.engine_process.records import (
     Digest,
     FactsForm,
     Finite,
+    OriginForm,
     ScoreForm,
     TextForm,
 )
@@ -95,6 +96,11 @@ class Scored(Answer):
 
     kind: Literal["scores"]
     scores: tuple[ScoreForm, ...] | None
+
+
+class Whereabouts(Answer):
+    kind: Literal["origin"]
+    origin: OriginForm
 
 
 class Failed(Answer):

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from specgate.api import Activity, Decoded, OpenRequest, Text
 from specgate.core import Budget, EngineFacts, Role, Score
+from specgate.core.two_builds import Origin
 from specgate.errors import SpecgateError
 from specgate.run.engine_process import answers
 from specgate.run.engine_process.messages import (
@@ -20,6 +21,7 @@ from specgate.run.engine_process.messages import (
     ScoreText,
     Top2,
     Trace,
+    Where,
     encoded,
     open_of,
 )
@@ -108,6 +110,11 @@ class EngineCalls(ABC):
         scores: tuple[Score, ...] = tuple(form.made() for form in forms)
         answers.refuse(answers.wrong_in_scores(scores, len(positions)), self.backend, request)
         return scores
+
+    def origin(self) -> Origin:
+        """Which files the process has imported the engine and specgate from."""
+        origin: Origin = self._ask(Where(), answers.Whereabouts).origin.made()
+        return origin
 
     def _ask(self, request: Request, form: type[A]) -> A:
         self._number += 1

@@ -8,6 +8,7 @@
     extend    more of the last block's text        → text
     logits    hashes of the logits at places       → logits
     score     what it thinks of another text       → scores
+    origin    which files its code comes from      → origin
     close     release everything and end           (no answer)
 
 An answer has the number of its request. The answer to any request may also be an error. `answers.py` has their forms.
@@ -123,13 +124,20 @@ class ScoreText:
 
 
 @dataclass(frozen=True, slots=True)
+class Where:
+    """Which files the process has imported the engine and specgate from."""
+
+    kind: Literal["origin"] = "origin"
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """`Engine.close`. No answer follows."""
 
     kind: Literal["close"] = "close"
 
 
-Request = Open | Prefill | Decode | Trace | Top2 | Extend | Logits | ScoreText | Close
+Request = Open | Prefill | Decode | Trace | Top2 | Extend | Logits | ScoreText | Where | Close
 
 
 @dataclass(frozen=True, slots=True)

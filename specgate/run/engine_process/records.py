@@ -15,6 +15,7 @@ from specgate.api import Activity, Decoded, Text
 from specgate.core import AcceptanceRecord, AcceptanceSource, EngineFacts, Finish, Score, Served, ServedRequest
 from specgate.core.acceptance import Totals
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
+from specgate.core.two_builds import Origin
 
 LARGEST: Final = (1 << 63) - 1
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -182,3 +183,14 @@ class ScoreForm(Form):
     best: Count
     best_logit: Finite
     logit: Finite
+
+
+# ── where its code comes from ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class OriginForm(Form):
+    record = Origin
+    backend_file: str
+    specgate_file: str
+    specgate_version: str
+    python: str

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+import specgate
 from specgate import plugins
 from specgate.api import Activity, Decoded, Engine, ExtendsText, ScoresTokens, ScriptedTrace, ShowsLogits, Text
 from specgate.core import EngineFacts
@@ -23,6 +26,7 @@ from specgate.run.engine_process.messages import (
     ScoreText,
     Top2,
     Trace,
+    Where,
     described,
     encoded,
     open_request,
@@ -79,8 +83,21 @@ class Service:
             case ScoreText():
                 asked = request.prompt, request.continuation, request.positions
                 return {"kind": "scores", "scores": engine.score(*asked) if isinstance(engine, ScoresTokens) else None}
+            case Where():
+                return {"kind": "origin", "origin": origin_of(engine)}
             case _:
                 raise BackendError(f"{request.kind}: an engine's process has no such call")
+
+
+def origin_of(engine: Engine) -> Mapping[str, str]:
+    """Which files this process has imported `engine` and specgate from."""
+    module = sys.modules[type(engine).__module__]
+    return {
+        "backend_file": str(module.__file__),
+        "specgate_file": str(specgate.__file__),
+        "specgate_version": specgate.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def traced(engine: Engine, request: Trace) -> Mapping[str, object]:

@@ -1,6 +1,7 @@
 """The program that an engine's process runs: `python -P start.py IMPORT_PATH SOCKET LIFE_LINE`.
 
-IMPORT_PATH is the harness's `sys.path` as JSON, so that both import the same code, installed or not. SOCKET carries the
+IMPORT_PATH is the harness's `sys.path` as JSON, so that both import the same code, installed or not; or an object with
+the folders that come before and after the interpreter's own, for another build than the harness's. SOCKET carries the
 messages. LIFE_LINE is the reading end of a pipe whose other end only the harness has: nothing is ever written to it,
 and it closes however the harness ends, SIGKILL included. The engine may then hang in a call and never read the socket,
 so a thread of its own waits for that.
@@ -29,9 +30,16 @@ def main(arguments: Sequence[str]) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")  # a killed process leaves whole lines
-    sys.path[:] = json.loads(path)
+    sys.path[:] = import_path(json.loads(path), sys.path)
     with socket.socket(fileno=int(connection)) as harness:
         _serve(harness)
+
+
+def import_path(given: list[str] | dict[str, list[str]], own: Sequence[str]) -> list[str]:
+    """The import path of this process: what was `given`, with the interpreter's `own` folders where they belong."""
+    if isinstance(given, list):
+        return given
+    return list(dict.fromkeys([*given["first"], *own, *given["last"]]))
 
 
 def _serve(harness: socket.socket) -> None:

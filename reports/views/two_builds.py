@@ -1,0 +1,239 @@
+"""The view `ab`, for `specgate ab`: an old and a new build, quantity by quantity."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from specgate.api import Format, visible
+from specgate.core import EngineFacts
+from specgate.core.two_builds import NAMES, SIDES, Process, Quantity, Side, TwoBuilds, Word
+from specgate.errors import ExitCode
+from specgate.reports.common.figures import NONE
+from specgate.reports.common.parts import Entry, Table
+from specgate.reports.pictures.builds import losses, name_of
+from specgate.reports.sheets.sheet import Ending, Section, Sheet
+from specgate.reports.sheets.view import SheetView
+from specgate.reports.texts.csv import Row
+from specgate.reports.texts.junit import element
+
+STATES: Final[Mapping[ExitCode, str]] = {
+    ExitCode.PASS: "PASS",
+    ExitCode.FAIL: "FAIL",
+    ExitCode.INCONCLUSIVE: "INCONCLUSIVE",
+    ExitCode.BACKEND_ERROR: "BACKEND_ERROR",
+}
+"""Exit code → the state whose look a verdict has; INVALID for all others."""
+COLUMNS: Final = (
+    *("comparison", "quantity", "cell", "decides", "old", "new", "ratio", "ci_low", "ci_high", "error_per_side"),
+    *("sd", "n", "margin_pct", "word"),
+)
+HOW: Final = (
+    "Dot: mean of new / old; line: its interval; band: differences within the margin, which are the same. A process "
+    "pair counts once, however many blocks it has; of acceptance, a prompt does."
+)
+
+
+def sheet(found: TwoBuilds) -> Sheet:
+    """The page: the word, the quantities, what the sides are, tokens and texts, and the processes."""
+    old, new = (found.sides[name] for name in SIDES)
+    return Sheet(
+        title="The new build against the old one",
+        subtitle=f"{found.id} · old: {old.label} · new: {new.label} · pair {found.pair}",
+        ending=ending(found),
+        banners=list(banners(found)),
+        sections=[
+            Section("What changed", quantities(found), HOW, losses(found.quantities)),
+            Section("Tokens", tokens(found), "Every spec text beside its own side's baseline."),
+            Section("Texts", texts(found), None if found.texts else "No cell was measured on both sides."),
+            Section("The two sides", sides(found)),
+            Section("Processes", processes(found)),
+        ],
+    )
+
+
+def ending(found: TwoBuilds) -> Ending:
+    """The word with its exit code and reason."""
+    return Ending(STATES.get(found.code, "INVALID"), found.code, found.reason, found.verdict)
+
+
+def banners(found: TwoBuilds) -> Iterator[str]:
+    """What must be known to read the figures."""
+    yield from found.trouble
+    if found.acceptance != "real":
+        yield f"Acceptance is {found.acceptance} on both sides."
+    if not found.beside:
+        yield "The two builds did not fit side by side: the processes of a pair ran one after the other."
+    yield from found.warnings
+
+
+def quantities(found: TwoBuilds) -> Table:
+    """A row per quantity, those that decide first."""
+    ordered = sorted(found.quantities, key=lambda q: not q.decides)
+    level = f"{1 - 2 * found.margins.error:.0%} interval"
+    return Table(("word", "of", "old", "new", "new / old", level), [row_of(q, found) for q in ordered], texts=2)
+
+
+def row_of(quantity: Quantity, found: TwoBuilds) -> list[str | Entry]:
+    span, n = NONE, f"n = {quantity.n}"
+    if quantity.low is not None and quantity.high is not None:
+        span = f"{quantity.low - 1:+.2%} … {quantity.high - 1:+.2%}"
+    if quantity.needed is not None:
+        n += f"; {quantity.needed} would tell"
+    return [
+        quantity.word.value if quantity.decides else Entry(quantity.word.value, "advisory"),
+        called(quantity, len(found.scenarios) == 1),
+        figure(quantity.name, quantity.old),
+        figure(quantity.name, quantity.new),
+        Entry(
+            NONE if quantity.ratio is None else f"{quantity.ratio - 1:+.2%}", f"± {quantity.margin_pct:g} % is the same"
+        ),
+        Entry(span, n),
+    ]
+
+
+def called(quantity: Quantity, alone: bool) -> Entry:
+    """A quantity in words. `alone`: only one scenario was measured, so that its name says nothing."""
+    cell = quantity.cell.partition("/")[2].replace("/", " ") if alone else quantity.cell
+    return Entry(NAMES[quantity.name], cell or None)
+
+
+def figure(name: str, value: float | None) -> str:
+    """A value with the unit that its name ends with."""
+    if value is None:
+        return NONE
+    for ending, unit in (("_ms", " ms"), ("_s", " s"), ("_mib", " MiB")):
+        if name.endswith(ending):
+            return f"{value:,.0f}{unit}" if unit == " MiB" else f"{value:.4g}{unit}"
+    return f"{value:.4g}"
+
+
+def tokens(found: TwoBuilds) -> Table:
+    rows = [
+        [t.side, t.cell, f"{t.compared:,} of {t.emitted:,}", str(t.mismatches), str(t.near_ties), t.why or ""]
+        for t in found.tokens
+    ]
+    return Table(("side", "cell", "tokens compared", "texts that differ", "near ties", "why not"), rows, texts=2)
+
+
+def texts(found: TwoBuilds) -> Table:
+    rows = [
+        [
+            t.cell,
+            "all the same" if not t.changed else f"{len(t.changed)} of {t.prompts} prompts give another text",
+            f"{t.tokens:,}",
+            ", ".join(f"set {s} slot {slot} from token {at}" for s, slot, at in t.changed[:4])
+            + (f" and {len(t.changed) - 4} more" if len(t.changed) > 4 else ""),
+        ]
+        for t in found.texts
+    ]
+    return Table(("cell", "new against old", "tokens", "which"), rows, texts=2)
+
+
+def sides(found: TwoBuilds) -> Table:
+    """What each side is, a row per fact, and the same facts beside each other."""
+    described = [dict(facts_of(found.sides[name], found.engines.get(name, {}), found.processes)) for name in SIDES]
+    keys = dict.fromkeys(key for side in described for key in side)
+    rows = [[key, *(side.get(key, NONE) for side in described)] for key in keys]
+    return Table(("of", "old", "new"), rows, texts=3)
+
+
+def facts_of(
+    side: Side, engines: Mapping[str, EngineFacts], processes: tuple[Process, ...]
+) -> Iterator[tuple[str, str]]:
+    """(key, value) of everything that is known of a side."""
+    yield "build", side.label
+    if side.source:
+        yield "code", side.source
+    if side.sha256:
+        yield "code, SHA-256", side.sha256[:12]
+    if side.python:
+        yield "interpreter", side.python
+    yield "back end", side.backend
+    yield "options", " ".join(f"{key}={value}" for key, value in side.options.items()) or NONE
+    origin = next((p.origin for p in processes if p.side == side.name and p.origin), None)
+    if origin is not None:
+        yield "specgate", f"{origin.specgate_version}, Python {origin.python}"
+        yield "engine's file", origin.backend_file
+    facts = next(iter(engines.values()), None)
+    if facts is not None:
+        yield "device", f"{facts.device}, {facts.dtype}"
+        yield "engine's version", facts.engine_version or NONE
+        yield "target, SHA-256", facts.target_sha256[:12]
+        yield "tuned, SHA-256", (facts.tuned_sha256 or NONE)[:12]
+
+
+def processes(found: TwoBuilds) -> Table:
+    rows = [
+        [
+            str(p.number),
+            p.side,
+            "first" if p.first else "second",
+            f"{p.start_ns / 1e9:.2f} s",
+            NONE if p.device_bytes is None else f"{p.device_bytes / (1 << 20):,.0f} MiB",
+            NONE if p.host_bytes is None else f"{p.host_bytes / (1 << 20):,.0f} MiB",
+        ]
+        for p in found.processes
+    ]
+    return Table(("pair", "side", "started", "start-up", "GPU memory", "host memory"), rows, texts=3)
+
+
+def rows(found: TwoBuilds) -> Iterator[Row]:
+    """The rows of ab.csv: one per quantity."""
+    for q in found.quantities:
+        yield {
+            "comparison": found.id,
+            "quantity": q.name,
+            "cell": q.cell,
+            "decides": str(q.decides).lower(),
+            "old": q.old,
+            "new": q.new,
+            "ratio": q.ratio,
+            "ci_low": q.low,
+            "ci_high": q.high,
+            "error_per_side": found.margins.error,
+            "sd": q.sd,
+            "n": q.n,
+            "margin_pct": q.margin_pct,
+            "word": q.word.value,
+        }
+
+
+def junit(found: TwoBuilds) -> str:
+    """A test case for the whole and one per quantity. CANNOT TELL fails: a loss may hide in it."""
+    end = ending(found)
+    cases = [case("verdict", end.word or end.state, end.reason, end.code is not ExitCode.PASS, found.word is None)]
+    for q in found.quantities:
+        bad = q.word in (Word.SLOWER, Word.CANNOT_TELL)
+        cases.append(case(name_of(q), q.word.value, q.reason, bad and q.decides, invalid=False))
+    failures, errors = (sum(c.find(tag) is not None for c in cases) for tag in ("failure", "error"))
+    counts = {"tests": str(len(cases)), "failures": str(failures), "errors": str(errors)}
+    root = element("testsuites", name="specgate", **counts)
+    suite = element("testsuite", name=f"specgate ab {found.id}", **counts, timestamp=found.started[:19])
+    suite.extend(cases)
+    root.append(suite)
+    ET.indent(root, " ")
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def case(name: str, word: str, reason: str, bad: bool, invalid: bool) -> ET.Element:
+    found = element("testcase", classname="specgate.ab", name=name, time="0")
+    if bad:
+        found.append(element("error" if invalid else "failure", type=word, message=reason))
+    else:
+        ET.SubElement(found, "system-out").text = visible(f"{word}: {reason}")
+    return found
+
+
+class BuildsView:
+    """An `api.View` with JUnit beside the formats of a sheet."""
+
+    name = "ab"
+    _sheet = SheetView("ab", sheet, rows, COLUMNS)
+
+    def render(self, subject: TwoBuilds, format: Format) -> str:
+        return junit(subject) if format == "junit" else self._sheet.render(subject, format)
+
+
+VIEW = BuildsView()

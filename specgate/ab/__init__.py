@@ -1,0 +1,12 @@
+"""`specgate ab`: an old and a new build of an engine, measured in turns in one session, and judged.
+
+session.py     the whole of it: request → sides → samples → words → files
+request.py     the command line, and what it means on this machine
+sides.py       which build a side is: a folder, a wheel, a git revision, an interpreter, options
+revision.py    a git revision in a worktree of its own, built
+schedule.py    the order of everything, drawn before anything is measured
+runner.py      the measuring loop: processes in pairs, blocks in quads A B B A
+memory.py      how much memory an engine's processes take
+folder.py      the files of a comparison
+judging.py     samples → findings, again at any later time
+"""

@@ -1,0 +1,139 @@
+"""The files of a comparison.
+
+asked.json                 what was asked, before the first block
+environment.json           the machine
+processes.json             one entry per engine process, replaced after each pair
+samples/environment.jsonl  what the monitor process saw
+old/  new/                 the journals of either side: samples/ and logs/, as in a run folder
+ab.json  ab.html  ab.md  junit.xml  MANIFEST.sha256      at the end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from specgate.api import Format
+from specgate.core import PairRef, Policy, Scenario
+from specgate.core.cycle_budget import Bandwidth
+from specgate.core.two_builds import SIDES, Margins, Process, Side, SideName, TwoBuilds
+from specgate.errors import InvalidResult, UsageError
+from specgate.files import manifest
+from specgate.files.json_record import read_record, stored_json
+from specgate.files.plain import to_plain
+from specgate.files.run_folder import RunFolder, label_of
+from specgate.files.writing import disk
+
+ASKED: Final = "asked.json"
+PROCESSES: Final = "processes.json"
+RESULT: Final = "ab.json"
+SCHEMA: Final = "specgate.ab/v1"
+FILES: Final[tuple[tuple[Format, str], ...]] = (("html", "ab.html"), ("md", "ab.md"), ("junit", "junit.xml"))
+"""Format of the view `ab` → the file that it becomes."""
+FOLDERS: Final = frozenset(
+    {*manifest.FOLDERS, *SIDES, *(f"{side}/{sub}" for side in SIDES for sub in manifest.FOLDERS)}
+)
+"""The folders that the folder of a comparison may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a comparison was asked to do, in full: with the journals, everything else follows.
+
+    `pairs`, `visits`, `quads`: see `schedule.schedule_of`.
+    """
+
+    sides: Mapping[str, Side]
+    pair: PairRef
+    policy: Policy
+    scenarios: Mapping[str, Scenario]
+    pairs: int
+    visits: int
+    quads: int
+    margins: Margins
+    prompts: Mapping[str, Mapping[str, object]]
+    started: str
+    argv: tuple[str, ...]
+    tool_version: str
+    bandwidth: Bandwidth | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The processes so far, and how they ran. `failure`: what ended the measuring before its time, and with `code`, its
+    exit code.
+    """
+
+    found: tuple[Process, ...] = ()
+    beside: bool = True
+    failure: str | None = None
+    code: int | None = None
+    ended: str = ""
+    environment: Mapping[str, object] = field(default_factory=dict)
+
+
+class AbFolder:
+    """The folder of a comparison, with the journals of its sides."""
+
+    def __init__(self, top: RunFolder) -> None:
+        self.top = top
+        self.sides: dict[SideName, RunFolder] = {
+            name: RunFolder(top.path / name, read_only=top.read_only) for name in SIDES
+        }
+
+    @classmethod
+    def create(cls, parent: Path, names: Sequence[str], source_sha256: str) -> AbFolder:
+        """A new folder below `parent`. Raises EnvironmentRefused where it cannot be written."""
+        top = RunFolder.create(parent, "ab", label_of(names), source_sha256)
+        with disk(top.path):
+            for name in SIDES:
+                for sub in ("samples", "logs"):
+                    (top.path / name / sub).mkdir(parents=True)
+        return cls(top)
+
+    @classmethod
+    def open(cls, path: Path) -> AbFolder:
+        """A stored comparison, to be read. Raises UsageError where `path` is none."""
+        if not is_comparison(path):
+            raise UsageError(f"{path} is not a comparison: it has no {ASKED}", hint="give the folder `ab` printed")
+        return cls(RunFolder(path, read_only=True))
+
+    @property
+    def path(self) -> Path:
+        return self.top.path
+
+    def write_asked(self, asked: Asked) -> None:
+        self.top.write_json(ASKED, {"schema": SCHEMA, **to_plain(Asked, asked)})
+
+    def asked(self) -> Asked:
+        """Raises InvalidResult where the file is missing or holds anything else."""
+        found = read_record(Asked, self.path / ASKED, SCHEMA)
+        if found is None:
+            raise InvalidResult(f"{self.path / ASKED}: missing")
+        return found
+
+    def write_processes(self, processes: Processes) -> None:
+        self.top.write_json(PROCESSES, {"schema": SCHEMA, **to_plain(Processes, processes)})
+
+    def processes(self) -> Processes:
+        """The processes; none where the first pair never ended."""
+        return read_record(Processes, self.path / PROCESSES, SCHEMA) or Processes()
+
+    def write_result(self, result: TwoBuilds) -> None:
+        self.top.write_json(RESULT, result_json(result))
+
+    def result(self) -> object:
+        """What ab.json holds. Raises InvalidResult where it cannot be read."""
+        return stored_json(self.path / RESULT)
+
+
+def result_json(result: TwoBuilds) -> dict[str, object]:
+    """The contents of ab.json."""
+    return {"schema": SCHEMA, **to_plain(TwoBuilds, result)}
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether `path` is the folder of a comparison."""
+    return (path / ASKED).is_file()

@@ -1,0 +1,155 @@
+"""The command line of `specgate ab`, and what it means on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from specgate.ab import revision
+from specgate.ab.sides import Asked, asked_of, launch_of, package_folder, side_of
+from specgate.core import Budget, Policy, Scenario
+from specgate.core.two_builds import SIDES, Margins, Side, SideName
+from specgate.errors import BackendError, UsageError
+from specgate.files.config import Config
+from specgate.planning.request import Request
+from specgate.planning.resolution import policy_of, resolve
+from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
+
+LEAST_PAIRS: Final = 3
+"""Fewer process pairs have no interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbRequest:
+    """The command line.
+
+    `old`, `new`: what `--old` and `--new` said. `base`: the revision that the old side is built from. `build`: the
+    command that builds a checkout. `package`: where, below a checkout, the code lies. `same`: both sides are one build.
+    `steps`: most engine steps of a block; None for as many as the scenario has.
+    """
+
+    argv: tuple[str, ...]
+    plain: bool
+    out: Path
+    old: Sequence[tuple[str, str]] = ()
+    new: Sequence[tuple[str, str]] = ()
+    base: str | None = None
+    build: str | None = None
+    package: str | None = None
+    same: bool = False
+    backend: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    scenarios: Sequence[str] = ()
+    policy: str | None = None
+    pair: str | None = None
+    target: Path | None = None
+    draft: Path | None = None
+    pairs: int = 8
+    visits: int = 1
+    quads: int = 1
+    steps: int | None = 128
+    margins: Margins = field(default_factory=Margins)
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A side that is ready to be started. `config`: what it measures, under its own back end and options."""
+
+    side: Side
+    launch: Launch
+    config: Config
+
+
+def check(request: AbRequest) -> None:
+    """Raises UsageError where the command line contradicts itself."""
+    if request.pairs < LEAST_PAIRS:
+        raise UsageError(f"--processes {request.pairs}", hint=f"at least {LEAST_PAIRS}: fewer have no interval")
+    if request.same and (request.base or request.old or request.new):
+        raise UsageError("--same together with --base, --old or --new", hint="--same compares one build with itself")
+    if not (request.same or request.base or request.old or request.new):
+        hint = "--base REF for a git revision, or --old and --new KEY=VALUE; --same for an A/A check"
+        raise UsageError("nothing to compare: both sides would be the same build", hint=hint)
+    if request.build and not request.base:
+        raise UsageError("--build without --base", hint="other sides are given as they are: build them first")
+
+
+@contextmanager
+def builds(request: AbRequest, logs: Path) -> Iterator[dict[SideName, Build]]:
+    """Both sides, ready to be started, as long as the body runs. What building prints goes to files below `logs`.
+
+    Raises UsageError for a side that cannot be what was asked for, and BackendError for one that does not build.
+    """
+    asked: dict[SideName, Asked] = {"old": asked_of("old", request.old), "new": asked_of("new", request.new)}
+    with TemporaryDirectory(prefix="specgate-ab-") as scratch:
+        if request.base is None:
+            yield {name: ready(request, side, Path(scratch)) for name, side in asked.items()}
+            return
+        here = Path.cwd()
+        with revision.worktree(here, request.base) as tree:
+            top = revision.checkout_of(here)
+            assert top is not None  # the worktree is one of it
+            for name, folder in zip(SIDES, (tree, top.top), strict=True):
+                if request.build:
+                    revision.build(folder, request.build, logs / f"build-{name}.log", name)
+                if not asked[name].foreign:
+                    asked[name] = replace(asked[name], source=code_in(folder, request.package, name))
+            yield {name: ready(request, side, Path(scratch)) for name, side in asked.items()}
+
+
+def code_in(checkout: Path, package: str | None, side: SideName) -> Path:
+    """The folder of a checkout that code is imported from. Raises BackendError where it is not there."""
+    if package is None:
+        return package_folder(checkout)
+    folder = checkout / package
+    if not folder.is_dir():
+        raise BackendError(f"{side}: {folder}: no such folder", hint="--package names it, seen from the checkout")
+    return folder
+
+
+def ready(request: AbRequest, asked: Asked, scratch: Path) -> Build:
+    """One side with its configuration."""
+    launch, source = launch_of(asked, scratch) if asked.foreign else (AS_THE_HARNESS, None)
+    config = config_of(request, asked)
+    return Build(side_of(asked, config.backend, config.options, source), launch, config)
+
+
+def config_of(request: AbRequest, asked: Asked) -> Config:
+    """What one side measures."""
+    run = Request(
+        kind="micro",
+        argv=request.argv,
+        plain=request.plain,
+        out=request.out,
+        backend=asked.backend or request.backend,
+        scenarios=request.scenarios,
+        policy=request.policy,
+        pair=request.pair,
+        target=request.target,
+        draft=request.draft,
+        perf_mode=False,
+        options={**request.options, **asked.options},
+    )
+    if not request.scenarios:
+        run = replace(run, scenarios=gates_of(policy_of(run)))
+    config = resolve(run, foreign=asked.foreign)
+    return replace(config, scenarios={name: shortened(s, request.steps) for name, s in config.scenarios.items()})
+
+
+def gates_of(policy: Policy) -> tuple[str, ...]:
+    """The micro scenarios of a policy, by name or by path."""
+    if policy.source_file is None:
+        return policy.micro
+    beside = {name: policy.source_file.parent / name for name in policy.micro}
+    return tuple(str(file) if file.is_file() else name for name, file in beside.items())
+
+
+def shortened(scenario: Scenario, steps: int | None) -> Scenario:
+    """`scenario` with blocks of at most `steps` engine steps."""
+    if steps is None or scenario.budget.steps is None or scenario.budget.steps <= steps:
+        return scenario
+    return replace(scenario, budget=Budget(steps=steps, ignore_eos=scenario.budget.ignore_eos))

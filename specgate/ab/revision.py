@@ -1,0 +1,96 @@
+"""A git revision in a worktree of its own, built by a command where it needs that."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from specgate.errors import BackendError, EnvironmentRefused, UsageError
+
+_TAIL_LINES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """A folder of a git checkout: its top level, its commit, and whether files differ from that commit."""
+
+    top: Path
+    commit: str
+    changed: bool
+
+
+def checkout_of(folder: Path) -> Checkout | None:
+    """The git checkout that `folder` lies in; None where there is none, or no git."""
+    top = git(folder, "rev-parse", "--show-toplevel")
+    commit = git(folder, "rev-parse", "HEAD")
+    if top is None or commit is None:
+        return None
+    status = git(folder, "status", "--porcelain", "--untracked-files=no")
+    return Checkout(Path(top), commit, bool(status))
+
+
+@contextmanager
+def worktree(repository: Path, revision: str) -> Iterator[Path]:
+    """A worktree of `revision`, removed when the body ends.
+
+    Raises UsageError where `repository` is no git checkout or has no such revision.
+    """
+    here = checkout_of(repository)
+    if here is None:
+        raise UsageError(f"--base {revision}: {repository} is not in a git checkout", hint="run it in the checkout")
+    commit = git(here.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    if commit is None:
+        hint = "name a branch, a tag or a commit that this checkout has; git fetch gets more"
+        raise UsageError(f"--base {revision}: no such revision in {here.top}", hint=hint)
+    with tempfile.TemporaryDirectory(prefix="specgate-base-") as parent:
+        folder = Path(parent) / commit[:12]
+        try:
+            made = run(here.top, "worktree", "add", "--detach", "--force", str(folder), commit)
+            if made.returncode:
+                said = last_lines(made.stderr)
+                raise EnvironmentRefused(f"--base {revision}: git cannot make a worktree of {commit}: {said}")
+            yield folder
+        finally:
+            run(here.top, "worktree", "remove", "--force", "--force", str(folder))
+            run(here.top, "worktree", "prune")
+
+
+def build(folder: Path, command: str, log: Path, side: str) -> None:
+    """Run `command` in the shell of `folder`, and keep what it prints in `log`.
+
+    Raises BackendError with the end of what it printed where it fails.
+    """
+    with log.open("wb") as out:
+        done = subprocess.run(
+            command, shell=True, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False
+        )
+    if done.returncode:
+        said = last_lines(log.read_bytes())
+        raise BackendError(
+            f"{side}: --build {command!r} ended with exit code {done.returncode} in {folder}:\n    {said}"
+        )
+
+
+def last_lines(text: bytes) -> str:
+    lines = text.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
+    return "\n    ".join(lines) or "it printed nothing"
+
+
+def git(folder: Path, *arguments: str) -> str | None:
+    """What git prints in `folder`; None where it fails or there is no git."""
+    done = run(folder, *arguments)
+    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run git in `folder`. Without git or without the folder, the exit code is 127."""
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 127, b"", str(error).encode())

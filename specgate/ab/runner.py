@@ -1,0 +1,298 @@
+"""The measuring loop of a comparison: processes in pairs, and blocks in quads A B B A.
+
+Both builds are loaded side by side where memory allows. Otherwise the processes of a pair run one after the other, in
+an order that was drawn. Either way a pair of processes gives one difference.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from specgate.ab.folder import AbFolder, Processes
+from specgate.ab.memory import device_bytes_in_use, most_host_bytes
+from specgate.ab.schedule import ProcessPair, Quad, Visit, other
+from specgate.api import OpenRequest
+from specgate.core import Block, Budget, EngineFacts, Plan, Point, Round, TokenChecks
+from specgate.core.two_builds import Origin, Process, SideName
+from specgate.eagle3.parameters import least_weight_bytes
+from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.planning.prompts import Prompts
+from specgate.promotion.claim import ENGINE_KEYS
+from specgate.run.engine_process.launch import Launch
+from specgate.run.runner import Progress, answer_timeout_s, make_block
+from specgate.run.token_evidence import TokenEvidence
+from specgate.run.worker import EngineWorker
+
+WARM_UP_STEPS = 8
+"""Steps of each role that a fresh process decodes before it is measured."""
+OF_ONE_BUILD = ("target_sha256", "draft_sha256", "device", "dtype")
+"""What the facts of all processes of both sides must have in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideSetup:
+    """How one side is measured. `plan` has its points under its own back end's name."""
+
+    name: SideName
+    backend: str
+    options: Mapping[str, str]
+    launch: Launch
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A process that is ready. `device_bytes`: the GPU memory that it has taken."""
+
+    worker: EngineWorker
+    start_ns: int
+    device_bytes: int | None
+
+
+class AbRunner:
+    """Measures a schedule and journals every block at once.
+
+    After `run`, `processes` holds what was seen of them, and why the measuring ended before its time, if it did.
+    """
+
+    def __init__(
+        self,
+        sides: Mapping[SideName, SideSetup],
+        prompts: Mapping[str, Prompts],
+        open_request_of: Callable[[SideSetup, Sequence[Point]], OpenRequest],
+        folder: AbFolder,
+        checks: TokenChecks | None,
+        report: Progress,
+        total: int,
+        *,
+        apart: bool,
+    ) -> None:
+        self.sides, self.prompts, self.folder, self.report, self.total = sides, prompts, folder, report, total
+        self._request_of = open_request_of
+        self.blocks: dict[SideName, list[Block]] = {"old": [], "new": []}
+        self.engines: dict[SideName, dict[str, EngineFacts]] = {"old": {}, "new": {}}
+        self.evidence = {
+            name: TokenEvidence(side.plan, folder.sides[name], self.blocks[name], self.engines[name], checks)
+            for name, side in sides.items()
+        }
+        self.processes = Processes(beside=not apart)
+
+    def run(self, pairs: Sequence[ProcessPair]) -> None:
+        """Measure all `pairs`.
+
+        Raises BackendError or EnvironmentRefused that names the side where one cannot be measured, and UsageError where
+        the two sides are not two builds over the same weights. Blocks that were measured before stay in the journals.
+        """
+        for pair in pairs:
+            self._run_pair(pair)
+            self.folder.write_processes(self.processes)
+
+    def _run_pair(self, pair: ProcessPair) -> None:
+        if self.processes.beside:
+            try:
+                self._beside(pair)
+                return
+            except _NoRoom:
+                # The second of two processes could not be loaded, the first is gone by now: one after the other.
+                self.processes = replace(self.processes, beside=False)
+        self._apart(pair)
+
+    def _beside(self, pair: ProcessPair) -> None:
+        names = (pair.first, other(pair.first))
+        with ExitStack() as stack:
+            running: dict[SideName, Running] = {}
+            for name in names:
+                try:
+                    running[name] = self._start(name, pair)
+                except BackendError:
+                    if running and pair.number == 0:
+                        raise _NoRoom from None
+                    raise
+                stack.callback(running[name].worker.close)
+            for visit in pair.visits:
+                self._visit(visit, pair.number, {name: running[name].worker for name in names})
+            self._note(pair, running)
+
+    def _apart(self, pair: ProcessPair) -> None:
+        for name in (pair.first, other(pair.first)):
+            running = self._start(name, pair)
+            try:
+                for visit in pair.visits:
+                    self._visit(visit, pair.number, {name: running.worker})
+                self._note(pair, {name: running})
+            finally:
+                running.worker.close()
+
+    def _note(self, pair: ProcessPair, running: Mapping[SideName, Running]) -> None:
+        """Keep what was seen of the processes, while they still run."""
+        found = [
+            Process(
+                side=name,
+                number=pair.number,
+                first=name == pair.first,
+                start_ns=process.start_ns,
+                device_bytes=process.device_bytes,
+                host_bytes=most_host_bytes(process.worker.pid),
+                origin=origin_of(process.worker),
+            )
+            for name, process in running.items()
+        ]
+        self.processes = replace(self.processes, found=(*self.processes.found, *found))
+
+    # ── a process ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, name: SideName, pair: ProcessPair) -> Running:
+        """Start a process of one side, and warm it up. Raises the side's error with its name."""
+        side, points = self.sides[name], [self._own(name, v.point) for v in pair.visits]
+        folder, before, began = self.folder.sides[name], device_bytes_in_use(), time.monotonic_ns()
+        with named(name):
+            worker = EngineWorker(
+                side.backend,
+                self._request_of(side, points),
+                answer_timeout_s(side.plan, points),
+                folder.log(f"worker-{pair.number}.log"),
+                side.launch,
+            )
+            start_ns = time.monotonic_ns() - began
+            try:
+                for point in dict.fromkeys(points):
+                    self._register(name, point, worker.facts())
+                self._warm_up(name, pair.visits[0], worker)
+                after = device_bytes_in_use()
+            except BaseException:
+                worker.close()
+                raise
+        taken = after - before if before is not None and after is not None and after > before else None
+        return Running(worker, start_ns, taken)
+
+    def _warm_up(self, name: SideName, visit: Visit, worker: EngineWorker) -> None:
+        """Prefill the first visit's prompts and decode a few steps of every role."""
+        scenario = self.sides[name].plan.scenarios[visit.point.scenario]
+        ids = self._ids(visit)
+        worker.prefill(ids, draft=any(q.role.speculative for q in visit.quads))
+        longest = scenario.budget.steps or scenario.budget.new_tokens or WARM_UP_STEPS
+        for role in scenario.roles:
+            worker.decode(role, Budget(steps=min(WARM_UP_STEPS, longest), ignore_eos=scenario.budget.ignore_eos), ())
+
+    def _register(self, name: SideName, point: Point, facts: EngineFacts) -> None:
+        """Store the facts of the engine that measures `point`.
+
+        Raises UsageError where they differ from those of the side's earlier processes, or where the other side has
+        other weights, another device or another number format.
+        """
+        folder = self.folder.sides[name]
+        target = self._request_of(self.sides[name], [point]).pair.target
+        counted = replace(facts, least_weight_bytes=least_weight_bytes(target))
+        before = self.engines[name].setdefault(point.key, counted)
+        for key in (*ENGINE_KEYS, "dtype"):
+            if (was := getattr(before, key)) != (is_ := getattr(counted, key)):
+                raise UsageError(
+                    f"{name}: {key}: an earlier process had {was}, this one has {is_}",
+                    hint="a side is one build: all its processes must be the same",
+                )
+        theirs = next(iter(self.engines[other(name)].values()), None)
+        for key in OF_ONE_BUILD:
+            if theirs is not None and getattr(theirs, key) != getattr(counted, key):
+                old, new = (counted, theirs) if name == "old" else (theirs, counted)
+                raise UsageError(
+                    f"{key}: old has {getattr(old, key)}, new has {getattr(new, key)}",
+                    hint="two builds can only be compared on the same weights, device and number format",
+                )
+        if before is counted:
+            folder.append_engine(point.key, counted)
+
+    # ── a visit ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _visit(self, visit: Visit, number: int, workers: Mapping[SideName, EngineWorker]) -> None:
+        """Prefill one prompt set and run its quads, on all sides that have a process."""
+        names = [name for name in (visit.first, other(visit.first)) if name in workers]
+        draft, ids = any(q.role.speculative for q in visit.quads), self._ids(visit)
+        shared: dict[SideName, int] = {}
+        for name in names:
+            with named(name):
+                shared[name] = workers[name].prefill(ids, draft=draft)
+        for count, quad in enumerate(visit.quads):
+            self._quad(visit, quad, earlier(visit.quads, count), number, workers, shared)
+        for name in names:
+            with named(name):
+                self.evidence[name].gather(self._own(name, visit.point), visit.prompt_set, workers[name], number)
+
+    def _quad(
+        self,
+        visit: Visit,
+        quad: Quad,
+        before: int,
+        number: int,
+        workers: Mapping[SideName, EngineWorker],
+        shared: Mapping[SideName, int],
+    ) -> None:
+        """Four blocks of one role, two rounds of each side. `before`: quads of the role earlier in the visit."""
+        taken = {"old": 0, "new": 0}
+        for place, name in enumerate(quad.order):
+            index = visit.rounds + 2 * before + taken[name]
+            taken[name] += 1
+            if name not in workers:
+                continue
+            point, roles = self._own(name, visit.point), tuple(dict.fromkeys(q.role for q in visit.quads))
+            round_ = Round(point, visit.prompt_set, index, roles, warmup=False)
+            with named(name):
+                self._block(name, round_, quad, place, number, workers[name], shared[name])
+
+    def _block(
+        self, name: SideName, round_: Round, quad: Quad, place: int, number: int, worker: EngineWorker, shared_ns: int
+    ) -> None:
+        scenario, asked_ns = self.sides[name].plan.scenarios[round_.point.scenario], time.monotonic_ns()
+        prefill_ns = shared_ns
+        if scenario.kind == "full":
+            prefill_ns = worker.prefill(self._ids_of(round_.point, round_.prompt_set), draft=quad.role.speculative)
+        decoded = worker.decode(quad.role, scenario.budget, ())
+        block = make_block(round_, place, quad.role, number, prefill_ns, decoded)
+        block = replace(block, span_ns=(asked_ns, time.monotonic_ns()))
+        self.folder.sides[name].append(block)
+        self.blocks[name].append(block)
+        self.report(block, sum(map(len, self.blocks.values())), self.total)
+
+    def _own(self, name: SideName, point: Point) -> Point:
+        """`point` as the plan of a side names it."""
+        return replace(point, backend=self.sides[name].backend)
+
+    def _ids(self, visit: Visit) -> Sequence[Sequence[int]]:
+        return self._ids_of(visit.point, visit.prompt_set)
+
+    def _ids_of(self, point: Point, prompt_set: int) -> Sequence[Sequence[int]]:
+        prompts = self.prompts[replace(point, backend=self.sides["old"].backend).key]
+        return prompts.measured[prompt_set].token_ids
+
+
+def origin_of(worker: EngineWorker) -> Origin | None:
+    """Where a process took its code from; None of a build that is too old to say."""
+    try:
+        return worker.origin()
+    except BackendError:
+        return None
+
+
+class _NoRoom(Exception):
+    """The second process of a pair could not be loaded beside the first."""
+
+
+def earlier(quads: Sequence[Quad], count: int) -> int:
+    """How many of the first `count` quads have the role of the one after them."""
+    return sum(q.role == quads[count].role for q in quads[:count])
+
+
+@contextmanager
+def named(side: SideName) -> Iterator[None]:
+    """Within the body, errors of an engine say which side it is."""
+    try:
+        yield
+    except (BackendError, EnvironmentRefused) as error:
+        raise type(error)(f"{side}: {error.message}", hint=error.hint) from error
+
+
+def blocks_of(pairs: Sequence[ProcessPair]) -> int:
+    """How many blocks a schedule has, on both sides together."""
+    return sum(len(q.order) for pair in pairs for visit in pair.visits for q in visit.quads)

@@ -1,0 +1,151 @@
+"""Which build a side is: from `--old KEY=VALUE` and `--new KEY=VALUE` to how its processes are started."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from specgate.ab.revision import checkout_of
+from specgate.core.two_builds import Side, SideName
+from specgate.errors import UsageError
+from specgate.run.engine_process.launch import Launch
+
+KEYS: Final = ("source", "wheel", "python", "backend")
+"""What `--old` and `--new` say of a build. Every other key is an option of its back end."""
+_CODE: Final = frozenset(
+    f".{kind}" for kind in ["py", "pyi", "so", "c", "cc", "cpp", "cu", "cuh", "h", "hpp", "rs", "json", "yaml"]
+)
+_NO_CODE: Final = frozenset((".git", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A side as the command line has it.
+
+    `source`: the folder to import from first. `wheel`: a wheel to unpack and import from. `python`: the interpreter.
+    `backend`, `options`: over what both sides have in common.
+    """
+
+    name: SideName
+    source: Path | None = None
+    wheel: Path | None = None
+    python: Path | None = None
+    backend: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the side's code may be another than the harness's."""
+        return any((self.source, self.wheel, self.python))
+
+
+def asked_of(name: SideName, given: Sequence[tuple[str, str]]) -> Asked:
+    """A side from its KEY=VALUE pairs. Raises UsageError for files that are not there, and for two of one key."""
+    values: dict[str, str] = {}
+    for key, value in given:
+        if key in values:
+            raise UsageError(f"--{name} {key}: given twice: {values[key]!r} and {value!r}", hint="give one of them")
+        if not value and key in KEYS:
+            raise UsageError(f"--{name} {key}: empty", hint=f"write it as --{name} {key}=VALUE")
+        values[key] = value
+    if "source" in values and "wheel" in values:
+        raise UsageError(f"--{name}: both source and wheel", hint="a build is one or the other")
+    return Asked(
+        name=name,
+        source=folder_of(name, values["source"]) if "source" in values else None,
+        wheel=wheel_of(name, values["wheel"]) if "wheel" in values else None,
+        python=interpreter_of(name, values["python"]) if "python" in values else None,
+        backend=values.get("backend"),
+        options={key: value for key, value in values.items() if key not in KEYS},
+    )
+
+
+def folder_of(name: SideName, text: str) -> Path:
+    """A folder to import from: `text` itself, or its `src` where the packages lie there."""
+    folder = Path(text).expanduser().absolute()
+    if not folder.is_dir():
+        raise UsageError(f"--{name} source={text}: no such folder", hint="give the folder that the package lies in")
+    return package_folder(folder)
+
+
+def package_folder(folder: Path) -> Path:
+    """Where the packages of a checkout lie: in `src`, or else in the checkout itself."""
+    inner = folder / "src"
+    here = any((f / "__init__.py").is_file() for f in folder.iterdir() if f.is_dir())
+    return inner if not here and inner.is_dir() else folder
+
+
+def wheel_of(name: SideName, text: str) -> Path:
+    wheel = Path(text).expanduser().absolute()
+    if not zipfile.is_zipfile(wheel):
+        raise UsageError(f"--{name} wheel={text}: no such wheel", hint="give the path of a .whl file")
+    return wheel
+
+
+def interpreter_of(name: SideName, text: str) -> Path:
+    """An interpreter by path or by name. Links are kept: those of a virtual environment lead out of it."""
+    found = shutil.which(os.path.expanduser(text))
+    if found is None:
+        raise UsageError(
+            f"--{name} python={text}: no such program",
+            hint="give the interpreter of the build's environment, such as ENV/bin/python",
+        )
+    return Path(found).absolute()
+
+
+def unpacked(wheel: Path, into: Path) -> Path:
+    """Unpack a wheel below `into`, and return the folder to import from."""
+    folder = into / wheel.stem
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def launch_of(asked: Asked, unpack_into: Path) -> tuple[Launch, Path | None]:
+    """How the processes of a side are started, and the folder that its code is in; None where it is installed."""
+    source = asked.source or (unpacked(asked.wheel, unpack_into) if asked.wheel else None)
+    if source is not None and too_old(source):
+        hint = "its engine process speaks another protocol: take a revision since schema 1.3.0"
+        raise UsageError(f"{asked.name}: {source}: its specgate is too old to be started by this one", hint=hint)
+    return Launch(asked.python, (source,) if source else ()), source
+
+
+def too_old(source: Path) -> bool:
+    """Whether `source` brings a specgate that has no engine process as this one starts it."""
+    package = source / "specgate"
+    return (package / "__init__.py").is_file() and not (package / "run" / "engine_process" / "service.py").is_file()
+
+
+def side_of(asked: Asked, backend: str, options: Mapping[str, str], source: Path | None) -> Side:
+    """The side as it is stored. `options`: all of its back end's."""
+    checkout = checkout_of(source) if source is not None and asked.wheel is None else None
+    return Side(
+        name=asked.name,
+        backend=backend,
+        options=options,
+        python=str(asked.python) if asked.python else None,
+        source=str(asked.wheel or source) if source else None,
+        revision=checkout.commit if checkout else None,
+        changed=checkout.changed if checkout else None,
+        sha256=tree_sha256(source) if source else None,
+    )
+
+
+def tree_sha256(folder: Path) -> str:
+    """SHA-256 over path and content of every file with code below `folder`, in the order of the paths."""
+    digest = hashlib.sha256()
+    for file in sorted(code_files(folder)):
+        digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def code_files(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [f for f in folders if f not in _NO_CODE]
+        yield from (Path(parent, name) for name in names if os.path.splitext(name)[1] in _CODE)

@@ -1,0 +1,211 @@
+"""Blocks and processes of two builds → quantities, each with its word."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from specgate.analysis.prompt_acceptance import by_prompt
+from specgate.analysis.two_builds.estimates import LEAST, Difference, over_processes, over_prompts
+from specgate.analysis.two_builds.words import log_margin, needed, words_of
+from specgate.core import Block, Role
+from specgate.core.two_builds import (
+    ACCEPTANCE,
+    HOST_MEMORY,
+    MEMORY,
+    PREFILL,
+    START_UP,
+    STEP,
+    Margins,
+    Process,
+    Quantity,
+    Word,
+)
+
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """The blocks of one cell on both sides, of rounds that both have: equally many, in the same order."""
+
+    cell: str
+    point: str
+    role: Role
+    old: Sequence[Block]
+    new: Sequence[Block]
+
+    @property
+    def pairs(self) -> list[tuple[Block, Block]]:
+        """(old, new) of every round."""
+        return list(zip(self.old, self.new, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A quantity that has no word yet. `difference` is ln(new / old); None where there are too few samples.
+
+    `means`: the geometric means of the old and the new side.
+    `unit_of_n`: what `n` counts, in words. `exact`: both sides are the same by count, whatever an interval says.
+    """
+
+    name: str
+    cell: str
+    decides: bool
+    better: Literal["lower", "higher"]
+    means: tuple[float | None, float | None]
+    difference: Difference | None
+    n: int
+    unit_of_n: str = "process pairs"
+    exact: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.name} {self.cell}"
+
+    @property
+    def loss(self) -> Difference | None:
+        """The difference turned so that more is worse."""
+        return self.difference and (self.difference if self.better == "lower" else self.difference.mirrored())
+
+
+def raw_of_cell(cell: Both) -> Iterator[Raw]:
+    """Step time, prefill time (with the baseline, once per point) and acceptance length of a cell."""
+    live = [(a, b) for a, b in cell.pairs if a.emitted and b.emitted]
+    yield timed(STEP, cell.cell, live, step_ms)
+    if not cell.role.speculative:
+        yield timed(PREFILL, cell.point, first_of_each_visit(cell.pairs), lambda b: b.prefill_ns / 1e6)
+        return
+    counts = [
+        {p: (r.accepted + r.steps, r.steps) for p, r in by_prompt(blocks).items() if r.steps}
+        for blocks in (cell.old, cell.new)
+    ]
+    if not all(counts):
+        return
+    lengths = [sum(n for n, _ in side.values()) / sum(d for _, d in side.values()) for side in counts]
+    found = over_prompts(counts[0], counts[1])
+    same = all(a.tokens == b.tokens and a.accepted == b.accepted for a, b in cell.pairs) and counts[0] == counts[1]
+    yield Raw(
+        ACCEPTANCE, cell.cell, True, "higher", (lengths[0], lengths[1]), found, len(counts[0]), "prompts", exact=same
+    )
+
+
+def timed(name: str, cell: str, pairs: Sequence[tuple[Block, Block]], of: Callable[[Block], float]) -> Raw:
+    """A time of both sides, paired by process."""
+    usable = [(a.worker_generation, of(a), of(b)) for a, b in pairs]
+    usable = [(number, x, y) for number, x, y in usable if x > 0 and y > 0]
+    ratios: dict[int, list[float]] = defaultdict(list)
+    for number, x, y in usable:
+        ratios[number].append(math.log(y / x))
+    means = geometric([x for _, x, _ in usable]), geometric([y for _, _, y in usable])
+    return Raw(name, cell, True, "lower", means, over_processes(ratios), len(ratios))
+
+
+def step_ms(block: Block) -> float:
+    """Milliseconds per engine step; of a server's block, per output token of a request."""
+    if block.served is not None:
+        return block.decoding_ns / block.emitted / 1e6
+    return block.elapsed_ns / len(block.step_ns) / 1e6
+
+
+def first_of_each_visit(pairs: Sequence[tuple[Block, Block]]) -> list[tuple[Block, Block]]:
+    """One pair of blocks per prefill: those of a visit to a prompt set share it, and bear its time alike."""
+    found: dict[tuple[int, int, int, int], tuple[Block, Block]] = {}
+    for a, b in pairs:
+        found.setdefault((a.worker_generation, a.prompt_set, a.prefill_ns, b.prefill_ns), (a, b))
+    return list(found.values())
+
+
+def raw_of_processes(processes: Sequence[Process]) -> Iterator[Raw]:
+    """Start-up time and memory. They are shown and judged, but do not decide: a shared host makes them vary."""
+    pairs = [
+        (sides["old"], sides["new"])
+        for number in sorted({p.number for p in processes})
+        if len(sides := {p.side: p for p in processes if p.number == number}) == 2
+    ]
+    figures: tuple[tuple[str, Callable[[Process], float | None]], ...] = (
+        (START_UP, lambda p: p.start_ns / 1e9),
+        (MEMORY, lambda p: p.device_bytes and p.device_bytes / MIB),
+        (HOST_MEMORY, lambda p: p.host_bytes and p.host_bytes / MIB),
+    )
+    for name, of in figures:
+        known = [(a, b) for old, new in pairs if (a := of(old)) and (b := of(new))]
+        if known:
+            found = over_processes({number: [math.log(b / a)] for number, (a, b) in enumerate(known)})
+            means = geometric([a for a, _ in known]), geometric([b for _, b in known])
+            yield Raw(name, "", False, "lower", means, found, len(known))
+
+
+def geometric(values: Sequence[float]) -> float | None:
+    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
+
+
+def with_words(raws: Sequence[Raw], margins: Margins) -> tuple[Quantity, ...]:
+    """The quantities with their words. Those that decide form one family, the others another."""
+    words: dict[str, Word] = {}
+    for decides in (True, False):
+        family = {r.key: r.loss for r in raws if r.decides is decides and r.loss is not None and not r.exact}
+        scale = {r.key: log_margin(percent_of(r.name, margins)) for r in raws}
+        words |= words_of(family, scale, margins.error)
+    counts = {decides: sum(r.decides is decides for r in raws) for decides in (True, False)}
+    return tuple(quantity(r, words.get(r.key), margins, counts[r.decides]) for r in raws)
+
+
+def quantity(raw: Raw, word: Word | None, margins: Margins, family: int) -> Quantity:
+    percent, (old, new) = percent_of(raw.name, margins), raw.means
+    bare = Quantity(
+        name=raw.name,
+        cell=raw.cell,
+        decides=raw.decides,
+        better=raw.better,
+        margin_pct=percent,
+        old=old,
+        new=new,
+        ratio=new / old if old and new else None,
+        low=None,
+        high=None,
+        sd=None,
+        n=raw.n,
+        word=Word.CANNOT_TELL,
+        reason=f"{raw.n} {raw.unit_of_n}: at least {LEAST} are needed",
+        needed=LEAST if raw.n < LEAST else None,
+    )
+    if raw.exact:
+        same = f"the same texts, step by step, over {raw.n} {raw.unit_of_n}"
+        return replace(bare, ratio=1.0, low=1.0, high=1.0, sd=0.0, word=Word.SAME, reason=same, needed=None)
+    found, loss = raw.difference, raw.loss
+    if found is None or loss is None or word is None:
+        return bare
+    half = found.half_width(margins.error)
+    low, high = math.exp(found.mean - half), math.exp(found.mean + half)
+    more = needed(loss, log_margin(percent), margins.error, family) if word is Word.CANNOT_TELL else None
+    said = reason_of(word, math.exp(found.mean), low, high, percent, raw, more)
+    return replace(
+        bare, ratio=math.exp(found.mean), low=low, high=high, sd=found.sd, word=word, reason=said, needed=more
+    )
+
+
+def reason_of(word: Word, ratio: float, low: float, high: float, percent: float, raw: Raw, more: int | None) -> str:
+    """A word's reason in figures."""
+    span = f"{ratio - 1:+.2%} ({low - 1:+.2%} … {high - 1:+.2%})"
+    if word is Word.SAME:
+        return f"{span}: within ± {percent:g} %"
+    if word is not Word.CANNOT_TELL:
+        return span
+    would = f"{more} {raw.unit_of_n} would tell" if more else "more would hardly tell"
+    return f"{span}: neither a difference nor less than {percent:g} % is proven; {would}"
+
+
+def percent_of(name: str, margins: Margins) -> float:
+    """The margin of a quantity, in percent."""
+    return {
+        STEP: margins.step_pct,
+        PREFILL: margins.prefill_pct,
+        ACCEPTANCE: margins.acceptance_pct,
+        START_UP: margins.start_up_pct,
+        MEMORY: margins.memory_pct,
+        HOST_MEMORY: margins.memory_pct,
+    }[name]

@@ -1,0 +1,162 @@
+"""The journals of two builds → quantities with words, texts and tokens. Pure, so that a stored comparison can be
+recomputed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.reduce import Checked, measure
+from specgate.analysis.rounds import whole_rounds
+from specgate.analysis.token_check import first_difference
+from specgate.analysis.two_builds.quantities import Both, raw_of_cell, raw_of_processes, with_words
+from specgate.analysis.two_builds.words import overall
+from specgate.core import Block, Cell, CellResult, Comparison, EngineFacts, Margin, Plan, Point
+from specgate.core.cycle_budget import Bandwidth
+from specgate.core.two_builds import Margins, Process, Quantity, TextChange, TokensOf, Word
+
+
+@dataclass(frozen=True, slots=True)
+class SideSamples:
+    """What was measured of one side. `near_tie_margin`: see `analysis.reduce.measure`."""
+
+    name: str
+    plan: Plan
+    blocks: Sequence[Block]
+    margins: Sequence[Margin]
+    engines: Mapping[str, EngineFacts]
+    checked: Checked
+    near_tie_margin: float
+    bandwidth: Bandwidth | None = None
+
+    @property
+    def forced(self) -> bool:
+        """Whether an engine was told how many drafts to accept, so that its tokens are wrong by design."""
+        return any(facts.acceptance == "forced" for facts in self.engines.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What follows from the samples of both sides. See `core.TwoBuilds`."""
+
+    quantities: tuple[Quantity, ...]
+    texts: tuple[TextChange, ...]
+    tokens: tuple[TokensOf, ...]
+    trouble: tuple[str, ...]
+    warnings: tuple[str, ...]
+    word: Word | None
+    reason: str
+
+
+def compare_builds(old: SideSamples, new: SideSamples, processes: Sequence[Process], margins: Margins) -> Found:
+    """Compare the new build with the old one.
+
+    A block counts only where both sides have measured the whole round that it belongs to.
+    """
+    judged_old, judged_new = judged(old), judged(new)
+    tokens = (*tokens_of(old, *judged_old), *tokens_of(new, *judged_new))
+    cells = list(cells_of(old, new))
+    trouble = (*facts_trouble(old, new), *token_trouble(tokens))
+    texts = tuple(text_change(cell) for cell in cells)
+    quantities = with_words([*(q for cell in cells for q in raw_of_cell(cell)), *raw_of_processes(processes)], margins)
+    word, reason = overall(quantities)
+    warnings = tuple(repetition_warnings(old, judged_old[0])) + tuple(repetition_warnings(new, judged_new[0]))
+    if trouble:
+        return Found(quantities, texts, tokens, trouble, warnings, None, trouble[0])
+    return Found(quantities, texts, tokens, (), warnings, word, reason)
+
+
+def judged(side: SideSamples) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
+    """Every cell of one side by itself: whether its records hold, and whether its tokens are its baseline's."""
+    blocks, grounds = whole_rounds(side.plan, side.blocks), Grounds(side.engines, side.bandwidth)
+    beside = (side.margins, side.near_tie_margin, side.checked)
+    return measure(side.plan, blocks, *beside, forced=side.forced, grounds=grounds)
+
+
+# ── tokens of each side ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tokens_of(side: SideSamples, cells: Sequence[CellResult], comparisons: Sequence[Comparison]) -> Iterator[TokensOf]:
+    """The token check of every spec cell, and every cell whose records contradict themselves."""
+    for result in cells:
+        if result.reason_code is not None and not result.cell.role.speculative:
+            yield TokensOf(side.name, name_of(result.cell), 0, 0, 0, 0, result.reason)
+    for comparison in comparisons:
+        result = next(r for r in cells if r.cell == comparison.cell)
+        why, found = result.reason if result.reason_code is not None else None, comparison.tokens
+        near = sum(d.near_tie for d in found.divergences)
+        counts = found.compared_tokens, found.emitted_tokens or found.compared_tokens, len(found.mismatches), near
+        yield TokensOf(side.name, name_of(comparison.cell), *counts, why)
+
+
+def token_trouble(tokens: Sequence[TokensOf]) -> Iterator[str]:
+    """Why no word may be said: records that cannot be true, and a new build that emits other tokens than it may."""
+    for found in tokens:
+        if found.why is not None:
+            yield f"{found.side}: {found.cell}: {found.why}"
+        elif found.mismatches and found.side == "new":
+            yield f"new: {found.cell}: {found.mismatches} texts are not those of its own baseline"
+
+
+def facts_trouble(old: SideSamples, new: SideSamples) -> Iterator[str]:
+    """What the engines must have in common, where they have not."""
+    for key, facts in old.engines.items():
+        other = next((f for k, f in new.engines.items() if without_backend(k) == without_backend(key)), None)
+        for name in ("target_sha256", "draft_sha256", "device", "dtype", "acceptance"):
+            mine, theirs = getattr(facts, name), getattr(other, name, None)
+            if other is not None and mine != theirs:
+                yield f"{key}: {name}: old has {mine}, new has {theirs}: two builds are compared on the same weights"
+
+
+def repetition_warnings(side: SideSamples, cells: Sequence[CellResult]) -> Iterator[str]:
+    """Which cells of a side gave other tokens for the same prompt in another block."""
+    for result in cells:
+        found = result.values.get("repeat_mismatches")
+        if found is not None and found.value:
+            yield f"{side.name}: {name_of(result.cell)}: {found.value:.0f} of {found.n} blocks repeat another text"
+
+
+# ── a cell of both sides ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cells_of(old: SideSamples, new: SideSamples) -> Iterator[Both]:
+    """The cells that both sides have, as the old one names them."""
+    theirs = {(without_backend(b.point.key), b.role, *round_of(b)): b for b in whole_rounds(new.plan, new.blocks)}
+    mine: dict[Cell, list[tuple[Block, Block]]] = defaultdict(list)
+    for block in whole_rounds(old.plan, old.blocks):
+        other = theirs.get((without_backend(block.point.key), block.role, *round_of(block)))
+        if other is not None and not block.warmup:
+            mine[block.cell].append((block, other))
+    for cell in old.plan.cells:
+        if pairs := mine.get(cell):
+            a, b = zip(*pairs, strict=True)
+            yield Both(name_of(cell), without_backend(cell.point.key), cell.role, a, b)
+
+
+def round_of(block: Block) -> tuple[int, int, int]:
+    return block.worker_generation, block.prompt_set, block.round
+
+
+def name_of(cell: Cell) -> str:
+    """`scenario/cCONTEXT/bBATCH/ROLE`: both sides have the same cells, whatever their back ends are called."""
+    return f"{without_backend(cell.point.key)}/{cell.role}"
+
+
+def without_backend(point: Point | str) -> str:
+    key = point if isinstance(point, str) else point.key
+    scenario, _, rest = key.partition("/")
+    return f"{scenario}/{rest.partition('/')[2]}"
+
+
+def text_change(cell: Both) -> TextChange:
+    """Compare the texts of a cell prompt by prompt, as far as the shorter one goes."""
+    firsts: dict[tuple[int, int], tuple[Sequence[int], Sequence[int]]] = {}
+    for a, b in cell.pairs:
+        for slot, texts in enumerate(zip(a.tokens, b.tokens, strict=True)):
+            firsts.setdefault((a.prompt_set, slot), texts)
+    places = {prompt: first_difference(*texts) for prompt, texts in firsts.items()}
+    changed = tuple((*prompt, at) for prompt, at in places.items() if at is not None)
+    return TextChange(cell.cell, len(firsts), sum(min(map(len, texts)) for texts in firsts.values()), changed)

@@ -1,0 +1,80 @@
+"""Differences → words. `docs/ab.md` states the rules, and `tests/bench/ab_simulation.py` their error rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from specgate.analysis.two_builds.estimates import Difference
+from specgate.core.two_builds import NAMES, Quantity, Word
+
+MOST_PROCESSES: Final = 200
+
+
+def words_of(differences: Mapping[str, Difference], margins: Mapping[str, float], error: float) -> dict[str, Word]:
+    """A word for each of `differences`, which are ln(new / old) turned so that more is worse.
+
+    `margins`: the same keys → the margin on the log scale.
+
+    SAME where the interval with an error of `error` on each side lies within ± margin (two one-sided tests). Otherwise
+    SLOWER or FASTER where the sign is proven by Holm's procedure over all of `differences`, with the error `error` for
+    each of the two directions. SAME comes first: a difference that is proven not to matter is no alarm.
+    """
+    worse = holm({key: d.chance() for key, d in differences.items()}, error)
+    better = holm({key: d.mirrored().chance() for key, d in differences.items()}, error)
+    words = {}
+    for key, found in differences.items():
+        if abs(found.mean) + found.half_width(error) < margins[key]:
+            words[key] = Word.SAME
+        elif key in worse or key in better:
+            words[key] = Word.SLOWER if key in worse else Word.FASTER
+        else:
+            words[key] = Word.CANNOT_TELL
+    return words
+
+
+def holm(chances: Mapping[str, float], error: float) -> set[str]:
+    """The keys whose null hypotheses Holm's procedure rejects at the family-wise error `error`.
+
+    `chances`: key → p-value. Holm, S. (1979): A simple sequentially rejective multiple test procedure.
+    """
+    rejected: set[str] = set()
+    for left, key in zip(range(len(chances), 0, -1), sorted(chances, key=lambda key: chances[key]), strict=True):
+        if chances[key] > error / left:
+            break
+        rejected.add(key)
+    return rejected
+
+
+def needed(found: Difference, margin: float, error: float, family: int) -> int | None:
+    """How many process pairs (or prompts) would be enough to tell, if mean and `sd` stay as they are.
+
+    Enough is what proves either SAME or the sign, the latter at the share of the error that the first of `family`
+    quantities gets. None where MOST_PROCESSES would not do.
+    """
+    for n in range(found.n + 1, MOST_PROCESSES + 1):
+        more = Difference(found.mean, found.sd, n)
+        if abs(found.mean) + more.half_width(error) < margin or abs(found.mean) > more.half_width(error / family):
+            return n
+    return None
+
+
+def overall(quantities: Sequence[Quantity]) -> tuple[Word, str]:
+    """The word of the whole, and the quantity that it is due to.
+
+    SLOWER as soon as one quantity that decides is; else CANNOT TELL where one cannot be told, because it may hide a
+    loss; else FASTER where one is; else SAME.
+    """
+    deciding = [q for q in quantities if q.decides]
+    for word in (Word.SLOWER, Word.CANNOT_TELL, Word.FASTER):
+        if found := [q for q in deciding if q.word is word]:
+            return word, "; ".join(f"{NAMES[q.name]} {q.cell} {q.reason}" for q in found)
+    if not deciding:
+        return Word.CANNOT_TELL, "nothing was measured on both sides"
+    return Word.SAME, f"all {len(deciding)} quantities that decide are the same within their margins"
+
+
+def log_margin(percent: float) -> float:
+    """A margin in percent on the log scale."""
+    return math.log1p(percent / 100)

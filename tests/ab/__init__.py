@@ -1,0 +1,1 @@
+"""Tests of `specgate ab`: two builds of an engine in one session."""

@@ -1,0 +1,163 @@
+"""`specgate ab` with the scripted engine: its words, its exit codes, and what makes a comparison worthless."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specgate.eagle3.tiny import write_random_pair
+from tests.support.command import Cli
+
+CLOCK = ("-o", "step_ns=2000000", "-o", "draft_ns=200000")
+THREE = ("--processes", "3")
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
+    cli.write("tiny.yaml", (tmp_path / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]"))
+    return cli
+
+
+def ab(cli: Cli, *arguments: str, code: int) -> str:
+    """What `specgate ab` prints; its exit code must be `code`."""
+    fixed = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake", *CLOCK, *THREE)
+    done = cli.run("ab", *fixed, *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def newest(cli: Cli) -> Path:
+    return max((cli.folder / "runs").glob("*-ab-*"), key=lambda folder: folder.stat().st_mtime_ns)
+
+
+def result(cli: Cli) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((newest(cli) / "ab.json").read_text())
+    return found
+
+
+def words(cli: Cli) -> dict[tuple[str, str], str]:
+    return {(q["name"], q["cell"].rpartition("/")[2]): q["word"] for q in result(cli)["quantities"] if q["decides"]}
+
+
+def test_a_build_is_the_same_as_itself(cli: Cli) -> None:
+    assert "verdict SAME (exit 0)" in ab(cli, "--same", code=0)
+    assert set(words(cli).values()) == {"SAME"}
+    assert result(cli)["trouble"] == [] and [t["changed"] for t in result(cli)["texts"]] == [[], []]
+
+
+def test_a_longer_step_is_slower_in_both_roles_and_in_nothing_else(cli: Cli) -> None:
+    assert "verdict SLOWER (exit 1)" in ab(cli, "--new", "step_ns=2060000", code=1)
+    assert words(cli) == {
+        ("step_ms", "baseline"): "SLOWER",
+        ("step_ms", "spec-3"): "SLOWER",
+        ("prefill_ms", "b2"): "SAME",
+        ("acceptance_length", "spec-3"): "SAME",
+    }
+    ratios = {q["cell"].rpartition("/")[2]: q["ratio"] for q in result(cli)["quantities"] if q["name"] == "step_ms"}
+    assert ratios["baseline"] == pytest.approx(2.06 / 2.0, rel=0.01)
+
+
+def test_a_shorter_step_is_faster_and_passes(cli: Cli) -> None:
+    assert "verdict FASTER (exit 0)" in ab(cli, "--old", "step_ns=2060000", code=0)
+
+
+def test_a_difference_within_the_margin_is_the_same(cli: Cli) -> None:
+    ab(cli, "--new", "step_ns=2060000", "--margin-pct", "5", code=0)
+    assert set(words(cli).values()) == {"SAME"}
+
+
+def test_two_sides_with_other_weights_are_refused_by_name(cli: Cli) -> None:
+    # What the scripted draft accepts is its weights.
+    said = ab(cli, "--old", "accept=3", "--new", "accept=1", code=2)
+    assert "draft_sha256: old has" in said and "the same weights" in said
+    assert result(cli)["word"] is None and result(cli)["quantities"] == []
+
+
+def test_wrong_tokens_of_the_new_build_make_the_comparison_invalid(cli: Cli) -> None:
+    assert "not those of its own baseline" in ab(cli, "--new", "wrong_token_at=5", code=6)
+    assert result(cli)["word"] is None
+
+
+def test_wrong_tokens_of_the_old_build_do_not(cli: Cli) -> None:
+    ab(cli, "--old", "wrong_token_at=5", code=0)
+    assert [t["mismatches"] > 0 for t in result(cli)["tokens"]] == [True, False]
+
+
+def test_the_order_of_a_quad_is_a_b_b_a_or_its_mirror_image_and_both_sides_have_as_many_blocks(cli: Cli) -> None:
+    ab(cli, "--same", "--quads", "2", code=0)
+    blocks = [
+        (side, json.loads(line))
+        for side in ("old", "new")
+        for line in (newest(cli) / side / "samples" / "blocks.jsonl").read_text().splitlines()
+    ]
+    places: dict[tuple[object, ...], list[tuple[int, str]]] = {}
+    for side, b in blocks:
+        places.setdefault((b["session"], b["role"]["k"], b["round"] // 2), []).append((b["slot"], side))
+    orders = {tuple(side for _, side in sorted(found)) for found in places.values()}
+    assert orders <= {("old", "new", "new", "old"), ("new", "old", "old", "new")} and len(places) == 12
+
+
+def test_builds_that_do_not_fit_beside_each_other_run_one_after_the_other(cli: Cli) -> None:
+    ab(cli, "--same", "--apart", code=0)
+    assert result(cli)["beside"] is False and set(words(cli).values()) == {"SAME"}
+
+
+def test_a_comparison_holds_and_an_edit_anywhere_is_seen(cli: Cli) -> None:
+    ab(cli, "--new", "step_ns=2060000", code=1)
+    folder = newest(cli)
+    held = cli.run("verify", folder, pair=False)
+    assert held.returncode == 0 and "verdict SLOWER (exit 1)" in held.stdout
+    for file, was, is_ in (
+        ("ab.json", '"SLOWER"', '"FASTER"'),
+        ("ab.md", "SLOWER", "FASTER"),
+        ("junit.xml", "SLOWER", "FASTER"),
+        ("new/samples/blocks.jsonl", '"elapsed_ns":', '"elapsed_ns":1'),
+        ("asked.json", '"step_pct": 0.5', '"step_pct": 9.5'),
+    ):
+        text = (folder / file).read_text()
+        assert was in text, file
+        (folder / file).write_text(text.replace(was, is_, 1))
+        again = cli.run("verify", folder, pair=False)
+        assert again.returncode == 6 and f"differs: {file}" in again.stdout, (file, again.stdout)
+        (folder / file).write_text(text)
+    assert cli.run("verify", folder, pair=False).returncode == 0
+
+
+def test_an_edited_word_behind_a_mended_manifest_is_seen(cli: Cli) -> None:
+    from specgate.files.manifest import MANIFEST, manifest_of
+
+    ab(cli, "--new", "step_ns=2060000", code=1)
+    folder = newest(cli)
+    for file in ("ab.json", "ab.html", "ab.md", "junit.xml"):
+        (folder / file).write_text((folder / file).read_text().replace("SLOWER", "SAME"))
+    (folder / MANIFEST).write_text(manifest_of(folder, {}))
+    again = cli.run("verify", folder, pair=False)
+    assert again.returncode == 6 and "recomputed" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "nothing to compare"),
+        (("--same", "--base", "HEAD"), "--same together with"),
+        (("--new", "step_ns=1", "--build", "true"), "--build without --base"),
+        (("--new", "step_ns"), "write it as KEY=VALUE"),
+        (("--new", "source=nowhere"), "no such folder"),
+        (("--new", "wheel=nowhere.whl"), "no such wheel"),
+        (("--new", "python=no-such-python"), "no such program"),
+        (("--new", "source=."), "--new"),
+        (("--new", "backend=nothing"), "no such backend"),
+        (("--new", "stepns=3"), "option 'stepns' is not known"),
+        (("--new", "step_ns=1", "--new", "step_ns=2"), "given twice"),
+        (("--same", "--processes", "2"), "at least 3"),
+        (("--base", "HEAD"), "not in a git checkout"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_refused(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
+    if arguments == ("--new", "source=."):
+        arguments = ("--new", "source=.", "--new", "wheel=x.whl")
+    assert said in ab(cli, *arguments, code=2)

@@ -1,0 +1,62 @@
+"""The order of a comparison: balanced, drawn once, and the same again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specgate.ab.schedule import plan_of, schedule_of
+from specgate.core import Scenario
+from specgate.planning.plan import points_of
+from specgate.planning.scenario import shipped as shipped_scenarios
+
+
+def scenario() -> Scenario:
+    return next(s for s in shipped_scenarios() if s.name == "cpu-512-batch4")
+
+
+@settings(max_examples=60, deadline=None)
+@given(pairs=st.integers(1, 12), visits=st.integers(1, 5), quads=st.integers(1, 3), sets=st.integers(1, 9))
+def test_every_quad_balances_and_the_rounds_of_a_set_are_counted_on(
+    pairs: int, visits: int, quads: int, sets: int
+) -> None:
+    one = scenario()
+    one = replace(one, workload=replace(one.workload, prompt_sets=sets))
+    points = [(one, point) for point in points_of(one, "fake")]
+    found = schedule_of(points, pairs, visits, quads)
+    assert found == schedule_of(points, pairs, visits, quads)
+    for visit in (v for pair in found for v in pair.visits):
+        for quad in visit.quads:
+            a, b, c, d = quad.order
+            assert a == d != b == c
+    plan = plan_of([one], found, "fake")
+    keys = [(r.point, r.prompt_set, r.index) for r in plan.rounds]
+    assert len(keys) == len(set(keys)) == pairs * visits * quads * 2
+    per_set = Counter(r.prompt_set for r in plan.rounds)
+    assert max(per_set.values()) - min(per_set.values()) <= 2 * quads
+    assert all({r.index for r in plan.rounds if r.prompt_set == s} == set(range(n)) for s, n in per_set.items())
+
+
+def test_the_sides_take_turns_in_being_started_first() -> None:
+    one = scenario()
+    found = schedule_of([(one, point) for point in points_of(one, "fake")], 8, 2, 1)
+    assert Counter(pair.first for pair in found) == {"old": 4, "new": 4}
+    assert Counter(visit.first for pair in found for visit in pair.visits) == {"old": 8, "new": 8}
+
+
+def test_another_seed_draws_another_order() -> None:
+    one = scenario()
+    other = replace(one, workload=replace(one.workload, seed=one.workload.seed + 1))
+    orders = [
+        [
+            q.order
+            for pair in schedule_of([(s, p) for p in points_of(s, "x")], 8, 2, 2)
+            for v in pair.visits
+            for q in v.quads
+        ]
+        for s in (one, other)
+    ]
+    assert orders[0] != orders[1]

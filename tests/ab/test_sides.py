@@ -1,0 +1,180 @@
+"""Builds from elsewhere: a folder, a wheel, a git revision. Their processes are real, with code of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from specgate.ab.revision import checkout_of, worktree
+from specgate.ab.sides import asked_of, package_folder, tree_sha256, unpacked
+from specgate.eagle3.tiny import write_random_pair
+from specgate.errors import UsageError
+from tests.support.command import Cli
+
+ENGINE = """\
+from specgate.backends.fake import FakeBackend
+
+
+class Toy(FakeBackend):
+    name = "toy"
+
+    def open(self, request):
+        from dataclasses import replace
+
+        return super().open(replace(request, options={{"step_ns": "{step_ns}", "draft_ns": "200000"}}))
+
+
+BACKEND = Toy()
+"""
+
+
+def write_build(folder: Path, step_ns: int) -> Path:
+    """A checkout of a back end `toy` with code in `src`, whose steps take `step_ns`."""
+    package, metadata = folder / "src" / "toy_engine", folder / "src" / "toy_engine-1.0.dist-info"
+    package.mkdir(parents=True, exist_ok=True)
+    metadata.mkdir(exist_ok=True)
+    (package / "__init__.py").write_text(ENGINE.format(step_ns=step_ns))
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-engine\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[specgate.backends]\ntoy = toy_engine:BACKEND\n")
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A git checkout whose newest commit takes 3 % longer per step than the one before."""
+    folder = write_build(tmp_path / "checkout", 2_000_000)
+    git(folder, "init", "-q")
+    for step_ns in (2_000_000, 2_060_000):
+        write_build(folder, step_ns)
+        git(folder, "add", "-A")
+        git(folder, "commit", "-q", "-m", f"{step_ns} ns")
+    return folder
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
+    cli.write("tiny.yaml", (tmp_path / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]"))
+    return cli
+
+
+FIXED = ("--scenario", "../tiny.yaml", "--policy", "../policy.yaml", "--processes", "3", "--out", "../runs")
+
+
+@pytest.mark.slow("six engine processes with code of their own")
+def test_a_slower_commit_is_found_against_the_one_before_and_no_worktree_stays(cli: Cli, checkout: Path) -> None:
+    before = git_worktrees(checkout)
+    inside = Cli(checkout, cli.target, cli.draft)
+    for name in ("tiny.yaml", "policy.yaml", "gate.yaml"):
+        (checkout / name).unlink()  # untracked files of `Cli`
+    done = inside.run_apart(
+        "ab", "--base", "HEAD~1", "--backend", "toy", "--build", "test -d src && echo built", *FIXED
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    (folder,) = (cli.folder / "runs").glob("*-ab-*")
+    found = json.loads((folder / "ab.json").read_text())
+    assert [found["sides"][name]["revision"] for name in ("old", "new")] == commits(checkout)
+    assert all(p["origin"]["python"] for p in found["processes"])
+    assert (folder / "logs" / "build-old.log").read_text() == "built\n"
+    step = next(q for q in found["quantities"] if q["name"] == "step_ms" and q["cell"].endswith("baseline"))
+    assert step["ratio"] == pytest.approx(1.03, rel=0.01) and step["word"] == "SLOWER"
+    assert git_worktrees(checkout) == before
+    assert cli.run_apart("verify", folder, pair=False).returncode == 0
+
+
+def commits(checkout: Path) -> list[str]:
+    done = subprocess.run(
+        ["git", "-C", str(checkout), "log", "--format=%H", "--reverse"], capture_output=True, text=True
+    )
+    return done.stdout.split()
+
+
+def git_worktrees(checkout: Path) -> str:
+    done = subprocess.run(["git", "-C", str(checkout), "worktree", "list"], capture_output=True, text=True)
+    return done.stdout
+
+
+@pytest.mark.slow("six engine processes with code of their own")
+def test_a_folder_is_compared_with_a_wheel_under_an_interpreter_that_is_named(cli: Cli, tmp_path: Path) -> None:
+    slow, fast = write_build(tmp_path / "slow", 2_060_000), write_build(tmp_path / "fast", 2_000_000)
+    wheel = tmp_path / "toy_engine-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in sorted((fast / "src").rglob("*")):
+            archive.write(file, file.relative_to(fast / "src"))
+    sides = ("--old", f"source={slow}", "--new", f"wheel={wheel}", "--old", f"python={sys.executable}")
+    common = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--processes", "3", "--backend", "toy")
+    done = cli.run_apart("ab", *sides, *common)
+    assert done.returncode == 0 and "verdict FASTER" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_base_that_does_not_build_is_named_and_nothing_is_measured(cli: Cli, checkout: Path) -> None:
+    inside = Cli(checkout, cli.target, cli.draft)
+    done = inside.run_apart("ab", "--base", "HEAD~1", "--backend", "toy", "--build", "echo no compiler; exit 3", *FIXED)
+    assert done.returncode == 7
+    assert "old: --build" in done.stderr and "exit code 3" in done.stderr and "no compiler" in done.stderr
+    assert not (cli.folder / "runs").exists()
+
+
+def test_a_specgate_of_another_protocol_is_refused_by_name(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "ancient" / "specgate").mkdir(parents=True)
+    (tmp_path / "ancient" / "specgate" / "__init__.py").touch()
+    done = cli.run("ab", "--old", f"source={tmp_path / 'ancient'}", "--scenario", "tiny.yaml", "--backend", "fake")
+    assert done.returncode == 2 and "too old" in done.stderr
+
+
+def test_a_worktree_has_the_files_of_its_revision_and_goes_with_its_body(checkout: Path) -> None:
+    here = checkout_of(checkout / "src")
+    assert here is not None and here.top == checkout and not here.changed
+    with worktree(checkout, "HEAD~1") as tree:
+        assert "2000000" in (tree / "src" / "toy_engine" / "__init__.py").read_text()
+        assert checkout_of(tree) is not None
+    assert not tree.exists()
+    write_build(checkout, 1)
+    changed = checkout_of(checkout)
+    assert changed is not None and changed.changed
+
+
+def test_a_revision_that_is_none_is_refused(checkout: Path) -> None:
+    with pytest.raises(UsageError, match="no such revision"), worktree(checkout, "--help"):
+        pass
+
+
+def test_the_code_of_a_checkout_is_looked_for_in_src_first_where_it_has_no_package_itself(checkout: Path) -> None:
+    assert package_folder(checkout) == checkout / "src"
+    (checkout / "package").mkdir()
+    (checkout / "package" / "__init__.py").touch()
+    assert package_folder(checkout) == checkout
+
+
+def test_the_hash_of_a_side_follows_its_code_and_nothing_else(tmp_path: Path) -> None:
+    folder = write_build(tmp_path / "a", 1)
+    before = tree_sha256(folder)
+    (folder / "notes.txt").write_text("no code")
+    assert tree_sha256(folder) == before
+    write_build(folder, 2)
+    assert tree_sha256(folder) != before
+
+
+def test_a_wheel_is_unpacked_and_cannot_write_outside(tmp_path: Path) -> None:
+    wheel = tmp_path / "evil-1.0.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("../outside.py", "x = 1")
+        archive.writestr("evil/__init__.py", "")
+    folder = unpacked(wheel, tmp_path / "scratch")
+    assert (folder / "evil" / "__init__.py").is_file()
+    assert not (tmp_path / "scratch" / "outside.py").exists() and not (tmp_path / "outside.py").exists()
+
+
+def test_every_key_but_four_is_an_option_of_the_back_end() -> None:
+    side = asked_of("new", [("url", "http://127.0.0.1:1"), ("backend", "vllm")])
+    assert side.options == {"url": "http://127.0.0.1:1"} and side.backend == "vllm" and not side.foreign
