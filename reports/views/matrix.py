@@ -4,15 +4,17 @@ column per back end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from specgate.core import Value
 from specgate.core.matrix import Column, Matrix
 from specgate.core.matrix import Entry as MatrixEntry
 from specgate.core.matrix import Row as MatrixRow
-from specgate.reports.common import figures
+from specgate.core.metrics import metric
+from specgate.reports.common import figures, provenance
 from specgate.reports.common.parts import Entry, Table
-from specgate.reports.common.tables import tokens_entry
+from specgate.reports.common.tables import speedup_entry, tokens_entry
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.sheets.view import SheetView
 from specgate.reports.texts.csv import Row
@@ -26,6 +28,12 @@ COLUMNS = (
     *("compared_tokens", "mismatches"),
 )
 _FIGURES = ("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s", "tpot_ms", "ttft_ms")
+MARKS_SAID = (
+    "★ best of a row, where two or more of its figures may be compared. ▼ slower than its own baseline: the whole 95 % "
+    "interval lies below 1."
+)
+Shown = tuple[Entry, Value | None]
+"""What is shown of an entry, and the value in it that may be the best of its row."""
 UNPAIRED = "Unpaired in time: measured one after the other. Only a speed-up is paired, with its own baseline."
 
 
@@ -37,7 +45,7 @@ def sheet(matrix: Matrix) -> Sheet:
         ending=None,
         banners=list(banners(matrix)),
         sections=[
-            Section("Columns", columns(matrix)),
+            Section("Speed-up over the own baseline", table(matrix, speedup, speculative=True), MARKS_SAID),
             Section(
                 "Acceptance length",
                 table(matrix, acceptance, speculative=True),
@@ -45,8 +53,8 @@ def sheet(matrix: Matrix) -> Sheet:
             ),
             Section("Output tokens per second", table(matrix, lambda _, e: of(e, "output_tok_s")), UNPAIRED),
             Section("Milliseconds per token", table(matrix, lambda _, e: of(e, "tpot_ms"))),
-            Section("Speed-up over the own baseline", table(matrix, speedup, speculative=True)),
             Section("Tokens against the own baseline", table(matrix, tokens, speculative=True)),
+            Section("Columns", columns(matrix)),
         ],
     )
 
@@ -61,17 +69,25 @@ def banners(matrix: Matrix) -> Iterator[str]:
 
 
 def columns(matrix: Matrix) -> Table:
-    head = ("column", "back end", "device", "dtype", "acceptance", "run")
+    head = ("column", "back end", "device", "dtype", "acceptance", "commit", "run")
     return Table(head, [column_row(c) for c in matrix.columns], texts=len(head))
 
 
 def column_row(column: Column) -> list[str | Entry]:
     engine = next((e for e in column.run.engines.values() if e.backend == column.backend), None)
     device, dtype = (engine.device, engine.dtype) if engine else (figures.NONE, figures.NONE)
-    return [column.label, column.backend, device, dtype, column.run.acceptance, column.run.id]
+    return [
+        column.label,
+        column.backend,
+        device,
+        dtype,
+        column.run.acceptance,
+        provenance.commit(column.run),
+        column.run.id,
+    ]
 
 
-def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Entry], *, speculative: bool = False) -> Table:
+def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Shown], *, speculative: bool = False) -> Table:
     rows: list[list[str | Entry]] = [
         [row.scenario, f"{row.context:,}", str(row.batch), row.role.name, *entries(matrix, row, shown)]
         for row in matrix.rows
@@ -80,40 +96,62 @@ def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Entry], *, spec
     return Table((*HEAD, *(c.label for c in matrix.columns)), rows, texts=len(HEAD))
 
 
-def entries(matrix: Matrix, row: MatrixRow, shown: Callable[[Column, MatrixEntry], Entry]) -> Iterator[Entry]:
-    for column, entry in zip(matrix.columns, row.entries, strict=True):
-        if entry.why_not is not None:
-            yield Entry(figures.NONE, entry.why_not)
-        else:
-            yield labelled(shown(column, entry), entry) if row.role.speculative else shown(column, entry)
+def entries(matrix: Matrix, row: MatrixRow, shown: Callable[[Column, MatrixEntry], Shown]) -> Iterator[Entry]:
+    found = [
+        (Entry(figures.NONE, entry.why_not), None) if entry.why_not is not None else shown(column, entry)
+        for column, entry in zip(matrix.columns, row.entries, strict=True)
+    ]
+    alike = len(row.sources) == 1 or not row.role.speculative
+    best = best_of([value for _, value in found if value is not None]) if alike else None
+    for (made, value), entry in zip(found, row.entries, strict=True):
+        with_source = labelled(made, entry) if row.role.speculative and entry.why_not is None else made
+        yield marked_best(with_source, value, best)
+
+
+def best_of(values: Sequence[Value]) -> str | None:
+    """The best of `values` as it is shown; None where there are not two that differ in what is shown."""
+    shown = {figures.figure(v) for v in values}
+    if len(shown) < 2:
+        return None
+    pick = max if metric(values[0].metric).direction == "higher" else min
+    return figures.figure(pick(values, key=lambda v: v.value or 0.0))
+
+
+def marked_best(made: Entry, value: Value | None, best: str | None) -> Entry:
+    """`made`, marked if it shows the best figure of its row. What is slower than its baseline keeps that mark."""
+    if value is None or best is None or made.text != best or made.mark:
+        return made
+    return Entry(made.text, f"{made.note}\nbest of the row" if made.note else "best of the row", "best")
 
 
 def labelled(shown: Entry, entry: MatrixEntry) -> Entry:
     """`shown`, marked with the source of acceptance unless that is a trained pair: the figure depends on it."""
     if entry.acceptance == "real":
         return shown
-    return Entry(shown.text, f"{shown.note}, {entry.acceptance}" if shown.note else entry.acceptance)
+    note = f"{shown.note}, {entry.acceptance}" if shown.note else entry.acceptance
+    return replace(shown, note=note)
 
 
-def of(entry: MatrixEntry, name: str) -> Entry:
+def of(entry: MatrixEntry, name: str) -> Shown:
     value = entry.result.values.get(name) if entry.result else None
-    return entry_of(value)
+    return Entry(figures.figure(value), figures.reason(value) or figures.span(value)), usable(value)
 
 
-def entry_of(value: Value | None) -> Entry:
-    return Entry(figures.figure(value), figures.reason(value) or figures.span(value))
+def usable(value: Value | None) -> Value | None:
+    return None if value is None or value.value is None else value
 
 
-def acceptance(column: Column, entry: MatrixEntry) -> Entry:
+def acceptance(column: Column, entry: MatrixEntry) -> Shown:
     return of(entry, "acceptance_length")
 
 
-def speedup(column: Column, entry: MatrixEntry) -> Entry:
-    return entry_of(entry.comparison.speedup if entry.comparison else None)
+def speedup(column: Column, entry: MatrixEntry) -> Shown:
+    value = entry.comparison.speedup if entry.comparison else None
+    return speedup_entry(value), usable(value)
 
 
-def tokens(column: Column, entry: MatrixEntry) -> Entry:
-    return tokens_entry(column.run, entry.comparison)
+def tokens(column: Column, entry: MatrixEntry) -> Shown:
+    return tokens_entry(column.run, entry.comparison), None
 
 
 def rows(matrix: Matrix) -> Iterator[Row]:

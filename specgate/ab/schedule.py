@@ -1,14 +1,18 @@
 """The order of a comparison, drawn from a seed before anything is measured.
 
 Processes come in pairs, one of each side. Within a pair, both sides visit the same prompt sets; on a visit, each role
-has quads of blocks A B B A or B A A B, A for the old build. Which of the two, is drawn for each quad, so that no
-rhythm of the machine can favour a side. Over the pairs, the visits go through all prompt sets in turn.
+has quads of blocks A B B A or B A A B, A for the old build. Over the pairs, the visits go through all prompt sets in
+turn.
+
+Which side is first, is drawn such that each is first in half of the process pairs. A machine that slows every fourth
+block then slows both sides alike. Were each quad drawn by itself, all quads of a role would begin with the same side in
+one schedule of 128, and what is slow about a place in a quad would be taken for a property of a build.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,20 +59,27 @@ def schedule_of(points: Sequence[tuple[Scenario, Point]], pairs: int, visits: in
     """The whole schedule: `pairs` pairs of processes, `visits` prompt sets of every point in each, `quads` quads of
     every role on each visit.
 
-    The seed is that of the first scenario. Sides take turns in being the first, from a drawn beginning.
+    The seed is that of the first scenario.
     """
     source = random.Random(f"ab {points[0][0].workload.seed} {pairs} {visits} {quads}")
+    starting = balanced(pairs, source)
+    leading = {(point, role): balanced(pairs, source) for scenario, point in points for role in scenario.roles}
     found = []
-    for number in range(pairs):
-        if number % 2 == 0:
-            leading = source.choice(SIDES)
-        first = leading if number % 2 == 0 else other(leading)
+    for number, first in enumerate(starting):
         planned = [
-            visit_of(scenario, point, number, place, visits, quads, first, source)
+            visit_of(scenario, point, number, place, visits, quads, first, leads)
             for scenario, point in points
+            for leads in [{role: leading[point, role][number] for role in scenario.roles}]
             for place in range(visits)
         ]
         found.append(ProcessPair(number, first, tuple(planned)))
+    return found
+
+
+def balanced(count: int, source: random.Random) -> list[SideName]:
+    """`count` sides in a drawn order: each in half of the places, or in one more where `count` is odd."""
+    found = [*SIDES * (count // 2), *([source.choice(SIDES)] * (count % 2))]
+    source.shuffle(found)
     return found
 
 
@@ -80,14 +91,23 @@ def visit_of(
     visits: int,
     quads: int,
     first: SideName,
-    source: random.Random,
+    leading: Mapping[Role, SideName],
 ) -> Visit:
-    """The visit at `place` among the `visits` of process pair `number`."""
+    """The visit at `place` among the `visits` of process pair `number`.
+
+    `leading`: role → the side that its first quad in this process pair begins with. Later ones take turns.
+    """
     running = number * visits + place
     sets = scenario.workload.prompt_sets
-    drawn = tuple(Quad(role, quad_order(source.choice(SIDES))) for _ in range(quads) for role in scenario.roles)
-    side = first if place % 2 == 0 else other(first)
-    return Visit(point, running % sets, side, running // sets * quads * ROUNDS_PER_QUAD, drawn)
+    planned = tuple(
+        Quad(role, quad_order(turn(leading[role], place * quads + i))) for i in range(quads) for role in scenario.roles
+    )
+    return Visit(point, running % sets, turn(first, place), running // sets * quads * ROUNDS_PER_QUAD, planned)
+
+
+def turn(first: SideName, count: int) -> SideName:
+    """Whose turn it is after `count` turns."""
+    return first if count % 2 == 0 else other(first)
 
 
 def quad_order(first: SideName) -> tuple[SideName, SideName, SideName, SideName]:

@@ -60,7 +60,19 @@ from specgate.core.found import (
     TokenCheck,
     Value,
 )
-from specgate.core.judged import LastGreen, Policy, Promotion, Rule, Run, State, TokenChecks, Verdict
+from specgate.core.judged import (
+    Exemption,
+    Gap,
+    Kind,
+    LastGreen,
+    Policy,
+    Promotion,
+    Rule,
+    Run,
+    State,
+    TokenChecks,
+    Verdict,
+)
 from specgate.core.measured import (
     BaselineText,
     Block,
@@ -96,10 +108,13 @@ __all__ = [
     "Distribution",
     "Divergence",
     "EngineFacts",
+    "Exemption",
     "Finish",
+    "Gap",
     "Grid",
     "Held",
     "Invariant",
+    "Kind",
     "LastGreen",
     "LogitCheck",
     "LogitSample",

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Final, Literal
 
 from specgate.core import PairRef, Policy, Scenario
 from specgate.files.plain import to_plain
@@ -29,9 +29,7 @@ class Config:
         """SHA-256 of the configuration as canonical JSON: keys sorted, defaults filled in, the home folder written as
         `~`.
         """
-        plain = to_plain(Config, self)
-        if self.policy.checks is None:  # older configurations had no such key
-            del plain["policy"]["checks"]
+        plain = {**to_plain(Config, self), "policy": plain_policy(self.policy)}
         for scenario in plain["scenarios"].values():  # nor did older scenarios have these
             if scenario["statistics"] == 1:
                 del scenario["statistics"]
@@ -39,3 +37,22 @@ class Config:
                 del scenario["schedule"]["extended"]
         canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(without_home(canonical).encode()).hexdigest()
+
+
+LATER_KEYS: Final = ("checks", "not_judged", "unreachable")
+"""Keys that policies got later. One that was stored before has None in their place."""
+
+
+def plain_policy(policy: Policy) -> dict[str, Any]:
+    """The policy as JSON-ready data, with no key that the version which wrote it did not know.
+
+    Hashes and stored judgements of older runs hold it in this form.
+    """
+    plain: dict[str, Any] = to_plain(Policy, policy)
+    for key in LATER_KEYS:
+        if plain[key] is None:
+            del plain[key]
+    for rule in plain["rules"]:
+        if not rule["unless"]:
+            del rule["unless"]
+    return plain

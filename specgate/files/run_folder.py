@@ -67,6 +67,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "reports",
     ),
     "1.4.0": (
+        "not_judged",
         "between_runs",
         "required_decisions",
         "scenarios.*.statistics",

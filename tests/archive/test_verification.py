@@ -258,7 +258,16 @@ def test_the_last_digits_in_a_table_are_no_difference_and_the_ninth_or_a_word_is
 def older(data: Any) -> None:
     """As specgate.result/v1 1.0.0 stored it."""
     data["schema_version"] = "1.0.0"
-    for later in ("last_green", "files", "reports", "bandwidth", "budgets", "sampled_after", "check_seconds"):
+    for later in (
+        "last_green",
+        "files",
+        "reports",
+        "bandwidth",
+        "budgets",
+        "sampled_after",
+        "check_seconds",
+        "not_judged",
+    ):
         del data[later]
     del data["between_runs"], data["required_decisions"]
     for scenario in data["scenarios"].values():

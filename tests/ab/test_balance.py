@@ -1,0 +1,68 @@
+"""No rhythm of a machine may favour a side, whatever seed a scenario has."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.ab.schedule import ProcessPair, schedule_of
+from specgate.core import Role
+from specgate.planning.plan import points_of
+from tests.support.factories import scenario
+
+seeds = st.integers(0, 2**31)
+counts = st.integers(1, 3)
+
+
+def schedule(seed: int, pairs: int, visits: int = 1, quads: int = 1) -> list[ProcessPair]:
+    asked = scenario(prompt_sets=8, spec=(1, 3))
+    asked = replace(asked, workload=replace(asked.workload, seed=seed))
+    return schedule_of([(asked, point) for point in points_of(asked, "any")], pairs, visits, quads)
+
+
+def gains(found: list[ProcessPair], period: int, phase: int) -> dict[Role, int]:
+    """Role → how many more slow blocks the new side has than the old one, where each `period`-th block is slow."""
+    found_by_role, count = defaultdict[Role, int](int), 0
+    for quad in (q for pair in found for v in pair.visits for q in v.quads):
+        for side in quad.order:
+            found_by_role[quad.role] += (1 if side == "new" else -1) * (count % period == phase)
+            count += 1
+    return found_by_role
+
+
+@given(seeds, st.integers(1, 6).map(lambda n: 2 * n), counts, counts, st.integers(0, 3))
+def test_a_machine_that_slows_every_fourth_block_slows_both_sides_alike(
+    seed: int, pairs: int, visits: int, quads: int, phase: int
+) -> None:
+    assert set(gains(schedule(seed, pairs, visits, quads), 4, phase).values()) == {0}
+
+
+@given(seeds, st.integers(3, 12), counts, counts)
+def test_each_side_begins_in_half_of_the_process_pairs(seed: int, pairs: int, visits: int, quads: int) -> None:
+    found = schedule(seed, pairs, visits, quads)
+    for role in (q.role for q in found[0].visits[0].quads[:3]):
+        firsts = [next(q.order[0] for q in pair.visits[0].quads if q.role == role) for pair in found]
+        assert abs(firsts.count("old") - firsts.count("new")) == pairs % 2
+    starting = [pair.first for pair in found]
+    assert abs(starting.count("old") - starting.count("new")) == pairs % 2
+
+
+@given(seeds, counts, counts)
+def test_within_a_process_pair_the_quads_of_a_role_take_turns(seed: int, visits: int, quads: int) -> None:
+    for pair in schedule(seed, 4, visits, quads):
+        for role in {q.role for v in pair.visits for q in v.quads}:
+            firsts = [q.order[0] for v in pair.visits for q in v.quads if q.role == role]
+            assert all(a != b for a, b in pairwise(firsts))
+
+
+@pytest.mark.parametrize("period", [5, 8, 16])
+def test_other_rhythms_favour_no_side_in_the_mean_of_seeds(period: int) -> None:
+    sums = [sum(gains(schedule(seed, 8), period, 0).values()) for seed in range(200)]
+    assert abs(statistics.fmean(sums)) < 3 * statistics.stdev(sums) / math.sqrt(len(sums))
