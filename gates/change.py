@@ -8,10 +8,10 @@ from typing import Final
 
 from specgate.core import BASELINE, Cell, Rule, State, Verdict
 from specgate.core.contrast import Change, Contrast, How
-from specgate.core.metrics import METRICS
+from specgate.core.metrics import METRICS, RENAMED
 from specgate.gates.select import verdict
 
-SPEEDS: Final[Mapping[str, str]] = {"speedup_vs_ar_ratio": "output_tok_s"}
+SPEEDS: Final[Mapping[str, str]] = {"speedup_vs_ar_ratio": "output_tok_s", "decode_speedup_ratio": "decode_tok_s"}
 """Speed-up → the speed that it is the ratio of, spec over baseline."""
 
 
@@ -38,7 +38,11 @@ class ChangeGate:
             yield verdict(rule, "", State.INVALID, "no_such_metric", what)
             return
         found = [c for c in contrast.changes if c.metric == rule.params["metric"] and rule.matches(c.cell)]
-        if not found:
+        now = RENAMED.get(str(rule.params["metric"]))
+        if not found and any(c.metric == now for c in contrast.changes):
+            what = f"metric: runs since schema 1.4 have no {rule.params['metric']}: {now} took its place"
+            yield verdict(rule, "", State.INVALID, "renamed_metric", what, next_step=f"write metric: {now}")
+        elif not found:
             what = (
                 f"no cell of both runs has {rule.params['metric']} under scenario {rule.scenario!r}, role {rule.role!r}"
             )

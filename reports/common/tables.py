@@ -59,7 +59,7 @@ def cell_row(run: Run, result: CellResult) -> list[Entry]:
         Entry(result.cell.role.name, cell_note(run, result)),
         _entry(values.get("acceptance_length")),
         _entry(values.get("draft_acceptance_rate")),
-        *(_entry(values.get(name)) for name in ("output_tok_s", "tpot_ms", "step_ms")),
+        *(_entry(figures.first(result, *names)) for names in (figures.SPEED, figures.PER_TOKEN, ("step_ms",))),
         speedup_entry(comparison.speedup if comparison else None),
         tokens_entry(run, comparison),
         _entry(values.get("repeated_8gram_share")),

@@ -71,8 +71,8 @@ def plain_lines(run: Run) -> Iterator[str]:
         note = summary.cell_note(run, result)
         parts = [
             f"cell {summary.label(result.cell)}: {result.status}" + (f" ({note})" if note else ""),
-            f"{figures.of(result, 'output_tok_s')} tok/s",
-            f"{figures.of(result, 'tpot_ms')} ms/token",
+            f"{figures.of(result, *figures.SPEED)} tok/s",
+            f"{figures.of(result, *figures.PER_TOKEN)} ms/token",
         ]
         if comparison is not None:
             parts += [

@@ -85,7 +85,7 @@ def cell_row(run: Run, result: CellResult) -> list[str]:
     tokens = tokens_entry(run, comparison)
     return [
         label(result.cell) + (f" ({note})" if note else ""),
-        *(figures.of(result, name) for name in ("acceptance_length", "output_tok_s", "tpot_ms")),
+        *(figures.of(result, *names) for names in (("acceptance_length",), figures.SPEED, figures.PER_TOKEN)),
         figures.figure(speedup) + (f" ({span})" if span else ""),
         tokens.text,
     ]

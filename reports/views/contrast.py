@@ -31,9 +31,12 @@ MEANS = "A and B are geometric means over prompt sets, so that B / A divides the
 INTERVALS = "Below a change: its 95 % interval. Below a verdict: its reason."
 SHORT: Final[Mapping[str, str]] = {
     "speedup_vs_ar_ratio": "speed-up",
+    "decode_speedup_ratio": "speed-up",
     "step_ms": "step time",
     "e2e_ms": "request time",
+    "p50_e2e_ms": "request time",
     "ttft_ms": "time to first token",
+    "p50_ttft_ms": "time to first token",
     "acceptance_length": "acceptance length",
 }
 """The figures that stand on top → their names there."""
@@ -184,8 +187,18 @@ def banners(contrast: Contrast) -> Iterator[str]:
             else f"Acceptance is {a.acceptance} in A, {b.acceptance} in B: lengths are not compared."
         )
     yield from cut_short(contrast)
+    if definitions(a) != definitions(b):
+        yield (
+            "The figures of one run follow the definitions until schema 1.3, those of the other the field's: figures "
+            "of only one of them have no ratio."
+        )
     if any(t.reason_code == "prompts_differ" for t in contrast.tokens):
         yield "The prompts differ: acceptance and tokens depend on them, and neither can be paired."
+
+
+def definitions(run: Run) -> set[int]:
+    """Which definitions the figures of a run follow (`core.metrics`)."""
+    return {scenario.definitions for scenario in run.scenarios.values()}
 
 
 def cut_short(contrast: Contrast) -> Iterator[str]:

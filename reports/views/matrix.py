@@ -11,7 +11,7 @@ from specgate.core import Value
 from specgate.core.matrix import Column, Matrix
 from specgate.core.matrix import Entry as MatrixEntry
 from specgate.core.matrix import Row as MatrixRow
-from specgate.core.metrics import metric
+from specgate.core.metrics import TIMES_OVER, metric
 from specgate.reports.common import figures, provenance
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.tables import speedup_entry, tokens_entry
@@ -26,8 +26,9 @@ COLUMNS = (
     *("acceptance_length", "acceptance_ci_low", "acceptance_ci_high", "draft_acceptance_rate", "emitted_per_step"),
     *("output_tok_s", "tpot_ms", "ttft_ms", "speedup_vs_ar_ratio", "speedup_ci_low", "speedup_ci_high"),
     *("compared_tokens", "mismatches"),
+    *("decode_tok_s", "mean_tpot_ms", "p50_ttft_ms", *TIMES_OVER[1:]),
 )
-_FIGURES = ("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s", "tpot_ms", "ttft_ms")
+"""New columns are added at the end."""
 MARKS_SAID = (
     "★ best of a row, where two or more of its figures may be compared. ▼ slower than its own baseline: the whole 95 % "
     "interval lies below 1."
@@ -51,8 +52,8 @@ def sheet(matrix: Matrix) -> Sheet:
                 table(matrix, acceptance, speculative=True),
                 "Counted alike for every back end: 1 + accepted / cycles, bonus token included, prefill token apart.",
             ),
-            Section("Output tokens per second", table(matrix, lambda _, e: of(e, "output_tok_s")), UNPAIRED),
-            Section("Milliseconds per token", table(matrix, lambda _, e: of(e, "tpot_ms"))),
+            Section("Output tokens per second", table(matrix, lambda _, e: of(e, *figures.SPEED)), UNPAIRED),
+            Section("Milliseconds per token", table(matrix, lambda _, e: of(e, *figures.PER_TOKEN))),
             Section("Tokens against the own baseline", table(matrix, tokens, speculative=True)),
             Section("Columns", columns(matrix)),
         ],
@@ -132,8 +133,9 @@ def labelled(shown: Entry, entry: MatrixEntry) -> Entry:
     return replace(shown, note=note)
 
 
-def of(entry: MatrixEntry, name: str) -> Shown:
-    value = entry.result.values.get(name) if entry.result else None
+def of(entry: MatrixEntry, *names: str) -> Shown:
+    """The first of these figures that the entry has."""
+    value = figures.first(entry.result, *names) if entry.result else None
     return Entry(figures.figure(value), figures.reason(value) or figures.span(value)), usable(value)
 
 
@@ -184,10 +186,10 @@ def measured(column: Column, entry: MatrixEntry) -> Row:
         "device": engine.device if engine else None,
         "dtype": engine.dtype if engine else None,
         "prompts_sha256": None if prompts is None else str(prompts),
-        **{name: result.values[name].value for name in _FIGURES if name in result.values},
+        **{name: value.value for name, value in result.values.items() if name in COLUMNS},
         "acceptance_ci_low": length.ci_low if length else None,
         "acceptance_ci_high": length.ci_high if length else None,
-        "speedup_vs_ar_ratio": comparison.speedup.value if comparison else None,
+        **({r.metric: r.value for r in (comparison.speedup, *comparison.beside)} if comparison else {}),
         "speedup_ci_low": comparison.speedup.ci_low if comparison else None,
         "speedup_ci_high": comparison.speedup.ci_high if comparison else None,
         "compared_tokens": comparison.tokens.compared_tokens if comparison else None,

@@ -31,9 +31,12 @@ COLUMNS = (
 
 NAMES: Final[Mapping[str, str]] = {
     "speedup_vs_ar_ratio": "speed-up",
+    "decode_speedup_ratio": "speed-up of decoding",
     "acceptance_length": "acceptance length",
     "output_tok_s": "tokens per second",
+    "decode_tok_s": "tokens per second of decoding",
     "ttft_ms": "time to first token",
+    "p50_ttft_ms": "time to first token",
 }
 """Metric → its name above a picture. Others go by their own."""
 Plot = tuple[Point, str]

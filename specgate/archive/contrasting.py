@@ -11,21 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from specgate.analysis.block_figures import paired_figures
 from specgate.analysis.prompt_acceptance import by_prompt
-from specgate.analysis.reduce import block_figures
 from specgate.analysis.token_check import first_difference
 from specgate.archive.stored import StoredRun
 from specgate.archive.two_samples import Estimate, Logs, by_prompt_set, log_ratio, log_ratio_of_ratios
-from specgate.core import Block, Cell, CellResult, Comparison, Point, Run, Value
+from specgate.core import Block, Cell, CellResult, Comparison, Point, Run, Scenario, Value
 from specgate.core.contrast import Change, Contrast, How, TokenContrast
-from specgate.core.metrics import METRICS
+from specgate.core.metrics import METRICS, TIMES_OVER
 from specgate.errors import UsageError
 
-SPEEDUP = "speedup_vs_ar_ratio"
 ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate")
-TIMED = ("ms", "tok/s")
+TIMED = ("ms", "tok/s", "req/s")
 """Units of metrics that are measured with a clock."""
-COMPARED = tuple(m.name for m in METRICS.values() if m.direction in ("higher", "lower") and m.name != SPEEDUP)
+COMPARED = tuple(m.name for m in METRICS.values() if m.direction in ("higher", "lower") and m.name not in TIMES_OVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +106,10 @@ def cell_in_words(cell: Cell) -> str:
 
 
 def changes(partners: Partners) -> Iterator[Change]:
-    """Every figure that one of the two cells has, the speed-up first."""
+    """Every figure that one of the two cells has, the speed-up and the ratios beside it first."""
     if (speedup := speedup_change(partners)) is not None:
         yield speedup
+        yield from changes_beside(partners)
     for metric in COMPARED:
         a, b = partners.result_a.values.get(metric), partners.result_b.values.get(metric)
         if a is not None or b is not None:
@@ -145,8 +145,11 @@ def change(partners: Partners, metric: str, a: Value | None, b: Value | None) ->
     stated = replace(bare, ratio=b.value / a.value)
     if metric == "acceptance_length":
         return of_lengths(stated, partners)
-    whole = partners.run_a.kind == "full"
-    sides = [per_prompt_set(blocks, whole, metric) for blocks in (partners.blocks_a, partners.blocks_b)]
+    both = (
+        (partners.run_a, partners.a, partners.blocks_a),
+        (partners.run_b, partners.b, partners.blocks_b),
+    )
+    sides = [per_prompt_set(run.scenarios[cell.point.scenario], blocks, metric) for run, cell, blocks in both]
     return of_logs(stated, *sides)
 
 
@@ -185,10 +188,10 @@ def lengths(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
     return {prompt: (r.accepted + r.steps, r.steps) for prompt, r in by_prompt(blocks).items() if r.steps}
 
 
-def per_prompt_set(blocks: Sequence[Block], whole: bool, metric: str) -> Logs:
+def per_prompt_set(scenario: Scenario, blocks: Sequence[Block], metric: str) -> Logs:
     """The logarithm of the metric per prompt set. Empty if it is not a metric of single blocks, or 0 in one of them."""
     live = [b for b in blocks if b.emitted]
-    of = block_figures(live, whole).get(metric)
+    of = paired_figures(live, scenario.kind == "full", scenario.definitions).get(metric)
     values = [(b.prompt_set, of(b)) for b in live] if of else []
     usable = all(value > 0 for _, value in values)
     return by_prompt_set((prompt_set, math.log(value)) for prompt_set, value in values) if usable else {}
@@ -202,13 +205,22 @@ def speedup_change(partners: Partners) -> Change | None:
     mine, other = partners.run_a.comparison(partners.a.key), partners.run_b.comparison(partners.b.key)
     if mine is None or other is None:
         return None
-    found = replace(change(partners, SPEEDUP, mine.speedup, other.speedup), how=How.OVER_BASELINES)
+    found = replace(change(partners, other.speedup.metric, mine.speedup, other.speedup), how=How.OVER_BASELINES)
     return found if found.ratio is None else of_logs(found, per_pair(mine), per_pair(other))
 
 
 def per_pair(comparison: Comparison) -> Logs:
     """The logarithm of the speed-up per prompt set, from the pairs of a run."""
     return by_prompt_set(zip(comparison.prompt_sets, comparison.log_ratios, strict=True))
+
+
+def changes_beside(partners: Partners) -> Iterator[Change]:
+    """The other ratios over the baseline that both runs have. They are shown without an interval."""
+    mine, other = partners.run_a.comparison(partners.a.key), partners.run_b.comparison(partners.b.key)
+    theirs = {value.metric: value for value in other.beside} if other else {}
+    for value in mine.beside if mine else ():
+        if value.metric in theirs:
+            yield replace(change(partners, value.metric, value, theirs[value.metric]), how=How.OVER_BASELINES)
 
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -20,7 +20,11 @@ from specgate.core.trends import Reading, Series, Trends
 from specgate.errors import SpecgateError, UsageError
 from specgate.promotion.claim import digests
 
-FOLLOWED = ("speedup_vs_ar_ratio", "acceptance_length", "output_tok_s", "ttft_ms")
+FOLLOWED = (
+    *("speedup_vs_ar_ratio", "decode_speedup_ratio", "acceptance_length", "output_tok_s", "decode_tok_s"),
+    *("ttft_ms", "p50_ttft_ms"),
+)
+"""Figures that are followed. A run has those of its own definitions: a name that changed begins a new series."""
 
 
 def trends_of(folder: Path) -> Trends:
@@ -64,7 +68,8 @@ def followed(run: Run, result: CellResult) -> Iterator[Value]:
     """The figures of a cell that are followed. None of them if the cell is incomplete."""
     if result.status == "ok":
         comparison = run.comparison(result.cell.key)
-        values = {**result.values, **({comparison.speedup.metric: comparison.speedup} if comparison else {})}
+        ratios = (comparison.speedup, *comparison.beside) if comparison else ()
+        values = {**result.values, **{ratio.metric: ratio for ratio in ratios}}
         yield from (values[name] for name in FOLLOWED if name in values)
 
 

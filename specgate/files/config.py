@@ -12,6 +12,20 @@ from specgate.core import PairRef, Policy, Scenario
 from specgate.files.plain import to_plain
 from specgate.files.writing import without_home
 
+LATER: Final[Mapping[str, object]] = {"goodput": None, "definitions": 1, "statistics": 1}
+"""Fields of a scenario that older versions did not have → what stands for the way in which these did it."""
+
+
+def as_older(scenario: Mapping[str, object]) -> dict[str, object]:
+    """A plain scenario without the fields that say no more than an older version would have, so that a digest over it
+    stays what it was.
+    """
+    kept = {key: value for key, value in scenario.items() if key not in LATER or value != LATER[key]}
+    schedule = kept.get("schedule")
+    if isinstance(schedule, dict) and not schedule.get("extended"):
+        kept["schedule"] = {key: value for key, value in schedule.items() if key != "extended"}
+    return kept
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -30,11 +44,7 @@ class Config:
         `~`.
         """
         plain = {**to_plain(Config, self), "policy": plain_policy(self.policy)}
-        for scenario in plain["scenarios"].values():  # nor did older scenarios have these
-            if scenario["statistics"] == 1:
-                del scenario["statistics"]
-            if not scenario["schedule"]["extended"]:
-                del scenario["schedule"]["extended"]
+        plain["scenarios"] = {name: as_older(scenario) for name, scenario in plain["scenarios"].items()}
         canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(without_home(canonical).encode()).hexdigest()
 

@@ -72,6 +72,9 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "required_decisions",
         "scenarios.*.statistics",
         "scenarios.*.schedule.extended",
+        "scenarios.*.definitions",
+        "scenarios.*.goodput",
+        "comparisons*.beside",
     ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or

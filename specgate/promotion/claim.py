@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from specgate.core import EngineFacts, Policy, Run, Scenario
-from specgate.files.config import Config, plain_policy
+from specgate.files.config import Config, as_older, plain_policy
 from specgate.files.plain import to_plain
 from specgate.machine import host, inventory
 from specgate.machine.software import Software, software
@@ -97,10 +97,11 @@ def engine_fingerprint(facts: EngineFacts) -> dict[str, str | None]:
 def digests(scenarios: Sequence[Scenario]) -> dict[str, str]:
     """Scenario name → SHA-256 of what the scenario measures.
 
-    Its question, where its file lies and whether it runs by default are left out: they do not change what is measured.
+    Its question, where its file lies, whether it runs by default and how its figures are defined are left out: they do
+    not change what is measured.
     """
-    silent = {"source_file": None, "question": "", "default": True}
-    return {s.name: _sha256({**to_plain(Scenario, s), **silent}) for s in scenarios}
+    silent = {"source_file": None, "question": "", "default": True, "definitions": 1}
+    return {s.name: _sha256(as_older({**to_plain(Scenario, s), **silent})) for s in scenarios}
 
 
 def _sha256(plain: object) -> str:

@@ -16,6 +16,7 @@ from specgate.archive.contrasting import contrast_of
 from specgate.archive.stored import load_run
 from specgate.core import Block, Role
 from specgate.core.contrast import Change, Contrast, How
+from specgate.core.metrics import DEFINITIONS
 from specgate.errors import UsageError
 from tests.support.factories import corrupt, scenario, with_acceptance
 from tests.support.stored_runs import rewrite, store
@@ -193,3 +194,30 @@ def test_runs_that_have_nothing_in_common_are_a_usage_error(
     b = store(tmp_path / "b", scenarios=scenarios)
     with pytest.raises(UsageError, match=why):
         contrast(a, b)
+
+
+# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def by_the_field(folder: Path, **changes: Any) -> Path:
+    """A stored run whose figures follow the field's definitions."""
+    return store(folder, scenarios=(replace(scenario(), definitions=DEFINITIONS),), **changes)
+
+
+def test_means_over_requests_are_paired_block_by_block(tmp_path: Path) -> None:
+    found = contrast(by_the_field(tmp_path / "a"), by_the_field(tmp_path / "b", cycle_ns=15_400_000))
+    times = change(found, "mean_tpot_ms")
+    assert times.ratio == pytest.approx(1.1, rel=1e-6) and times.ci_low is not None
+    assert change(found, "p50_itl_ms").ratio == pytest.approx(1.1, rel=1e-6), "shown, without an interval"
+    assert change(found, "p50_itl_ms").ci_low is None
+    assert change(found, "decode_speedup_ratio").ratio == pytest.approx(1 / 1.1, rel=1e-6)
+    assert change(found, "decode_throughput_ratio").how is How.OVER_BASELINES
+
+
+def test_a_run_of_an_older_schema_has_ratios_only_for_what_means_the_same(a: Path, tmp_path: Path) -> None:
+    found = contrast(a, by_the_field(tmp_path / "b"))
+    assert change(found, "step_ms").ratio == pytest.approx(1.0)
+    assert change(found, "acceptance_length").ratio == pytest.approx(1.0)
+    assert change(found, "decode_speedup_ratio").ratio == pytest.approx(1.0), "the same quantity, by its new name"
+    for name in ("tpot_ms", "mean_tpot_ms", "output_tok_s", "decode_tok_s"):
+        assert (change(found, name).ratio, change(found, name).reason_code) == (None, "not_measured")

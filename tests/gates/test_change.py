@@ -158,6 +158,14 @@ def test_a_metric_that_is_none_is_never_green() -> None:
     assert verdict("acceptance_lenght", ci_low=1.0, ci_high=1.0).state is State.INVALID
 
 
+def test_a_rule_on_a_metric_under_its_older_name_is_told_the_new_one() -> None:
+    change = Change(CELL, CELL, "mean_tpot_ms", How.UNPAIRED, 2.0, 2.0, 1.0, 0.99, 1.01, 8, same_prompts=True)
+    rule = Rule("r", "change", True, params={"metric": "tpot_ms", "margin_pct": 5.0, "trust_unpaired": True})
+    (found,) = GATE.judge(rule, Contrast(RUN, RUN, (change,), (), (), ()))
+    assert (found.state, found.reason_code) == (State.INVALID, "renamed_metric")
+    assert found.next_step == "write metric: mean_tpot_ms"
+
+
 def test_a_rule_that_matches_no_cell_is_shown_as_skipped() -> None:
     params: dict[str, float | str | bool] = {"metric": "tpot_ms", "margin_pct": 1.0, "trust_unpaired": False}
     rule = Rule("r", "change", True, role="spec-9", params=params)
