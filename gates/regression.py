@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from specgate.analysis.stats import Pairs, decide
-from specgate.core import BASELINE, Cell, CellResult, Role, Rule, Run, State, Verdict
-from specgate.gates.samples import evidence_of, looks_of, more_pairs, smallest_effect, span
+from specgate.analysis.intervals.between_runs import either
+from specgate.analysis.stats import Pairs
+from specgate.core import BASELINE, BetweenRuns, Cell, CellResult, Role, Rule, Run, State, Verdict
+from specgate.gates.samples import between_of, decision_on, evidence_of, more_pairs, smallest_effect, span
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 from specgate.gates.speed import with_source
 
@@ -58,7 +59,7 @@ class Regression:
     def judge_pairs(self, rule: Rule, result: CellResult, pairs: Pairs, run: Run) -> Verdict:
         key, margin, against = result.cell.key, float(rule.params["margin_pct"]), rule.params["against"]
         floor = 1 / (1 + margin / 100)
-        decision = decide(pairs, result.blocks, looks_of(result, run), math.log(floor))
+        decision = decision_on(pairs, rule, result, run, math.log(floor), between_roles(result, str(against), run))
         mde = run.mde.get(key)
         evidence = {"against": str(against), "margin_pct": margin, **evidence_of(decision, mde)}
         found, step = decision.interval, more_pairs(decision, floor, result, run)
@@ -80,6 +81,12 @@ class Regression:
             return verdict(rule, key, State.IMPROVED, "faster", message, evidence, step)
         message = f"{said}: at most {margin:g} % slower{smallest_effect(mde)}"
         return verdict(rule, key, State.PASS, "within_margin", message, evidence)
+
+
+def between_roles(result: CellResult, against: str, run: Run) -> BetweenRuns:
+    """What differs between runs in the ratio of a cell to the role `against` of its point."""
+    mine, base = between_of(result.cell.key, run), Role.parse(against)
+    return mine if base == BASELINE else either(mine, between_of(Cell(result.cell.point, base).key, run))
 
 
 def pairs_between(cell: Cell, base: Cell, run: Run) -> Pairs | None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from specgate.analysis.stats import Decision, Interval, pairs_needed, planned_looks
-from specgate.core import CellResult, Run
+from specgate.analysis.intervals import decision as over_runs
+from specgate.analysis.intervals.between_runs import ASSUMED, half_width
+from specgate.analysis.intervals.levels import false_fail
+from specgate.analysis.intervals.power import rounds_needed
+from specgate.analysis.stats import POWER, Decision, Interval, Pairs, decide, pairs_needed, planned_looks, t_quantile
+from specgate.core import BetweenRuns, CellResult, Rule, Run
 
 Evidence = Mapping[str, float | int | str | None]
 
@@ -14,6 +18,25 @@ Evidence = Mapping[str, float | int | str | None]
 def looks_of(result: CellResult, run: Run) -> tuple[int, ...]:
     """The numbers of pairs after which the cell may be judged; see `analysis.stats.planned_looks`."""
     return planned_looks(run.scenarios[result.cell.point.scenario])
+
+
+def decision_on(
+    pairs: Pairs, rule: Rule, result: CellResult, run: Run, floor: float, between: BetweenRuns | None = None
+) -> Decision:
+    """Whether the mean of `pairs` of the cell `result` is at least `floor` (log scale), by its scenario's statistics.
+
+    `between`: what differs between runs, where that is not what it is for the cell's ratio to the baseline.
+    """
+    looks = looks_of(result, run)
+    if run.scenarios[result.cell.point.scenario].statistics == 1:
+        return decide(pairs, result.blocks, looks, floor)
+    error = false_fail(rule.required, run.required_decisions)
+    return over_runs.decide(pairs, result.blocks, looks, floor, between or between_of(result.cell.key, run), error)
+
+
+def between_of(cell: str, run: Run) -> BetweenRuns:
+    """What differs between runs in the cell's ratio to the baseline: as calibrated, else as assumed."""
+    return run.between_runs.get(cell, ASSUMED)
 
 
 def evidence_of(decision: Decision, mde: float | None) -> Evidence:
@@ -26,22 +49,51 @@ def evidence_of(decision: Decision, mde: float | None) -> Evidence:
         "ratio": math.exp(found.mean) if found else None,
         "ci_low": math.exp(found.low) if found else None,
         "ci_high": math.exp(found.high) if found else None,
-        "confidence": 1 - 2 * decision.alpha,
+        "confidence": decision.confidence,
         "pairs": decision.pairs,
         "look": decision.look,
         "looks": decision.looks,
         "pair_sd": found.sd if found else None,
         "slot_effect": found.order_effect if found else None,
         "mde": mde,
+        **({} if decision.between is None else level_of(decision, decision.between)),
     }
+
+
+def level_of(decision: Decision, between: BetweenRuns) -> Evidence:
+    """What statistics 2 has beside the interval: error levels, what is allowed for, and what the interval can tell."""
+    found = decision.interval
+    return {
+        "error_pass": decision.alpha,
+        "error_fail": decision.alpha_below,
+        "process_sd": between.process_sd,
+        "processes": None if between.process_freedom is None else between.process_freedom + 1,
+        "machine_sd": between.machine_sd if between.machine_freedom else None,
+        "correlation": found.correlation if found else None,
+        "can_tell": math.expm1(told(found, between)) if found else None,
+    }
+
+
+def told(found: Interval, between: BetweenRuns) -> float:
+    """The log-ratio that an interval like this one tells from its floor in four of five runs, on either side."""
+    spread = math.hypot(found.error or 0.0, between.process_sd, between.machine_sd)
+    return max(found.mean - found.low, found.high - found.mean) + t_quantile(POWER, found.freedom) * spread
 
 
 def span(decision: Decision, found: Interval) -> str:
     """In words: the ratio, its interval, the number of pairs, and which look it was."""
     low, high = math.exp(found.low), math.exp(found.high)
-    level = f"{100 * (1 - 2 * decision.alpha):.4g} % interval {low:.3f}–{high:.3f}"
+    level = f"{100 * decision.confidence:.4g} % interval {low:.3f}–{high:.3f}"
     look = f", look {decision.look} of {decision.looks}" if decision.looks > 1 else ""
-    return f"{math.exp(found.mean):.3f}x, {level}, {decision.pairs} pairs{look}"
+    return f"{math.exp(found.mean):.3f}x, {level}, {decision.pairs} pairs{look}{allowance(decision.between)}"
+
+
+def allowance(between: BetweenRuns | None) -> str:
+    """What an interval allows for between processes, in words; empty for an interval that allows for nothing."""
+    if between is None:
+        return ""
+    said = f", process to process {100 * between.process_sd:.2g} % (sd, "
+    return said + (f"{between.process_freedom + 1} measured)" if between.process_freedom else "assumed)")
 
 
 def smallest_effect(mde: float | None) -> str:
@@ -61,6 +113,8 @@ def more_pairs(decision: Decision, floor: float, result: CellResult, run: Run) -
     if found is None:
         return "needs at least 3 pairs"
     gap = abs(found.mean - math.log(floor)) if floor > 0 else 0.0
+    if decision.between is not None:
+        return more_rounds(decision, found, decision.between, gap, floor, result, run)
     if gap < found.sd / 30:
         return f"the true ratio is too close to {floor:.4g}x to tell from it"
     fitted = decision.pairs - found.freedom
@@ -68,3 +122,19 @@ def more_pairs(decision: Decision, floor: float, result: CellResult, run: Run) -
     sets = run.scenarios[result.cell.point.scenario].workload.prompt_sets
     rounds = math.ceil((decision.pairs + more) / sets)
     return f"needs about {more} more pairs: a new run with --measurement-runs {rounds + rounds % 2}"
+
+
+def more_rounds(
+    decision: Decision, found: Interval, between: BetweenRuns, gap: float, floor: float, result: CellResult, run: Run
+) -> str:
+    """As `more_pairs`, for statistics 2: first whether one process could tell such a gap at all."""
+    error = min(decision.alpha, decision.alpha_below or decision.alpha)
+    tells = f"this run tells {100 * math.expm1(told(found, between)):.2g} % from {floor:.4g}x in four of five cases"
+    if half_width(between, error) >= gap:
+        if between.process_freedom is None:
+            return f"{tells}; specgate calibrate measures what processes differ by, which is assumed here"
+        return f"{tells}; processes differ by more than that on this machine: no number of rounds would do"
+    rounds = rounds_needed(run.scenarios[result.cell.point.scenario], found.sd, gap, between, error)
+    if rounds is None:
+        return f"{tells}; the true ratio is too close to it to tell with this noise"
+    return f"{tells}; about {rounds} rounds per prompt set would tell: --resume with --measurement-runs {rounds}"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from specgate.analysis.stats import Pairs, decide
+from specgate.analysis.stats import Pairs
 from specgate.core import CellResult, Comparison, Rule, Run, State, Verdict
-from specgate.gates.samples import evidence_of, looks_of, more_pairs, smallest_effect, span
+from specgate.gates.samples import decision_on, evidence_of, more_pairs, smallest_effect, span
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 
@@ -40,7 +40,7 @@ class Speed:
             message = f"no speed-up may be quoted: {value.reason_code}"
             return verdict(rule, key, State.INVALID, value.reason_code or "withheld", message, {"pairs": value.n})
         log_floor = math.log(floor) if floor > 0 else -math.inf
-        decision = decide(Pairs.of(comparison), result.blocks, looks_of(result, run), log_floor)
+        decision = decision_on(Pairs.of(comparison), rule, result, run, log_floor)
         mde = run.mde.get(key)
         evidence = {value.metric: value.value, "min": floor, **evidence_of(decision, mde)}
         found = decision.interval

@@ -8,7 +8,8 @@
     rescoring.py            what a second engine says of a sample of tokens
     prompt_acceptance.py    acceptance of a cell, with intervals over prompts
     paired_blocks.py        spec blocks beside the baseline blocks they were paired with: tokens and speed
-    stats.py                intervals for mean log-ratios, and when such an interval decides
+    stats.py                intervals for mean log-ratios, interim looks, and when such an interval decides
+    intervals/              what a run may say of a speed: between runs, and where neighbouring pairs are alike
     block_figures.py        the figures of single blocks
     requests/               times of single requests: percentiles with intervals, goodput, how they are spread
     context_depth.py        acceptance length and step time by depth in the cache

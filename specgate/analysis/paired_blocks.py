@@ -7,13 +7,20 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.intervals.decision import interval as interval_of
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.stats import Pairs
-from specgate.core import Block, Cell, Comparison, Plan, TokenCheck, Value
+from specgate.core import BetweenRuns, Block, Cell, Comparison, Plan, TokenCheck, Value
 
 
-def compare(plan: Plan, cell: Cell, blocks: Sequence[Block], tokens: TokenCheck) -> Comparison:
-    """Compare the speed of a spec cell with that of the baseline of its point. `tokens`: what is known of its text."""
+def compare(
+    plan: Plan, cell: Cell, blocks: Sequence[Block], tokens: TokenCheck, between: BetweenRuns = ASSUMED
+) -> Comparison:
+    """Compare the speed of a spec cell with that of the baseline of its point. `tokens`: what is known of its text.
+
+    `between`: what differs between runs, for the interval of statistics 2.
+    """
     scenario = plan.scenarios[cell.point.scenario]
     whole_requests = scenario.kind == "full"
     turns = {(r.prompt_set, r.index): n for n, r in enumerate(r for r in plan.rounds_of(cell.point) if not r.warmup)}
@@ -25,18 +32,19 @@ def compare(plan: Plan, cell: Cell, blocks: Sequence[Block], tokens: TokenCheck)
         turns=[turns[spec.prompt_set, spec.round] for _, spec in found],
     )
     columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
+    over = between if scenario.statistics > 1 else None
     if scenario.definitions < 2:
-        return Comparison(cell, tokens, *columns, speedup(pairs, tokens))
+        return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over))
     if not whole_requests:
         sums = throughput_ratio("decode_throughput_ratio", found, False, tokens)
-        return Comparison(cell, tokens, *columns, speedup(pairs, tokens, "decode_speedup_ratio"), (sums,))
+        return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over, "decode_speedup_ratio"), (sums,))
     decoding = replace(pairs, log_ratios=log_ratios(found, False))
     beside = (
         throughput_ratio("throughput_ratio", found, True, tokens),
-        speedup(decoding, tokens, "decode_speedup_ratio"),
+        speedup(decoding, tokens, over, "decode_speedup_ratio"),
         throughput_ratio("decode_throughput_ratio", found, False, tokens),
     )
-    return Comparison(cell, tokens, *columns, speedup(pairs, tokens), beside)
+    return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over), beside)
 
 
 def log_ratios(pairs: Sequence[tuple[Block, Block]], whole_requests: bool) -> list[float]:
@@ -57,16 +65,18 @@ def throughput_ratio(
     return Value(name, spec / base, "ratio_of_sums", n)
 
 
-def speedup(pairs: Pairs, tokens: TokenCheck, name: str = "speedup_vs_ar_ratio") -> Value:
-    """The speed-up: the geometric mean over the pairs, with its interval where there are enough. None where tokens
+def speedup(pairs: Pairs, tokens: TokenCheck, between: BetweenRuns | None, name: str = "speedup_vs_ar_ratio") -> Value:
+    """The speed-up: the geometric mean over the pairs, with its 95 % interval where there are enough. None where tokens
     differ.
+
+    `between`: None for the interval of statistics 1, which speaks of this process and of independent pairs.
     """
     n = len(pairs.turns)
     if not n:
         return Value(name, None, n=0, reason_code="no_pairs")
     if tokens.mismatches:
         return Value(name, None, n=n, reason_code="token_mismatch")
-    interval = pairs.interval()
+    interval = pairs.interval() if between is None else interval_of(pairs, between)
     if interval is None:
         return Value(name, math.exp(statistics.fmean(pairs.log_ratios)), "geomean", n, reason_code="few_pairs")
     return Value(name, math.exp(interval.mean), "geomean", n, math.exp(interval.low), math.exp(interval.high))

@@ -13,6 +13,7 @@ from specgate.analysis.checks.drafting import missed_steps
 from specgate.analysis.checks.identities import draft_errors
 from specgate.analysis.checks.served import served_steps
 from specgate.analysis.context_depth import by_depth
+from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import PromptRecords, by_prompt, length_values, pooled, position_values
@@ -28,6 +29,7 @@ from specgate.analysis.token_check import check_tokens, first_difference
 from specgate.core import (
     BASELINE,
     BaselineText,
+    BetweenRuns,
     Block,
     Budget,
     Cell,
@@ -55,6 +57,8 @@ SPEEDS = (
     *(per_request(statistic, quantity) for quantity in PER_REQUEST if quantity != "ttft" for statistic in STATISTICS),
 )
 """Metrics that may not be quoted for a spec cell whose tokens are not the baseline's."""
+UNMEASURED: Mapping[str, BetweenRuns] = {}
+"""Nothing is known of what differs between runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ def measure(
     grounds: Grounds = UNKNOWN,
     known: Known | None = None,
     aside: SetAside | None = None,
+    between: Mapping[str, BetweenRuns] = UNMEASURED,
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of `plan`, and every spec cell compared with its baseline. Warm-up blocks are left out.
 
@@ -96,6 +101,7 @@ def measure(
     `grounds`: what the records are held against beside each other.
     `known`: results that an earlier call over the same blocks has left; this call adds its own.
     `aside`: rounds whose times are left out. Their tokens and drafts count like those of any other.
+    `between`: `Run.between_runs`.
 
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
@@ -116,7 +122,7 @@ def measure(
         return check_tokens(cell, pairs, margins, near_tie_margin, *beside, whole=whole)
 
     comparisons = tuple(
-        compare(plan, cell, timed(by_point[cell.point], aside), tokens_of(cell))
+        compare(plan, cell, timed(by_point[cell.point], aside), tokens_of(cell), between.get(cell.key, ASSUMED))
         for cell in plan.cells
         if cell.role.speculative
     )

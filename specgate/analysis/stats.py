@@ -1,4 +1,8 @@
-"""Intervals for the mean log-ratio of paired blocks, and when such an interval decides. Pure functions of lists."""
+"""Intervals for the mean log-ratio of paired blocks, and when such an interval decides. Pure functions of lists.
+
+`decide` and `planned_looks` have the rules of statistics 1, which runs were stored with before scenarios had a version
+of them. `analysis/intervals/` has those of statistics 2, which new runs are judged by.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from specgate.core import PASS_ROUNDS, Comparison, Scenario
+from specgate.core import PASS_ROUNDS, BetweenRuns, Comparison, Scenario
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,9 +26,11 @@ MIN_FREEDOM = 3
 than it gains.
 """
 ALPHA = 0.025
-"""The chance of a wrong decision on each side, over all interim looks of a run together."""
+"""The error on each side of a 95 % interval. In statistics 1 also that of a decision, over all its looks."""
 LOOKS = (6, 10, 16, 24)
-"""Numbers of pairs after which a run may take an interim look."""
+"""Numbers of pairs after which a run may take an interim look, in statistics 1."""
+FIRST_LOOK = 8
+"""Pairs before the first interim look of statistics 2."""
 POWER = 0.8
 """The chance with which a minimum detectable effect is detected."""
 
@@ -36,6 +42,8 @@ class Interval:
     `order_effect`: half the difference between the two orders of a pair.
     `sd`: standard deviation of the residuals.
     `freedom`: degrees of freedom.
+    `error`: the standard error that this run alone gives the mean, and `correlation`: how alike neighbouring pairs may
+        be by it (`intervals.autocorrelation`). None where pairs are taken for independent.
     """
 
     mean: float
@@ -44,6 +52,8 @@ class Interval:
     order_effect: float
     sd: float
     freedom: int
+    error: float | None = None
+    correlation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +188,35 @@ def planned_looks(scenario: Scenario) -> tuple[int, ...]:
 
     A look comes at the end of a pass, when every prompt set has run equally often and in both orders. It is the first
     end of a pass at or beyond each number of LOOKS. A plan with fewer pairs than the first of these has one look, at
-    its end.
+    its end. That is statistics 1; for statistics 2 see `doubling_looks`.
     """
+    if scenario.statistics > 1:
+        return doubling_looks(scenario)
     total = scenario.workload.prompt_sets * scenario.schedule.rounds
     a_pass = scenario.workload.prompt_sets * PASS_ROUNDS
     passes = range(a_pass, total, a_pass)
     early = {next((end for end in passes if end >= pairs), total) for pairs in LOOKS}
     return tuple(sorted({*early, total}))
+
+
+def doubling_looks(scenario: Scenario) -> tuple[int, ...]:
+    """The looks of statistics 2: the number of rounds doubles from one interim look to the next.
+
+    An interim look comes where every prompt set has run equally often in both orders, at the first such place at or
+    beyond 8, 16, 32, … pairs. Where a run was continued with more rounds than it had first been planned with, the ends
+    of the earlier plans (`Schedule.extended`) remain looks, so that none of its looks moves.
+    """
+    sets, schedule = scenario.workload.prompt_sets, scenario.schedule
+    balanced = sets * PASS_ROUNDS
+    found: list[int] = []
+    for end in (sets * rounds for rounds in (*schedule.extended, schedule.rounds)):
+        pairs = FIRST_LOOK
+        while (look := -(-pairs // balanced) * balanced) < end:
+            if look > max(found, default=0):
+                found.append(look)
+            pairs *= 2
+        found.append(end)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +228,8 @@ class Decision:
     `looks`: how many looks are planned.
     `alpha`: the error on each side per look.
     `interval`: the interval at that look; None where no look was taken or there were too few pairs.
+    `alpha_below`: the error of "below" at that look, where it is not `alpha`.
+    `between`: what the interval allows for between runs; None where it speaks of one process alone.
     """
 
     side: Literal["above", "below", "open"]
@@ -204,6 +238,13 @@ class Decision:
     alpha: float
     pairs: int
     interval: Interval | None
+    alpha_below: float | None = None
+    between: BetweenRuns | None = None
+
+    @property
+    def confidence(self) -> float:
+        """The confidence of the two-sided interval."""
+        return 1 - self.alpha - (self.alpha if self.alpha_below is None else self.alpha_below)
 
     @property
     def final(self) -> bool:
@@ -225,13 +266,14 @@ def decide(pairs: Pairs, rounds: int, looks: Sequence[int], floor: float) -> Dec
             break
         seen = pairs.until(look)
         interval = seen.interval(alpha)
-        decision = Decision(_side(interval, floor), number, len(looks), alpha, len(seen.turns), interval)
+        decision = Decision(side_of(interval, floor), number, len(looks), alpha, len(seen.turns), interval)
         if decision.side != "open":
             break
     return decision
 
 
-def _side(interval: Interval | None, floor: float) -> Literal["above", "below", "open"]:
+def side_of(interval: Interval | None, floor: float) -> Literal["above", "below", "open"]:
+    """Where `interval` lies relative to `floor`; `open` where it contains it, or where there is none."""
     if interval is None or interval.low < floor <= interval.high:
         return "open"
     return "above" if interval.low >= floor else "below"

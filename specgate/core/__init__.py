@@ -4,7 +4,8 @@
 
     asked.py           roles, pairs, scenarios, points, cells, rounds, and the plan of a run
     measured.py        what an engine says of itself, and the raw samples of one block
-    found.py           what the samples amount to: figures, distributions, divergences, cells, comparisons
+    found.py           what the samples amount to: figures, distributions, divergences, cells, comparisons; and what no
+                       single run can see
     judged.py          rules, policies, verdicts, and the whole run as gates and reports see it
     acceptance.py      drafts, accepted drafts, and the identities that tie them together
     conditions.py      what the machine did while a block was timed
@@ -31,6 +32,7 @@ from specgate.core.acceptance import AcceptanceRecord
 from specgate.core.asked import (
     BASELINE,
     PASS_ROUNDS,
+    STATISTICS,
     AcceptanceSource,
     Budget,
     Cell,
@@ -47,6 +49,7 @@ from specgate.core.asked import (
 )
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
 from specgate.core.found import (
+    BetweenRuns,
     CellResult,
     Comparison,
     DepthBin,
@@ -89,10 +92,12 @@ from specgate.core.traffic import Traffic
 __all__ = [
     "BASELINE",
     "PASS_ROUNDS",
+    "STATISTICS",
     "AcceptanceRecord",
     "AcceptanceSource",
     "Bandwidth",
     "BaselineText",
+    "BetweenRuns",
     "Block",
     "BlockTrace",
     "Budget",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -145,10 +145,16 @@ class Schedule:
         reversed from round to round. A point ends earlier where an interim look finds every rule that rests on samples
         decided.
     `warmup_rounds`: rounds per warm-up prompt set.
+    `extended`: the rounds of earlier plans of a run that was continued with more, in ascending order.
     """
 
     rounds: int
     warmup_rounds: int
+    extended: tuple[int, ...] = ()
+
+
+STATISTICS: Final = 2
+"""The statistics that new runs are planned and judged by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +183,10 @@ class Scenario:
     default: bool = True
     """Whether a command that names no scenario runs this one."""
     source_file: Path | None = None
+    statistics: Literal[1, 2] = 1
+    """By which rules its rounds are ordered, its interim looks placed and its pairs judged (docs/statistics.md). Runs
+    that were stored before there was a choice have 1.
+    """
     goodput: LatencyLimits | None = None
     """The latency limits of a request; None where none are asked for, so that there is no goodput."""
     definitions: int = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -215,3 +216,27 @@ class Comparison:
     """What a speed rule judges: the geometric mean over the pairs."""
     beside: tuple[Value, ...] = ()
     """Other ratios over the same pairs: of sums, as the field has throughput, and of decoding alone in a full run."""
+
+
+@dataclass(frozen=True, slots=True)
+class BetweenRuns:
+    """How much the log-ratio of a cell differs between runs that each see one process on one machine.
+
+    `process_sd`: standard deviation between processes on one machine.
+    `process_freedom`: its degrees of freedom, one less than the processes that were measured; None where it is assumed
+        and was not measured.
+    `machine_sd`, `machine_freedom`: the same between machines; 0 and None where it is not known.
+
+    Raises ValueError for a standard deviation that is negative or not finite, and for no degree of freedom.
+    """
+
+    process_sd: float
+    process_freedom: int | None
+    machine_sd: float = 0.0
+    machine_freedom: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.process_sd < math.inf and 0 <= self.machine_sd < math.inf):
+            raise ValueError("a standard deviation is a finite number, 0 or more")
+        if any(freedom is not None and freedom < 1 for freedom in (self.process_freedom, self.machine_freedom)):
+            raise ValueError("a measured standard deviation has one degree of freedom or more")

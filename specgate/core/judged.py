@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from specgate.core.asked import AcceptanceSource, Cell, PairRef, Scenario
 from specgate.core.conditions import Conditions
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
-from specgate.core.found import CellResult, Comparison
+from specgate.core.found import BetweenRuns, CellResult, Comparison
 from specgate.core.measured import EngineFacts
 from specgate.core.stored_keys import stored_keys
 from specgate.core.traces import Invariant
@@ -216,6 +216,14 @@ class Run:
     """Point key → what the machine did while its blocks were measured."""
     mde: Mapping[str, float] = field(default_factory=dict)
     """Cell key → minimum detectable effect (ratio less 1), from this machine's noise passport; empty without one."""
+    between_runs: Mapping[str, BetweenRuns] = field(default_factory=dict)
+    """Cell key → what differs between processes and machines, from noise passports; cells without one are judged with
+    what is assumed (`analysis.intervals.between_runs`).
+    """
+    required_decisions: int = 0
+    """How many cells required rules decide by samples. The error of a FAIL is split over them; 0 in runs stored before
+    it was.
+    """
     ended_early: Mapping[str, int] = field(default_factory=dict)
     """Point key → measured rounds after which an interim look found the point decided, where further rounds were
     planned.

@@ -12,7 +12,7 @@ from specgate.core import PairRef, Policy, Scenario
 from specgate.files.plain import to_plain
 from specgate.files.writing import without_home
 
-LATER: Final[Mapping[str, object]] = {"goodput": None, "definitions": 1}
+LATER: Final[Mapping[str, object]] = {"goodput": None, "definitions": 1, "statistics": 1}
 """Fields of a scenario that older versions did not have → what stands for the way in which these did it."""
 
 
@@ -20,7 +20,11 @@ def as_older(scenario: Mapping[str, object]) -> dict[str, object]:
     """A plain scenario without the fields that say no more than an older version would have, so that a digest over it
     stays what it was.
     """
-    return {key: value for key, value in scenario.items() if key not in LATER or value != LATER[key]}
+    kept = {key: value for key, value in scenario.items() if key not in LATER or value != LATER[key]}
+    schedule = kept.get("schedule")
+    if isinstance(schedule, dict) and not schedule.get("extended"):
+        kept["schedule"] = {key: value for key, value in schedule.items() if key != "extended"}
+    return kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,10 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     ),
     "1.4.0": (
         "not_judged",
+        "between_runs",
+        "required_decisions",
+        "scenarios.*.statistics",
+        "scenarios.*.schedule.extended",
         "scenarios.*.definitions",
         "scenarios.*.goodput",
         "comparisons*.beside",

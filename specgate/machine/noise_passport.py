@@ -1,5 +1,5 @@
 """The noise passport: which differences a machine can detect. It is measured with the same role at both positions of
-every pair (A/A).
+every pair (A/A), and with the same roles in several processes.
 
 There is one JSON file per device, `noise/<first eight digits of the GPU's UUID, or cpu>.json`, beside the folder of
 runs.
@@ -8,13 +8,16 @@ runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.intervals.power import detectable
 from specgate.analysis.stats import ALPHA, MIN_FREEDOM, MIN_PAIRS, minimum_detectable_effect, planned_looks
-from specgate.core import Cell, Plan, Policy, Rule, Scenario, State
+from specgate.core import BetweenRuns, Cell, Plan, Policy, Rule, Scenario, State
 from specgate.core.stored_keys import stored_keys
 from specgate.errors import UsageError
 from specgate.files.json_record import read_record
@@ -32,6 +35,7 @@ class CellNoise:
     `drift_per_block`: trend of ln(time per step) from block to block; per emitted token where a server shows no steps.
     `mde`: minimum detectable effect (see `effect`) with the schedule of the calibration.
     `mean`, `low`, `high`: the A/A difference with its 95 % interval.
+    `process_means`: per process, the mean of ln(speed / baseline's speed) over the same prompts; none for a baseline.
     """
 
     __pydantic_config__: ClassVar = stored_keys(order_effect="slot_effect")
@@ -45,6 +49,14 @@ class CellNoise:
     low: float
     high: float
     state: State
+    process_means: tuple[float, ...] = ()
+
+    @property
+    def between_processes(self) -> BetweenRuns | None:
+        """The spread of `process_means`; None where fewer than two processes were measured."""
+        if (processes := len(self.process_means)) < 2:
+            return None
+        return BetweenRuns(statistics.stdev(self.process_means), processes - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +94,50 @@ def passport_of(out: Path) -> Passport | None:
     return read_record(Passport, file_of(out), SCHEMA)
 
 
-def effect(sd: float, scenario: Scenario) -> float | None:
+MIN_MACHINES = 3
+"""Passports that it takes to say how machines differ: two leave one degree of freedom, whose quantile is 90."""
+
+
+def between_runs(plan: Plan, passport: Passport | None, out: Path) -> dict[str, BetweenRuns]:
+    """Cell key → what differs between runs, for the cells of `plan` whose passport measured several processes.
+
+    Between machines, it is the spread over all passports beside the folder of runs `out` that are of the same weights
+    on the same kind of device, where there are MIN_MACHINES of them.
+    """
+    if passport is None:
+        return {}
+    known = {c.key: found for c in plan.cells if (found := _processes(passport, c.key)) is not None}
+    files = sorted(file_of(out).parent.glob("*.json")) if known else []
+    fleet = [p for f in files if (p := read_record(Passport, f, SCHEMA)) is not None and _same_kind(p, passport)]
+    return {key: _with_machines(found, key, fleet) for key, found in known.items()}
+
+
+def _processes(passport: Passport, key: str) -> BetweenRuns | None:
+    cell = passport.cells.get(key)
+    return cell.between_processes if cell else None
+
+
+def _same_kind(a: Passport, b: Passport) -> bool:
+    same = ("target_sha256", "draft_sha256", "device", "source_tree_sha256", "config_sha256")
+    return all(a.fingerprint.get(key) == b.fingerprint.get(key) for key in same)
+
+
+def _with_machines(found: BetweenRuns, key: str, fleet: Sequence[Passport]) -> BetweenRuns:
+    means = [statistics.fmean(p.cells[key].process_means) for p in fleet if _processes(p, key) is not None]
+    if len(means) < MIN_MACHINES:
+        return found
+    return replace(found, machine_sd=statistics.stdev(means), machine_freedom=len(means) - 1)
+
+
+def effect(sd: float, scenario: Scenario, between: BetweenRuns = ASSUMED) -> float | None:
     """Minimum detectable effect of a cell at the last look of `scenario`, as a ratio less 1; None where pairs are too
     few.
 
-    `sd`: standard deviation of a pair, on the log scale.
+    `sd`: standard deviation of a pair, on the log scale. `between`: what differs between runs (statistics 2).
     """
+    if scenario.statistics > 1:
+        found = detectable(scenario, sd, between)
+        return None if found is None else math.expm1(found)
     looks, sets = planned_looks(scenario), scenario.workload.prompt_sets
     pairs = looks[-1]
     if pairs < MIN_PAIRS:
@@ -104,7 +154,7 @@ def effects(plan: Plan, passport: Passport | None) -> dict[str, float]:
 
 def _effect(plan: Plan, cell: Cell, passport: Passport) -> float | None:
     found = passport.cells.get(cell.key)
-    return effect(found.sd, plan.scenarios[cell.point.scenario]) if found else None
+    return effect(found.sd, plan.scenarios[cell.point.scenario], found.between_processes or ASSUMED) if found else None
 
 
 def check_margins(policy: Policy, plan: Plan, passport: Passport | None) -> None:

@@ -1,17 +1,26 @@
 """Scenarios → `core.Plan`: every block of a run in running order, whether it fits, and how long it will take.
 
-Per point, warm-up rounds run first, on the warm-up prompt sets (`Round.prompt_set` counts within that pool). Passes
-over the measured prompt sets follow. A pass gives every prompt set two rounds, and there are passes until every set has
-had its `rounds`. A round runs every role once, with `baseline` first or last. The direction flips from round to round.
-It also flips from prompt set to prompt set, so that it balances with a single round per set as well:
+Per point, warm-up rounds run first, on the warm-up prompt sets (`Round.prompt_set` counts within that pool). A round
+runs every role once, with `baseline` first or last. Then come the measured rounds: one on every prompt set, and again,
+until every set has had its `rounds`. Two neighbouring rounds are a quad, A B · B A or B A · A B. Which of the two is
+drawn by lot, from the scenario's seed, so that nothing periodic on the machine meets one role alone; half of the quads
+are of either kind. Every second time, each set runs in the other order than the time before:
 
-    set 0: A B · B A    set 1: B A · A B    set 2: A B · B A    …    and again in the next pass
+    first:   set 0: A B    set 1: B A   ·   set 2: B A    set 3: A B   …
+    second:  set 0: B A    set 1: A B   ·   set 2: A B    set 3: B A   …
 
-At the end of a pass every prompt has been measured equally often. A point can end there if its gates have decided.
+After every second time, each prompt has been measured equally often in both orders. A point can end there if its gates
+have decided. That the rounds of a prompt set lie far apart shows what drifts slowly, which would otherwise be taken for
+a difference between prompts.
+
+Scenarios of statistics 1, of older runs, have two neighbouring rounds on each prompt set, in a fixed order:
+
+    set 0: A B · B A    set 1: B A · A B    set 2: A B · B A    …    and again
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,15 +53,53 @@ def rounds_of(scenario: Scenario, point: Point) -> Iterator[Round]:
     for prompt_set in range(workload.warmup_sets):
         for i in range(schedule.warmup_rounds):
             yield Round(point, prompt_set, i, running_order(scenario.roles, prompt_set + i), warmup=True)
+    if scenario.statistics > 1:
+        yield from quads_by_lot(scenario, point)
+        return
     for first in range(0, schedule.rounds, PASS_ROUNDS):
         for prompt_set in range(workload.prompt_sets):
             for i in range(first, min(first + PASS_ROUNDS, schedule.rounds)):
                 yield Round(point, prompt_set, i, running_order(scenario.roles, prompt_set + i), warmup=False)
 
 
+def quads_by_lot(scenario: Scenario, point: Point) -> Iterator[Round]:
+    """The measured rounds of statistics 2: quads of two neighbouring rounds, drawn by lot."""
+    sets = scenario.workload.prompt_sets
+    turns: list[int] = []
+    for index in range(scenario.schedule.rounds):
+        turns = [1 - turn for turn in turns] if index % PASS_ROUNDS else drawn_turns(scenario, point, index)
+        for prompt_set in range(sets):
+            order = running_order(scenario.roles, turns[prompt_set])
+            yield Round(point, prompt_set, index, order, warmup=False)
+
+
+def drawn_turns(scenario: Scenario, point: Point, index: int) -> list[int]:
+    """Prompt set → whether its round number `index` runs forward (0) or backward (1).
+
+    Half of the quads begin forward. The lot is a hash, which is the same in every version of Python.
+    """
+    sets = scenario.workload.prompt_sets
+    lots = {
+        quad: hashlib.sha256(f"{scenario.workload.seed} {point.key} {index} {quad}".encode()).digest()
+        for quad in range((sets + 1) // 2)
+    }
+    backward = set(sorted(lots, key=lambda quad: lots[quad])[: len(lots) // 2])
+    if len(lots) % 2 and lots[min(lots)][0] % 2:  # with an odd number of quads, which kind is in the majority, too
+        backward = set(lots) - backward
+    return [(prompt_set + (prompt_set // 2 in backward)) % 2 for prompt_set in range(sets)]
+
+
 def running_order(roles: tuple[Role, ...], turn: int) -> tuple[Role, ...]:
     """The roles forward at an even `turn`, backward at an odd one."""
     return roles[::-1] if turn % 2 else roles
+
+
+def prefill_group(scenario: Scenario, round_: Round) -> tuple[object, ...]:
+    """A key of the round. Rounds that follow each other and have the same key share one prefill of a micro run."""
+    if round_.warmup:
+        return True, round_.prompt_set
+    visit = round_.index if scenario.statistics > 1 else round_.index // PASS_ROUNDS
+    return False, round_.prompt_set, visit
 
 
 # ── does it fit ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,7 +213,7 @@ def estimate_seconds(plan: Plan, cost: CostModel) -> dict[Point, float]:
     seconds = {}
     for point in plan.points:
         scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
-        prefills = len({(r.warmup, r.prompt_set, not r.warmup and r.index // PASS_ROUNDS) for r in rounds})
+        prefills = len({prefill_group(scenario, r) for r in rounds})
         blocks = sum(round_seconds(scenario, r, cost) for r in rounds)
         seconds[point] = cost.open + prefills * cost.prefill_s(point) + blocks + check_seconds(scenario, point, cost)
     return seconds

@@ -28,11 +28,10 @@ FIXED_BY_A_RUN = (
     "target",
     "draft",
     "warmup_runs",
-    "measurement_runs",
     "perf_mode",
     "options",
 )
-"""Fields of a request that cannot be given together with `--resume`."""
+"""Fields of a request that cannot be given together with `--resume`. `measurement_runs` can: see `continued`."""
 
 
 def resolve(request: Request, *, foreign: bool = False) -> Config:
@@ -111,7 +110,25 @@ def read_back(request: Request) -> Config:
     backend = plugins.backend(config.backend)
     if isinstance(backend, ChecksOptions):
         backend.check_options(config.options)  # it also learns which credentials are to be masked
-    return config
+    return config if request.measurement_runs is None else continued(config, request.measurement_runs)
+
+
+def continued(config: Config, rounds: int) -> Config:
+    """The configuration of a run that goes on to `rounds` rounds per prompt set. The ends of its plans so far are kept.
+
+    Raises UsageError where a scenario has as many rounds already, or has statistics 1, whose looks have no error left.
+    """
+    longer = {}
+    for name, old in config.scenarios.items():
+        if old.statistics == 1:
+            raise UsageError(f"{name}: statistics 1: its looks leave no error for more rounds", hint="start a new run")
+        if rounds <= old.schedule.rounds:
+            asked = f"{name}: {old.schedule.rounds} rounds per prompt set are planned, and {rounds} are asked for"
+            raise UsageError(asked, hint="a run can only be continued with more of them")
+        more = override(old, measurement_runs=rounds)
+        extended = (*old.schedule.extended, old.schedule.rounds)
+        longer[name] = replace(more, schedule=replace(more.schedule, extended=extended))
+    return replace(config, scenarios=longer)
 
 
 def machine_size() -> Literal["cpu", "gpu"]:

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from os.path import isfile
 from pathlib import Path
 
-from specgate.core import Budget, Grid, LatencyLimits, Scenario, Schedule, Workload
+from specgate.core import STATISTICS, Budget, Grid, LatencyLimits, Scenario, Schedule, Workload
 from specgate.core.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.yaml_schema import Problem, nearest, parse, refusal
@@ -53,6 +53,7 @@ def load_scenario(path: Path) -> Scenario:
         rope=form.rope.model_dump(exclude_none=True) if form.rope else None,
         default=form.default,
         source_file=path,
+        statistics=STATISTICS,
         goodput=LatencyLimits(**form.goodput.model_dump()) if form.goodput else None,
         definitions=DEFINITIONS,
     )
@@ -196,8 +197,9 @@ def override(
 def dump(scenario: Scenario) -> str:
     """The scenario as one complete YAML file that inherits nothing. `load_scenario` reads an equal scenario back."""
     fields = asdict(scenario)
-    for key in ("name", "question", "source_file", "definitions"):
+    for key in ("name", "question", "source_file", "definitions", "statistics"):
         del fields[key]
+    del fields["schedule"]["extended"]
     fields["grid"] = {axis: list(values) for axis, values in fields["grid"].items()}
     fields["budget"] = _without_none(fields["budget"])
     if scenario.goodput:

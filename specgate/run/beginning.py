@@ -26,6 +26,7 @@ from specgate.planning.plan import check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
 from specgate.promotion.claim import host_identity
+from specgate.run.early_stop import required_decisions
 from specgate.run.reachability import check_reachable
 
 
@@ -91,6 +92,8 @@ def begin(
         failures={},
         warnings=(*noise_passport.warnings(passport), *beyond),
         mde=noise_passport.effects(plan, passport),
+        between_runs=noise_passport.between_runs(plan, passport, request.out),
+        required_decisions=required_decisions(plan, config.policy),
         bandwidth=memory,
         promotion=promotion,
     )

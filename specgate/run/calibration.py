@@ -4,20 +4,25 @@ In an A/A run, every round runs each of its roles twice in a row, so that a pair
 difference is noise. One block of a pair stands for the baseline, the other for the candidate. The candidate is the
 second block if the round runs its roles forward, and the first if it runs them backward. In a real run, baseline and
 candidate alternate in the same way.
+
+What differs between processes cannot be seen within one. Further processes therefore measure every role over the same
+prompts, once in both orders, and the spread of their speed-ups goes into the passport.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
 from specgate.analysis.checks.contradictions import check_clocks
 from specgate.analysis.checks.identities import check_block
+from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.paired_blocks import speed
 from specgate.analysis.rounds import in_round
 from specgate.analysis.stats import Pairs
-from specgate.core import BASELINE, Block, Cell, EngineFacts, Plan, Round, State
+from specgate.core import BASELINE, PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Round, State
 from specgate.errors import BackendError, ExitCode, InvalidResult
 from specgate.files.config import Config
 from specgate.files.json_record import write_record
@@ -33,15 +38,36 @@ from specgate.run.runner import Runner
 from specgate.terminal import echo
 
 
-def calibrate(request: Request, margin_pct: float) -> ExitCode:
-    """Run the A/A measurement, write the noise passport and print it.
+def calibrate(request: Request, margin_pct: float, processes: int) -> ExitCode:
+    """Run the A/A measurement and the further processes, write the noise passport and print it.
 
-    Returns ENV_REJECTED if the run cannot exclude a difference of `margin_pct` percent, else PASS. Raises BackendError
-    if the engine failed, and InvalidResult if its blocks contradict themselves. Neither says anything about the
-    machine, so an existing passport is kept.
+    Returns ENV_REJECTED if the A/A run cannot exclude a difference of `margin_pct` percent, else PASS. Raises
+    BackendError if the engine failed, and InvalidResult if its blocks contradict themselves. Neither says anything
+    about the machine, so an existing passport is kept.
     """
     config = resolve(request)
-    plan = twice(build_plan(tuple(config.scenarios.values()), config.backend))
+    whole = build_plan(tuple(config.scenarios.values()), config.backend)
+    plan = twice(whole)
+    folder, runner = measure(plan, config, request)
+    blocks = [folder.blocks()]
+    for _ in range(1, processes):
+        again, _ = measure(once(whole), config, request)
+        again.write_manifest()
+        blocks.append(again.blocks())
+    made_of = fingerprint(config, inventory.source_tree_sha256(), next(iter(runner.engines.values())))
+    passport = reduce(plan, blocks, margin_pct, folder.id, made_of)
+    write_record(Passport, passport, folder.path / "noise.json", SCHEMA)
+    folder.write_manifest()
+    write_record(Passport, passport, file_of(request.out), SCHEMA)
+    for key, cell in passport.cells.items():
+        echo(line_of(key, cell))
+    echo(f"noise passport {file_of(request.out)}")
+    echo(f"this machine is {'accepted' if passport.accepted else 'rejected'} at {margin_pct:g} %")
+    return ExitCode.PASS if passport.accepted else ExitCode.ENV_REJECTED
+
+
+def measure(plan: Plan, config: Config, request: Request) -> tuple[RunFolder, Runner]:
+    """Run `plan` in an engine process of its own and a run folder of its own. Raises BackendError if it failed."""
     prompts = fitting_prompts(plan, config)
     tree = inventory.source_tree_sha256()
     folder = RunFolder.create(request.out, "calibrate", label_of(tuple(config.scenarios)), tree)
@@ -53,16 +79,12 @@ def calibrate(request: Request, margin_pct: float) -> ExitCode:
         runner.run()
     if runner.failures:
         raise BackendError(next(iter(runner.failures.values())))
-    made_of = fingerprint(config, tree, next(iter(runner.engines.values())))
-    passport = reduce(plan, folder.blocks(), margin_pct, folder.id, made_of)
-    write_record(Passport, passport, folder.path / "noise.json", SCHEMA)
-    folder.write_manifest()
-    write_record(Passport, passport, file_of(request.out), SCHEMA)
-    for key, cell in passport.cells.items():
-        echo(line_of(key, cell))
-    echo(f"noise passport {file_of(request.out)}")
-    echo(f"this machine is {'accepted' if passport.accepted else 'rejected'} at {margin_pct:g} %")
-    return ExitCode.PASS if passport.accepted else ExitCode.ENV_REJECTED
+    return folder, runner
+
+
+def once(plan: Plan) -> Plan:
+    """The part of the plan that gives every prompt set one round in each order."""
+    return replace(plan, rounds=tuple(r for r in plan.rounds if r.warmup or r.index < PASS_ROUNDS))
 
 
 def twice(plan: Plan) -> Plan:
@@ -87,21 +109,49 @@ def fingerprint(config: Config, tree: str, facts: EngineFacts) -> dict[str, str 
 
 
 def reduce(
-    plan: Plan, blocks: Sequence[Block], margin_pct: float, run: str, made_of: dict[str, str | None]
+    plan: Plan, processes: Sequence[Sequence[Block]], margin_pct: float, run: str, made_of: dict[str, str | None]
 ) -> Passport:
-    """Reduce the blocks of an A/A run to a passport that bears the current time.
+    """Reduce the blocks of an A/A run, and those of further processes, to a passport that bears the current time.
 
-    Raises InvalidResult if a cell has too few pairs for an interval.
+    `processes`: the blocks of each process, those of the A/A run first. Raises InvalidResult if a cell has too few
+    pairs for an interval.
     """
-    cells = {cell.key: noise_of(plan, cell, blocks, margin_pct) for cell in plan.cells}
+    cells = {}
+    for cell in plan.cells:
+        means = tuple(process_mean(plan, cell, blocks) for blocks in processes) if cell.role.speculative else ()
+        cells[cell.key] = noise_of(plan, cell, processes[0], margin_pct, means)
     return Passport(now(), run, made_of["device"] or "", margin_pct, made_of, cells)
 
 
-def noise_of(plan: Plan, cell: Cell, blocks: Sequence[Block], margin_pct: float) -> CellNoise:
+def process_mean(plan: Plan, cell: Cell, blocks: Sequence[Block]) -> float:
+    """The mean of ln(speed / baseline's speed) of `cell` in one process, over the rounds that every process runs.
+
+    Raises InvalidResult if a block contradicts itself, or if one of these rounds is missing or emitted nothing.
+    """
+    scenario = plan.scenarios[cell.point.scenario]
+    whole = scenario.kind == "full"
+    ratios = []
+    for round_ in once(plan).rounds_of(cell.point):
+        if round_.warmup:
+            continue
+        mine = [b for b in blocks if in_round(b, round_) and b.role in (BASELINE, cell.role)]
+        for block in mine:
+            check_block(block, scenario.budget)
+        logs = [(b.role == cell.role, math.log(speed(b, whole))) for b in mine if b.emitted]
+        own, base = ([log for is_own, log in logs if is_own is which] for which in (True, False))
+        if not own or not base:
+            raise InvalidResult(f"{cell.key}: round {round_.key} is not whole: processes cannot be compared")
+        ratios.append(statistics.fmean(own) - statistics.fmean(base))
+    return statistics.fmean(ratios)
+
+
+def noise_of(
+    plan: Plan, cell: Cell, blocks: Sequence[Block], margin_pct: float, process_means: tuple[float, ...] = ()
+) -> CellNoise:
     """The noise of one cell, from its A/A pairs.
 
-    The interval is computed as the gate `speed` computes it, but in a single look after the last pair. Raises
-    InvalidResult if a block contradicts itself or there are too few pairs for an interval.
+    `process_means`: see `CellNoise`. The interval is that of independent pairs in one process, in a single look after
+    the last pair. Raises InvalidResult if a block contradicts itself or there are too few pairs for an interval.
     """
     scenario = plan.scenarios[cell.point.scenario]
     mine = [b for b in blocks if b.cell == cell and not b.warmup]
@@ -118,8 +168,7 @@ def noise_of(plan: Plan, cell: Cell, blocks: Sequence[Block], margin_pct: float)
         turns=[turn for turn, _, _ in couples],
     )
     found = pairs.interval()
-    mde = effect(found.sd, scenario) if found else None
-    if found is None or mde is None:
+    if found is None:
         raise InvalidResult(f"{cell.key}: {len(couples)} pairs of blocks: too few for an interval")
     margin = math.log1p(margin_pct / 100)
     if -margin < found.low and found.high < margin:
@@ -127,7 +176,12 @@ def noise_of(plan: Plan, cell: Cell, blocks: Sequence[Block], margin_pct: float)
     else:
         state = State.FAIL if found.low > margin or found.high < -margin else State.INCONCLUSIVE
     drift = trend([b for _, _, couple in couples for b in couple])
-    return CellNoise(len(couples), found.sd, found.order_effect, drift, mde, found.mean, found.low, found.high, state)
+    made = CellNoise(
+        len(couples), found.sd, found.order_effect, drift, 0.0, found.mean, found.low, found.high, state, process_means
+    )
+    mde = effect(found.sd, scenario, made.between_processes or ASSUMED)
+    assert mde is not None  # there are enough pairs for an interval
+    return replace(made, mde=mde)
 
 
 def couple_of(blocks: Sequence[Block], round_: Round) -> tuple[Block, Block] | None:
@@ -156,5 +210,10 @@ def trend(blocks: Sequence[Block]) -> float:
 def line_of(key: str, cell: CellNoise) -> str:
     return (
         f"cell {key}: {cell.state}, {cell.pairs} pairs, sd {cell.sd:.2%}, order effect {cell.order_effect:+.2%}, "
-        f"drift {cell.drift_per_block:+.3%} per block, can tell {cell.mde:.2%}"
+        f"drift {cell.drift_per_block:+.3%} per block, can tell {cell.mde:.2%}{said_of_processes(cell)}"
     )
+
+
+def said_of_processes(cell: CellNoise) -> str:
+    between = cell.between_processes
+    return f", {len(cell.process_means)} processes sd {between.process_sd:.2%}" if between else ""

@@ -70,12 +70,19 @@ def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known
         grounds=grounds,
         known=known,
         aside=set_aside(hosts),
+        between=run.between_runs,
     )
     cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={})
     gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]
     verdicts = [v for rule, gate in gates if isinstance(gate, Sequential) for v in gate.judge(rule, cut)]
     states = {v.state for v in verdicts if v.state is not State.SKIPPED}
     return bool(states) and states <= DECIDED
+
+
+def required_decisions(plan: Plan, policy: Policy) -> int:
+    """How many spec cells the policy's required rules decide by samples, a cell once for each rule."""
+    rules = [r for r in policy.rules if r.required and isinstance(plugins.gate(r.gate), Sequential)]
+    return sum(rule.matches(cell) for rule in rules for cell in plan.cells if cell.role.speculative)
 
 
 def truncated_plan(plan: Plan, ended: Mapping[str, int]) -> Plan:

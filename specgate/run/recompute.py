@@ -6,7 +6,7 @@ All functions are pure: the same journal, plan and policy give the same run at a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from specgate import plugins
@@ -20,6 +20,7 @@ from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import not_judged, overall
+from specgate.api import Sequential
 from specgate.core import (
     Block,
     Cell,
@@ -28,6 +29,7 @@ from specgate.core import (
     Plan,
     Policy,
     Run,
+    State,
     Verdict,
 )
 from specgate.errors import ExitCode, SpecgateError
@@ -56,6 +58,7 @@ def ending(run: Run, stopped: Stopped) -> tuple[str, ExitCode]:
 def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     """`run` with everything that follows from the samples in its journal; only the verdicts are left to `judge`."""
     known: Known = {}
+    run = replace(run, required_decisions=early_stop.required_decisions(plan, policy))
     early = early_stop.ended_early(plan, run, policy, journal, known)
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
@@ -73,6 +76,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         grounds=grounds,
         known=known,
         aside=aside,
+        between=run.between_runs,
     )
     found = replace(
         run,
@@ -147,5 +151,30 @@ def judge(run: Run, policy: Policy) -> Run:
     verdicts: list[Verdict] = []
     for rule in policy.rules:
         verdicts += plugins.gate(rule.gate).judge(rule, run)
-    judged = replace(run, verdicts=tuple(verdicts))
+    judged = replace(run, verdicts=tuple(stepped_down(run, policy, verdicts)))
     return replace(judged, not_judged=not_judged(judged, policy))
+
+
+def stepped_down(run: Run, policy: Policy, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts after Holm's step-down: what is open is asked again with the error that the failed ones do not need.
+
+    With m required decisions each has 1/m of the error of a FAIL. Once f of them have failed, the others have 1/(m − f)
+    each, as Holm (1979) has it, and as Maurer and Bretz (2013) have it for interim looks. A verdict that is not open
+    stays as it is.
+    """
+    rules = {r.id: r for r in policy.rules if r.required and isinstance(plugins.gate(r.gate), Sequential)}
+    found, failed = list(verdicts), -1
+    while failed < (failed := sum(v.rule in rules and v.state is State.FAIL for v in found)):
+        left = max(run.required_decisions - failed, 1)
+        open_rules = {v.rule for v in found if v.rule in rules and v.state is State.INCONCLUSIVE}
+        if not failed or not open_rules:
+            break
+        again = {
+            (v.rule, v.cell): v
+            for name in open_rules
+            for v in plugins.gate(rules[name].gate).judge(rules[name], replace(run, required_decisions=left))
+        }
+        found = [
+            again.get((v.rule, v.cell), v) if v.rule in rules and v.state is State.INCONCLUSIVE else v for v in found
+        ]
+    return found

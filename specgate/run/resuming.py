@@ -1,6 +1,7 @@
 """A run that is continued: whether it may be, and what it rests on.
 
-a finished run          is never continued: a verdict stands
+a finished run          is never continued: a verdict stands. One that ended INCONCLUSIVE has none, and may be
+                        continued with more rounds than were planned
 a run that ended        (interrupted, or its engine failed) is held to its manifest and to its entry in the ledger
 a run that was killed   has neither. Its configuration, source tree, prompts, environment and the form of its
                         samples are checked. That nobody has edited a sample cannot be, and the run says so
@@ -34,15 +35,15 @@ DECIDED = (ExitCode.PASS, ExitCode.FAIL, ExitCode.NOT_JUDGED)
 """Exit codes that only a finished run ends with."""
 
 
-def check_resumable(path: Path, ledger: Ledger) -> None:
+def check_resumable(path: Path, ledger: Ledger, *, longer: bool = False) -> None:
     """Refuse to continue the run in the folder `path` if it is finished, or if it is not as its last end left it.
 
-    Raises UsageError for a finished run, and InvalidResult, with the places, if the manifest or the ledger's entry
-    contradict the folder, or if they are gone.
+    `longer`: it is to be continued with more rounds than were planned. Raises UsageError for a finished run, and
+    InvalidResult, with the places, if the manifest or the ledger's entry contradict the folder, or if they are gone.
     """
     folder = RunFolder.open(path)
     run, entry = folder.read_run(), last_entry(ledger, path.absolute().name)
-    if why := finished(run, entry, path):
+    if not (longer and undecided(path)) and (why := finished(run, entry, path)):
         hint = (
             f"a verdict stands: specgate verify {path} checks it, specgate report {path} shows it; or start a new run"
         )
@@ -67,6 +68,12 @@ def finished(run: Run, entry: Entry | None, path: Path) -> str | None:
     gates = stored_json(path / "gates.json") if (path / "gates.json").is_file() else {}
     code = gates.get("exit_code") if isinstance(gates, dict) else None
     return f"gates.json says that it ended with exit {code}" if code in DECIDED else None
+
+
+def undecided(path: Path) -> bool:
+    """Whether gates.json says that the run ended INCONCLUSIVE."""
+    gates = stored_json(path / "gates.json") if (path / "gates.json").is_file() else {}
+    return isinstance(gates, dict) and gates.get("exit_code") == ExitCode.INCONCLUSIVE
 
 
 def contradictions(path: Path, entry: Entry | None) -> Iterator[Difference]:
@@ -99,14 +106,15 @@ def resume(
 
     Software, host, configuration and prompts must be those that the run was started with, since blocks of two versions
     must not be paired. What is stored must agree with itself. The run that is returned, and written to run.json, has
-    no figures; its manifest is put aside. Raises UsageError where a version is another one, and InvalidResult where
+    no figures; its manifest is put aside. Only the rounds of `config` may be more than those of the stored
+    configuration, which is then replaced. Raises UsageError where a version is another one, and InvalidResult where
     the folder contradicts itself.
     """
     assert request.resume is not None
     folder = RunFolder.open(request.resume)
-    run = folder.read_run()
+    run, before = folder.read_run(), folder.read_config()
     then = {**run.fingerprint, **{key: str(about["sha256"]) for key, about in run.prompts.items()}}
-    now_is = {**fingerprint_of(config, software), **{key: p.sha256 for key, p in prompts.items()}}
+    now_is = {**fingerprint_of(before, software), **{key: p.sha256 for key, p in prompts.items()}}
     if changed := changes({**dict.fromkeys(now_is), **then}, now_is):
         hint = "start a new run: blocks of two versions must not be paired"
         raise UsageError(f"{folder.path}: {in_words(changed)}", hint=hint)
@@ -119,6 +127,10 @@ def resume(
             run = replace(run, warnings=tuple(dict.fromkeys((*run.warnings, said))))
         folder.put_manifest_aside()
         run = without_figures(run)
+        if config != before:  # more rounds than were planned
+            folder.write_config(config)
+            digest = fingerprint_of(config, software)["config_sha256"]
+            run = replace(run, fingerprint={**run.fingerprint, "config_sha256": digest}, scenarios=config.scenarios)
         folder.write_run(run)
     return folder, run
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.machine.cpu_counters import CpuProbe, between
-from specgate.planning.plan import positions_needed
+from specgate.planning.plan import positions_needed, prefill_group
 from specgate.planning.prompts import Prompts
 from specgate.promotion.claim import ENGINE_KEYS
 from specgate.run.rescoring import Rescorer
@@ -183,7 +184,9 @@ class Runner:
     def _run_point(self, point: Point, engine: EngineWorker) -> None:
         scenario = self.plan.scenarios[point.scenario]
         prompts, looks = self.prompts[point.key], planned_looks(scenario)
-        visits = [list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=prefill_group)]
+        visits = [
+            list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=partial(prefill_group, scenario))
+        ]
         measured = 0
         for number, rounds in enumerate(visits, 1):
             self._run_prompt_set(scenario, point, rounds, prompts, engine)
@@ -198,7 +201,9 @@ class Runner:
         # A new process is cold, so warm-up rounds run again even if an earlier process has run them.
         warmup, prompt_set = rounds[0].warmup, rounds[0].prompt_set
         todo = [r for r in rounds if r.warmup or not self._done(r)]
-        if not todo and not self.evidence.wanting(point, prompt_set):
+        # The baseline's text is made longer after a block of its own. If one is still to come, it can wait.
+        later = not warmup and self._comes_again(rounds[-1])
+        if not todo and (later or not self.evidence.wanting(point, prompt_set)):
             return
         ids = (prompts.warmup if warmup else prompts.measured)[prompt_set].token_ids
         shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
@@ -212,8 +217,18 @@ class Runner:
                 self._record(replace(block, span_ns=span_ns, cpu=between(before, self.cpus.read_again(before))))
             if not warmup and not round_.order[-1].speculative:
                 self.evidence.extend_text(point, prompt_set, engine, self.worker_generation)
-        if not warmup:
+        if not warmup and not later:
             self.evidence.gather(point, prompt_set, engine, self.worker_generation)
+
+    def _comes_again(self, round_: Round) -> bool:
+        """Whether a later round, in the other order, is still to run on the prompt set of `round_`."""
+        return any(
+            (r.prompt_set, r.index // PASS_ROUNDS) == (round_.prompt_set, round_.index // PASS_ROUNDS)
+            and r.index > round_.index
+            and not self._done(r)
+            for r in self.plan.rounds_of(round_.point)
+            if not r.warmup
+        )
 
     def _show_logits(self, point: Point, worker: EngineWorker) -> None:
         """Sample the logits of every role, where the engine shows them."""
@@ -283,11 +298,6 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
 def answer_timeout_s(plan: Plan, points: Sequence[Point]) -> float:
     """The longest time, in seconds, that one call of the engine for `points` may take."""
     return max(plan.scenarios[p.scenario].timeout_s for p in points)
-
-
-def prefill_group(round_: Round) -> tuple[object, ...]:
-    """A key of the round. Rounds that follow each other and have the same key share one prefill of a micro run."""
-    return round_.warmup, round_.prompt_set, None if round_.warmup else round_.index // PASS_ROUNDS
 
 
 def make_block(

@@ -110,7 +110,7 @@ def resolve_request(request: Request) -> Resolved:
     ledger = Ledger(request.resume.absolute().parent if request.resume else request.out, request.archives)
     config = read_back(request) if request.resume else resolve(request)
     if request.resume:
-        check_resumable(request.resume, ledger)
+        check_resumable(request.resume, ledger, longer=request.measurement_runs is not None)
     promotion = promotion_of(request, config, ledger)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     return Resolved(request, config, ledger, promotion, plan, fitting_prompts(plan, config), software_of(config))

@@ -269,6 +269,9 @@ def older(data: Any) -> None:
         "not_judged",
     ):
         del data[later]
+    del data["between_runs"], data["required_decisions"]
+    for scenario in data["scenarios"].values():
+        del scenario["statistics"], scenario["schedule"]["extended"]
     for comparison in data["comparisons"]:
         for later in ("emitted_tokens", "whole_sets", "logits"):
             del comparison["tokens"][later]

@@ -76,6 +76,7 @@ def test_a_quiet_machine_gets_a_passport_that_later_runs_go_by(cli: Cli) -> None
     done = cli.run("calibrate", "--scenario", "tiny.yaml", "--backend", "fake")
     assert done.returncode == 0, done.stdout + done.stderr
     assert last_lines(done)[1] == "this machine is accepted at 2 %"
+    assert "5 processes sd 0.0" in done.stdout
     (passport,) = (cli.folder / "noise").glob("*.json")
     cells = json.loads(passport.read_text())["cells"]
     assert [(key.rpartition("/")[2], cell["pairs"]) for key, cell in cells.items()] == [
@@ -85,6 +86,7 @@ def test_a_quiet_machine_gets_a_passport_that_later_runs_go_by(cli: Cli) -> None
     assert cli.micro("--backend", "fake").returncode == 0
     verdicts = json.loads((cli.newest() / "gates.json").read_text())["verdicts"]
     assert any("this machine can tell" in v["message"] for v in verdicts)
+    assert any("(sd, 5 measured)" in v["message"] for v in verdicts)
     cli.write("policy.yaml", POLICY + MARGIN)
     refused = cli.micro("--backend", "fake")
     assert refused.returncode == 2
@@ -103,3 +105,31 @@ def test_an_engine_that_fails_calibrates_nothing(cli: Cli) -> None:
     done = cli.run("calibrate", "--scenario", "tiny.yaml", "--backend", "fake", "-o", "fail_open=no")
     assert done.returncode == 7
     assert not (cli.folder / "noise").exists()
+
+
+def test_a_run_that_cannot_tell_goes_on_with_more_rounds_and_keeps_its_looks(cli: Cli) -> None:
+    cli.write("policy.yaml", POLICY.replace("min: 1.5", "min: 2.29"))
+    short = ("--backend", "fake", "--measurement-runs", "4", "-o", "jitter=0.02")
+    done = cli.micro(*short)
+    assert done.returncode == 3, done.stdout + done.stderr
+    run = cli.newest()
+    assert cli.run("micro", "--resume", run, pair=False).returncode == 2  # as planned, nothing is left
+    assert cli.run("micro", "--resume", run, "--measurement-runs", "4", pair=False).returncode == 2
+    before = json.loads((run / "run.json").read_text())["fingerprint"]["config_sha256"]
+    done = cli.run("micro", "--resume", run, "--measurement-runs", "6", pair=False)
+    assert done.returncode == 3, done.stdout + done.stderr
+    record = json.loads((run / "run.json").read_text())
+    assert (record["scenarios"]["tiny"]["schedule"]["extended"], counted(run)) == ([4], 48)
+    (speed,) = [v for v in record["verdicts"] if v["rule"] == "speed"]
+    assert (speed["evidence"]["look"], speed["evidence"]["looks"], speed["evidence"]["pairs"]) == (3, 3, 24)
+    assert record["fingerprint"]["config_sha256"] != before
+    checked = cli.run("verify", run, pair=False)
+    assert checked.returncode == 0 and "4 verdicts recomputed, all as stored" in checked.stdout, (
+        checked.stdout + checked.stderr
+    )
+
+
+def test_a_run_with_a_verdict_does_not_go_on(cli: Cli) -> None:
+    assert cli.micro("--backend", "fake").returncode == 0
+    again = cli.run("micro", "--resume", cli.newest(), "--measurement-runs", "8", pair=False)
+    assert again.returncode == 2 and "nothing is left to continue" in again.stderr

@@ -121,8 +121,8 @@ def test_a_killed_engine_keeps_finished_blocks_and_resume_completes_the_run(cli:
     assert "SIGKILL" in killed.done.stdout
     run = cli.newest()
     kept = (run / "samples" / "blocks.jsonl").read_text()
-    # It died after twenty decode runs; two of them were the untimed texts of two prompt sets.
-    assert (kept.count("\n"), (run / "samples" / "texts.jsonl").read_text().count("\n")) == (18, 2)
+    # It died after twenty decode runs; one of them was the untimed text of the first prompt set that had both orders.
+    assert (kept.count("\n"), (run / "samples" / "texts.jsonl").read_text().count("\n")) == (19, 1)
     again = cli.run_apart("micro", "--resume", run, pair=False)
     assert again.returncode == 0, again.stdout + again.stderr
     assert (run / "samples" / "blocks.jsonl").read_text().startswith(kept)

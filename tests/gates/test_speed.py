@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
-from specgate.core import Bandwidth, CycleBudget, Rule, Run, State, Verdict
+import pytest
+
+from specgate.core import Bandwidth, BetweenRuns, CycleBudget, Rule, Run, State, Verdict
 from specgate.core.cycle_budget import Limit
 from specgate.gates.speed import GATE
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario, with_acceptance
@@ -137,3 +140,67 @@ def test_a_floor_beyond_the_cycles_own_is_said_to_be_out_of_reach() -> None:
 def test_a_floor_within_reach_comes_with_how_far_the_cycle_could_go() -> None:
     assert (verdict(limited(3.1), 2.5).next_step or "").endswith("; with the cycle at its floor it would be 3.10x")
     assert "at its floor" not in (verdict(run(), 2.5).next_step or "")
+
+
+# ── statistics 2 ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def drawn(jitter: float = 0.002, rounds: int = 4, **known: object) -> Run:
+    """As `run`, planned and judged by statistics 2."""
+    plan = plan_of(replace(scenario(prompt_sets=4, rounds=rounds), statistics=2))
+    measured = run_of(plan, blocks_of(plan, jitter=jitter))
+    return replace(measured, **known)  # type: ignore[arg-type]  # fields of Run
+
+
+def number(found: Verdict, key: str) -> float:
+    value = found.evidence[key]
+    assert isinstance(value, int | float)
+    return value
+
+
+def test_a_verdict_says_what_it_allows_for_and_that_it_is_assumed() -> None:
+    found = verdict(drawn(), 1.5)
+    assert found.state is State.PASS
+    assert found.evidence["process_sd"] == 0.0045 and found.evidence["processes"] is None
+    assert "process to process 0.45 % (sd, assumed)" in found.message
+    assert (found.evidence["error_pass"], found.evidence["error_fail"]) == (0.0025, 0.00175)
+    assert number(found, "confidence") == 1 - 0.0025 - 0.00175
+    assert number(found, "can_tell") > 0.0126
+
+
+def test_what_was_measured_between_processes_takes_the_place_of_what_is_assumed() -> None:
+    measured = drawn()
+    key = measured.comparisons[0].cell.key
+    known = replace(measured, between_runs={key: BetweenRuns(0.0001, 4)})
+    middle = measured.comparisons[0].speedup.value
+    assert middle is not None
+    assert verdict(measured, middle * 0.99).state is State.INCONCLUSIVE
+    found = verdict(known, middle * 0.99)
+    assert found.state is State.PASS and "(sd, 5 measured)" in found.message
+
+
+def test_a_floor_nearer_than_processes_differ_asks_for_a_calibration_and_says_what_can_be_told() -> None:
+    measured = drawn()
+    middle = measured.comparisons[0].speedup.value
+    assert middle is not None
+    found = verdict(measured, middle * 0.995)
+    assert found.state is State.INCONCLUSIVE
+    assert re.search(r"this run tells \d\.?\d* % from .* specgate calibrate measures", found.next_step or "")
+
+
+def test_noise_within_the_run_asks_for_rounds() -> None:
+    found = verdict(drawn(jitter=0.02), 1.94)
+    assert found.state is State.INCONCLUSIVE
+    asked = re.search(r"about (\d+) rounds per prompt set would tell", found.next_step or "")
+    assert asked and int(asked[1]) > 4 and int(asked[1]) % 2 == 0
+
+
+def test_required_decisions_share_the_error_of_a_fail_and_leave_that_of_a_pass() -> None:
+    found = verdict(drawn(required_decisions=10), 1.5)
+    assert (found.evidence["error_pass"], found.evidence["error_fail"]) == (0.0025, 0.000175)
+
+
+def test_the_interval_beside_a_speed_up_allows_for_processes_too() -> None:
+    value = drawn(jitter=0.0).comparisons[0].speedup
+    assert value.value is not None and value.ci_low is not None
+    assert math.log(value.value / value.ci_low) == pytest.approx(1.959964 * 0.0045, rel=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 
 from specgate.analysis.stats import minimum_detectable_effect
-from specgate.core import Block, Cell, Rule, State
+from specgate.core import BetweenRuns, Block, Cell, Rule, Schedule, State
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.plain import to_plain
 from specgate.machine import inventory
 from specgate.machine.noise_passport import (
     SCHEMA,
     Passport,
+    between_runs,
     check_margins,
     effect,
     effects,
@@ -25,7 +27,7 @@ from specgate.machine.noise_passport import (
     passport_of,
     warnings,
 )
-from specgate.run.calibration import noise_of, reduce, twice
+from specgate.run.calibration import noise_of, once, reduce, twice
 from tests.support.factories import block, plan_of, policy_of, scenario
 
 PLAN = plan_of(scenario(rounds=4))  # 16 pairs; looks after 8 and 16
@@ -45,7 +47,7 @@ def measured(sd: float = 0.004, second_slower: float = 0.0, drift: float = 0.0) 
 
 
 def passport(**changes: float) -> Passport:
-    return reduce(PLAN, measured(**changes), 2.0, "run", {"device": "a CPU"})
+    return reduce(PLAN, [measured(**changes)], 2.0, "run", {"device": "a CPU"})
 
 
 def test_two_blocks_of_each_role_run_in_a_row_in_both_directions() -> None:
@@ -135,3 +137,75 @@ def test_a_gpus_passport_is_named_by_its_uuid(tmp_path: Path, monkeypatch: pytes
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(inventory, "gpus", lambda: [{"uuid": "GPU-1a2b3c4d-0000"}])
     assert file_of(tmp_path / "runs").name == "1a2b3c4d.json"
+
+
+# ── between runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def process(faster: float) -> list[Block]:
+    """The rounds of a further process in which spec is faster by this log-ratio."""
+    made = []
+    for round_ in once(PLAN).rounds:
+        for slot, role in enumerate(round_.order):
+            factor = math.exp(-faster) if role.speculative else 1.0
+            made.append(block(round_, role, step_ns=round(10_000_000 * factor), position_in_round=slot))
+    return made
+
+
+def several(*shifts: float, **facts: str) -> Passport:
+    return reduce(PLAN, [measured(sd=1e-6), *map(process, shifts)], 2.0, "run", {"device": "a CPU", **facts})
+
+
+def test_a_further_process_runs_every_prompt_set_once_in_each_order() -> None:
+    kept = [r for r in once(PLAN).rounds if not r.warmup]
+    assert len(kept) == 8 and {r.index for r in kept} == {0, 1}
+
+
+def test_the_spread_of_processes_is_measured_for_speculation_alone() -> None:
+    made = several(0.004, -0.004, 0.0)
+    assert made.cells[BASE.key].between_processes is None
+    found = made.cells[SPEC.key].between_processes
+    assert found is not None
+    assert found.process_sd == pytest.approx(statistics.stdev([0, 0.004, -0.004, 0]), 0.01)
+    assert found.process_freedom == 3
+
+
+def test_one_process_measures_no_spread_and_its_runs_assume_one(tmp_path: Path) -> None:
+    made = passport()
+    assert made.cells[SPEC.key].between_processes is None
+    assert between_runs(PLAN, made, tmp_path / "runs") == {} == between_runs(PLAN, None, tmp_path / "runs")
+
+
+def test_a_process_that_lacks_a_round_is_refused() -> None:
+    with pytest.raises(InvalidResult, match="is not whole"):
+        reduce(PLAN, [measured(), process(0.0)[:-1]], 2.0, "run", {"device": "a CPU"})
+
+
+def test_three_machines_of_a_kind_add_what_they_differ_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "gpus", list)
+    out, mine = tmp_path / "runs", several(0.001, 0.001)
+    file_of(out).parent.mkdir()
+
+    def store(name: str, made: Passport) -> None:
+        (file_of(out).parent / name).write_text(json.dumps({"schema": SCHEMA, **to_plain(Passport, made)}))
+
+    store("cpu.json", mine)
+    store("b.json", several(0.011, 0.011))
+    store("other.json", several(0.5, 0.5, draft_sha256="d"))
+    alone = between_runs(PLAN, mine, out)[SPEC.key]
+    assert (alone.process_freedom, alone.machine_freedom) == (2, None)
+    store("c.json", several(0.021, 0.021))
+    found = between_runs(PLAN, mine, out)[SPEC.key]
+    means = [statistics.fmean(m) for m in ((0, 0.001, 0.001), (0, 0.011, 0.011), (0, 0.021, 0.021))]
+    assert found.machine_sd == pytest.approx(statistics.stdev(means), 0.02)
+    assert found.machine_freedom == 2
+
+
+def test_the_effect_of_statistics_2_allows_for_what_differs_between_processes() -> None:
+    drawn = replace(SCENARIO, statistics=2)
+    assumed, known = effect(0.001, drawn), effect(0.001, drawn, BetweenRuns(0.0002, 4))
+    assert assumed is not None and known is not None
+    assert known < 0.01 < assumed < 0.03
+    assert (
+        effect(0.001, replace(drawn, workload=replace(drawn.workload, prompt_sets=1), schedule=Schedule(2, 1))) is None
+    )

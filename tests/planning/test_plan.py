@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 from specgate.analysis.stats import LOOKS, planned_looks
 from specgate.core import Budget, Grid, Plan, Point, Role, Scenario, Schedule, Workload
 from specgate.errors import UsageError
+from specgate.files.plain import from_plain, to_plain
 from specgate.pairs.resolve import resolve_pair, shipped_names, target_limits
-from specgate.planning.plan import COST, build_plan, check_limits, estimate_seconds, positions_needed
+from specgate.planning.plan import COST, build_plan, check_limits, estimate_seconds, positions_needed, prefill_group
 from specgate.planning.scenario import find, select, shipped
 
 
@@ -124,6 +126,70 @@ def test_looks_come_at_the_first_pass_that_ends_at_or_beyond_6_10_16_24_pairs_an
 ) -> None:
     workload, schedule = Workload("mixed", 1, prompt_sets, 1), Schedule(rounds, 1)
     assert planned_looks(scenario_of(workload=workload, schedule=schedule)) == looks
+
+
+# ── statistics 2: quads drawn by lot ─────────────────────────────────────────────────────────────────────────────────
+
+DRAWN = SCENARIOS.flatmap(
+    lambda s: st.integers(0, 1 << 32).map(
+        lambda seed: replace(s, statistics=2, workload=replace(s.workload, seed=seed))
+    )
+)
+
+
+def forward(plan: Plan) -> list[tuple[int, int, bool]]:
+    """(round, prompt set, whether the baseline runs first) of the first point's measured rounds."""
+    rounds = [r for r in plan.rounds_of(plan.points[0]) if not r.warmup]
+    return [(r.index, r.prompt_set, r.order[0] == Role(0)) for r in rounds]
+
+
+@given(scenario=DRAWN)
+def test_every_prompt_set_has_its_turn_before_any_has_the_next_one(scenario: Scenario) -> None:
+    turns = forward(build_plan([scenario], "fake"))
+    sets, rounds = scenario.workload.prompt_sets, scenario.schedule.rounds
+    assert [(i, s) for i, s, _ in turns] == [(i, s) for i in range(rounds) for s in range(sets)]
+
+
+@given(scenario=DRAWN)
+def test_both_orders_balance_within_quads_within_prompt_sets_and_over_each_pass(scenario: Scenario) -> None:
+    turns, sets = forward(build_plan([scenario], "fake")), scenario.workload.prompt_sets
+    first = {(i, s): way for i, s, way in turns}
+    for index, prompt_set, way in turns:
+        if index % 2:
+            assert way is not first[index - 1, prompt_set]
+        if prompt_set % 2:
+            assert way is not first[index, prompt_set - 1]
+    for index in range(scenario.schedule.rounds):
+        quads = [first[index, s] for s in range(0, sets, 2)]
+        assert abs(sum(quads) - sum(not way for way in quads)) <= 1
+
+
+def test_the_lot_follows_the_seed_alone_and_is_the_same_for_ever() -> None:
+    def ways(seed: int) -> str:
+        found = scenario_of(statistics=2, workload=Workload("mixed", seed, 8, 1), schedule=Schedule(4, 1))
+        return "".join("AB"[not way] for _, _, way in forward(build_plan([found], "fake")))
+
+    assert ways(1) == "BABAABABABABBABAABBABAABBAABABBA"
+    assert len({ways(seed) for seed in range(40)}) > 20
+
+
+def test_each_round_of_a_drawn_plan_has_a_prefill_of_its_own() -> None:
+    found = scenario_of(statistics=2, workload=Workload("mixed", 1, 1, 1))
+    rounds = [r for r in build_plan([found], "fake").rounds if not r.warmup]
+    assert len({prefill_group(found, r) for r in rounds}) == len(rounds)
+    assert len({prefill_group(replace(found, statistics=1), r) for r in rounds}) == 1
+
+
+def test_a_stored_scenario_without_the_field_has_the_order_it_was_run_in() -> None:
+    plain = to_plain(Scenario, scenario_of())
+    del plain["statistics"], plain["schedule"]["extended"]
+    again = from_plain(Scenario, plain, Path("config.resolved.yaml"))
+    assert build_plan([again], "fake").rounds == build_plan([scenario_of()], "fake").rounds
+    assert again.statistics == 1 and find("cpu-1k-single").statistics == 2
+
+
+def test_every_shipped_scenario_has_an_even_number_of_prompt_sets() -> None:
+    assert [s.name for s in shipped() if s.workload.prompt_sets % 2] == []
 
 
 def test_scenarios_run_one_after_the_other() -> None:

@@ -9,7 +9,7 @@ import pytest
 from specgate import plugins
 from specgate.core import Rule, Run, State, Verdict
 from specgate.machine import inventory, selftest_stamp
-from specgate.selftest.faults import FAULTS, Fault, injected, outcomes
+from specgate.selftest.faults import FAULTS, PROCESSES, Fault, injected, outcomes
 
 pytestmark = pytest.mark.usefixtures("no_processes")
 
@@ -18,7 +18,9 @@ pytestmark = pytest.mark.usefixtures("no_processes")
 def test_every_fault_is_seen_by_its_gate_and_a_clean_engine_by_none(tmp_path: Path) -> None:
     found = list(outcomes(tmp_path))
     assert [o for o in found if o.wrong] == []
-    assert len([p for p in tmp_path.iterdir() if p.is_dir()]) == len(FAULTS) + 1 < len(found)
+    made = [p for p in (tmp_path / "runs").iterdir() if p.is_dir()]
+    assert len([p for p in made if "-micro-" in p.name]) == len(FAULTS) + 1 < len(found)
+    assert len(made) == len(FAULTS) + 1 + PROCESSES
 
 
 def test_a_judge_that_passes_everything_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

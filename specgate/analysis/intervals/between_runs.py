@@ -1,0 +1,46 @@
+"""What differs from process to process and from machine to machine. No single run can see it, so it is added.
+
+A role is some tenths of a percent faster or slower in another process on the same GPU: where its memory came to lie and
+which clock the GPU found are settled once per process. `specgate calibrate` measures that with several processes.
+Without a noise passport the largest spread that was ever seen is assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from specgate.analysis.stats import t_quantile
+from specgate.core import BetweenRuns
+
+ASSUMED: Final = BetweenRuns(process_sd=0.0045, process_freedom=None)
+"""What is assumed where nothing was measured: log-ratios of two processes were 0.02 to 0.45 % apart on H200s."""
+
+
+def half_width(found: BetweenRuns, error: float) -> float:
+    """How far the true log-ratio may lie from that of one process, with the chance `error` on one side."""
+    process = _quantile(error, found.process_freedom) * found.process_sd
+    machine = _quantile(error, found.machine_freedom) * found.machine_sd if found.machine_freedom else 0.0
+    return math.hypot(process, machine)
+
+
+def either(a: BetweenRuns, b: BetweenRuns) -> BetweenRuns:
+    """What holds for the ratio of two roles, from what holds for the ratio of each to the baseline.
+
+    Variances add up, as if the two had nothing in common, and the degrees of freedom are the fewer of both: neither is
+    too small where they do have something in common.
+    """
+    return BetweenRuns(
+        math.hypot(a.process_sd, b.process_sd),
+        _fewer(a.process_freedom, b.process_freedom),
+        math.hypot(a.machine_sd, b.machine_sd),
+        _fewer(a.machine_freedom, b.machine_freedom),
+    )
+
+
+def _fewer(a: int | None, b: int | None) -> int | None:
+    return min((f for f in (a, b) if f is not None), default=None)
+
+
+def _quantile(error: float, freedom: int | None) -> float:
+    return t_quantile(1 - error, math.inf if freedom is None else freedom)

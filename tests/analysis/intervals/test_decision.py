@@ -1,0 +1,168 @@
+"""The rule that judges: held to the vectorised one of the simulation, to its levels, and to what looks promise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.analysis.intervals.between_runs import ASSUMED, either, half_width
+from specgate.analysis.intervals.decision import decide, interval
+from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, false_fail, spent
+from specgate.analysis.stats import Pairs, planned_looks, t_quantile
+from specgate.core import BetweenRuns, Schedule
+from tests.bench.first_statistics import bound
+from tests.bench.gate_simulation import NOISES, Between, Turns, schedules, sequential, simulate
+
+SHIPPED = schedules()
+NOTHING = BetweenRuns(0.0, None)
+
+
+def test_looks_spend_the_error_and_always_leave_some() -> None:
+    shares = [spent(0.005, look) for look in range(1, 200)]
+    assert shares[:3] == pytest.approx([0.0025, 0.005 / 6, 0.005 / 12])
+    assert sum(shares) == pytest.approx(0.005 * (1 - 1 / 200))
+
+
+def test_required_decisions_share_the_error_of_a_fail_and_advice_does_not() -> None:
+    assert false_fail(True, 7) * 7 == pytest.approx(FALSE_FAIL)
+    assert false_fail(False, 7) == false_fail(True, 0) == FALSE_FAIL
+
+
+@given(
+    st.integers(1, 12),
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+)
+def test_no_look_moves_when_a_run_is_continued(sets: int, more: list[int]) -> None:
+    ends = np.cumsum([2 * m for m in more]).tolist()
+    template = next(iter(SHIPPED.values()))
+
+    def looks(count: int) -> tuple[int, ...]:
+        schedule = Schedule(ends[count - 1], 1, tuple(ends[: count - 1]))
+        workload = replace(template.workload, prompt_sets=sets)
+        return planned_looks(replace(template, workload=workload, schedule=schedule))
+
+    for count in range(1, len(ends)):
+        assert looks(count + 1)[: len(looks(count))] == looks(count)
+    assert looks(len(ends))[-1] == sets * ends[-1]
+    assert list(looks(len(ends))) == sorted(set(looks(len(ends))))
+
+
+@pytest.mark.parametrize(("sets", "rounds", "looks"), [
+    (8, 2, (16,)), (8, 4, (16, 32)), (4, 4, (8, 16)), (1, 6, (6,)), (1, 24, (8, 16, 24)), (12, 8, (24, 48, 72, 96)),
+])  # fmt: skip
+def test_looks_come_at_twice_as_many_pairs_each(sets: int, rounds: int, looks: tuple[int, ...]) -> None:
+    template = next(iter(SHIPPED.values()))
+    workload = replace(template.workload, prompt_sets=sets)
+    assert planned_looks(replace(template, workload=workload, schedule=Schedule(rounds, 1))) == looks
+
+
+# ── between runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_differs_between_runs_widens_each_side_in_quadrature() -> None:
+    pairs = Pairs([0.1, 0.11, 0.09, 0.1, 0.105, 0.095], [1, -1, -1, 1, 1, -1], [0] * 6, range(6))
+    alone, over = interval(pairs, NOTHING, 0.01, 0.001), interval(pairs, BetweenRuns(0.01, 4), 0.01, 0.001)
+    assert alone is not None and over is not None
+    for error, own, all_ in ((0.01, alone.mean - alone.low, over.mean - over.low),
+                             (0.001, alone.high - alone.mean, over.high - over.mean)):  # fmt: skip
+        assert all_ == pytest.approx(math.hypot(own, t_quantile(1 - error, 4) * 0.01))
+
+
+def test_few_processes_count_for_less_than_an_assumption_and_machines_come_on_top() -> None:
+    assert half_width(BetweenRuns(0.0045, 2), 0.00175) > 3 * half_width(ASSUMED, 0.00175)
+    both = BetweenRuns(0.003, 4, 0.004, 3)
+    parts = (half_width(BetweenRuns(0.003, 4), 0.01), half_width(BetweenRuns(0.004, 3), 0.01))
+    assert half_width(both, 0.01) == pytest.approx(math.hypot(*parts))
+
+
+def test_two_roles_have_the_variance_of_both_and_the_fewer_degrees_of_freedom() -> None:
+    found = either(BetweenRuns(0.003, 7), BetweenRuns(0.004, 4))
+    assert found.process_sd == pytest.approx(0.005)
+    assert found.process_freedom == 4
+    assert either(ASSUMED, BetweenRuns(0.0, 4)).process_freedom == 4
+    assert either(ASSUMED, ASSUMED).process_freedom is None
+
+
+@pytest.mark.parametrize("wrong", [{"process_sd": -0.1}, {"process_sd": math.nan}, {"machine_sd": math.inf},
+                                   {"process_freedom": 0}, {"machine_freedom": 0}])  # fmt: skip
+def test_a_variance_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="standard deviation"):
+        BetweenRuns(**{"process_sd": 0.001, "process_freedom": 4, **wrong})  # type: ignore[arg-type]
+
+
+def test_the_sum_of_two_unknown_variances_keeps_its_level() -> None:
+    """A small sample's mean and few processes: the truth lies beyond each side no more often than was asked for."""
+    noise, runs, error = np.random.default_rng(8), 40_000, 0.01
+    for own_sd, process_sd in ((1.0, 0.2), (1.0, 1.0), (0.2, 1.0)):
+        d = noise.normal(0, own_sd, (runs, 5)) + noise.normal(0, process_sd, (runs, 1))
+        spread = noise.normal(0, process_sd, (runs, 4)).std(axis=1, ddof=1)
+        own = t_quantile(1 - error, 4) * d.std(axis=1, ddof=1) / math.sqrt(5)
+        reach = np.hypot(own, t_quantile(1 - error, 3) * spread)
+        assert bound(d.mean(axis=1) > reach)[1] <= error
+
+
+# ── decisions ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["4 × 4", "8 × 2", "8 × 4, continued to 8", "2 × 2"])
+@pytest.mark.parametrize("between", [ASSUMED, BetweenRuns(0.002, 4)])
+def test_the_simulated_rule_is_the_one_that_judges(name: str, between: BetweenRuns) -> None:
+    scenario, noise = SHIPPED[name], np.random.default_rng(3)
+    turns, looks = Turns.of(scenario), planned_looks(scenario)
+    d = np.concatenate([
+        shift + kind(12, turns, 0.004, noise) for kind in NOISES.values() for shift in (0.0, 0.02, -0.05)
+    ])  # fmt: skip
+    spread = Between(np.full(len(d), between.process_sd), between.process_freedom or math.inf)
+    fast = sequential(d, turns, looks, spread, -0.01)
+    pairs = [Pairs(row, turns.orders, turns.prompt_sets, range(len(row))) for row in d.tolist()]
+    slow = [decide(p, len(turns.orders), looks, -0.01, between) for p in pairs]
+    assert [x.side == "above" for x in slow] == fast.above.tolist()
+    assert [x.side == "below" for x in slow] == fast.below.tolist()
+    assert [x.pairs for x in slow] == fast.pairs.tolist()
+    assert name == "2 × 2" or {x.side for x in slow} == {"above", "below", "open"}
+
+
+def test_the_first_look_that_decides_settles_it_whatever_comes_after() -> None:
+    orders = [1, -1, -1, 1] * 4
+    d = [0.2, 0.201, 0.199, 0.2] * 2
+    first = decide(Pairs(d, orders[:8], [0] * 8, range(8)), 8, (8, 16), 0.0, ASSUMED)
+    assert (first.side, first.look, first.pairs, first.alpha) == ("above", 1, 8, FALSE_PASS / 2)
+    assert decide(Pairs(d + [-9.0] * 8, orders, [0] * 16, range(16)), 16, (8, 16), 0.0, ASSUMED) == first
+
+
+def test_before_the_first_look_nothing_is_decided() -> None:
+    found = decide(Pairs([0.5] * 4, [1, -1, -1, 1], [0] * 4, range(4)), 4, (8, 16), 0.0, ASSUMED)
+    assert (found.side, found.look, found.interval) == ("open", 0, None)
+
+
+@pytest.mark.parametrize("name", ["4 × 4", "8 × 4"])
+@pytest.mark.parametrize("kind", ["AR(1) 0.9 of the ratio", "process sd 0.45 %"])
+def test_on_the_floor_itself_each_wrong_verdict_stays_within_its_error(name: str, kind: str) -> None:
+    """At a block noise at which what is assumed between processes hides nothing of the rest."""
+    sd = 0.05 if kind.startswith("AR") else 0.0004
+    found = simulate(SHIPPED[name], kind, 10_000, sd, np.random.default_rng(4))
+    assert bound(found.above)[1] <= FALSE_PASS
+    assert bound(found.below)[1] <= FALSE_FAIL
+
+
+def test_statistics_1_would_not_have_stayed_within_it() -> None:
+    scenario, noise = SHIPPED["8 × 2"], np.random.default_rng(4)
+    turns = Turns.of(scenario)
+    d = NOISES["AR(1) 0.9 of the ratio"](4000, turns, 0.006, noise)
+    t = np.abs(d.mean(axis=1)) / (d.std(axis=1, ddof=1) / 4)
+    assert bound(t > t_quantile(0.975, 15))[1] > 10 * FALSE_PASS
+
+
+def test_with_a_passport_one_percent_is_told_and_without_one_three() -> None:
+    noise = np.random.default_rng(6)
+    at = {percent: math.log1p(percent / 100) for percent in (1, -1, -3)}
+    known = simulate(SHIPPED["8 × 4"], "process sd 0.02 %", 2000, 0.0004, noise, effect=at[1], passport=True)
+    assert known.above.mean() > 0.99
+    assumed = simulate(SHIPPED["8 × 4"], "process sd 0.02 %", 2000, 0.0004, noise, effect=at[-1])
+    assert not assumed.below.any() and not assumed.above.any()
+    assert simulate(SHIPPED["8 × 4"], "process sd 0.02 %", 2000, 0.0004, noise, effect=at[-3]).below.mean() > 0.99
