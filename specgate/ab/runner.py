@@ -214,11 +214,22 @@ class AbRunner:
         for name in names:
             with named(name):
                 shared[name] = workers[name].prefill(ids, draft=draft)
+        self._settle(visit, workers)
         for count, quad in enumerate(visit.quads):
             self._quad(visit, quad, earlier(visit.quads, count), number, workers, shared)
         for name in names:
             with named(name):
                 self.evidence[name].gather(self._own(name, visit.point), visit.prompt_set, workers[name], number)
+
+    def _settle(self, visit: Visit, workers: Mapping[SideName, EngineWorker]) -> None:
+        """Decode one untimed block on every side, since the first one after a prefill is slower on a GPU. A block of
+        whole requests has its own prefill.
+        """
+        scenario = self.sides["old"].plan.scenarios[visit.point.scenario]
+        if scenario.kind == "micro":
+            for name, worker in workers.items():
+                with named(name):
+                    worker.decode(visit.quads[0].role, scenario.budget, ())
 
     def _quad(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -72,12 +72,15 @@ class Raw:
         return self.difference and (self.difference if self.better == "lower" else self.difference.mirrored())
 
 
-def raw_of_cell(cell: Both) -> Iterator[Raw]:
-    """Step time, prefill time (with the baseline, once per point) and acceptance length of a cell."""
+def raw_of_cell(cell: Both, firsts: Mapping[int, str]) -> Iterator[Raw]:
+    """Step time, prefill time (with the baseline, once per point) and acceptance length of a cell.
+
+    `firsts`: process pair → the side that was started first.
+    """
     live = [(a, b) for a, b in cell.pairs if a.emitted and b.emitted]
-    yield timed(STEP, cell.cell, live, step_ms)
+    yield timed(STEP, cell.cell, live, step_ms, firsts)
     if not cell.role.speculative:
-        yield timed(PREFILL, cell.point, first_of_each_visit(cell.pairs), lambda b: b.prefill_ns / 1e6)
+        yield timed(PREFILL, cell.point, first_of_each_visit(cell.pairs), lambda b: b.prefill_ns / 1e6, firsts)
         return
     counts = [
         {p: (r.accepted + r.steps, r.steps) for p, r in by_prompt(blocks).items() if r.steps}
@@ -93,7 +96,9 @@ def raw_of_cell(cell: Both) -> Iterator[Raw]:
     )
 
 
-def timed(name: str, cell: str, pairs: Sequence[tuple[Block, Block]], of: Callable[[Block], float]) -> Raw:
+def timed(
+    name: str, cell: str, pairs: Sequence[tuple[Block, Block]], of: Callable[[Block], float], firsts: Mapping[int, str]
+) -> Raw:
     """A time of both sides, paired by process."""
     usable = [(a.worker_generation, of(a), of(b)) for a, b in pairs]
     usable = [(number, x, y) for number, x, y in usable if x > 0 and y > 0]
@@ -101,7 +106,7 @@ def timed(name: str, cell: str, pairs: Sequence[tuple[Block, Block]], of: Callab
     for number, x, y in usable:
         ratios[number].append(math.log(y / x))
     means = geometric([x for _, x, _ in usable]), geometric([y for _, _, y in usable])
-    return Raw(name, cell, True, "lower", means, over_processes(ratios), len(ratios))
+    return Raw(name, cell, True, "lower", means, over_processes(ratios, firsts), len(ratios))
 
 
 def step_ms(block: Block) -> float:
@@ -132,11 +137,18 @@ def raw_of_processes(processes: Sequence[Process]) -> Iterator[Raw]:
         (HOST_MEMORY, lambda p: p.host_bytes and p.host_bytes / MIB),
     )
     for name, of in figures:
-        known = [(a, b) for old, new in pairs if (a := of(old)) and (b := of(new))]
+        known = {old.number: (a, b) for old, new in pairs if (a := of(old)) and (b := of(new))}
         if known:
-            found = over_processes({number: [math.log(b / a)] for number, (a, b) in enumerate(known)})
-            means = geometric([a for a, _ in known]), geometric([b for _, b in known])
+            found = over_processes(
+                {number: [math.log(b / a)] for number, (a, b) in known.items()}, firsts_of(processes)
+            )
+            means = geometric([a for a, _ in known.values()]), geometric([b for _, b in known.values()])
             yield Raw(name, "", False, "lower", means, found, len(known))
+
+
+def firsts_of(processes: Sequence[Process]) -> dict[int, str]:
+    """Process pair → the side that was started first."""
+    return {p.number: p.side for p in processes if p.first}
 
 
 def geometric(values: Sequence[float]) -> float | None:

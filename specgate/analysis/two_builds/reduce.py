@@ -12,7 +12,7 @@ from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.token_check import first_difference
-from specgate.analysis.two_builds.quantities import Both, raw_of_cell, raw_of_processes, with_words
+from specgate.analysis.two_builds.quantities import Both, firsts_of, raw_of_cell, raw_of_processes, with_words
 from specgate.analysis.two_builds.words import overall
 from specgate.core import Block, Cell, CellResult, Comparison, EngineFacts, Margin, Plan, Point
 from specgate.core.cycle_budget import Bandwidth
@@ -61,7 +61,9 @@ def compare_builds(old: SideSamples, new: SideSamples, processes: Sequence[Proce
     cells = list(cells_of(old, new))
     trouble = (*facts_trouble(old, new), *token_trouble(tokens))
     texts = tuple(text_change(cell) for cell in cells)
-    quantities = with_words([*(q for cell in cells for q in raw_of_cell(cell)), *raw_of_processes(processes)], margins)
+    quantities = with_words(
+        [*(q for cell in cells for q in raw_of_cell(cell, firsts_of(processes))), *raw_of_processes(processes)], margins
+    )
     word, reason = overall(quantities)
     warnings = tuple(repetition_warnings(old, judged_old[0])) + tuple(repetition_warnings(new, judged_new[0]))
     if trouble:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from specgate.analysis.two_builds.estimates import Difference
@@ -54,7 +55,7 @@ def needed(found: Difference, margin: float, error: float, family: int) -> int |
     quantities gets. None where MOST_PROCESSES would not do.
     """
     for n in range(found.n + 1, MOST_PROCESSES + 1):
-        more = Difference(found.mean, found.sd, n)
+        more = replace(found, n=n)
         if abs(found.mean) + more.half_width(error) < margin or abs(found.mean) > more.half_width(error / family):
             return n
     return None
