@@ -3,8 +3,9 @@
     python -m tests.bench.ab_simulation --runs 40000
 
 Everything is as the command does it by default: process pairs over one prompt set each, one quad A B B A or B A A B per
-role in the order that `schedule_of` draws, and a prefill per side. The step times of two roles and the prefill time
-decide. A true difference is one of the step time of spec-3 alone: nothing else helps to find it.
+role in the order that `schedule_of` draws, a prefill and an untimed block per side before them. The step times of two
+roles and the prefill time decide. A true difference is one of the step time of spec-3 alone: nothing else helps to find
+it.
 
 The acceptance length decides as well. Where both builds emit the same texts, it is the same by count and takes no part.
 Where texts differ, it does: see `acceptances`.
@@ -23,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from specgate.ab.schedule import schedule_of
+from specgate.ab.schedule import other, schedule_of
+from specgate.analysis.two_builds.estimates import FITTED_FROM
 from specgate.core.two_builds import Margins, Word
 from specgate.planning.plan import points_of
 from tests.bench.gate_simulation import bound
@@ -50,11 +52,13 @@ class Noise:
     all quantities together.
     `block`: standard deviation of a block. `freedom`: of Student's t, scaled to these two; None: normal.
     `memory`: correlation of a block with the one before it.
-    `every`, `slow`: each `every`-th block takes `slow` longer. `drift`: blocks get slower over the session by so much.
+    `every`, `slow`: each `every`-th block takes `slow` longer; with `by_chance`, counted from another block in every
+        process pair. `drift`: blocks get slower over the session by so much.
     `state`: (share of processes, percent) that are slower from their start to their end.
     `stalls`: (share of blocks, percent) that are slower.
+    `second`: the process that is started second is faster for as long as it lives.
     `changed`: share of the prompts to which the new build gives another text.
-    `apart`: the processes of a pair run one after the other.
+    `apart`: the processes of a pair run one after the other. `quads`: per role, as `--quads` says.
     """
 
     name: str
@@ -64,12 +68,15 @@ class Noise:
     memory: float = 0.0
     every: int = 0
     slow: float = 1.0
+    by_chance: bool = False
     drift: float = 0.0
     state: tuple[float, float] = (0.0, 0.0)
     stalls: tuple[float, float] = (0.0, 0.0)
+    second: float = 0.0
     changed: float = 0.0
     shared: bool = False
     apart: bool = False
+    quads: int = 1
 
 
 NOISES = (
@@ -81,6 +88,9 @@ NOISES = (
     Noise("the same, builds apart", block=0.3, memory=0.9, apart=True),
     Noise("every 4th block 1 % slow", every=4),
     Noise("every 8th block 1 % slow", every=8),
+    Noise("every 4th block 1 % slow, from a block by chance", every=4, by_chance=True),
+    Noise("the same, two quads per role", every=4, by_chance=True, quads=2),
+    Noise("the second process of a pair 0.4 % faster", process=0.08, block=0.05, second=0.4),
     Noise("drift of 1 % over the session", drift=1.0),
     Noise("the same, builds apart", drift=1.0, apart=True),
     Noise("30 % of processes 1 % slower", state=(0.3, 1.0)),
@@ -89,39 +99,53 @@ NOISES = (
 )
 
 
-def layouts(pairs: int, apart: bool, draws: int = DRAWS) -> tuple[Floats, Codes]:
-    """(+1 for the new side and −1 for the old one, float64 [draws, pairs, 10]; the quantity of each place, [10]).
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The order of drawn schedules.
 
-    The ten places of a pair are in running order: a prefill of either side and a quad of either role.
+    `signs`: +1 for the new side and −1 for the old one, float64 [draws, pairs, places]; places in running order.
+    `quantities`: the quantity of each place, [places].
+    `firsts`: +1 where the new side's process was started first, −1 where the old one's was, float64 [draws, pairs].
     """
-    signs = np.empty((draws, pairs, 10))
+
+    signs: Floats
+    quantities: Codes
+    firsts: Floats
+
+
+def layout(pairs: int, noise: Noise, draws: int = DRAWS) -> Layout:
+    """Schedules of as many seeds. The places of a pair are a prefill of either side, then the quads of either role."""
+    signs, firsts = np.empty((draws, pairs, 2 + 8 * noise.quads)), np.empty((draws, pairs))
     for seed in range(draws):
         asked = scenario(prompt_sets=8, rounds=4)
         asked = replace(asked, workload=replace(asked.workload, seed=seed))
         points = [(asked, point) for point in points_of(asked, "any")]
-        for pair in schedule_of(points, pairs, 1, 1):
+        for pair in schedule_of(points, pairs, 1, noise.quads):
             (visit,) = pair.visits
-            order = [visit.first, "old" if visit.first == "new" else "new", *(s for q in visit.quads for s in q.order)]
-            if apart:  # one side after the other: its prefill, two blocks of the one role, two of the other
-                order = [*order[:1] * 5, *order[1:2] * 5]
+            order = [visit.first, other(visit.first), *(side for quad in visit.quads for side in quad.order)]
+            if noise.apart:
+                order = [side for side in order[:2] for _ in range(len(order) // 2)]
             signs[seed, pair.number] = [1.0 if side == "new" else -1.0 for side in order]
-    one = [PREFILL, BASELINE, BASELINE, SPEC, SPEC]
-    return signs, np.array(one * 2 if apart else [PREFILL] * 2 + [BASELINE] * 4 + [SPEC] * 4)
+            firsts[seed, pair.number] = 1.0 if pair.first == "new" else -1.0
+    quads, halves = [BASELINE] * 4 + [SPEC] * 4, [BASELINE] * 2 + [SPEC] * 2
+    places = [PREFILL, *halves * noise.quads] * 2 if noise.apart else [PREFILL] * 2 + quads * noise.quads
+    return Layout(signs, np.array(places), firsts)
 
 
 def blocks(noise: Noise, runs: int, pairs: int, source: np.random.Generator) -> Floats:
-    """ln of the time of every prefill and block in running order, whichever side has it: float64 [runs, pairs, 10]."""
-    count = 10 * pairs
+    """ln of the time of every prefill and block in running order, of whichever side: float64 [runs, pairs, places]."""
+    decoded = 8 * noise.quads
+    count = (2 + decoded) * pairs
     found = noise.block / 100 * drawn(source, (runs, count), noise.freedom)
     for i in range(1, count if noise.memory else 1):
         found[:, i] = noise.memory * found[:, i - 1] + math.sqrt(1 - noise.memory**2) * found[:, i]
     found += noise.drift / 100 * np.arange(count) / count
     found += noise.stalls[1] / 100 * (source.random((runs, count)) < noise.stalls[0])
-    found = found.reshape(runs, pairs, 10)
+    found = found.reshape(runs, pairs, 2 + decoded)
     if noise.every:
-        decoding = np.arange(8 * pairs).reshape(pairs, 8)
-        phase = source.integers(noise.every, size=(runs, 1, 1))
-        found[:, :, 2:] += noise.slow / 100 * (decoding % noise.every == phase)
+        timed = (np.arange((2 + decoded) * pairs) + 1).reshape(pairs, 2 + decoded)[:, 2:]  # two before them are untimed
+        phase = source.integers(noise.every, size=(runs, pairs if noise.by_chance else 1, 1))
+        found[:, :, 2:] += noise.slow / 100 * (timed % noise.every == phase)
     return found
 
 
@@ -132,16 +156,19 @@ def drawn(source: np.random.Generator, shape: tuple[int, ...], freedom: int | No
     return source.standard_t(freedom, shape) * math.sqrt((freedom - 2) / freedom)
 
 
-def log_ratios(noise: Noise, runs: int, pairs: int, source: np.random.Generator) -> Floats:
-    """ln(new / old) of PREFILL, BASELINE and SPEC of every process pair of equal builds, float64 [runs, pairs, 3]."""
-    signs, places = layouts(pairs, noise.apart)
-    signed = signs[source.integers(len(signs), size=runs)] * blocks(noise, runs, pairs, source)
-    of = [signed[:, :, places == q].sum(axis=2) / (np.sum(places == q) / 2) for q in (PREFILL, BASELINE, SPEC)]
-    found = np.stack(of, axis=2)
+def log_ratios(noise: Noise, runs: int, pairs: int, source: np.random.Generator) -> tuple[Floats, Floats]:
+    """ln(new / old) of PREFILL, BASELINE and SPEC of every process pair of equal builds, float64 [runs, pairs, 3]; and
+    which side was started first, as `Layout.firsts` has it, float64 [runs, pairs].
+    """
+    plan = layout(pairs, noise)
+    run = source.integers(len(plan.signs), size=runs)
+    signed, firsts = plan.signs[run] * blocks(noise, runs, pairs, source), plan.firsts[run]
+    places = [plan.quantities == quantity for quantity in (PREFILL, BASELINE, SPEC)]
+    found = np.stack([signed[:, :, of].sum(axis=2) / (of.sum() / 2) for of in places], axis=2)
     found += noise.process / 100 * drawn(source, (runs, pairs, 1 if noise.shared else 3), noise.freedom)
     slower = source.random((2, runs, pairs, 1)) < noise.state[0]
     found += math.log1p(noise.state[1] / 100) * (slower[1].astype(float) - slower[0])
-    return found
+    return found + noise.second / 100 * firsts[:, :, None], firsts
 
 
 def acceptances(changed: float, runs: int, prompts: int, source: np.random.Generator) -> tuple[Floats, Floats]:
@@ -158,32 +185,55 @@ def acceptances(changed: float, runs: int, prompts: int, source: np.random.Gener
 # ── the rule, for many runs at once ──────────────────────────────────────────────────────────────────────────────────
 
 
-def over_processes(ratios: Floats) -> tuple[Floats, Floats]:
-    """`estimates.over_processes`: (means, standard deviations) of ratios [runs, pairs, …]."""
-    return ratios.mean(axis=1), ratios.std(axis=1, ddof=1)
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """`Difference` for many runs at once: float64 [runs, quantities] each."""
+
+    mean: Floats
+    error: Floats
+    freedom: Floats
+
+    @classmethod
+    def beside(cls, *parts: Estimates) -> Estimates:
+        """The quantities of all `parts`."""
+        return cls(*(np.hstack([getattr(part, name) for part in parts]) for name in ("mean", "error", "freedom")))
 
 
-def over_prompts(old: Floats, new: Floats) -> tuple[Floats, Floats]:
-    """`estimates.over_prompts` where every prompt has equally many steps: lengths [runs, prompts] → (means, sds)."""
+def over_processes(ratios: Floats, firsts: Floats) -> Estimates:
+    """`estimates.over_processes` of ratios [runs, pairs, quantities], by least squares with the order of starting."""
+    pairs = ratios.shape[1]
+    fitted = np.minimum((firsts > 0).sum(axis=1), (firsts < 0).sum(axis=1)) >= FITTED_FROM
+    design = np.stack([np.ones_like(firsts), np.where(fitted[:, None], firsts, 0.0)], axis=2)
+    inverse = np.linalg.pinv(design.swapaxes(1, 2) @ design)
+    fit = inverse @ design.swapaxes(1, 2) @ ratios
+    freedom = np.where(fitted, pairs - 2, pairs - 1)[:, None]
+    squares = ((ratios - design @ fit) ** 2).sum(axis=1)
+    error = np.sqrt(squares / freedom * inverse[:, :1, 0])
+    return Estimates(fit[:, 0], error, np.broadcast_to(freedom, error.shape).astype(float))
+
+
+def over_prompts(old: Floats, new: Floats) -> Estimates:
+    """`estimates.over_prompts` where every prompt has equally many steps, of lengths [runs, prompts]; more is worse."""
     n = old.shape[1]
     shares = [side / side.sum(axis=1, keepdims=True) - 1 / n for side in (old, new)]
-    mean = np.log(new.mean(axis=1) / old.mean(axis=1))
-    return mean, n * np.sqrt(((shares[1] - shares[0]) ** 2).sum(axis=1) / (n - 1))
+    mean = np.log(old.mean(axis=1) / new.mean(axis=1))
+    error = np.sqrt(n / (n - 1) * ((shares[1] - shares[0]) ** 2).sum(axis=1))
+    return Estimates(mean[:, None], error[:, None], np.full((len(mean), 1), n - 1.0))
 
 
-def words(mean: Floats, sd: Floats, n: int, margins: Sequence[float], error: float) -> Codes:
+def words(of: Estimates, margins: Sequence[float], error: float) -> Codes:
     """`words.words_of` for a family of quantities, turned so that more is worse: indices of WORDS, [runs, quantities].
 
-    `mean`, `sd`: float64 [runs, quantities]. `n`: process pairs and prompts. `margins`: on the log scale.
+    `margins`: of each quantity, on the log scale.
     """
-    se = sd / math.sqrt(n)
+    mean, se = of.mean, of.error
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(se > 0, mean / se, np.where(mean > 0, np.inf, -np.inf))
         mirrored = np.where(se > 0, -mean / se, np.where(mean < 0, np.inf, -np.inf))
     found = np.full(mean.shape, CANNOT_TELL)
-    found[holm(special.stdtr(n - 1, -mirrored), error)] = FASTER
-    found[holm(special.stdtr(n - 1, -ratio), error)] = SLOWER
-    found[np.abs(mean) + special.stdtrit(n - 1, 1 - error) * se < np.asarray(margins)] = SAME
+    found[holm(special.stdtr(of.freedom, -mirrored), error)] = FASTER
+    found[holm(special.stdtr(of.freedom, -ratio), error)] = SLOWER
+    found[np.abs(mean) + special.stdtrit(of.freedom, 1 - error) * se < np.asarray(margins)] = SAME
     return found
 
 
@@ -219,17 +269,13 @@ class Outcome:
 
 def simulate(noise: Noise, runs: int, pairs: int, source: np.random.Generator, margins: Margins) -> Iterator[Outcome]:
     """The outcome of the same noise at every true difference."""
-    ratios = log_ratios(noise, runs, pairs, source)
-    limits = [math.log1p(m / 100) for m in (margins.prefill_pct, margins.step_pct, margins.step_pct)]
-    texts = acceptances(noise.changed, runs, pairs, source) if noise.changed else None
+    ratios, firsts = log_ratios(noise, runs, pairs, source)
+    texts = [over_prompts(*acceptances(noise.changed, runs, pairs, source))] if noise.changed else []
+    percents = [margins.prefill_pct, margins.step_pct, margins.step_pct, *[margins.acceptance_pct] * len(texts)]
+    times = over_processes(ratios, firsts)
     for true in TRUE_PCT:
-        moved = ratios + math.log1p(true / 100) * (np.arange(3) == SPEC)
-        mean, sd = over_processes(moved)
-        if texts is not None:
-            length, spread = over_prompts(*texts)
-            mean, sd = np.column_stack([mean, -length]), np.column_stack([sd, spread])
-        family = [*limits, math.log1p(margins.acceptance_pct / 100)][: mean.shape[1]]
-        each = words(mean, sd, pairs, family, margins.error)
+        moved = replace(times, mean=times.mean + math.log1p(true / 100) * (np.arange(3) == SPEC))
+        each = words(Estimates.beside(moved, *texts), [math.log1p(p / 100) for p in percents], margins.error)
         yield Outcome(true, each, overall(each))
 
 
@@ -295,9 +341,8 @@ def enough_prompts(runs: int, counts: Sequence[int], margins: Margins, source: n
     yield f"| prompts | texts that change | SAME | SLOWER | FASTER | CANNOT TELL |\n{'|---' * 6}|"
     for prompts in counts:
         for changed in (0.1, 0.5, 1.0):
-            mean, sd = over_prompts(*acceptances(changed, runs, prompts, source))
-            margin = [math.log1p(margins.acceptance_pct / 100)]
-            found = words(-mean[:, None], sd[:, None], prompts, margin, margins.error)
+            lengths = over_prompts(*acceptances(changed, runs, prompts, source))
+            found = words(lengths, [math.log1p(margins.acceptance_pct / 100)], margins.error)
             shares = [f"{(found == word).mean():.2%}" for word in (SAME, SLOWER, FASTER, CANNOT_TELL)]
             yield f"| {prompts} | {changed:.0%} | {' | '.join(shares)} |"
 

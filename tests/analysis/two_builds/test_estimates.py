@@ -16,6 +16,7 @@ from tests.bench import ab_simulation as simulation
 
 ratios = st.floats(-0.2, 0.2).map(lambda x: round(x, 6))
 samples = st.lists(ratios, min_size=LEAST, max_size=12).filter(lambda d: np.std(d) > 1e-7)
+ordered = st.tuples(*[st.lists(ratios, min_size=2, max_size=7)] * 2).filter(lambda d: min(map(np.std, d)) > 1e-7)
 Side = list[tuple[float, float]]
 sides = st.lists(st.tuples(st.integers(1, 600), st.integers(1, 128)), min_size=LEAST, max_size=10)
 both_sides = st.integers(LEAST, 10).flatmap(
@@ -51,10 +52,15 @@ def prompts(n: int, seed: int) -> tuple[Side, Side]:
 # ── over processes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@given(samples)
-def test_a_time_has_the_interval_and_the_p_value_of_the_t_test(d: list[float]) -> None:
-    found = over_processes({i: [x] for i, x in enumerate(d)})
+def of_processes(d: Sequence[float], firsts: Sequence[str] = ()) -> Difference:
+    found = over_processes({i: [x] for i, x in enumerate(d)}, dict(enumerate(firsts)))
     assert found is not None
+    return found
+
+
+@given(samples)
+def test_without_an_order_a_time_has_the_interval_and_the_p_value_of_the_t_test(d: list[float]) -> None:
+    found = of_processes(d)
     reference = scipy_stats.ttest_1samp(d, 0.0, alternative="greater")
     assert found.chance() == pytest.approx(reference.pvalue, rel=1e-6, abs=1e-12)
     low, high = scipy_stats.ttest_1samp(d, 0.0).confidence_interval(0.99)
@@ -62,24 +68,55 @@ def test_a_time_has_the_interval_and_the_p_value_of_the_t_test(d: list[float]) -
     assert (found.mean - half, found.mean + half) == pytest.approx((low, high), rel=1e-6, abs=1e-12)
 
 
+@given(ordered)
+def test_with_an_order_it_has_those_of_the_test_that_the_mean_of_both_orders_is_zero(
+    both: tuple[list[float], list[float]],
+) -> None:
+    """m₁ + m₂ = 0 is what the two-sample t-test with one sample negated asks."""
+    d, firsts = [*both[0], *both[1]], ["old"] * len(both[0]) + ["new"] * len(both[1])
+    found, negated = of_processes(d, firsts), [-x for x in both[1]]
+    reference = scipy_stats.ttest_ind(both[0], negated, alternative="greater")
+    assert found.chance() == pytest.approx(reference.pvalue, rel=1e-6, abs=1e-12)
+    low, high = scipy_stats.ttest_ind(both[0], negated).confidence_interval(0.99)
+    half = found.half_width(0.005)
+    assert (found.mean - half, found.mean + half) == pytest.approx((low / 2, high / 2), rel=1e-6, abs=1e-12)
+
+
+@given(ordered, st.floats(-0.1, 0.1))
+def test_the_order_of_starting_moves_neither_the_mean_nor_its_error(
+    both: tuple[list[float], list[float]], effect: float
+) -> None:
+    firsts = ["old"] * len(both[0]) + ["new"] * len(both[1])
+    plain = of_processes([*both[0], *both[1]], firsts)
+    moved = of_processes([*(x + effect for x in both[0]), *(x - effect for x in both[1])], firsts)
+    assert (moved.mean, moved.sd, moved.fitted) == pytest.approx((plain.mean, plain.sd, 2), abs=1e-9)
+
+
+def test_the_order_is_fitted_only_where_each_side_was_first_twice_and_all_orders_are_known() -> None:
+    d = [0.1, 0.2, 0.4, 0.3]
+    assert of_processes(d, ["old", "new", "new", "old"]).fitted == 2
+    for firsts in (["old", "new", "new", "new"], ["old", "new", "new"], []):
+        assert of_processes(d, firsts) == of_processes(d)
+
+
 @given(st.lists(st.lists(ratios, min_size=1, max_size=4), min_size=LEAST, max_size=8), st.integers(2, 5))
 def test_a_process_pair_counts_once_however_many_blocks_it_has(pairs: list[list[float]], times: int) -> None:
-    once, often = (over_processes({i: blocks * k for i, blocks in enumerate(pairs)}) for k in (1, times))
+    firsts = {i: ("old", "new")[i % 2] for i in range(len(pairs))}
+    once, often = (over_processes({i: blocks * k for i, blocks in enumerate(pairs)}, firsts) for k in (1, times))
     assert once is not None and often is not None
     assert often.n == once.n == len(pairs)
     assert (often.mean, often.sd) == pytest.approx((once.mean, once.sd), abs=1e-12)
 
 
 def test_fewer_than_three_process_pairs_give_no_difference_and_pairs_without_blocks_do_not_count() -> None:
-    assert over_processes({0: [0.1], 1: [0.2], 2: []}) is None
-    found = over_processes({0: [0.1], 1: [0.2], 2: [], 3: [0.3]})
+    assert over_processes({0: [0.1], 1: [0.2], 2: []}, {}) is None
+    found = over_processes({0: [0.1], 1: [0.2], 2: [], 3: [0.3]}, {})
     assert found is not None and found.n == 3
 
 
 @given(samples)
 def test_the_chances_of_both_directions_add_up_to_one(d: list[float]) -> None:
-    found = over_processes({i: [x] for i, x in enumerate(d)})
-    assert found is not None
+    found = of_processes(d)
     assert found.chance() + found.mirrored().chance() == pytest.approx(1.0)
     assert found.mirrored().mirrored() == found
 
@@ -169,16 +206,18 @@ def test_too_few_prompts_or_nothing_to_count_give_no_difference() -> None:
 # ── the simulation ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("n", [3, 8, 12])
+@pytest.mark.parametrize("n", [3, 4, 8, 12])
 def test_the_simulation_estimates_as_the_judge_does(n: int) -> None:
     source = np.random.default_rng(n)
-    times = source.normal(0.0, 0.003, (200, n))
+    times, firsts = source.normal(0.0, 0.003, (200, n, 2)), source.choice([-1.0, 1.0], (200, n))
     old, new = simulation.acceptances(0.5, 200, n, source)
-    means, sds = simulation.over_processes(times)
-    lengths, spreads = simulation.over_prompts(old, new)
+    estimated, lengths = simulation.over_processes(times, firsts), simulation.over_prompts(old, new)
     for i in range(200):
-        found = over_processes(dict(enumerate([[x] for x in times[i].tolist()])))
-        assert found is not None
-        assert (found.mean, found.sd) == pytest.approx((means[i], sds[i]), rel=1e-9, abs=1e-15)
-        length = of_prompts(*([(128 * x, 128.0) for x in side[i].tolist()] for side in (old, new)))
-        assert (length.mean, length.sd) == pytest.approx((lengths[i], spreads[i]), rel=1e-6, abs=1e-12)
+        named = ["new" if sign > 0 else "old" for sign in firsts[i]]
+        for quantity in range(2):
+            found = of_processes(times[i, :, quantity].tolist(), named)
+            theirs = [float(getattr(estimated, name)[i, quantity]) for name in ("mean", "error", "freedom")]
+            assert theirs == pytest.approx([found.mean, found.error, found.freedom], rel=1e-9, abs=1e-12)
+        length = of_prompts(*([(128 * x, 128.0) for x in side[i].tolist()] for side in (old, new))).mirrored()
+        theirs = [float(getattr(lengths, name)[i, 0]) for name in ("mean", "error", "freedom")]
+        assert theirs == pytest.approx([length.mean, length.error, length.freedom], rel=1e-6, abs=1e-12)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, combinations
 
 import numpy as np
@@ -23,7 +23,8 @@ differences = st.builds(
     Difference,
     st.floats(-0.03, 0.03).map(lambda x: round(x, 7)),
     st.floats(1e-5, 0.01).map(lambda x: round(x, 7)),
-    st.integers(3, 40),
+    st.integers(4, 40),
+    st.sampled_from([1, 2]),
 )
 families = st.lists(differences, min_size=1, max_size=5).map(lambda found: dict(zip("abcde", found, strict=False)))
 chances = st.dictionaries(
@@ -35,7 +36,8 @@ untold = st.builds(
     Difference,
     st.floats(-0.006, 0.006).map(lambda x: round(x, 7)),
     st.floats(0.004, 0.04).map(lambda x: round(x, 7)),
-    st.integers(3, 8),
+    st.integers(4, 8),
+    st.sampled_from([1, 2]),
 ).filter(lambda found: word(found) is Word.CANNOT_TELL)
 
 
@@ -84,7 +86,7 @@ def test_a_larger_loss_never_turns_slower_into_anything_else(family: dict[str, D
     slower = [key for key, w in before.items() if w is Word.SLOWER]
     assume(slower)
     old = family[slower[0]]
-    after = words({**family, slower[0]: Difference(old.mean + more, old.sd, old.n)})
+    after = words({**family, slower[0]: replace(old, mean=old.mean + more)})
     assert all(after[key] is Word.SLOWER for key in slower)
 
 
@@ -139,7 +141,7 @@ def test_needed_is_the_first_number_that_tells(found: Difference, family: int) -
     blank = {str(i): Difference(0.0, 1.0, 3) for i in range(family - 1)}
 
     def tells(n: int) -> bool:
-        return words({"it": Difference(found.mean, found.sd, n), **blank})["it"] is not Word.CANNOT_TELL
+        return words({"it": replace(found, n=n), **blank})["it"] is not Word.CANNOT_TELL
 
     first = next((n for n in range(found.n + 1, MOST_PROCESSES + 1) if tells(n)), None)
     assert needed(found, MARGIN, ERROR, family) == first
@@ -167,8 +169,10 @@ def test_the_whole_is_the_worst_word_of_what_decides(found: list[tuple[Word, boo
 # ── the simulation ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def judged(means: Sequence[float], sds: Sequence[float], n: int, margins: Sequence[float]) -> list[Word]:
-    family = {str(i): Difference(m, s, n) for i, (m, s) in enumerate(zip(means, sds, strict=True))}
+def judged(of: simulation.Estimates, row: int, n: int, margins: list[float]) -> list[Word]:
+    """What the judge says of one run."""
+    columns = zip(of.mean[row].tolist(), of.error[row].tolist(), of.freedom[row].tolist(), strict=True)
+    family = {str(i): Difference(m, e * math.sqrt(n), n, n - round(f)) for i, (m, e, f) in enumerate(columns)}
     return list(words_of(family, {str(i): m for i, m in enumerate(margins)}, ERROR).values())
 
 
@@ -176,14 +180,16 @@ def judged(means: Sequence[float], sds: Sequence[float], n: int, margins: Sequen
 @pytest.mark.parametrize("noise", simulation.NOISES, ids=lambda noise: noise.name)
 def test_the_simulation_judges_as_the_judge_does(noise: simulation.Noise, pairs: int) -> None:
     source, told = np.random.default_rng(pairs), set[Word]()
-    ratios = simulation.log_ratios(noise, 12, pairs, source)
-    margins = [log_margin(2.0), MARGIN, MARGIN]
+    times = simulation.over_processes(*simulation.log_ratios(noise, 12, pairs, source))
+    lengths = simulation.over_prompts(*simulation.acceptances(0.5, 12, pairs, source))
+    margins = [log_margin(2.0), MARGIN, MARGIN, log_margin(2.0)]
     for true in simulation.TRUE_PCT:
-        mean, sd = simulation.over_processes(ratios + log_margin(true) * np.array([0, 0, 1]))
-        codes = simulation.words(mean, sd, pairs, margins, ERROR)
+        moved = replace(times, mean=times.mean + log_margin(true) * np.array([0, 0, 1]))
+        of = simulation.Estimates.beside(moved, lengths)
+        codes = simulation.words(of, margins, ERROR)
         wholes = simulation.overall(codes)
         for row in range(len(codes)):
-            expected = judged(mean[row].tolist(), sd[row].tolist(), pairs, margins)
+            expected = judged(of, row, pairs, margins)
             assert [simulation.WORDS[code] for code in codes[row]] == expected
             assert simulation.WORDS[wholes[row]] is overall([quantity(w) for w in expected])[0]
             told.update(expected)
@@ -193,36 +199,40 @@ def test_the_simulation_judges_as_the_judge_does(noise: simulation.Noise, pairs:
 def test_the_simulation_judges_as_the_judge_does_without_spread_and_at_ties() -> None:
     mean = np.array([[0.0, 0.01, -0.01], [0.001, 0.001, 0.001], [0.0, 0.0, 0.0], [MARGIN, -MARGIN, 0.0]])
     sd = np.array([[0.0, 0.0, 0.0], [0.0005, 0.0005, 0.0005], [0.0, 0.001, 0.01], [0.0, 0.0, 0.0]])
-    codes = simulation.words(mean, sd, 8, [MARGIN] * 3, ERROR)
+    of = simulation.Estimates(mean, sd / math.sqrt(8), np.full(mean.shape, 7.0))
+    codes = simulation.words(of, [MARGIN] * 3, ERROR)
     for row in range(len(mean)):
-        expected = judged(mean[row].tolist(), sd[row].tolist(), 8, [MARGIN] * 3)
-        assert [simulation.WORDS[code] for code in codes[row]] == expected
+        assert [simulation.WORDS[code] for code in codes[row]] == judged(of, row, 8, [MARGIN] * 3)
 
 
 def test_equal_builds_raise_an_alarm_in_no_more_runs_than_promised() -> None:
     """Without a margin, so that SAME takes no alarm away: three quantities, 20,000 runs, the noise of each its own."""
-    source = np.random.default_rng(5)
-    mean, sd = simulation.over_processes(source.normal(0.0, 0.003, (20_000, 8, 3)))
-    found = simulation.words(mean, sd, 8, [0.0] * 3, ERROR)
+    found = simulation.words(drawn(5, (20_000, 8, 3), 0.0, 0.003), [0.0] * 3, ERROR)
     for direction in (simulation.SLOWER, simulation.FASTER):
         share, low, _ = bound((found == direction).any(axis=1))
         assert low <= ERROR and share > ERROR / 3
 
 
 def test_same_is_said_of_a_difference_as_large_as_the_margin_in_no_more_runs_than_promised() -> None:
-    source = np.random.default_rng(6)
-    mean, sd = simulation.over_processes(source.normal(MARGIN, 0.001, (40_000, 8, 1)))
-    share, low, high = bound(simulation.words(mean, sd, 8, [MARGIN], ERROR)[:, 0] == simulation.SAME)
+    found = simulation.words(drawn(6, (40_000, 8, 1), MARGIN, 0.001), [MARGIN], ERROR)
+    share, low, high = bound(found[:, 0] == simulation.SAME)
     assert low <= ERROR <= high, share
+
+
+def drawn(seed: int, shape: tuple[int, int, int], mean: float, sd: float) -> simulation.Estimates:
+    """Estimates of normal noise, where the sides take turns in being started first."""
+    ratios = np.random.default_rng(seed).normal(mean, sd, shape)
+    return simulation.over_processes(ratios, np.where(np.arange(shape[1]) % 2, 1.0, -1.0) * np.ones((shape[0], 1)))
 
 
 def test_the_noise_of_the_simulation_has_the_size_that_it_says() -> None:
     source = np.random.default_rng(7)
     for noise in (simulation.Noise("", 0.3, 0.0), simulation.Noise("", 0.3, 0.0, freedom=5)):
-        assert simulation.log_ratios(noise, 4000, 8, source).std() == pytest.approx(0.003, rel=0.05)
-    ratios = simulation.log_ratios(simulation.Noise("", 0.0, 0.3), 4000, 8, source)
+        assert simulation.log_ratios(noise, 4000, 8, source)[0].std() == pytest.approx(0.003, rel=0.05)
+    ratios, _ = simulation.log_ratios(simulation.Noise("", 0.0, 0.3), 4000, 8, source)
     # A prefill of each side; two blocks of each side: 0.3 % · √2 and 0.3 %.
     assert ratios.std(axis=(0, 1)) == pytest.approx([0.003 * math.sqrt(2), 0.003, 0.003], rel=0.05)
-    assert simulation.blocks(simulation.Noise("", 0.0, 0.3, memory=0.9), 4000, 8, source).std() == pytest.approx(
-        0.003, rel=0.05
-    )
+    kept = simulation.blocks(simulation.Noise("", 0.0, 0.3, memory=0.9), 4000, 8, source)
+    assert kept.std() == pytest.approx(0.003, rel=0.05)
+    second, firsts = simulation.log_ratios(simulation.Noise("", 0.0, 0.0, second=0.4), 10, 8, source)
+    assert second == pytest.approx(0.004 * np.repeat(firsts[:, :, None], 3, axis=2))
