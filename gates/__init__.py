@@ -5,6 +5,8 @@
     acceptance.py     is the acceptance length at least what the policy asks?
     speed.py          is speculation at least so many times as fast as the baseline it was paired with?
     regression.py     is a role no slower than another role of the same rounds, but for a margin?
+    tail.py           is a percentile of the requests' times at most what the policy asks?
+    goodput.py        do enough of a server's requests keep to the scenario's latency limits?
     invariants.py     did every PERF_MODE invariant hold?
     degeneracy.py     is the generated text mostly loops?
     environment.py    could the machine be trusted while this cell was measured?

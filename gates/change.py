@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
-from specgate.core import Rule, State, Verdict
+from specgate.core import BASELINE, Cell, Rule, State, Verdict
 from specgate.core.contrast import Change, Contrast, How
-from specgate.core.metrics import METRICS
+from specgate.core.metrics import METRICS, RENAMED
 from specgate.gates.select import verdict
+
+SPEEDS: Final[Mapping[str, str]] = {"speedup_vs_ar_ratio": "output_tok_s", "decode_speedup_ratio": "decode_tok_s"}
+"""Speed-up → the speed that it is the ratio of, spec over baseline."""
 
 
 class ChangeGate:
@@ -17,6 +22,11 @@ class ChangeGate:
 
     PASS if the 95 % interval of the ratio excludes a loss of more than the margin, FAIL if it excludes a smaller loss,
     IMPROVED if B is proven better, else INCONCLUSIVE. Whether a lower or a higher value is worse depends on the metric.
+    A PASS whose interval excludes a gain of more than the margin too is called "the same": both one-sided tests of
+    equivalence reject, each at 2.5 %.
+
+    A speed-up also falls where the baseline gained more than speculation did. Where both roles became faster it is no
+    FAIL: PASS if the rule trusts unpaired times, which that rests on, else INCONCLUSIVE.
     """
 
     name = "change"
@@ -28,13 +38,19 @@ class ChangeGate:
             yield verdict(rule, "", State.INVALID, "no_such_metric", what)
             return
         found = [c for c in contrast.changes if c.metric == rule.params["metric"] and rule.matches(c.cell)]
-        if not found:
+        now = RENAMED.get(str(rule.params["metric"]))
+        if not found and any(c.metric == now for c in contrast.changes):
+            what = f"metric: runs since schema 1.4 have no {rule.params['metric']}: {now} took its place"
+            yield verdict(rule, "", State.INVALID, "renamed_metric", what, next_step=f"write metric: {now}")
+        elif not found:
             what = (
                 f"no cell of both runs has {rule.params['metric']} under scenario {rule.scenario!r}, role {rule.role!r}"
             )
             yield verdict(rule, "", State.SKIPPED, "no_cell", what)
         for change in found:
-            yield self.judge_change(rule, change)
+            judged = self.judge_change(rule, change)
+            told = speeds_told(contrast, change)
+            yield judged if told is None else beside_speeds(judged, told, trusted=bool(rule.params["trust_unpaired"]))
 
     def judge_change(self, rule: Rule, change: Change) -> Verdict:
         key, margin = change.cell.key, float(rule.params["margin_pct"])
@@ -63,14 +79,78 @@ def decided(worst: float, best: float, margin_pct: float, said: str) -> tuple[St
 
     `said`: the interval in words, with which the message begins.
     """
-    floor = 1 / (1 + margin_pct / 100)
-    if best < floor:
+    most = 1 + margin_pct / 100
+    if best < 1 / most:
         return State.FAIL, "margin_exceeded", f"{said}: more than {margin_pct:g} % worse"
-    if worst < floor:
+    if worst < 1 / most:
         return State.INCONCLUSIVE, "margin_not_excluded", f"{said}: a margin of {margin_pct:g} % lies inside"
+    small = f", by less than {margin_pct:g} %" if best <= most else ""
     if worst > 1:
-        return State.IMPROVED, "better", f"{said}: better"
+        return State.IMPROVED, "better", f"{said}: better{small}"
+    if best < 1:
+        return State.PASS, "within_margin", f"{said}: worse{small}"
+    if small:
+        return State.PASS, "same", f"{said}: the same, within {margin_pct:g} % either way"
     return State.PASS, "within_margin", f"{said}: at most {margin_pct:g} % worse"
+
+
+# ── the two speeds behind a speed-up ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """How the tokens per second of a spec cell and of its baseline changed from A to B. Unpaired in time."""
+
+    spec: Change
+    baseline: Change
+
+    @property
+    def both_faster(self) -> bool:
+        """Whether both intervals lie above 1."""
+        return all(c.ci_low is not None and c.ci_low > 1 for c in (self.spec, self.baseline))
+
+    @property
+    def both_slower(self) -> bool:
+        """Whether both intervals lie below 1."""
+        return all(c.ci_high is not None and c.ci_high < 1 for c in (self.spec, self.baseline))
+
+    def __str__(self) -> str:
+        return f"tokens per second: {percent(self.spec)} in {self.spec.cell.role}, {percent(self.baseline)} in baseline"
+
+
+def speeds_told(contrast: Contrast, speedup: Change) -> Speeds | None:
+    """The two speeds of whose ratio `speedup` is made; None where they have no ratio, or if it is no speed-up."""
+    speed = SPEEDS.get(speedup.metric, "")
+    spec = contrast.change(speedup.cell, speed)
+    baseline = contrast.change(Cell(speedup.cell.point, BASELINE), speed)
+    if spec is None or baseline is None or spec.ratio is None or baseline.ratio is None:
+        return None
+    return Speeds(spec, baseline)
+
+
+def beside_speeds(judged: Verdict, speeds: Speeds, *, trusted: bool) -> Verdict:
+    """`judged`, a verdict on a speed-up, in view of the speeds behind it."""
+    evidence = {**judged.evidence, "spec_ratio": speeds.spec.ratio, "baseline_ratio": speeds.baseline.ratio}
+    if judged.state is State.FAIL and speeds.both_faster:
+        return replace(
+            judged,
+            state=State.PASS if trusted else State.INCONCLUSIVE,
+            reason_code="baseline_gained_more",
+            message=f"{judged.message}, because the baseline gained more; {speeds}",
+            next_step=None if trusted else "measure both builds in one session: between two runs, times prove nothing",
+            evidence=evidence,
+        )
+    if judged.state is State.IMPROVED and speeds.both_slower:
+        message = f"{judged.message}, because the baseline lost more; {speeds}"
+        return replace(judged, state=State.PASS, reason_code="baseline_lost_more", message=message, evidence=evidence)
+    return replace(judged, evidence=evidence)
+
+
+def percent(change: Change) -> str:
+    return f"{100 * ((change.ratio or 1.0) - 1):+.1f} %"
+
+
+# ── words and figures ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def evidence_of(change: Change) -> dict[str, float | int | str | None]:

@@ -28,6 +28,8 @@ def verdict(
 def nothing_selected(rule: Rule) -> Verdict:
     """The verdict of a rule that matches no cell of this run. It is reported as SKIPPED, not left out."""
     what = f"no cell of this run matches scenario {rule.scenario!r} and role {rule.role!r}"
+    if rule.unless:
+        what += ", but for those that other rules speak of"
     return verdict(rule, "", State.SKIPPED, "no_cell", what)
 
 

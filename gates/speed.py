@@ -42,7 +42,7 @@ class Speed:
         log_floor = math.log(floor) if floor > 0 else -math.inf
         decision = decide(Pairs.of(comparison), result.blocks, looks_of(result, run), log_floor)
         mde = run.mde.get(key)
-        evidence = {"speedup_vs_ar_ratio": value.value, "min": floor, **evidence_of(decision, mde)}
+        evidence = {value.metric: value.value, "min": floor, **evidence_of(decision, mde)}
         found = decision.interval
         if found is None:
             message = f"{value.value:.3f}x over {value.n} pairs: too few for an interval"

@@ -25,6 +25,7 @@ from specgate.commands.doctor import doctor
 from specgate.commands.explain import explain
 from specgate.commands.history import history
 from specgate.commands.pairs import pairs
+from specgate.commands.policy import policy
 from specgate.commands.report import report
 from specgate.commands.run import full, micro
 from specgate.commands.scenarios import plan, scenarios
@@ -43,7 +44,7 @@ def cli() -> None:
     """Measure speculative decoding, and judge it.
 
     Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 4 environment refused, 5 order refused, 6 invalid, 7 back-end
-    error, 70 internal error, 130 interrupted, 141 output pipe closed.
+    error, 8 not judged, 70 internal error, 130 interrupted, 141 output pipe closed.
     """
 
 
@@ -63,6 +64,7 @@ cli.add_command(check)
 cli.add_command(explain)
 cli.add_command(plan)
 cli.add_command(scenarios)
+cli.add_command(policy)
 cli.add_command(tape)
 cli.add_command(bench)
 cli.add_command(tune)

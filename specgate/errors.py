@@ -10,8 +10,8 @@
         ├── CheckpointError         a checkpoint that is missing, misshapen or not what it claims
         └── WorkerLost              the engine's process ended or stopped answering
 
-Verdicts use further codes (1 FAIL, 3 INCONCLUSIVE); see `ExitCode`. A message names the file, the key and the value,
-and says what would be right.
+Verdicts use further codes (1 FAIL, 3 INCONCLUSIVE, 8 NOT_JUDGED); see `ExitCode`. A message names the file, the key
+and the value, and says what would be right.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class ExitCode(IntEnum):
     ORDER_REFUSED = 5
     INVALID = 6
     BACKEND_ERROR = 7
+    NOT_JUDGED = 8
     INTERNAL = 70
     INTERRUPTED = 130
     BROKEN_PIPE = 141

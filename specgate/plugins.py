@@ -38,6 +38,8 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "tokens", "specgate.gates.tokens:GATE"),
     ("specgate.gates", "acceptance", "specgate.gates.acceptance:GATE"),
     ("specgate.gates", "speed", "specgate.gates.speed:GATE"),
+    ("specgate.gates", "tail", "specgate.gates.tail:GATE"),
+    ("specgate.gates", "goodput", "specgate.gates.goodput:GATE"),
     ("specgate.gates", "invariants", "specgate.gates.invariants:GATE"),
     ("specgate.gates", "regression", "specgate.gates.regression:GATE"),
     ("specgate.gates", "degeneracy", "specgate.gates.degeneracy:GATE"),

@@ -38,6 +38,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
     """
     tokens: list[int] = []
     times: list[int] = []
+    counts: list[int] = []
     said = Chunk()
     for arrived, event in events(recording.pieces, where):
         try:
@@ -51,6 +52,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
         if chunk.tokens:
             tokens += chunk.tokens
             times.append(arrived)
+            counts.append(len(chunk.tokens))
         said = Chunk(
             finish=chunk.finish or said.finish,
             usage=chunk.usage or said.usage,
@@ -64,7 +66,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
         tokens=tuple(tokens),
         usage=said.usage,
         finish=finish_of(said.finish, ask, where),
-        times=ServedRequest(recording.sent_ns, tuple(times)),
+        times=ServedRequest(recording.sent_ns, tuple(times), tuple(counts)),
         spec=said.spec,
         top=said.top,
     )

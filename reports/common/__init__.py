@@ -5,6 +5,7 @@ summary.py        what every report says first: state, reason, and the command t
 tables.py         a run as rows: cells, comparisons, verdicts and their evidence
 token_checks.py   how far tokens were checked beside the timed blocks
 parts.py          Table, Entry and Picture: what a page is made of
+provenance.py     what a run was made with: commit, device, driver
 asked.py          what a policy asks of the speed of a cell
 markup.py         escaping, for Markdown, XML and GitHub's workflow commands
 """

@@ -1,14 +1,13 @@
-"""Figures as text. The format depends on the unit of the metric; only the speed-up is formatted by its name."""
+"""Figures as text. The format depends on the metric's unit; only ratios over the baseline are formatted by name."""
 
 from __future__ import annotations
 
 import math
 
 from specgate.core import CellResult, Value
-from specgate.core.metrics import metric
+from specgate.core.metrics import TIMES_OVER, metric
 
 NONE = "–"
-SPEEDUP = "speedup_vs_ar_ratio"
 COUNTED = ("steps", "blocks", "slots")
 """Units of counts. Whole numbers of them are written without decimals; means of them have decimals."""
 
@@ -34,7 +33,7 @@ def figure(value: Value | None) -> str:
     if value is None or value.value is None:
         return NONE
     kind = metric(value.metric)
-    if kind.name == SPEEDUP:
+    if kind.name in TIMES_OVER:
         return ratio(value.value)
     if kind.unit == "ratio":
         return percent(value.value)
@@ -47,7 +46,7 @@ def span(value: Value | None) -> str | None:
     """The interval, formatted like its value; None if there is none."""
     if value is None or value.value is None or value.ci_low is None or value.ci_high is None:
         return None
-    share = metric(value.metric).unit == "ratio" and value.metric != SPEEDUP
+    share = metric(value.metric).unit == "ratio" and value.metric not in TIMES_OVER
     low, high = (percent(bound) if share else f"{bound:.2f}" for bound in (value.ci_low, value.ci_high))
     return f"{low} … {high}"
 
@@ -57,5 +56,19 @@ def reason(value: Value | None) -> str | None:
     return value.reason_code.replace("_", " ") if value is not None and value.reason_code else None
 
 
-def of(result: CellResult, name: str) -> str:
-    return figure(result.values.get(name))
+def of(result: CellResult, *names: str) -> str:
+    """The first of these figures that the cell has."""
+    return figure(first(result, *names))
+
+
+def first(result: CellResult, *names: str) -> Value | None:
+    """The first of these values that the cell has."""
+    return next((result.values[name] for name in names if name in result.values), None)
+
+
+SPEED = ("output_tok_s", "decode_tok_s")
+"""The speed that a run quotes first: of whole requests, else of decoding alone. Older runs have one name for both."""
+PER_TOKEN = ("mean_tpot_ms", "tpot_ms")
+"""Milliseconds per output token, by its name since schema 1.4 and by that before."""
+FIRST_TOKEN = ("p50_ttft_ms", "ttft_ms")
+"""Milliseconds to the first token, by its name since schema 1.4 and by that before."""

@@ -8,10 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cell of a table: its text, and a note below it in a quieter style."""
+    """One cell of a table: its text, and a note below it in a quieter style.
+
+    `mark`: what a page marks it as: a value of `State`, `best` or `slower`. The words that say so are in text or note,
+    since other formats show no marks; only a state is added by the page. `advisory`: the state decides nothing.
+    """
 
     text: str
     note: str | None = None
+    mark: str | None = None
+    advisory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from specgate.analysis.verdict import overall
-from specgate.core import Cell, CellResult, Run, State, Verdict
+from specgate.core import Cell, CellResult, Gap, Run, State, Verdict
 from specgate.errors import ExitCode
 
 MARKS = {
@@ -20,6 +20,7 @@ MARKS = {
     State.INVALID: "!",
     State.SKIPPED: "–",
     State.ENV_REJECTED: "!",
+    State.NOT_JUDGED: "?",
 }
 _BAD_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE)
 
@@ -46,9 +47,40 @@ def headline(run: Run) -> Headline:
         where = "the run" if point == "run" else point
         return Headline(code.name, code, f"{where} was cut short: {first}", rest.strip() or None)
     culprit = worst(run.verdicts)
+    if state is State.NOT_JUDGED:
+        return Headline(state.value, code, _unjudged(run), _OF_A_POLICY)
     if culprit is None:
         return Headline(state.value, code, _all_green(run), _advisory(run))
     return Headline(state.value, code, f"{about(culprit)}: {culprit.message}", culprit.next_step)
+
+
+_OF_A_POLICY = (
+    "The policy needs a required rule for it (one with `otherwise: true` speaks of every cell that no other does), or "
+    "an entry under `not_judged` that says why it is not judged."
+)
+
+
+def _unjudged(run: Run) -> str:
+    """What a run that is NOT_JUDGED lacks."""
+    silent = [gap_in_words(gap) for gap in run.not_judged or () if gap.why is None]
+    lacking = f"No required rule judges {', '.join(silent)}." if silent else ""
+    return lacking or "No required rule judged a cell of this run."
+
+
+def not_judged(run: Run) -> list[str]:
+    """What the run was not judged by, one sentence per reason, for every report beside the verdict.
+
+    Of a run that is NOT_JUDGED the headline says the rest.
+    """
+    said = overall(run)[0] is State.NOT_JUDGED
+    gaps = [gap for gap in run.not_judged or () if gap.why or not said]
+    return [f"Not judged: {gap_in_words(gap)}: {gap.why or 'no required rule asks for it'}." for gap in gaps]
+
+
+def gap_in_words(gap: Gap) -> str:
+    """`speed of cpu-1k-single c1024 b1 spec-3`; of more than two cells, how many they are."""
+    cells = f"{len(gap.cells)} cells" if len(gap.cells) > 2 else " and ".join(map(short, gap.cells))
+    return f"{gap.kind} of {cells}"
 
 
 def out_of_order(run: Run) -> str | None:
@@ -63,6 +95,19 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
     """The first required verdict of the worst state; None if all required verdicts are green."""
     required = [v for v in verdicts if v.required]
     return next((v for state in _BAD_FIRST for v in required if v.state is state), None)
+
+
+def gravity(verdicts: Iterable[Verdict]) -> int:
+    """How much the gravest of `verdicts` asks for, to sort by: the lower, the graver; 0 where none asks for anything.
+
+    Any required verdict that is not green is graver than all that only advise.
+    """
+    ranks = (
+        _BAD_FIRST.index(v.state) - (2 if v.required else 1) * len(_BAD_FIRST)
+        for v in verdicts
+        if v.state in _BAD_FIRST
+    )
+    return min(ranks, default=0)
 
 
 def about(verdict: Verdict) -> str:

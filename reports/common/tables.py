@@ -11,7 +11,7 @@ from specgate.core.metrics import metric
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry as Entry
 from specgate.reports.common.parts import Table
-from specgate.reports.common.summary import acceptance_label, cell_note, label, short
+from specgate.reports.common.summary import acceptance_label, cell_note, gravity, label, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def cell_row(run: Run, result: CellResult) -> list[Entry]:
         Entry(result.cell.role.name, cell_note(run, result)),
         _entry(values.get("acceptance_length")),
         _entry(values.get("draft_acceptance_rate")),
-        *(_entry(values.get(name)) for name in ("output_tok_s", "tpot_ms", "step_ms")),
-        _entry(comparison.speedup if comparison else None),
+        *(_entry(figures.first(result, *names)) for names in (figures.SPEED, figures.PER_TOKEN, ("step_ms",))),
+        speedup_entry(comparison.speedup if comparison else None),
         tokens_entry(run, comparison),
         _entry(values.get("repeated_8gram_share")),
         Entry(str(result.blocks)),
@@ -69,6 +69,14 @@ def cell_row(run: Run, result: CellResult) -> list[Entry]:
 
 def _entry(value: Value | None) -> Entry:
     return Entry(figures.figure(value), figures.reason(value) or figures.span(value))
+
+
+def speedup_entry(value: Value | None) -> Entry:
+    """A speed-up over the baseline, marked where the whole interval lies below 1."""
+    entry = _entry(value)
+    if value is None or value.value is None or value.ci_high is None or value.ci_high >= 1:
+        return entry
+    return Entry(entry.text, f"{entry.note}\nslower than baseline", mark="slower")
 
 
 def tokens_entry(run: Run, comparison: Comparison | None) -> Entry:
@@ -140,9 +148,10 @@ class Matrix:
 
 
 def matrix(run: Run, policy: Policy) -> Matrix:
+    """The cells with the gravest verdicts come first."""
     at = {(v.rule, v.cell): i for i, v in enumerate(run.verdicts)}
     rules = [r.id for r in policy.rules if any(v.rule == r.id and v.cell for v in run.verdicts)]
-    cells = [r.cell for r in run.cells]
+    cells = sorted((r.cell for r in run.cells), key=lambda c: gravity(v for v in run.verdicts if v.cell == c.key))
     return Matrix(rules, [(label(c), [at.get((rule, c.key)) for rule in rules]) for c in cells])
 
 

@@ -16,12 +16,14 @@ from specgate.core import Policy, Run
 from specgate.errors import ExitCode
 from specgate.reports.common import summary, tables, token_checks
 from specgate.reports.common.parts import Picture
-from specgate.reports.page import grounds, points
+from specgate.reports.page import gaps, grounds, head, points
 from specgate.reports.pictures import forest, speed_map
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+NAMED = 4
+"""Most points that the table of contents names one by one."""
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
@@ -41,9 +43,10 @@ class HtmlReport:
 
 @cache  # it keeps the compiled templates
 def environment() -> Environment:
+    """The templates of all pages. `marks`: state → its mark, for all of them."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         finalize=shown,
@@ -51,6 +54,10 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals["marks"] = {state.value: mark for state, mark in summary.MARKS.items()} | {
+        ExitCode.BACKEND_ERROR.name: "!"
+    }
+    return made
 
 
 def shown(value: object) -> object:
@@ -68,26 +75,36 @@ def script_hash(script: str) -> str:
 def context(run: Run, policy: Policy) -> dict[str, object]:
     """Everything the template shows, by name."""
     judgements = list(tables.judgements(run))
+    open_ = sorted((j for j in judgements if not j.quiet), key=lambda j: summary.gravity([j.verdict]))
+    sections, together = list(points.sections(run, policy)), speed_pictures(run, policy)
+    empty = gaps.empty_sections(run, together)
     return {
         "run": run,
         "policy": policy,
         "headline": summary.headline(run),
+        "next_step": head.next_step(run),
         "out_of_order": summary.out_of_order(run),
-        "marks": {state.value: mark for state, mark in summary.MARKS.items()} | {ExitCode.BACKEND_ERROR.name: "!"},
-        "reproduction": summary.reproduction(run),
         "tally": {required: summary.tally(run, required=required) for required in (True, False)},
-        "facts": facts(run),
+        "key_figures": head.key_figures(run),
+        "spec_cells": sum(r.cell.role.speculative for r in run.cells),
+        "not_judged": list(head.not_judged(run)) if run.not_judged is None else summary.not_judged(run),
+        "advised": head.advice(run),
+        "shown_facts": head.facts(run, policy),
+        "command": head.command(run),
+        "contents": [(id_, name) for id_, name in contents(sections) if id_ not in empty],
+        "empty": empty,
+        "gaps": gaps.gaps(empty, together, sections),
         "cell_head": tables.CELL_HEAD,
         "groups": tables.cell_groups(run),
         "matrix": tables.matrix(run, policy),
-        "concerns": [j for j in judgements if j.verdict.required and not j.quiet],
-        "advice": [j for j in judgements if not j.verdict.required and not j.quiet],
+        "concerns": [j for j in open_ if j.verdict.required],
+        "advice": [j for j in open_ if not j.verdict.required],
         "quiet": [j for j in judgements if j.quiet],
         "micro_gates": tables.micro_gates(run),
-        "speed_pictures": speed_pictures(run, policy),
+        "speed_pictures": together,
         "certificates": tables.certificates(run),
         "certificate_evidence": tables.certificate_evidence(run),
-        "sections": list(points.sections(run, policy)),
+        "sections": sections,
         "divergences": tables.divergences(run),
         "divergence_count": sum(len(c.tokens.divergences) for c in run.comparisons),
         "compared_tokens": sum(c.tokens.compared_tokens for c in run.comparisons),
@@ -100,19 +117,21 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
     }
 
 
+def contents(sections: Sequence[points.Section]) -> list[tuple[str, str]]:
+    """(id, name) of the sections of the page, in its order. Many points have one entry together."""
+    if len(sections) > NAMED:
+        of_points = [("point-0", f"{len(sections)} points")]
+    else:
+        of_points = [(f"point-{n}", section.name) for n, section in enumerate(sections)]
+    return [
+        *(("gates", "Gates"), ("cells", "Cells"), ("speed", "Speed")),
+        *of_points,
+        *(("tokens", "Tokens"), ("loops", "Loops"), ("perf-mode", "PERF_MODE"), ("order", "Micro gates")),
+        *(("changes", "Since the last green run"), ("grounds", "Grounds"), ("files", "Files")),
+    ]
+
+
 TOKEN_WORDS = (token_checks.own_word, token_checks.sampled, token_checks.cost)
-
-
-def facts(run: Run) -> list[tuple[str, str]]:
-    """(name, value) of the facts below the verdict: what ran, where and when."""
-    engine = next(iter(run.engines.values()), None)
-    rows = [("run", run.id), ("pair", run.pair.name)]
-    if engine is not None:
-        rows += [("back end", engine.backend), ("device", engine.device), ("dtype", engine.dtype)]
-    rows += [("started", run.started.replace("T", " ").replace("+00:00", " UTC")), ("status", run.status)]
-    if took := summary.duration(run):
-        rows.append(("took", took))
-    return [*rows, ("specgate", run.tool_version)]
 
 
 def speed_pictures(run: Run, policy: Policy) -> Sequence[Picture]:

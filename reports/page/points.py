@@ -75,6 +75,8 @@ def pictures(key: str, run: Run, policy: Policy, point: Point) -> Iterator[Pictu
     yield depth.by_depth(key, [r for r in results if r.by_depth])
     yield blocks.in_order(key, quoted)
     yield latency.ecdf(key, "tpot_ms", quoted)
+    if any("itl_ms" in result.distributions for result in quoted):  # not in runs of older versions
+        yield latency.ecdf(key, "itl_ms", quoted)
     if run.kind == "full":
         yield latency.ecdf(key, "ttft_ms", quoted)
     else:

@@ -1,4 +1,4 @@
-"""The pictures of the page: one module per question, each with its drawing, its words and its table.
+"""The pictures of pages: one module per question, each with its drawing, its words and its table.
 
 forest.py        every speed-up of a run in one picture, beside what the policy asks of it
 speed_map.py     batch × context × draft length: where does speculation pay?
@@ -9,6 +9,7 @@ depth.py         acceptance length and step time against how far a request has c
 latency.py       how the times of single requests are spread
 blocks.py        every block of a point in running order: drift, warm-up, outliers
 machine.py       what the machine did while the pairs of a point were timed
+effects.py       changes from one run or build to another, each with its interval and the margin that is let through
 builds.py        two builds of an engine: every quantity beside its margin
 svg.py           drawing: matplotlib to inline SVG, coloured by the page's style sheet
 """

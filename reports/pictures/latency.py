@@ -10,13 +10,17 @@ from specgate.reports.common.figures import number
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg
 
-NAMES: Final = {"tpot_ms": "Time per output token, request by request", "ttft_ms": "Time to the first token"}
+NAMES: Final = {
+    "tpot_ms": "Time per output token, request by request",
+    "ttft_ms": "Time to the first token",
+    "itl_ms": "Time between output tokens",
+}
 QUANTILES: Final = (0, 10, 50, 90, 99, 100)
 
 
 def ecdf(key: str, metric: str, results: Sequence[CellResult]) -> Picture:
-    """The distribution of `metric`, a key of `NAMES`, over requests. `results`: cells whose times may be quoted."""
-    name = NAMES[metric]
+    """The distribution of `metric`, a key of `NAMES`. `results`: cells whose times may be quoted."""
+    name, what = NAMES[metric], "gaps" if metric == "itl_ms" else "requests"
     found = [(r, r.distributions[metric]) for r in results if metric in r.distributions]
     if not found:
         return left_out(name, "no request whose time may be quoted")
@@ -26,21 +30,32 @@ def ecdf(key: str, metric: str, results: Sequence[CellResult]) -> Picture:
             shares = [i / max(1, len(spread.values) - 1) for i in range(len(spread.values))]
             role = result.cell.role
             axes.step(spread.values, shares, where="post", color=svg.colour(role), label=role.name)
-        axes.set(xlabel="ms", ylabel="requests at or below", ylim=(0, 1.02))
+        axes.set(xlabel="ms", ylabel=f"{what} at or below", ylim=(0, 1.02))
         axes.margins(x=0.05)
         svg.rows_of_grid(axes)
         svg.percents(axes)
         svg.legend(axes, len(found))
 
     words = "; ".join(
-        f"{r.cell.role}: {number(quantile(d, 50))} ms at the median, {number(d.values[-1])} ms at most"
+        f"{r.cell.role}: {number(percentile(r, metric, 50))} ms at the median, {number(d.values[-1])} ms at most"
         for r, d in found
     )
-    rows = [[r.cell.role.name, *(number(quantile(d, percent)) for percent in QUANTILES), f"{d.n:,}"] for r, d in found]
-    head = ("role", "least", *(f"p{q}" for q in QUANTILES[1:-1]), "most", "requests")
-    caption = "Share of the requests that took at most so long; a step to the right is a slow request."
+    rows = [
+        [r.cell.role.name, *(number(percentile(r, metric, percent)) for percent in QUANTILES), f"{d.n:,}"]
+        for r, d in found
+    ]
+    head = ("role", "least", *(f"p{q}" for q in QUANTILES[1:-1]), "most", what)
+    caption = f"Share of the {what} that took at most so long; a step to the right is a slow {what[:-1]}."
     drawing = svg.drawn(f"{key}-{metric.removesuffix('_ms')}", f"{name}. {words}.", draw)
     return Picture(name, caption, drawing, [Table(head, rows)])
+
+
+def percentile(result: CellResult, metric: str, percent: int) -> float:
+    """The percentile that the run has, else the one of the order statistics that were kept."""
+    stored = result.values.get(f"p{percent}_{metric}")
+    if stored is not None and stored.value is not None:
+        return stored.value
+    return quantile(result.distributions[metric], percent)
 
 
 def quantile(spread: Distribution, percent: int) -> float:

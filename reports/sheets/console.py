@@ -8,10 +8,14 @@ from typing import Any, Literal
 from specgate.api import visible
 from specgate.reports.common.parts import Entry
 from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.texts.console import STYLES, printed, words
+from specgate.reports.texts.console import STYLES, columns, printed, words
 
 NAME = 22
 """Longest entry of the first column, in characters, that is never wrapped."""
+WIDE = 120
+"""Columns of a terminal on which long names have room."""
+MARKED = {"best": "bold green", "slower": "red"}
+"""Mark of an entry → its style. The note says the same in words."""
 STYLES_BY_NAME = {state.value: style for state, style in STYLES.items()}
 
 
@@ -36,18 +40,26 @@ def _table(section: Section) -> Any:
 
     found = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for n, head in enumerate(section.table.head):
-        # A name of the first column must not be broken in two. Other columns may wrap.
+        # A name of the first column must not be broken in two. Other columns may wrap. On a narrow terminal, long names
+        # wrap between their words: a column without a fixed width would be cut to whatever is left.
         whole = n == 0 and all(len(in_words(row[0])) <= NAME for row in section.table.rows)
         side: Literal["left", "right"] = "left" if n < section.table.texts else "right"
-        found.add_column(words(head), justify=side, overflow="fold", no_wrap=whole)
+        fixed = longest_word(section) if n == 0 and not whole and columns() < WIDE else None
+        found.add_column(words(head), justify=side, overflow="fold", no_wrap=whole, width=fixed)
     for row in section.table.rows:
         found.add_row(*map(_cell, row))
     return found
 
 
+def longest_word(section: Section) -> int:
+    """The width of the longest word in the first column, at most NAME."""
+    texts = (section.table.head[0], *(in_words(row[0]) for row in section.table.rows))
+    return min(NAME, max(len(word) for text in texts for word in text.split()))
+
+
 def _cell(entry: str | Entry) -> Any:
-    text, note = (entry, None) if isinstance(entry, str) else (entry.text, entry.note)
-    style = STYLES_BY_NAME.get(text, "")
+    text, note, mark = (entry, None, None) if isinstance(entry, str) else (entry.text, entry.note, entry.mark)
+    style = MARKED.get(mark or "", STYLES_BY_NAME.get(text, ""))
     return words((text, style), *([(f"\n{note}", "dim")] if note else []))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specgate.errors import ExitCode
-from specgate.reports.common.parts import Table
+from specgate.reports.common.parts import Picture, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +23,35 @@ class Ending:
 
     @property
     def said(self) -> str:
-        """The word, else the state as words."""
-        return self.word or self.state.replace("_", " ")
+        """The word, else the state."""
+        return self.word or self.state
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table under a title. `svg`: a picture of the table's figures. If the table has no rows, `note` says why."""
+    """A table under a title. If the table has no rows, `note` says why.
+
+    `pictures`: drawn above the table where the format has pictures; several of them stand beside each other.
+    `folded`: pages show the table only when it is opened, since nobody decides from it.
+    """
 
     title: str
     table: Table
     note: str | None = None
-    svg: str | None = None
+    pictures: Sequence[Picture] = ()
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A page. `banners`: sentences that must be read first, since the figures would be misread without them."""
+    """A page. `banners`: sentences that must be read first, since the figures would be misread without them.
+
+    `facts`: (name, value) of what the figures rest on, for the head of a page.
+    """
 
     title: str
     subtitle: str
     ending: Ending | None
     banners: Sequence[str]
     sections: Sequence[Section]
+    facts: Sequence[tuple[str, str]] = ()

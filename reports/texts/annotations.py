@@ -1,7 +1,8 @@
 """The report `github`: verdicts as annotations of a GitHub Actions run, one workflow command per line.
 
 A required verdict that is not green is an error, since it fails the command. One that is advisory or INCONCLUSIVE is a
-warning. GitHub keeps ten annotations of each level per step. If there are more, the tenth says how many are left out.
+warning. What was not judged is an error too, and a notice where the policy says why. GitHub keeps ten annotations of
+each level per step. If there are more, the tenth says how many are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Literal
 
 from specgate.core import Policy, Run, State, Verdict
 from specgate.reports.common.markup import command_data, command_property
-from specgate.reports.common.summary import about, headline
+from specgate.reports.common.summary import about, gap_in_words, headline
 
 Level = Literal["error", "warning", "notice"]
 KEPT = 10
@@ -43,11 +44,16 @@ def annotated(run: Run) -> Iterator[Annotation]:
     """The verdict of the run as a notice, then errors, then warnings."""
     head = headline(run)
     yield Annotation("notice", f"specgate {run.kind}: {head.state}", f"{head.reason} (run {run.id})")
+    for gap in run.not_judged or ():
+        if gap.why is not None:
+            yield Annotation("notice", f"{gap.kind} not judged", f"{gap_in_words(gap)}: {gap.why}")
     failures = [Annotation("error", f"{where}: cut short", why) for where, why in run.failures.items()]
     verdicts = [Annotation(kind, title(v), message(v)) for v in run.verdicts if (kind := level_of(v))]
+    silent = [(gap.kind, gap_in_words(gap)) for gap in run.not_judged or () if gap.why is None]
+    unjudged = [Annotation("error", f"{kind} not judged", f"no required rule judges {of}") for kind, of in silent]
     levels: tuple[Level, ...] = ("error", "warning")
     for level in levels:
-        found = [a for a in (*failures, *verdicts) if a.level == level]
+        found = [a for a in (*failures, *unjudged, *verdicts) if a.level == level]
         yield from found if len(found) <= KEPT else found[: KEPT - 1]
         if len(found) > KEPT:
             yield Annotation(

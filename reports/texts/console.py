@@ -22,6 +22,7 @@ STYLES = {
     State.INCONCLUSIVE: "yellow",
     State.INVALID: "bold magenta",
     State.ENV_REJECTED: "bold magenta",
+    State.NOT_JUDGED: "yellow",
     State.SKIPPED: "dim",
 }
 _COLUMNS = {"role": 8, "acceptance length": 11, "tok/s": 8, "speed-up": 11, "tokens": 12, "repeats": 7}
@@ -47,6 +48,7 @@ def closing_lines(run: Run) -> Iterator[str]:
     yield f"{head.state}: {head.reason}"
     if head.advice:
         yield head.advice
+    yield from summary.not_judged(run)
     yield f"acceptance is {run.acceptance} (pair {run.pair.name})"
     yield from filter(None, (token_checks.own_word(run), token_checks.sampled(run), token_checks.cost(run)))
 
@@ -69,8 +71,8 @@ def plain_lines(run: Run) -> Iterator[str]:
         note = summary.cell_note(run, result)
         parts = [
             f"cell {summary.label(result.cell)}: {result.status}" + (f" ({note})" if note else ""),
-            f"{figures.of(result, 'output_tok_s')} tok/s",
-            f"{figures.of(result, 'tpot_ms')} ms/token",
+            f"{figures.of(result, *figures.SPEED)} tok/s",
+            f"{figures.of(result, *figures.PER_TOKEN)} ms/token",
         ]
         if comparison is not None:
             parts += [
@@ -119,13 +121,17 @@ def words(*parts: str | tuple[str, str]) -> Any:
     return Text.assemble(*((visible(text), style) for text, style in styled))
 
 
+def columns() -> int:
+    """How many columns of the terminal are used."""
+    return min(max(shutil.get_terminal_size((LEAST, 24)).columns, LEAST), MOST)
+
+
 def printed(*renderables: Any) -> Iterator[str]:
     """The lines that rich renders, as wide as the terminal. They have no colour if NO_COLOR is set."""
     from rich.console import Console
 
-    width = min(max(shutil.get_terminal_size((LEAST, 24)).columns, LEAST), MOST)
     file = io.StringIO()
-    console = Console(file=file, width=width, force_terminal=True, color_system="standard")
+    console = Console(file=file, width=columns(), force_terminal=True, color_system="standard")
     console.print(*renderables, sep="\n")
     yield from file.getvalue().rstrip("\n").split("\n")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from specgate.api import visible
 from specgate.core import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
-from specgate.core.metrics import metric
+from specgate.core.metrics import PER_REQUEST, STATISTICS, TIMES_OVER, metric, per_request
 
 Scalar = str | int | float | None
 Row = Mapping[str, Scalar]
@@ -38,7 +38,11 @@ SUMMARY_COLUMNS = (
     *_FIGURES,
     *("speedup_vs_ar_ratio", "speedup_ci_low", "speedup_ci_high", "pairs"),
     *("compared_tokens", "mismatches", "near_ties", "verdict", "reason_code"),
+    *("decode_tok_s", "decode_tok_s_per_user"),
+    *(per_request(statistic, quantity) for quantity in PER_REQUEST for statistic in STATISTICS),
+    *("goodput_share", "goodput_req_s", *TIMES_OVER[1:]),
 )
+"""New columns are added at the end."""
 FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")
 """First characters of a formula. The last four are full-width forms, which some spreadsheets treat alike."""
 _SEVERITY = (
@@ -59,7 +63,8 @@ def metric_rows(run: Run) -> Iterator[Row]:
         comparison = run.comparison(result.cell.key)
         baseline = run.result(Cell(result.cell.point, BASELINE).key)
         mine = verdicts[result.cell.key]
-        values = [*result.values.values(), *([comparison.speedup] if comparison else [])]
+        ratios = [comparison.speedup, *comparison.beside] if comparison else []
+        values = [*result.values.values(), *ratios]
         for value in values:
             yield {
                 **identity(run, result.cell),
@@ -74,10 +79,12 @@ def sample_rows(run: Run, result: CellResult, comparison: Comparison | None) -> 
     """The samples behind a cell's figures: the time per token of every block, and the speed-up of every pair."""
     head = identity(run, result.cell)
     if not withheld(comparison):
+        name = "tpot_ms" if run.scenarios[result.cell.point.scenario].definitions < 2 else "decode_ms_per_token"
         for i, (pair, slot, ms) in enumerate(result.series_ms):
-            yield {**head, "pair": pair, "slot": slot, "block": i, **columns_of(Value("tpot_ms", ms, "block"))}
+            yield {**head, "pair": pair, "slot": slot, "block": i, **columns_of(Value(name, ms, "block"))}
         for pair, log_ratio in enumerate(comparison.log_ratios if comparison else ()):
-            value = Value("speedup_vs_ar_ratio", math.exp(log_ratio), "pair")
+            assert comparison is not None
+            value = Value(comparison.speedup.metric, math.exp(log_ratio), "pair")
             yield {**head, "pair": pair, **columns_of(value)}
 
 
@@ -169,7 +176,7 @@ def summary_rows(run: Run) -> Iterator[Row]:
             "blocks": result.blocks,
             "acceptance_ci_low": length.ci_low if length else None,
             "acceptance_ci_high": length.ci_high if length else None,
-            **{name: result.values[name].value for name in _FIGURES if name in result.values},
+            **{name: value.value for name, value in result.values.items() if name in SUMMARY_COLUMNS},
             **_paired(run.comparison(result.cell.key)),
             "verdict": verdict.state.value if verdict else None,
             "reason_code": verdict.reason_code if verdict else None,
@@ -181,7 +188,7 @@ def _paired(comparison: Comparison | None) -> Row:
         return {}
     speedup, tokens = comparison.speedup, comparison.tokens
     return {
-        "speedup_vs_ar_ratio": speedup.value,
+        **{ratio.metric: ratio.value for ratio in (speedup, *comparison.beside)},
         "speedup_ci_low": speedup.ci_low,
         "speedup_ci_high": speedup.ci_high,
         "pairs": speedup.n,

@@ -1,6 +1,7 @@
 """The report `junit`: junit.xml in Jenkins' xUnit schema for JUnit (10).
 
-It has a test case for the run as a whole and one per verdict. A required verdict that is not green fails its test case:
+It has a test case for the run as a whole, one per verdict, and one for each thing that was not judged: skipped where
+the policy says why, else a failure. A required verdict that is not green fails its test case:
 FAIL and INCONCLUSIVE are failures, INVALID and ENV_REJECTED are errors. An advisory verdict that is not green is
 reported as skipped, with its message. The schema has no properties in a test case, so the figures behind a verdict are
 in its `system-out`.
@@ -13,9 +14,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from specgate.api import visible
-from specgate.core import Policy, Run, State, Verdict
+from specgate.core import Gap, Policy, Run, State, Verdict
 from specgate.errors import ExitCode
-from specgate.reports.common.summary import acceptance_label, headline, seconds
+from specgate.reports.common.summary import acceptance_label, gap_in_words, headline, seconds
 from specgate.reports.common.tables import evidence
 
 GREEN = (State.PASS, State.IMPROVED)
@@ -24,6 +25,7 @@ OUTCOMES = {
     State.INCONCLUSIVE: "failure",
     State.INVALID: "error",
     State.ENV_REJECTED: "error",
+    State.NOT_JUDGED: "failure",
     State.SKIPPED: "skipped",
 }
 
@@ -48,7 +50,8 @@ class JunitReport:
 
 def suite(run: Run) -> ET.Element:
     """The test suite of one run."""
-    cases = [verdict_case(run), *(case(run, verdict) for verdict in run.verdicts)]
+    gaps = (gap_case(run, gap) for gap in run.not_judged or ())
+    cases = [verdict_case(run), *gaps, *(case(run, verdict) for verdict in run.verdicts)]
     outcomes = Counter(child.tag for c in cases for child in c)
     found = element(
         "testsuite",
@@ -88,12 +91,22 @@ def case(run: Run, verdict: Verdict) -> ET.Element:
     return found
 
 
+def gap_case(run: Run, gap: Gap) -> ET.Element:
+    """The test case of what was not judged. Its `system-out` names the cells."""
+    found = element("testcase", classname=f"specgate.{run.kind}", name=f"{gap.kind} not judged", time="0")
+    why = gap.why or f"no required rule judges {gap_in_words(gap)}"
+    found.append(element("failure" if gap.why is None else "skipped", type="not_judged", message=why))
+    ET.SubElement(found, "system-out").text = visible("\n".join(gap.cells))
+    return found
+
+
 def verdict_case(run: Run) -> ET.Element:
     """The test case of the run as a whole. It fails if the exit code is not 0, whatever the cause."""
     head = headline(run)
     found = element("testcase", classname=f"specgate.{run.kind}", name="verdict", time="0")
     if head.code is not ExitCode.PASS:
-        tag = "failure" if head.code in (ExitCode.FAIL, ExitCode.INCONCLUSIVE) else "error"
+        red = (ExitCode.FAIL, ExitCode.INCONCLUSIVE, ExitCode.NOT_JUDGED)
+        tag = "failure" if head.code in red else "error"
         outcome = element(tag, type=head.state, message=head.reason)
         outcome.text = visible("\n".join(f"{where}: {why}" for where, why in run.failures.items())) or None
         found.append(outcome)

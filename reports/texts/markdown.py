@@ -16,6 +16,7 @@ from specgate.reports.common.summary import (
     cell_note,
     headline,
     label,
+    not_judged,
     out_of_order,
     reproduction,
     short,
@@ -55,6 +56,8 @@ def lines(run: Run, policy: Policy) -> Iterator[str]:
     said = "; ".join(f"{word}: {found}" for word, found in counted if found)
     yield f"Exit code {head.code.value}. Policy {markdown(policy.name)}{f'; {said}' if said else ''}."
     yield f"Run {markdown(run.id)}, {markdown(acceptance_label(run) or 'real acceptance')}."
+    if gaps := not_judged(run):
+        yield f"**{markdown(' '.join(gaps))}**"
     for said in filter(None, (token_checks.own_word(run), token_checks.sampled(run))):
         yield from ("", markdown(said[:1].upper() + said[1:]) + ".")
     yield from cells(run)
@@ -82,7 +85,7 @@ def cell_row(run: Run, result: CellResult) -> list[str]:
     tokens = tokens_entry(run, comparison)
     return [
         label(result.cell) + (f" ({note})" if note else ""),
-        *(figures.of(result, name) for name in ("acceptance_length", "output_tok_s", "tpot_ms")),
+        *(figures.of(result, *names) for names in (("acceptance_length",), figures.SPEED, figures.PER_TOKEN)),
         figures.figure(speedup) + (f" ({span})" if span else ""),
         tokens.text,
     ]

@@ -4,15 +4,17 @@ column per back end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from specgate.core import Value
 from specgate.core.matrix import Column, Matrix
 from specgate.core.matrix import Entry as MatrixEntry
 from specgate.core.matrix import Row as MatrixRow
-from specgate.reports.common import figures
+from specgate.core.metrics import TIMES_OVER, metric
+from specgate.reports.common import figures, provenance
 from specgate.reports.common.parts import Entry, Table
-from specgate.reports.common.tables import tokens_entry
+from specgate.reports.common.tables import speedup_entry, tokens_entry
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.sheets.view import SheetView
 from specgate.reports.texts.csv import Row
@@ -24,8 +26,15 @@ COLUMNS = (
     *("acceptance_length", "acceptance_ci_low", "acceptance_ci_high", "draft_acceptance_rate", "emitted_per_step"),
     *("output_tok_s", "tpot_ms", "ttft_ms", "speedup_vs_ar_ratio", "speedup_ci_low", "speedup_ci_high"),
     *("compared_tokens", "mismatches"),
+    *("decode_tok_s", "mean_tpot_ms", "p50_ttft_ms", *TIMES_OVER[1:]),
 )
-_FIGURES = ("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s", "tpot_ms", "ttft_ms")
+"""New columns are added at the end."""
+MARKS_SAID = (
+    "★ best of a row, where two or more of its figures may be compared. ▼ slower than its own baseline: the whole 95 % "
+    "interval lies below 1."
+)
+Shown = tuple[Entry, Value | None]
+"""What is shown of an entry, and the value in it that may be the best of its row."""
 UNPAIRED = "Unpaired in time: measured one after the other. Only a speed-up is paired, with its own baseline."
 
 
@@ -37,16 +46,16 @@ def sheet(matrix: Matrix) -> Sheet:
         ending=None,
         banners=list(banners(matrix)),
         sections=[
-            Section("Columns", columns(matrix)),
+            Section("Speed-up over the own baseline", table(matrix, speedup, speculative=True), MARKS_SAID),
             Section(
                 "Acceptance length",
                 table(matrix, acceptance, speculative=True),
                 "Counted alike for every back end: 1 + accepted / cycles, bonus token included, prefill token apart.",
             ),
-            Section("Output tokens per second", table(matrix, lambda _, e: of(e, "output_tok_s")), UNPAIRED),
-            Section("Milliseconds per token", table(matrix, lambda _, e: of(e, "tpot_ms"))),
-            Section("Speed-up over the own baseline", table(matrix, speedup, speculative=True)),
+            Section("Output tokens per second", table(matrix, lambda _, e: of(e, *figures.SPEED)), UNPAIRED),
+            Section("Milliseconds per token", table(matrix, lambda _, e: of(e, *figures.PER_TOKEN))),
             Section("Tokens against the own baseline", table(matrix, tokens, speculative=True)),
+            Section("Columns", columns(matrix)),
         ],
     )
 
@@ -61,17 +70,25 @@ def banners(matrix: Matrix) -> Iterator[str]:
 
 
 def columns(matrix: Matrix) -> Table:
-    head = ("column", "back end", "device", "dtype", "acceptance", "run")
+    head = ("column", "back end", "device", "dtype", "acceptance", "commit", "run")
     return Table(head, [column_row(c) for c in matrix.columns], texts=len(head))
 
 
 def column_row(column: Column) -> list[str | Entry]:
     engine = next((e for e in column.run.engines.values() if e.backend == column.backend), None)
     device, dtype = (engine.device, engine.dtype) if engine else (figures.NONE, figures.NONE)
-    return [column.label, column.backend, device, dtype, column.run.acceptance, column.run.id]
+    return [
+        column.label,
+        column.backend,
+        device,
+        dtype,
+        column.run.acceptance,
+        provenance.commit(column.run),
+        column.run.id,
+    ]
 
 
-def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Entry], *, speculative: bool = False) -> Table:
+def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Shown], *, speculative: bool = False) -> Table:
     rows: list[list[str | Entry]] = [
         [row.scenario, f"{row.context:,}", str(row.batch), row.role.name, *entries(matrix, row, shown)]
         for row in matrix.rows
@@ -80,40 +97,63 @@ def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Entry], *, spec
     return Table((*HEAD, *(c.label for c in matrix.columns)), rows, texts=len(HEAD))
 
 
-def entries(matrix: Matrix, row: MatrixRow, shown: Callable[[Column, MatrixEntry], Entry]) -> Iterator[Entry]:
-    for column, entry in zip(matrix.columns, row.entries, strict=True):
-        if entry.why_not is not None:
-            yield Entry(figures.NONE, entry.why_not)
-        else:
-            yield labelled(shown(column, entry), entry) if row.role.speculative else shown(column, entry)
+def entries(matrix: Matrix, row: MatrixRow, shown: Callable[[Column, MatrixEntry], Shown]) -> Iterator[Entry]:
+    found = [
+        (Entry(figures.NONE, entry.why_not), None) if entry.why_not is not None else shown(column, entry)
+        for column, entry in zip(matrix.columns, row.entries, strict=True)
+    ]
+    alike = len(row.sources) == 1 or not row.role.speculative
+    best = best_of([value for _, value in found if value is not None]) if alike else None
+    for (made, value), entry in zip(found, row.entries, strict=True):
+        with_source = labelled(made, entry) if row.role.speculative and entry.why_not is None else made
+        yield marked_best(with_source, value, best)
+
+
+def best_of(values: Sequence[Value]) -> str | None:
+    """The best of `values` as it is shown; None where there are not two that differ in what is shown."""
+    shown = {figures.figure(v) for v in values}
+    if len(shown) < 2:
+        return None
+    pick = max if metric(values[0].metric).direction == "higher" else min
+    return figures.figure(pick(values, key=lambda v: v.value or 0.0))
+
+
+def marked_best(made: Entry, value: Value | None, best: str | None) -> Entry:
+    """`made`, marked if it shows the best figure of its row. What is slower than its baseline keeps that mark."""
+    if value is None or best is None or made.text != best or made.mark:
+        return made
+    return Entry(made.text, f"{made.note}\nbest of the row" if made.note else "best of the row", "best")
 
 
 def labelled(shown: Entry, entry: MatrixEntry) -> Entry:
     """`shown`, marked with the source of acceptance unless that is a trained pair: the figure depends on it."""
     if entry.acceptance == "real":
         return shown
-    return Entry(shown.text, f"{shown.note}, {entry.acceptance}" if shown.note else entry.acceptance)
+    note = f"{shown.note}, {entry.acceptance}" if shown.note else entry.acceptance
+    return replace(shown, note=note)
 
 
-def of(entry: MatrixEntry, name: str) -> Entry:
-    value = entry.result.values.get(name) if entry.result else None
-    return entry_of(value)
+def of(entry: MatrixEntry, *names: str) -> Shown:
+    """The first of these figures that the entry has."""
+    value = figures.first(entry.result, *names) if entry.result else None
+    return Entry(figures.figure(value), figures.reason(value) or figures.span(value)), usable(value)
 
 
-def entry_of(value: Value | None) -> Entry:
-    return Entry(figures.figure(value), figures.reason(value) or figures.span(value))
+def usable(value: Value | None) -> Value | None:
+    return None if value is None or value.value is None else value
 
 
-def acceptance(column: Column, entry: MatrixEntry) -> Entry:
+def acceptance(column: Column, entry: MatrixEntry) -> Shown:
     return of(entry, "acceptance_length")
 
 
-def speedup(column: Column, entry: MatrixEntry) -> Entry:
-    return entry_of(entry.comparison.speedup if entry.comparison else None)
+def speedup(column: Column, entry: MatrixEntry) -> Shown:
+    value = entry.comparison.speedup if entry.comparison else None
+    return speedup_entry(value), usable(value)
 
 
-def tokens(column: Column, entry: MatrixEntry) -> Entry:
-    return tokens_entry(column.run, entry.comparison)
+def tokens(column: Column, entry: MatrixEntry) -> Shown:
+    return tokens_entry(column.run, entry.comparison), None
 
 
 def rows(matrix: Matrix) -> Iterator[Row]:
@@ -146,10 +186,10 @@ def measured(column: Column, entry: MatrixEntry) -> Row:
         "device": engine.device if engine else None,
         "dtype": engine.dtype if engine else None,
         "prompts_sha256": None if prompts is None else str(prompts),
-        **{name: result.values[name].value for name in _FIGURES if name in result.values},
+        **{name: value.value for name, value in result.values.items() if name in COLUMNS},
         "acceptance_ci_low": length.ci_low if length else None,
         "acceptance_ci_high": length.ci_high if length else None,
-        "speedup_vs_ar_ratio": comparison.speedup.value if comparison else None,
+        **({r.metric: r.value for r in (comparison.speedup, *comparison.beside)} if comparison else {}),
         "speedup_ci_low": comparison.speedup.ci_low if comparison else None,
         "speedup_ci_high": comparison.speedup.ci_high if comparison else None,
         "compared_tokens": comparison.tokens.compared_tokens if comparison else None,

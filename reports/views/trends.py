@@ -1,22 +1,25 @@
-"""The view `history`, for `specgate history`: the runs, and one picture per metric, point and ground.
+"""The view `history`, for `specgate history`: per ground the figures over its runs, as small pictures side by side.
 
-A ground is what must stay the same for figures to be comparable: machine, weights, prompts and settings.
+A ground is what must stay the same for figures to be comparable: machine, weights, prompts and settings. A ground with
+one run has nothing to follow; its figures stand in one table with the others of that kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-from specgate.core import Run
+from specgate.core import Point, Run
 from specgate.core.metrics import metric
-from specgate.core.trends import Series, Trends
-from specgate.reports.common.parts import Entry, Table
-from specgate.reports.common.summary import headline
+from specgate.core.trends import ChangePoint, Series, Trends
+from specgate.reports.common import figures
+from specgate.reports.common.parts import Entry, Picture, Table
+from specgate.reports.common.summary import headline, label
+from specgate.reports.common.tables import name_of
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.sheets.view import SheetView
 from specgate.reports.texts.csv import Row
-from specgate.reports.views.contrast import shown
+from specgate.reports.views.contrast import percent, shown
 from specgate.reports.views.trend_chart import trend
 
 COLUMNS = (
@@ -26,23 +29,86 @@ COLUMNS = (
 )
 
 
+NAMES: Final[Mapping[str, str]] = {
+    "speedup_vs_ar_ratio": "speed-up",
+    "decode_speedup_ratio": "speed-up of decoding",
+    "acceptance_length": "acceptance length",
+    "output_tok_s": "tokens per second",
+    "decode_tok_s": "tokens per second of decoding",
+    "ttft_ms": "time to first token",
+    "p50_ttft_ms": "time to first token",
+}
+"""Metric → its name above a picture. Others go by their own."""
+Plot = tuple[Point, str]
+"""Point and ground: what one row of pictures is about."""
+
+
 def sheet(trends: Trends) -> Sheet:
-    """The page: the runs, then the trends, then what the grounds are."""
+    """The page: where something changed, the pictures ground by ground, single runs, then runs and grounds."""
+    plots: dict[Plot, list[Series]] = {}
+    for series in trends.series:
+        plots.setdefault((series.cell.point, series.ground), []).append(series)
+    followed = {plot: found for plot, found in plots.items() if any(len(s.readings) > 1 for s in found)}
+    single = [s for plot, found in plots.items() if plot not in followed for s in found]
     return Sheet(
         title="History",
         subtitle=f"{counted(len(trends.runs), 'run')} on {counted(len(trends.grounds), 'ground')}; no gate",
         ending=None,
         banners=[f"Left out: {why}" for why in trends.unread],
         sections=[
+            changes(trends),
+            *(section(trends, n, *plot, found) for n, (plot, found) in enumerate(followed.items())),
+            *once(trends, single),
             Section("Runs", runs(trends), None if trends.runs else "No run could be read."),
-            *(section(trends, n, list(found)) for n, (_, found) in enumerate(groupby(trends.series, key=one_picture))),
-            Section("Grounds", grounds(trends), "What must stay the same for figures to be of one kind."),
+            Section("Grounds", grounds(trends), "What must stay the same for figures to be of one kind.", folded=True),
         ],
     )
 
 
-def counted(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+# ── where something changed ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def changes(trends: Trends) -> Section:
+    """Every change point of every series, the latest first."""
+    found = [(s, c) for s in trends.series for c in s.changes or ()]
+    found.sort(key=lambda pair: -pair[0].readings[pair[1].at].run)
+    head = ("cell", "figure", "from run", "before", "after", "change", "p")
+    return Section("Changes of level", Table(head, [change_row(s, c) for s, c in found], texts=2), said_of(trends))
+
+
+def change_row(series: Series, change: ChangePoint) -> list[str | Entry]:
+    better = (change.after > change.before) == (metric(series.metric).direction == "higher")
+    return [
+        label(series.cell),
+        named(series.metric),
+        str(series.readings[change.at].run + 1),
+        shown(series.metric, change.before),
+        shown(series.metric, change.after),
+        Entry(percent(change.after / change.before), "better" if better else "worse", None if better else "slower"),
+        f"{change.p:.1g}",
+    ]
+
+
+def said_of(trends: Trends) -> str:
+    searched = [s for s in trends.series if s.changes is not None]
+    if not searched:
+        most = max((len(s.readings) for s in trends.series), default=0)
+        return (
+            f"Not searched: the longest series has {counted(most, 'run')}, and with fewer than {trends.least_runs} on "
+            f"one ground no change could be told from chance at {100 * trends.budget:g} %."
+        )
+    return (
+        f"{counted(len(searched), 'series', 'series')} with enough runs searched by a permutation test. The chance of "
+        f"any false mark on this page is at most {100 * trends.budget:g} %, if the order of runs carries nothing but "
+        "changes; a slow drift is marked as one too. A step within the last two runs is not found."
+    )
+
+
+# ── grounds ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def counted(n: int, one: str, many: str | None = None) -> str:
+    return f"{n} {one}" if n == 1 else f"{n} {many or one + 's'}"
 
 
 def runs(trends: Trends) -> Table:
@@ -60,30 +126,78 @@ def runs(trends: Trends) -> Table:
     return Table(("no.", "started (UTC)", "kind", "verdict", "source", "run"), rows, texts=6)
 
 
-def one_picture(series: Series) -> tuple[object, ...]:
-    """Series with the same key share a picture."""
-    return series.cell.point, series.ground, series.metric
-
-
-def section(trends: Trends, number: int, found: Sequence[Series]) -> Section:
-    first = found[0]
-    point = first.cell.point
+def section(trends: Trends, number: int, point: Point, ground: str, found: Sequence[Series]) -> Section:
+    """One ground: a picture per metric, all with one axis of runs, and a row per metric and role."""
+    facts = trends.grounds.get(ground, {})
     places = sorted({r.run for s in found for r in s.readings})
+    by_metric: dict[str, list[Series]] = {}
+    for series in found:
+        by_metric.setdefault(series.metric, []).append(series)
+    where = " · ".join(filter(None, (point.backend, facts.get("device"), facts.get("dtype"), f"ground {ground}")))
+    pictures = [
+        Picture(
+            name=in_units(name),
+            caption=f"{metric(name).direction} is better",
+            svg=trend(f"t{number}-{n}", f"{named(name)}: {name_of(point)}", of, places),
+            tables=[readings(trends, name, of, places)],
+        )
+        for n, (name, of) in enumerate(by_metric.items())
+    ]
+    head = ("figure", "role", "runs", "first", "last", "last over first", "changed at run")
+    rows = [summary_row(s) for of in by_metric.values() for s in of]
+    return Section(f"{name_of(point)} · {where}", Table(head, rows, texts=2), pictures=pictures)
+
+
+def named(name: str) -> str:
+    return NAMES.get(name, name)
+
+
+def in_units(name: str) -> str:
+    """The name of a metric with its unit, which a ratio shows in its figures."""
+    unit = metric(name).unit
+    return named(name) if unit == "ratio" else f"{named(name)} ({unit})"
+
+
+def summary_row(series: Series) -> list[str | Entry]:
+    first, last = series.readings[0].value, series.readings[-1].value
+    at = [str(series.readings[c.at].run + 1) for c in series.changes or ()]
+    return [
+        named(series.metric),
+        series.cell.role.name,
+        str(len(series.readings)),
+        shown(series.metric, first),
+        shown(series.metric, last),
+        percent(last / first) if first else figures.NONE,
+        ", ".join(at) or ("too few runs" if series.changes is None else "none"),
+    ]
+
+
+def readings(trends: Trends, name: str, found: Sequence[Series], places: Sequence[int]) -> Table:
+    """A row per run, a column per role."""
     by_role = [{r.run: r for r in s.readings} for s in found]
     rows: list[list[str | Entry]] = [
         [
             str(place + 1),
             trends.runs[place].started[:16].replace("T", " "),
-            *(shown(first.metric, readings[place].value if place in readings else None) for readings in by_role),
+            str(trends.runs[place].fingerprint.get("source_tree_sha256"))[:8],
+            *(shown(name, of[place].value if place in of else None) for of in by_role),
         ]
         for place in places
     ]
-    head = ("run", "started (UTC)", *(s.cell.role.name for s in found))
-    # A picture with one line has no legend, so its title names the role.
-    role = f" {first.cell.role}" if len(found) == 1 else ""
-    where = f"{point.scenario} c{point.context} b{point.batch}{role}, {point.backend}, ground {first.ground}"
-    title = f"{first.metric} ({metric(first.metric).unit}): {where}"
-    return Section(title, Table(head, rows, texts=2), svg=trend(f"t{number}", title, found))
+    return Table(("run", "started (UTC)", "source", *(s.cell.role.name for s in found)), rows, texts=3)
+
+
+def once(trends: Trends, found: Sequence[Series]) -> Iterator[Section]:
+    """The figures of grounds with a single run: a row per cell, a column per metric."""
+    rows: dict[tuple[str, int], dict[str, str]] = {}
+    for series in found:
+        (reading,) = series.readings
+        rows.setdefault((label(series.cell), reading.run), {})[series.metric] = shown(series.metric, reading.value)
+    if rows:
+        metrics = list(dict.fromkeys(s.metric for s in found))
+        head = ("cell", "run", *map(named, metrics))
+        table = [[cell, str(run + 1), *(of.get(m, figures.NONE) for m in metrics)] for (cell, run), of in rows.items()]
+        yield Section("Measured once", Table(head, table), "A ground with one run has no course to draw.", folded=True)
 
 
 def grounds(trends: Trends) -> Table:

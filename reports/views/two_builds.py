@@ -11,7 +11,7 @@ from specgate.core import EngineFacts
 from specgate.core.two_builds import NAMES, SIDES, Process, Quantity, Side, TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.reports.common.figures import NONE
-from specgate.reports.common.parts import Entry, Table
+from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.pictures.builds import losses, name_of
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
 from specgate.reports.sheets.view import SheetView
@@ -44,7 +44,7 @@ def sheet(found: TwoBuilds) -> Sheet:
         ending=ending(found),
         banners=list(banners(found)),
         sections=[
-            Section("What changed", quantities(found), HOW, losses(found.quantities)),
+            Section("What changed", quantities(found), pictures=pictures(found)),
             Section("Tokens", tokens(found), "Every spec text beside its own side's baseline."),
             Section("Texts", texts(found), None if found.texts else "No cell was measured on both sides."),
             Section("The two sides", sides(found)),
@@ -66,6 +66,11 @@ def banners(found: TwoBuilds) -> Iterator[str]:
     if not found.beside:
         yield "The two builds did not fit side by side: the processes of a pair ran one after the other."
     yield from found.warnings
+
+
+def pictures(found: TwoBuilds) -> list[Picture]:
+    svg = losses(found.quantities)
+    return [] if svg is None else [Picture("New build against old", HOW, svg, wide=True)]
 
 
 def quantities(found: TwoBuilds) -> Table:

@@ -9,7 +9,8 @@
     prompt_acceptance.py    acceptance of a cell, with intervals over prompts
     paired_blocks.py        spec blocks beside the baseline blocks they were paired with: tokens and speed
     stats.py                intervals for mean log-ratios, and when such an interval decides
-    latency.py              how the times of single requests are spread
+    block_figures.py        the figures of single blocks
+    requests/               times of single requests: percentiles with intervals, goodput, how they are spread
     context_depth.py        acceptance length and step time by depth in the cache
     repetition.py           loops in generated text, which inflate acceptance
     cycle_accounting.py     where the time of a cycle goes: cycle budgets

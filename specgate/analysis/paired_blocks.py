@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.stats import Pairs
@@ -13,26 +14,54 @@ from specgate.core import Block, Cell, Comparison, Plan, TokenCheck, Value
 
 def compare(plan: Plan, cell: Cell, blocks: Sequence[Block], tokens: TokenCheck) -> Comparison:
     """Compare the speed of a spec cell with that of the baseline of its point. `tokens`: what is known of its text."""
-    whole_requests = plan.scenarios[cell.point.scenario].kind == "full"
+    scenario = plan.scenarios[cell.point.scenario]
+    whole_requests = scenario.kind == "full"
     turns = {(r.prompt_set, r.index): n for n, r in enumerate(r for r in plan.rounds_of(cell.point) if not r.warmup)}
     found = [(a, b) for a, b in pairs_of(blocks, cell) if a.emitted and b.emitted]
     pairs = Pairs(
-        log_ratios=[
-            math.log(speed(spec, whole_requests) / speed(baseline, whole_requests)) for baseline, spec in found
-        ],
+        log_ratios=log_ratios(found, whole_requests),
         orders=[1 if baseline.position_in_round < spec.position_in_round else -1 for baseline, spec in found],
         prompt_sets=[spec.prompt_set for _, spec in found],
         turns=[turns[spec.prompt_set, spec.round] for _, spec in found],
     )
     columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
-    return Comparison(cell, tokens, *columns, speedup(pairs, tokens))
+    if scenario.definitions < 2:
+        return Comparison(cell, tokens, *columns, speedup(pairs, tokens))
+    if not whole_requests:
+        sums = throughput_ratio("decode_throughput_ratio", found, False, tokens)
+        return Comparison(cell, tokens, *columns, speedup(pairs, tokens, "decode_speedup_ratio"), (sums,))
+    decoding = replace(pairs, log_ratios=log_ratios(found, False))
+    beside = (
+        throughput_ratio("throughput_ratio", found, True, tokens),
+        speedup(decoding, tokens, "decode_speedup_ratio"),
+        throughput_ratio("decode_throughput_ratio", found, False, tokens),
+    )
+    return Comparison(cell, tokens, *columns, speedup(pairs, tokens), beside)
 
 
-def speedup(pairs: Pairs, tokens: TokenCheck) -> Value:
+def log_ratios(pairs: Sequence[tuple[Block, Block]], whole_requests: bool) -> list[float]:
+    """ln(spec / baseline) of the tokens per second of every (baseline, spec) pair."""
+    return [math.log(speed(spec, whole_requests) / speed(baseline, whole_requests)) for baseline, spec in pairs]
+
+
+def throughput_ratio(
+    name: str, pairs: Sequence[tuple[Block, Block]], whole_requests: bool, tokens: TokenCheck
+) -> Value:
+    """Spec's throughput over the baseline's. A throughput is Σ tokens / Σ seconds, as the field has it: long requests
+    weigh more than in the geometric mean over pairs.
+    """
+    n = len(pairs)
+    if not n or tokens.mismatches:
+        return Value(name, None, n=n, reason_code="token_mismatch" if n else "no_pairs")
+    base, spec = (throughput([pair[side] for pair in pairs], whole_requests) for side in (0, 1))
+    return Value(name, spec / base, "ratio_of_sums", n)
+
+
+def speedup(pairs: Pairs, tokens: TokenCheck, name: str = "speedup_vs_ar_ratio") -> Value:
     """The speed-up: the geometric mean over the pairs, with its interval where there are enough. None where tokens
     differ.
     """
-    name, n = "speedup_vs_ar_ratio", len(pairs.turns)
+    n = len(pairs.turns)
     if not n:
         return Value(name, None, n=0, reason_code="no_pairs")
     if tokens.mismatches:
@@ -47,6 +76,12 @@ def speed(block: Block, whole_requests: bool) -> float:
     """Tokens per second of a block: of its decode run or, with `whole_requests`, of prefill and decode with the prefill
     token.
     """
+    return throughput([block], whole_requests)
+
+
+def throughput(blocks: Sequence[Block], whole_requests: bool) -> float:
+    """Σ tokens / Σ seconds of `blocks`, which must not be empty; see `speed`."""
     if whole_requests:
-        return sum(map(len, block.tokens)) / ((block.prefill_ns + block.elapsed_ns) / 1e9)
-    return block.emitted / (block.elapsed_ns / 1e9)
+        tokens = sum(sum(map(len, b.tokens)) for b in blocks)
+        return tokens / (sum(b.prefill_ns + b.elapsed_ns for b in blocks) / 1e9)
+    return sum(b.emitted for b in blocks) / (sum(b.elapsed_ns for b in blocks) / 1e9)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
+from specgate.analysis.block_figures import block_figures, ms_per_token
 from specgate.analysis.checks.contradictions import UNKNOWN, Contradiction, Grounds, contradictions
 from specgate.analysis.checks.drafting import missed_steps
 from specgate.analysis.checks.identities import draft_errors
-from specgate.analysis.checks.served import REQUEST_FIGURES, served_steps
+from specgate.analysis.checks.served import served_steps
 from specgate.analysis.context_depth import by_depth
-from specgate.analysis.latency import distributions
-from specgate.analysis.paired_blocks import compare, speed
+from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import PromptRecords, by_prompt, length_values, pooled, position_values
 from specgate.analysis.repetition import repeated_ngram_share
+from specgate.analysis.requests.distributions import distributions
+from specgate.analysis.requests.figures import request_values
+from specgate.analysis.requests.goodput import goodput_values
+from specgate.analysis.requests.percentiles import ERROR
+from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.rescoring import Draw, check_scores, draws
+from specgate.analysis.stats import planned_looks
 from specgate.analysis.token_check import check_tokens, first_difference
 from specgate.core import (
     BASELINE,
@@ -33,17 +38,22 @@ from specgate.core import (
     Plan,
     Point,
     Rescoring,
+    Scenario,
     ScoreCheck,
     TokenCheck,
     TokenChecks,
     Value,
 )
 from specgate.core.acceptance import AcceptanceRecord
+from specgate.core.metrics import PER_REQUEST, STATISTICS, per_request
 from specgate.errors import InvalidResult
 
-SPEEDS = ("output_tok_s", "output_tok_s_per_user", "tpot_ms", "step_ms", "e2e_ms", "icl_ms")
+SPEEDS = (
+    *("output_tok_s", "output_tok_s_per_user", "decode_tok_s", "decode_tok_s_per_user", "goodput_share"),
+    *("tpot_ms", "step_ms", "e2e_ms", "icl_ms", "goodput_req_s"),
+    *(per_request(statistic, quantity) for quantity in PER_REQUEST if quantity != "ttft" for statistic in STATISTICS),
+)
 """Metrics that may not be quoted for a spec cell whose tokens are not the baseline's."""
-PHASES = ("draft", "verify", "accept", "commit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +205,12 @@ def reduce_cell(
     planned, scenario = sum(not r.warmup for r in plan.rounds_of(cell.point)), plan.scenarios[cell.point.scenario]
     prompts = by_prompt(blocks) if cell.role.speculative else {}
     acceptance = pooled(prompts) if cell.role.speculative else None
-    whole_requests = scenario.kind == "full"
+    whole_requests, version = scenario.kind == "full", scenario.definitions
     values = {
         v.metric: v
         for v in (
-            *speed_values(blocks, whole_requests),
+            *speed_values(blocks, whole_requests, version),
+            *(latency_values(blocks, scenario) if version > 1 else ()),
             *active_values(blocks),
             *draft_values(blocks, prompts, acceptance, scenario.budget),
             *texts(blocks, [] if cell.role.speculative else texts_beside),
@@ -220,54 +231,31 @@ def reduce_cell(
         values=values,
         series_ms=series(plan, blocks),
         by_depth=by_depth(blocks, withhold=withhold),
-        distributions={} if withhold else distributions(blocks, whole_requests=whole_requests),
+        distributions={} if withhold else distributions(blocks, whole_requests=whole_requests, definitions=version),
     )
 
 
 # ── figures of a cell ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def speed_values(blocks: Sequence[Block], whole_requests: bool) -> Iterator[Value]:
+def speed_values(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Iterator[Value]:
     """Medians over the blocks. A block that emitted nothing (every request ended at its prefill token) has no speed."""
     live = [b for b in blocks if b.emitted]
-    for name, of in block_figures(live, whole_requests).items():
+    for name, of in block_figures(live, whole_requests, definitions).items():
         yield Value(name, statistics.median(map(of, live)), "p50", len(live))
 
 
-def block_figures(blocks: Sequence[Block], whole_requests: bool) -> dict[str, Callable[[Block], float]]:
-    """Metric → how to compute it for one block, for metrics that are medians over `blocks`; empty where there is no
-    block.
+def latency_values(blocks: Sequence[Block], scenario: Scenario) -> Iterator[Value]:
+    """The times of the cell's requests, and of a server's its goodput where the scenario has limits.
+
+    The error of an interval is split equally over the interim looks: a rule on the tail may decide at each.
     """
-    if not blocks:
-        return {}
-    requests: dict[str, Callable[[Block], float]] = {
-        "ttft_ms": lambda b: b.prefill_ns / 1e6,
-        "e2e_ms": lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6,
-    }
-    speeds: dict[str, Callable[[Block], float]] = {
-        "output_tok_s": lambda b: speed(b, whole_requests),
-        "output_tok_s_per_user": lambda b: speed(b, whole_requests) / len(b.tokens),
-        "tpot_ms": ms_per_token,
-    }
-    if any(b.served for b in blocks):
-        return {**speeds, **REQUEST_FIGURES}
-    return {
-        **speeds,
-        "step_ms": lambda b: statistics.median(b.step_ns) / 1e6,
-        **{f"{p}_ms": partial(ms_per_step, p) for p in PHASES if all(p in b.phase_ns for b in blocks)},
-        **(requests if whole_requests else {}),
-        "prefill_tok_s": lambda b: b.point.context * len(b.tokens) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0,
-    }
-
-
-def ms_per_step(phase: str, block: Block) -> float:
-    """Milliseconds of a phase per step."""
-    return block.phase_ns[phase] / len(block.step_ns) / 1e6
-
-
-def ms_per_token(block: Block) -> float:
-    """Decode milliseconds per token of one request, averaged over the block's requests."""
-    return block.decoding_ns / 1e6 / block.emitted
+    whole_requests, error = scenario.kind == "full", ERROR / len(planned_looks(scenario))
+    requests = [list(requests_of(block, whole_requests)) for block in blocks]
+    yield from request_values(requests, error)
+    if scenario.goodput is not None and all(block.served for block in blocks):
+        seconds = sum(block.prefill_ns + block.elapsed_ns for block in blocks) / 1e9
+        yield from goodput_values(requests, seconds, scenario.goodput, error)
 
 
 def active_values(blocks: Sequence[Block]) -> Iterator[Value]:

@@ -1,11 +1,17 @@
-"""How fast a pair could be on this device, and which acceptance length a speed gate would need."""
+"""How fast a pair could be on this device, and which acceptance length a speed gate would need.
+
+After a run that follows from its budgets (`limit_of`, `ceiling`). Before one it follows from what an earlier run showed
+of the same point (`PointTimes`), however the run to come turns out: a cycle emits at most K + 1 tokens, and takes no
+less time than a plain step, since it holds a pass over the target.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from specgate.core import Policy, Run
-from specgate.core.cycle_budget import Ceiling, CycleBudget, Limit, Waterfall
+from specgate.core import Policy, Run, Traffic
+from specgate.core.cycle_budget import Bandwidth, Ceiling, CycleBudget, Limit, Waterfall
+from specgate.core.traffic import Slot, draft_bytes, pass_bytes
 
 
 def limit_of(found: Waterfall, base: CycleBudget, spec: CycleBudget, base_prefill: float) -> Limit | None:
@@ -49,3 +55,64 @@ def ceiling(rule: str, floor: float, budget: CycleBudget, found: Waterfall) -> C
         needed_at_floor=needed * of_spec if needed is not None and of_spec is not None else None,
         reachable=budget.limit.highest >= floor if budget.limit else None,
     )
+
+
+# ── before anything is measured ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class PointTimes:
+    """What an earlier run showed of the baseline at one point.
+
+    `run`: its name.
+    `prefill_s`: seconds that a prefill of all slots takes.
+    `step_s`: seconds of a decode step.
+    `traffic`: what the engine's passes must move; None where it does not say.
+    """
+
+    run: str
+    prefill_s: float
+    step_s: float
+    traffic: Traffic | None
+
+
+def least_cycle_s(times: PointTimes, context: int, batch: int, k: int, memory: Bandwidth | None) -> float:
+    """Seconds that a cycle of `k` drafts takes at least: no less than a step of the baseline, and no less than its
+    bytes at the read bandwidth of the memory, where that is known.
+
+    A cycle reads what a pass over K + 1 tokens per slot and the draft's K passes read, at the context's own depth. What
+    fits the caches in front of the memory is left out, since it need not be read from there.
+    """
+    if memory is None or times.traffic is None or times.traffic.draft is None:
+        return times.step_s
+    verify = pass_bytes(times.traffic.target, [Slot(context, k + 1)] * batch)
+    draft = draft_bytes(times.traffic.draft, [Slot(context - 1, 1)] * batch, [k] * batch)
+    read = (verify + draft).total - (memory.cache_bytes or 0)
+    return max(times.step_s, read / memory.bytes_per_s)
+
+
+def most_of_steps(k: int, step_s: float, cycle_s: float) -> float:
+    """The highest speed-up where prefill is left out: K + 1 tokens in the least time of a cycle."""
+    return (k + 1) * step_s / cycle_s
+
+
+def most_of_requests(k: int, step_s: float, cycle_s: float, prefill_s: float, new_tokens: int) -> float:
+    """The highest speed-up of whole requests: (P + n·s) / (P + n·c/(K + 1)) with prefill P, step s, least cycle c.
+
+    `n` is one less than `new_tokens`, since the first one comes from the prefill. A request that ends before its limit
+    has a larger share of prefill, and so a lower bound.
+    """
+    n = new_tokens - 1
+    return (prefill_s + n * step_s) / (prefill_s + n * cycle_s / (k + 1))
+
+
+def tokens_for(floor: float, k: int, step_s: float, cycle_s: float, prefill_s: float) -> float | None:
+    """New tokens from which on `most_of_requests` is `floor`; None where no number would do."""
+    gain = step_s - floor * cycle_s / (k + 1)
+    return 1 + (floor - 1) * prefill_s / gain if gain > 0 else None
+
+
+def prefill_for(floor: float, k: int, step_s: float, cycle_s: float, new_tokens: int) -> float | None:
+    """Seconds of prefill at which `most_of_requests` is `floor`, which is above 1; None where none would do."""
+    gain = step_s - floor * cycle_s / (k + 1)
+    return (new_tokens - 1) * gain / (floor - 1) if gain > 0 else None

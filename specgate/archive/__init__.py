@@ -14,7 +14,9 @@ two_samples.py       ratios of two figures that were not measured in turns
 agreeing.py          runs of several engines → an Agreement (`specgate agree`)
 near_ties.py         how near to a tie the target was where another engine left its text
 history.py           a folder of runs → Trends (`specgate history`)
+change_points.py     where a figure changed over runs, within a budget for false alarms
 recording.py         the tape of a run: its accept counts, to be replayed
+policy_from_runs.py  a policy for the scenarios of runs, with floors that they prove (`specgate policy init`)
 foreign.py           a policy applied to a result from elsewhere (`specgate check`)
 benchmark_json.py    the benchmark JSON of the EAGLE-3 scripts, read and checked
 """

@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from specgate.analysis.block_figures import paired_figures
 from specgate.analysis.prompt_acceptance import by_prompt
-from specgate.analysis.reduce import block_figures
-from specgate.analysis.stats import Pairs
 from specgate.analysis.token_check import first_difference
 from specgate.archive.stored import StoredRun
-from specgate.archive.two_samples import Estimate, difference, log_ratio_of_ratios, of_mean, of_pairs
-from specgate.core import Block, Cell, CellResult, Point, Run, Value
+from specgate.archive.two_samples import Estimate, Logs, by_prompt_set, log_ratio, log_ratio_of_ratios
+from specgate.core import Block, Cell, CellResult, Comparison, Point, Run, Scenario, Value
 from specgate.core.contrast import Change, Contrast, How, TokenContrast
-from specgate.core.metrics import METRICS
+from specgate.core.metrics import METRICS, TIMES_OVER
 from specgate.errors import UsageError
 
-SPEEDUP = "speedup_vs_ar_ratio"
 ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate")
-TIMED = ("ms", "tok/s")
+TIMED = ("ms", "tok/s", "req/s")
 """Units of metrics that are measured with a clock."""
-COMPARED = tuple(m.name for m in METRICS.values() if m.direction in ("higher", "lower") and m.name != SPEEDUP)
+COMPARED = tuple(m.name for m in METRICS.values() if m.direction in ("higher", "lower") and m.name not in TIMES_OVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +106,10 @@ def cell_in_words(cell: Cell) -> str:
 
 
 def changes(partners: Partners) -> Iterator[Change]:
-    """Every figure that one of the two cells has, the speed-up first."""
+    """Every figure that one of the two cells has, the speed-up and the ratios beside it first."""
     if (speedup := speedup_change(partners)) is not None:
         yield speedup
+        yield from changes_beside(partners)
     for metric in COMPARED:
         a, b = partners.result_a.values.get(metric), partners.result_b.values.get(metric)
         if a is not None or b is not None:
@@ -143,10 +142,40 @@ def change(partners: Partners, metric: str, a: Value | None, b: Value | None) ->
         return replace(bare, reason_code="acceptance_sources_differ")
     if not a.value or not b.value:
         return replace(bare, reason_code="zero")
-    estimate, n = estimated(partners, metric)
+    stated = replace(bare, ratio=b.value / a.value)
+    if metric == "acceptance_length":
+        return of_lengths(stated, partners)
+    both = (
+        (partners.run_a, partners.a, partners.blocks_a),
+        (partners.run_b, partners.b, partners.blocks_b),
+    )
+    sides = [per_prompt_set(run.scenarios[cell.point.scenario], blocks, metric) for run, cell, blocks in both]
+    return of_logs(stated, *sides)
+
+
+def of_lengths(stated: Change, partners: Partners) -> Change:
+    """`stated` with the interval of the ratio of two acceptance lengths, clustered by prompt."""
+    a, b = lengths(partners.blocks_a), lengths(partners.blocks_b)
+    estimate, n = log_ratio_of_ratios(a, b, paired=partners.same_prompts), min(len(a), len(b))
     if estimate is None:
-        return replace(bare, ratio=b.value / a.value, reason_code="few_samples" if n else "no_interval")
-    return with_interval(bare, estimate, n)
+        return replace(stated, reason_code="few_samples" if n else "no_interval")
+    return with_interval(stated, estimate, n)
+
+
+def of_logs(stated: Change, a: Logs, b: Logs) -> Change:
+    """`stated` with the ratio of the geometric means over prompt sets, and its interval.
+
+    Says why there is no interval where a or b is empty, which leaves the ratio as it is stated, or where there are too
+    few prompt sets.
+    """
+    if stated.same_prompts:
+        a, b = {key: a[key] for key in a if key in b}, {key: b[key] for key in b if key in a}
+    if not a or not b:
+        return replace(stated, reason_code="no_interval")
+    mean_a, mean_b = (math.exp(math.fsum(side.values()) / len(side)) for side in (a, b))
+    found = replace(stated, mean_a=mean_a, mean_b=mean_b, ratio=mean_b / mean_a, reason_code=None)
+    estimate, n = log_ratio(a, b, paired=stated.same_prompts), min(len(a), len(b))
+    return replace(found, reason_code="few_prompt_sets") if estimate is None else with_interval(found, estimate, n)
 
 
 def with_interval(bare: Change, estimate: Estimate, n: int) -> Change:
@@ -154,54 +183,44 @@ def with_interval(bare: Change, estimate: Estimate, n: int) -> Change:
     return replace(bare, ratio=math.exp(estimate.mean), ci_low=math.exp(low), ci_high=math.exp(high), n=n)
 
 
-def estimated(partners: Partners, metric: str) -> tuple[Estimate | None, int]:
-    """An estimate of ln(B / A) for a metric, and the number of samples behind it.
-
-    The estimate is None if there are too few samples. The number is 0 if the metric has no samples per block or prompt.
-    """
-    if metric == "acceptance_length":
-        a, b = lengths(partners.blocks_a), lengths(partners.blocks_b)
-        return log_ratio_of_ratios(a, b, paired=partners.same_prompts), min(len(a), len(b))
-    whole = partners.run_a.kind == "full"
-    sides = [per_block(blocks, whole, metric) for blocks in (partners.blocks_a, partners.blocks_b)]
-    if not all(sides) or min(min(side.values()) for side in sides) <= 0:
-        return None, 0
-    a_of, b_of = ({key: math.log(x) for key, x in side.items()} for side in sides)
-    if partners.same_prompts:
-        both = [b_of[key] - a_of[key] for key in a_of if key in b_of]
-        return of_mean(both), len(both)
-    one, other = of_mean(list(a_of.values())), of_mean(list(b_of.values()))
-    return (difference(one, other) if one and other else None), min(len(a_of), len(b_of))
-
-
 def lengths(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
     """Prompt → (accepted + steps, steps), whose ratio is the acceptance length."""
     return {prompt: (r.accepted + r.steps, r.steps) for prompt, r in by_prompt(blocks).items() if r.steps}
 
 
-def per_block(blocks: Sequence[Block], whole: bool, metric: str) -> dict[tuple[int, int], float]:
-    """(prompt set, round) → the metric's value in that block. Empty if the metric is not one of single blocks."""
+def per_prompt_set(scenario: Scenario, blocks: Sequence[Block], metric: str) -> Logs:
+    """The logarithm of the metric per prompt set. Empty if it is not a metric of single blocks, or 0 in one of them."""
     live = [b for b in blocks if b.emitted]
-    of: Callable[[Block], float] | None = block_figures(live, whole).get(metric)
-    return {(b.prompt_set, b.round): of(b) for b in live} if of else {}
+    of = paired_figures(live, scenario.kind == "full", scenario.definitions).get(metric)
+    values = [(b.prompt_set, of(b)) for b in live] if of else []
+    usable = all(value > 0 for _, value in values)
+    return by_prompt_set((prompt_set, math.log(value)) for prompt_set, value in values) if usable else {}
 
 
 def speedup_change(partners: Partners) -> Change | None:
     """The ratio of the two speed-ups; None if a run has no speed-up for the cell.
 
-    Each speed-up is itself paired in time with the baseline of its own run.
+    Each speed-up is itself paired in time with the baseline of its own run. The two are then compared by prompt set.
     """
     mine, other = partners.run_a.comparison(partners.a.key), partners.run_b.comparison(partners.b.key)
     if mine is None or other is None:
         return None
-    found = change(partners, SPEEDUP, mine.speedup, other.speedup)
-    found = replace(found, how=How.OVER_BASELINES)
-    if found.ratio is None:
-        return found
-    one, two = of_pairs(Pairs.of(mine)), of_pairs(Pairs.of(other))
-    if one is None or two is None:
-        return replace(found, reason_code="few_pairs")
-    return with_interval(replace(found, reason_code=None), difference(one, two), min(mine.speedup.n, other.speedup.n))
+    found = replace(change(partners, other.speedup.metric, mine.speedup, other.speedup), how=How.OVER_BASELINES)
+    return found if found.ratio is None else of_logs(found, per_pair(mine), per_pair(other))
+
+
+def per_pair(comparison: Comparison) -> Logs:
+    """The logarithm of the speed-up per prompt set, from the pairs of a run."""
+    return by_prompt_set(zip(comparison.prompt_sets, comparison.log_ratios, strict=True))
+
+
+def changes_beside(partners: Partners) -> Iterator[Change]:
+    """The other ratios over the baseline that both runs have. They are shown without an interval."""
+    mine, other = partners.run_a.comparison(partners.a.key), partners.run_b.comparison(partners.b.key)
+    theirs = {value.metric: value for value in other.beside} if other else {}
+    for value in mine.beside if mine else ():
+        if value.metric in theirs:
+            yield replace(change(partners, value.metric, value, theirs[value.metric]), how=How.OVER_BASELINES)
 
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────

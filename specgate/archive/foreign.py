@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate import plugins
+from specgate.analysis.verdict import not_judged
 from specgate.archive.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
 from specgate.core import (
     Cell,
@@ -74,7 +75,8 @@ def judged_file(
         raise InvalidResult(f"{file}: no result in it has an eagle_speculation block: there is nothing to judge")
     run = as_run(file, spec)
     verdicts = [v for rule in policy.rules for v in judged_rule(rule, run, spec, others, single=baseline is not None)]
-    return replace(run, verdicts=tuple(verdicts))
+    judged = replace(run, verdicts=tuple(verdicts))
+    return replace(judged, not_judged=not_judged(judged, policy))
 
 
 # ── run.json ──────────────────────────────────────────────────────────────────────────────────────────────────────────

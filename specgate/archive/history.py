@@ -1,7 +1,8 @@
 """Follow figures over many stored runs.
 
 Only figures that rest on the same facts are put into one series: the same machine, weights, prompts and settings. In
-code and reports these facts are called the ground of a figure.
+code and reports these facts are called the ground of a figure. Where weights are known by their hashes, the name of the
+pair is no part of it: the same files may be found under two names.
 """
 
 from __future__ import annotations
@@ -9,15 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from specgate.archive.change_points import BUDGET, fewest_readings, with_changes
 from specgate.archive.stored import load_run
-from specgate.core import Cell, CellResult, Run, Value
+from specgate.core import Cell, CellResult, Run, Scenario, Value
 from specgate.core.trends import Reading, Series, Trends
 from specgate.errors import SpecgateError, UsageError
 from specgate.promotion.claim import digests
 
-FOLLOWED = ("speedup_vs_ar_ratio", "acceptance_length", "output_tok_s", "ttft_ms")
+FOLLOWED = (
+    *("speedup_vs_ar_ratio", "decode_speedup_ratio", "acceptance_length", "output_tok_s", "decode_tok_s"),
+    *("ttft_ms", "p50_ttft_ms"),
+)
+"""Figures that are followed. A run has those of its own definitions: a name that changed begins a new series."""
 
 
 def trends_of(folder: Path) -> Trends:
@@ -39,7 +46,8 @@ def trends_of(folder: Path) -> Trends:
     once = {run.id: run for run in runs}  # a run that was copied counts once
     ordered = sorted(once.values(), key=lambda run: (run.started, run.id))
     grounds = {name: facts for run in ordered for c in run.cells for name, facts in [ground(run, c.cell)]}
-    return Trends(tuple(ordered), tuple(series(ordered)), grounds, tuple(unread))
+    searched = with_changes(list(series(ordered)))
+    return Trends(tuple(ordered), searched, grounds, tuple(unread), BUDGET, fewest_readings())
 
 
 def series(runs: Sequence[Run]) -> Iterator[Series]:
@@ -60,7 +68,8 @@ def followed(run: Run, result: CellResult) -> Iterator[Value]:
     """The figures of a cell that are followed. None of them if the cell is incomplete."""
     if result.status == "ok":
         comparison = run.comparison(result.cell.key)
-        values = {**result.values, **({comparison.speedup.metric: comparison.speedup} if comparison else {})}
+        ratios = (comparison.speedup, *comparison.beside) if comparison else ()
+        values = {**result.values, **{ratio.metric: ratio for ratio in ratios}}
         yield from (values[name] for name in FOLLOWED if name in values)
 
 
@@ -79,16 +88,21 @@ def ground(run: Run, cell: Cell) -> tuple[str, Mapping[str, str]]:
         "device": engine.device if engine else None,
         "CPU": nested(run.environment, "host", "cpu"),
         "dtype": engine.dtype if engine else None,
-        "pair": run.pair.name,
+        "pair": None if engine and engine.target_sha256 else run.pair.name,
         "target": engine.target_sha256 if engine else None,
         "draft": engine.draft_sha256 if engine else None,
         "tape": engine.tape_sha256 if engine else None,
         "acceptance": run.acceptance,
         "prompts": nested(run.prompts, point.key, "sha256"),
-        "scenario": digests([scenario])[scenario.name] if scenario else None,
+        "scenario": scenario_digest(scenario, named=not (engine and engine.target_sha256)) if scenario else None,
     }
     stated = {name: str(value) for name, value in facts.items() if value is not None}
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:8], stated
+
+
+def scenario_digest(scenario: Scenario, *, named: bool) -> str:
+    """SHA-256 of what a scenario measures. `named`: whether the name of its pair belongs to it."""
+    return digests([scenario if named else replace(scenario, pair="")])[scenario.name]
 
 
 def nested(facts: Mapping[str, object], *path: str) -> object:

@@ -128,5 +128,6 @@ def later_fields(stored: object) -> tuple[str, list[str]]:
 def stated_code(gates: object) -> ExitCode:
     """The exit code that gates.json states for a run that was stopped; INTERNAL if that is not a code of such a run."""
     code = gates.get("exit_code") if isinstance(gates, dict) else None
-    stopping = {ExitCode(c) for c in ExitCode if c not in (ExitCode.PASS, ExitCode.FAIL, ExitCode.INCONCLUSIVE)}
+    reached = (ExitCode.PASS, ExitCode.FAIL, ExitCode.INCONCLUSIVE, ExitCode.NOT_JUDGED)
+    stopping = {ExitCode(c) for c in ExitCode if c not in reached}
     return ExitCode(code) if code in stopping else ExitCode.INTERNAL

@@ -8,6 +8,7 @@
     tune/           `specgate tune`: what is fastest on this GPU?
     backends.py     `specgate backends`: the engines that can be measured
     scenarios.py    `specgate scenarios` and `specgate plan`
+    policy.py       `specgate policy init`: floors for the scenarios of measured runs
     pairs/          `specgate pairs`: list, fetch, train, plant, export
     ab.py           `specgate ab`: an old and a new build of an engine in one session
     report.py       `specgate report`: the reports of stored runs, rendered anew

@@ -34,8 +34,8 @@ def compare(a: Path, b: Path, policy: str, html: bool, md: bool, csv: bool, out:
     """Compare run B with run A, cell by cell. The two runs may have different back ends.
 
     Tokens and acceptance are paired by prompt. Each speed-up is paired in time with the baseline of its own run. Other
-    times are not paired, so they prove nothing unless the policy trusts them. The exit code follows from the policy's
-    verdict.
+    times are not paired in time, so they prove nothing unless the policy trusts them. A speed-up that fell although
+    both roles became faster is no failure: the baseline gained more. The exit code follows from the policy's verdict.
     """
     from specgate import plugins
     from specgate.analysis.verdict import overall_of_contrast
@@ -48,7 +48,7 @@ def compare(a: Path, b: Path, policy: str, html: bool, md: bool, csv: bool, out:
     one, other = load_runs((a, b))
     contrast = contrast_of(one, other)
     verdicts = [v for rule in judging.rules for v in gates[rule.gate].judge(rule, contrast)]
-    contrast = replace(contrast, verdicts=tuple(verdicts))
+    contrast = replace(contrast, verdicts=tuple(verdicts), policy=judging.name)
     view = plugins.view("compare")
     echo(view.render(contrast, "plain" if is_plain(plain) else "console"), coloured=True)
     write_files(out, rendered(view, contrast, html=html, md=md, csv=csv))

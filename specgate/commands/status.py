@@ -82,7 +82,14 @@ def plain(found: PromotionStatus) -> dict[str, object]:
         "expires": streak.expires.isoformat() if streak.expires else None,
         "command": found.promotion.command,
         "last": [
-            {"time": e.time, "run": e.run, "state": e.state.value, "exit_code": e.exit_code, "effect": effect}
+            {
+                "time": e.time,
+                "run": e.run,
+                "state": e.state.value,
+                "exit_code": e.exit_code,
+                "effect": effect,
+                "not_judged": None if e.not_judged is None else list(e.not_judged),
+            }
             for e, effect in streak.steps[-LAST:]
         ],
         "overrides": [
@@ -126,6 +133,8 @@ def step_lines(steps: Sequence[tuple[Entry, str]]) -> Iterator[str]:
     for entry, effect in steps:
         yield f"  {entry.state.value:12} {entry.run}"
         yield from wrapped(f"{entry.time}: {'starts anew, as the run above' if effect == before else effect}", 15)
+        for gap in entry.not_judged or ():
+            yield from wrapped(f"not judged: {gap}", 15)
         before = effect if effect.startswith("starts anew: ") else None
 
 

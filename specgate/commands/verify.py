@@ -32,6 +32,7 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
     if is_comparison(run):
         verify_comparison(run)
         return
+    from specgate.analysis.verdict import in_words
     from specgate.archive.verification import verify as verified
     from specgate.run.recompute import ending
 
@@ -52,6 +53,8 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
     else:
         verdict, code = ending(again, None)
         echo(f"verdict {verdict} (exit {int(code)})")
+        for gap in again.not_judged or ():
+            echo(f"not judged: {in_words(gap)}")
 
 
 def verify_comparison(path: Path) -> None:
@@ -85,10 +88,11 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     """Judge FILE by a policy. FILE is a run.json, or a benchmark JSON of another tool.
 
     A benchmark JSON holds `throughput_tokens_per_sec.mean` and, for a speculative run, an `eagle_speculation` block.
-    Gates that cannot be judged from it are named. A required gate that cannot be judged is never green (exit code 3).
+    Gates that cannot be judged from it are named. A required gate that cannot be judged is never green (exit code 3),
+    and neither is a file of which the policy judges tokens, records, acceptance or speed nowhere (exit code 8).
     """
     from specgate import plugins
-    from specgate.analysis.verdict import overall
+    from specgate.analysis.verdict import in_words, overall
     from specgate.archive.foreign import judged_file
     from specgate.planning.policy import find_policy
 
@@ -101,5 +105,7 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
         if v.next_step:
             echo(f"  next: {v.next_step}")
     state, code = overall(run)
+    for gap in run.not_judged or ():
+        echo(f"not judged: {in_words(gap)}")
     echo(f"verdict {code.name if code is ExitCode.BACKEND_ERROR else state.value} (exit {int(code)})")
     sys.exit(code)

@@ -121,6 +121,18 @@ class Budget:
         return self.steps * (k + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class LatencyLimits:
+    """What a request must keep to for it to count as goodput, in ms; None where nothing is asked.
+
+    `ttft_ms`: until its first token. `tpot_ms`: per output token after that. `e2e_ms`: until its last token.
+    """
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+
+
 PASS_ROUNDS = 2
 """Rounds that every prompt set gets in one pass over the prompt sets: one in each order of the roles, A B · B A."""
 
@@ -165,6 +177,12 @@ class Scenario:
     default: bool = True
     """Whether a command that names no scenario runs this one."""
     source_file: Path | None = None
+    goodput: LatencyLimits | None = None
+    """The latency limits of a request; None where none are asked for, so that there is no goodput."""
+    definitions: int = 1
+    """Which definitions the figures follow (`core.metrics`). A file cannot set it: what is read from one has the
+    newest, and stored runs without this field have the first.
+    """
 
     @property
     def roles(self) -> tuple[Role, ...]:

@@ -17,7 +17,7 @@ class How(StrEnum):
     OTHER_PROMPTS = "on other prompts"
     """The runs have different prompts, which the ratio includes. No time is involved."""
     OVER_BASELINES = "each over its own baseline"
-    """Blocks are paired in time within each run. The two mean ratios are then compared."""
+    """Blocks are paired in time within each run. The two ratios are then compared, by prompt set."""
     UNPAIRED = "unpaired in time"
     """The runs were measured one after the other. Whatever else changed in between is in the ratio, but in no interval.
     """
@@ -28,7 +28,8 @@ class Change:
     """One figure of a cell of A and of its `partner` cell in B.
 
     `how`: what the ratio rests on.
-    `ratio`: B / A. Where there is an interval it is the geometric mean over pairs, which is not quite `b / a`.
+    `a`, `b`: the figure as each run states it, for example the median over its blocks.
+    `ratio`: B / A: `mean_b / mean_a` where there are such means, else `b / a`.
     `reason_code`: why a ratio or an interval is missing.
     """
 
@@ -42,9 +43,13 @@ class Change:
     ci_low: float | None
     ci_high: float | None
     n: int
-    """Pairs, prompts or blocks behind the interval: those of the run that has fewer."""
+    """Prompts or prompt sets behind the interval: those of the run that has fewer."""
     same_prompts: bool
     reason_code: str | None = None
+    mean_a: float | None = None
+    mean_b: float | None = None
+    """Geometric means over prompt sets, of the logarithms of their blocks; None where the figure is not one of blocks.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class Contrast:
     """Run B against run A. Cells are named as A names them.
 
     `only_a`, `only_b`: cells without a partner in the other run.
+    `policy`: the name of the policy that `verdicts` come from; empty where nothing has been judged.
     """
 
     a: Run
@@ -78,8 +84,13 @@ class Contrast:
     only_a: tuple[Cell, ...]
     only_b: tuple[Cell, ...]
     verdicts: tuple[Verdict, ...] = ()
+    policy: str = ""
 
     @property
     def cells(self) -> Sequence[Cell]:
         """The cells that both runs have."""
         return [t.cell for t in self.tokens]
+
+    def change(self, cell: Cell, metric: str) -> Change | None:
+        """How `metric` of `cell`, as A names it, changed; None if neither run has it."""
+        return next((c for c in self.changes if c.cell == cell and c.metric == metric), None)

@@ -185,7 +185,9 @@ class CellResult:
     by_depth: tuple[DepthBin, ...] = ()
     """From the shallowest steps to the deepest."""
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
-    """Metric → times of single requests: `tpot_ms`, and `ttft_ms` in full runs."""
+    """Quantity → times of single requests: `tpot_ms`; `ttft_ms` in full runs; and since schema 1.4 `itl_ms`, of single
+    output tokens.
+    """
     rescored: ScoreCheck | None = None
     """What a second engine says of the tokens; None where none was asked."""
     reason_code: str | None = None
@@ -195,7 +197,8 @@ class CellResult:
 class Comparison:
     """A spec cell compared with the baseline cell of its point, over pairs of blocks.
 
-    `log_ratios`: ln(spec / baseline) of the tokens per second, one entry per pair.
+    `log_ratios`: ln(spec / baseline) of the tokens per second, one entry per pair: of decoding alone in a micro run,
+        of whole requests in a full run.
     """
 
     cell: Cell
@@ -207,3 +210,6 @@ class Comparison:
     turns: tuple[int, ...]
     """The round of each pair, counted over the whole point in running order."""
     speedup: Value
+    """What a speed rule judges: the geometric mean over the pairs."""
+    beside: tuple[Value, ...] = ()
+    """Other ratios over the same pairs: of sums, as the field has throughput, and of decoding alone in a full run."""

@@ -28,6 +28,12 @@ class State(StrEnum):
     INVALID = "INVALID"
     SKIPPED = "SKIPPED"
     ENV_REJECTED = "ENV_REJECTED"
+    NOT_JUDGED = "NOT_JUDGED"
+    """Of a whole run only: nothing is red, but something that has to be judged was not."""
+
+
+Kind = Literal["validity", "tokens", "acceptance", "speed"]
+"""What a run has to be judged by: see `analysis.verdict.wanted`. The gates of these names do so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,8 @@ class Rule:
 
     `required`: whether the rule's verdicts count for the exit code.
     `scenario`, `role`: glob patterns that select the cells.
+    `unless`: (scenario, role) patterns of cells that the rule leaves to other rules. Only rules that a policy file
+        marks with `otherwise: true` have them.
     """
 
     id: str
@@ -44,10 +52,46 @@ class Rule:
     scenario: str = "*"
     role: str = "*"
     params: Mapping[str, float | str | bool] = field(default_factory=dict)
+    unless: tuple[tuple[str, str], ...] = ()
 
     def matches(self, cell: Cell) -> bool:
-        """Whether the rule's `scenario` and `role` patterns select `cell`."""
-        return fnmatchcase(cell.point.scenario, self.scenario) and fnmatchcase(cell.role.name, self.role)
+        """Whether the rule's `scenario` and `role` patterns select `cell`, and it is not left to another rule."""
+        return selects(self.scenario, self.role, cell) and not any(selects(s, r, cell) for s, r in self.unless)
+
+
+@dataclass(frozen=True, slots=True)
+class Exemption:
+    """What a policy does not judge, and why.
+
+    `scenario`, `role`: glob patterns of the cells that it speaks of.
+    """
+
+    kind: Kind
+    why: str
+    scenario: str = "*"
+    role: str = "*"
+
+    def covers(self, kind: Kind, cell: Cell) -> bool:
+        """Whether it says that `kind` is not judged of `cell`."""
+        return kind == self.kind and selects(self.scenario, self.role, cell)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What no required rule of the policy judged, though a run has to be judged by it.
+
+    `cells`: keys of the cells, in the order of the plan.
+    `why`: the reason that the policy gives; None where it gives none, which is what makes a run NOT_JUDGED.
+    """
+
+    kind: Kind
+    cells: tuple[str, ...]
+    why: str | None
+
+
+def selects(scenario: str, role: str, cell: Cell) -> bool:
+    """Whether two glob patterns select `cell`."""
+    return fnmatchcase(cell.point.scenario, scenario) and fnmatchcase(cell.role.name, role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +129,13 @@ class Policy:
     """
     checks: TokenChecks | None = None
     """None in runs that were stored before there were such checks."""
+    not_judged: tuple[Exemption, ...] | None = None
+    """What the policy leaves unjudged on purpose. None in runs that were stored before a verdict had to judge anything:
+    they keep the verdict that they had.
+    """
+    unreachable: Literal["warn", "refuse"] | None = None
+    """What becomes of a required floor that cannot be reached. None in runs that were stored before it was looked for.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +236,10 @@ class Run:
     """
     check_seconds: Mapping[str, float] = field(default_factory=dict)
     """`blocks`, `text`, `logits`, `rescoring` → seconds that the timed blocks and each check beside them took."""
+    not_judged: tuple[Gap, ...] | None = None
+    """What a run has to be judged by and was not, with the policy's reasons. None where nobody asked: see
+    `Policy.not_judged`.
+    """
 
     @property
     def acceptance(self) -> AcceptanceSource:

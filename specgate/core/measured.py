@@ -61,10 +61,12 @@ class ServedRequest:
 
     `sent_ns`: when the request was sent.
     `chunk_ns`: when each chunk that carried tokens arrived. A chunk may hold several tokens.
+    `chunk_tokens`: how many tokens each of these chunks held; () in runs stored before this was recorded.
     """
 
     sent_ns: int
     chunk_ns: tuple[int, ...]
+    chunk_tokens: tuple[int, ...] = ()
 
     @property
     def ttft_ns(self) -> int:

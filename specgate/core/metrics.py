@@ -1,12 +1,20 @@
 """The metrics that specgate reports: name, unit, direction and definition. Reports format a figure by its unit, never
 by its name.
+
+A name keeps its meaning for ever. Which names a run has depends on `core.Scenario.definitions`:
+
+    1   until schema 1.3: one name for decoding alone (micro) and for whole requests (full); medians over blocks
+    2   since schema 1.4: the field's definitions, per request, with percentiles (docs/definitions.md)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+DEFINITIONS: Final = 2
+"""What a new run's figures follow; see above."""
 
 Direction = Literal["higher", "lower", "equal", "none"]
 
@@ -24,13 +32,52 @@ class Metric:
     definition: str
 
 
+PERCENTILES: Final = (50, 90, 99)
+"""The percentiles that are stored of every quantity in `PER_REQUEST`."""
+
+PER_REQUEST: Final[Mapping[str, str]] = {
+    "ttft": "time to first token: request sent to first token; without a server there is no queue in it",
+    "tpot": "time per output token of a request: (e2e − ttft) / (output tokens − 1)",
+    "itl": "inter-token latency: a gap between two arrivals, shared evenly by the tokens that arrived after it",
+    "icl": "inter-chunk latency: a gap between two arrivals (engine steps, or chunks of a server's answer)",
+    "e2e": "end-to-end latency: request sent to last token",
+}
+"""Quantity → what one sample of it is. `ttft`, `tpot` and `e2e` have one per request, `itl` one per output token after
+the first, `icl` one per arrival after the first.
+"""
+
+
+def per_request(statistic: str, quantity: str) -> str:
+    """The name of a metric: `p99_itl_ms` for the statistic `p99` of the quantity `itl`."""
+    return f"{statistic}_{quantity}_ms"
+
+
+STATISTICS: Final = ("mean", *(f"p{p}" for p in PERCENTILES))
+
+_LATENCIES = tuple(
+    Metric(per_request(statistic, quantity), "ms", "lower", f"{statistic} of the {meaning}")
+    for quantity, meaning in PER_REQUEST.items()
+    for statistic in STATISTICS
+)
+
 _METRICS = (
-    Metric("output_tok_s", "tok/s", "higher", "emitted tokens per second, all requests together"),
-    Metric("output_tok_s_per_user", "tok/s", "higher", "emitted tokens per second of one request"),
-    Metric("tpot_ms", "ms", "lower", "decode time per emitted token of one request, prefill token excluded"),
-    Metric("ttft_ms", "ms", "lower", "prefill time: request start to first token"),
-    Metric("e2e_ms", "ms", "lower", "request start to last token"),
-    Metric("icl_ms", "ms", "lower", "gap between two chunks of a server's answer, which may hold several tokens"),
+    Metric("decode_tok_s", "tok/s", "higher", "tokens per second of decoding, all requests together, prefill excluded"),
+    Metric("decode_tok_s_per_user", "tok/s", "higher", "tokens per second of decoding of one request"),
+    Metric(
+        "output_tok_s",
+        "tok/s",
+        "higher",
+        "output tokens per second of whole requests, prefill included; until schema 1.3 in micro runs as decode_tok_s",
+    ),
+    Metric("output_tok_s_per_user", "tok/s", "higher", "the same of one request"),
+    *_LATENCIES,
+    Metric("tpot_ms", "ms", "lower", "until schema 1.3: decode time per emitted token, median over blocks"),
+    Metric("ttft_ms", "ms", "lower", "until schema 1.3: prefill time of a block, median over blocks"),
+    Metric("e2e_ms", "ms", "lower", "until schema 1.3: request start to its block's last token, median over blocks"),
+    Metric("icl_ms", "ms", "lower", "until schema 1.3: gap between two chunks of an answer, median over blocks"),
+    Metric("decode_ms_per_token", "ms", "lower", "decode time of one block per token, averaged over its requests"),
+    Metric("goodput_share", "ratio", "higher", "share of the requests that kept to the scenario's latency limits"),
+    Metric("goodput_req_s", "req/s", "higher", "requests per second that kept to the scenario's latency limits"),
     Metric("prefill_tok_s", "tok/s", "higher", "prompt tokens per second, no cache hits"),
     Metric("step_ms", "ms", "lower", "one engine step: a baseline decode step, or one speculative cycle"),
     Metric("draft_ms", "ms", "lower", "share of a step spent drafting"),
@@ -58,13 +105,34 @@ _METRICS = (
     Metric(
         "repeat_mismatches", "blocks", "equal", "blocks whose tokens differ from an earlier block of role and prompts"
     ),
-    Metric("speedup_vs_ar_ratio", "ratio", "higher", "geometric mean over pairs of spec / baseline output_tok_s"),
+    Metric(
+        "speedup_vs_ar_ratio",
+        "ratio",
+        "higher",
+        "geometric mean over pairs of spec / baseline output_tok_s; until schema 1.3 in micro runs of decode_tok_s",
+    ),
+    Metric("decode_speedup_ratio", "ratio", "higher", "geometric mean over pairs of spec / baseline decode_tok_s"),
+    Metric("throughput_ratio", "ratio", "higher", "spec / baseline of Σ output tokens / Σ time of whole requests"),
+    Metric("decode_throughput_ratio", "ratio", "higher", "spec / baseline of Σ tokens / Σ time of decoding alone"),
 )
 
 METRICS: Mapping[str, Metric] = {m.name: m for m in _METRICS}
 
+TIMES_OVER: Final = ("speedup_vs_ar_ratio", "decode_speedup_ratio", "throughput_ratio", "decode_throughput_ratio")
+"""Ratios of a spec cell over its baseline. They are written as 1.63×, where other ratios are shares."""
+
+RENAMED: Final[Mapping[str, str]] = {
+    "tpot_ms": "mean_tpot_ms",
+    "ttft_ms": "p50_ttft_ms",
+    "e2e_ms": "p50_e2e_ms",
+    "icl_ms": "p50_icl_ms",
+}
+"""Metrics that runs since schema 1.4 do not have → the metric that took their place."""
+
 _PER_POSITION = {
-    "acceptance_at_pos": Metric("acceptance_at_pos", "ratio", "higher", "share of steps whose draft i was accepted"),
+    "acceptance_at_pos": Metric(
+        "acceptance_at_pos", "ratio", "higher", "share of the steps that drafted i which accepted it (unconditional)"
+    ),
     "cond_acceptance_at_pos": Metric(
         "cond_acceptance_at_pos", "ratio", "higher", "accepted at i, given accepted at i − 1"
     ),

@@ -6,11 +6,21 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Final, Literal
 
 from specgate.core import PairRef, Policy, Scenario
 from specgate.files.plain import to_plain
 from specgate.files.writing import without_home
+
+LATER: Final[Mapping[str, object]] = {"goodput": None, "definitions": 1}
+"""Fields of a scenario that older versions did not have → what stands for the way in which these did it."""
+
+
+def as_older(scenario: Mapping[str, object]) -> dict[str, object]:
+    """A plain scenario without the fields that say no more than an older version would have, so that a digest over it
+    stays what it was.
+    """
+    return {key: value for key, value in scenario.items() if key not in LATER or value != LATER[key]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +39,26 @@ class Config:
         """SHA-256 of the configuration as canonical JSON: keys sorted, defaults filled in, the home folder written as
         `~`.
         """
-        plain = to_plain(Config, self)
-        if self.policy.checks is None:  # older configurations had no such key
-            del plain["policy"]["checks"]
+        plain = {**to_plain(Config, self), "policy": plain_policy(self.policy)}
+        plain["scenarios"] = {name: as_older(scenario) for name, scenario in plain["scenarios"].items()}
         canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(without_home(canonical).encode()).hexdigest()
+
+
+LATER_KEYS: Final = ("checks", "not_judged", "unreachable")
+"""Keys that policies got later. One that was stored before has None in their place."""
+
+
+def plain_policy(policy: Policy) -> dict[str, Any]:
+    """The policy as JSON-ready data, with no key that the version which wrote it did not know.
+
+    Hashes and stored judgements of older runs hold it in this form.
+    """
+    plain: dict[str, Any] = to_plain(Policy, policy)
+    for key in LATER_KEYS:
+        if plain[key] is None:
+            del plain[key]
+    for rule in plain["rules"]:
+        if not rule["unless"]:
+            del rule["unless"]
+    return plain

@@ -36,7 +36,7 @@ from specgate.files.written import Content, changed, content_of
 from specgate.files.yamlfile import dump_yaml, load
 
 SCHEMA = "specgate.result/v1"
-SCHEMA_VERSION = "1.3.0"
+SCHEMA_VERSION = "1.4.0"
 LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.1.0": (
         "bandwidth",
@@ -65,6 +65,12 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "sampled_after",
         "check_seconds",
         "reports",
+    ),
+    "1.4.0": (
+        "not_judged",
+        "scenarios.*.definitions",
+        "scenarios.*.goodput",
+        "comparisons*.beside",
     ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or

@@ -66,6 +66,11 @@ def load(path: Path) -> Document:
     return _document(path, _read(path))
 
 
+def loads(text: str, path: Path) -> Document:
+    """As `load`, of a file that is not written yet: `text` is what `path` will hold."""
+    return _document(path, text)
+
+
 def dump_yaml(data: object, *, flow: bool | None = False, width: int = 120) -> str:
     """`data` as YAML that `load` reads back as it is, and a reader of YAML 1.1 too: text that either of the two would
     take for something else is in quotes. `flow`: as `default_flow_style` of PyYAML.

@@ -5,12 +5,18 @@ all micro scenarios that the machine runs by default. `checks` says how far an e
 timed blocks (`core.TokenChecks`); a policy without it has the defaults. A rule has `id`, `gate` and `required`, the
 globs `scenario` and `role` (default: all), and the gate's own parameters beside them. Each gate says which parameters
 it takes, so that those of a plug-in are checked like the built-in ones.
+
+The more specific rule wins where a policy says so: a rule with `otherwise: true` judges the cells that no other rule
+of its gate selects. A required one gives way to required rules only, since advice replaces no requirement. It also
+gives way to `not_judged`, which lists what the policy leaves unjudged, each with the reason `why`. What neither a
+required rule judges nor `not_judged` gives up makes a run NOT_JUDGED (`analysis.verdict`). `unreachable` says what
+becomes of a required floor that cannot be reached: `warn` (the default), or `refuse` before anything is measured.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from os.path import isfile
 from pathlib import Path
@@ -18,10 +24,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from specgate.core import Policy, Rule, Scenario, TokenChecks
+from specgate.analysis.verdict import kind_of
+from specgate.core import Exemption, Policy, Rule, Scenario, TokenChecks
 from specgate.errors import UsageError
 from specgate.files.yaml_schema import Form, Problem, nearest, parse, refusal
-from specgate.files.yamlfile import load
+from specgate.files.yamlfile import Document, load
 from specgate.planning.bounds import PARAMETER
 from specgate.planning.scenario import find
 
@@ -42,6 +49,16 @@ class RuleForm(Form):
     id: Text
     gate: Text
     required: bool
+    scenario: Text = "*"
+    role: Text = "*"
+    otherwise: bool = False
+
+
+class ExemptionForm(Form):
+    """An entry of `not_judged`. `validity` is no kind of it: a cell that may not be judged at all cannot be green."""
+
+    kind: Literal["tokens", "acceptance", "speed"]
+    why: Text
     scenario: Text = "*"
     role: Text = "*"
 
@@ -66,6 +83,8 @@ class PolicyForm(Form):
     schema_: Literal["specgate.policy/v1"] = Field(alias="schema")
     micro: Annotated[list[Text], Field(min_length=1)] | None = None
     checks: ChecksForm = Field(default_factory=ChecksForm)
+    not_judged: list[ExemptionForm] = Field(default_factory=list)
+    unreachable: Literal["warn", "refuse"] = "warn"
     rules: Annotated[list[RuleForm], Field(min_length=1)]
 
 
@@ -74,12 +93,21 @@ def load_policy(path: Path, gates: GateParams) -> Policy:
 
     `gates`: the known gates and their parameters.
     """
-    document = load(path)
+    return parse_policy(load(path), gates)
+
+
+def parse_policy(document: Document, gates: GateParams) -> Policy:
+    """As `load_policy`, of a document that was read already."""
+    path = document.path
     form = parse(PolicyForm, document)
     if problems := [*_problems(form, gates), *_micro_problems(form, path)]:
         raise refusal(document, problems)
-    rules = tuple(_rule(r, gates[r.gate]) for r in form.rules)
-    return Policy(path.stem, rules, path, tuple(form.micro or ()), _checks(form.checks))
+    rules = tuple(_rule(r, gates[r.gate], form) for r in form.rules)
+    exemptions = tuple(Exemption(**e.model_dump()) for e in form.not_judged)
+    if problems := list(_contradictions(exemptions, rules)):
+        raise refusal(document, problems)
+    micro = tuple(form.micro or ())
+    return Policy(path.stem, rules, path, micro, _checks(form.checks), exemptions, form.unreachable)
 
 
 def _checks(form: ChecksForm) -> TokenChecks:
@@ -116,9 +144,29 @@ def near_tie_margin(policy: Policy) -> float:
     return min(margins, default=0.0)
 
 
-def _rule(form: RuleForm, params: Mapping[str, type]) -> Rule:
+def _rule(form: RuleForm, params: Mapping[str, type], policy: PolicyForm) -> Rule:
     values = {key: params[key](value) for key, value in (form.model_extra or {}).items()}
-    return Rule(form.id, form.gate, form.required, form.scenario, form.role, values)
+    unless = tuple(_left_to_others(form, policy)) if form.otherwise else ()
+    return Rule(form.id, form.gate, form.required, form.scenario, form.role, values, unless)
+
+
+def _left_to_others(rule: RuleForm, policy: PolicyForm) -> Iterator[tuple[str, str]]:
+    """Patterns of the cells that the `otherwise` rule leaves to rules which bind as much, and to `not_judged`."""
+    for other in policy.rules:
+        if other.gate == rule.gate and not other.otherwise and other.required >= rule.required:
+            yield other.scenario, other.role
+    yield from ((e.scenario, e.role) for e in policy.not_judged if e.kind == rule.gate)
+
+
+def _contradictions(exemptions: Iterable[Exemption], rules: Iterable[Rule]) -> Iterator[Problem]:
+    """Entries of `not_judged` that speak of every cell of a required rule, which are judged nevertheless."""
+    required = [rule for rule in rules if rule.required and not rule.unless]
+    for i, e in enumerate(exemptions):
+        for rule in required:
+            alike = fnmatchcase(rule.scenario, e.scenario) and fnmatchcase(rule.role, e.role)
+            if kind_of(rule) == e.kind and alike:
+                yield Problem(("not_judged", i, "kind"), f"the rule {rule.id} requires it, so it is judged")
+                break
 
 
 def _problems(form: PolicyForm, gates: GateParams) -> Iterator[Problem]:

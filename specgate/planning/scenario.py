@@ -14,7 +14,8 @@ from fnmatch import fnmatchcase
 from os.path import isfile
 from pathlib import Path
 
-from specgate.core import Budget, Grid, Scenario, Schedule, Workload
+from specgate.core import Budget, Grid, LatencyLimits, Scenario, Schedule, Workload
+from specgate.core.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.yaml_schema import Problem, nearest, parse, refusal
 from specgate.files.yamlfile import Document, dump_yaml, load
@@ -52,6 +53,8 @@ def load_scenario(path: Path) -> Scenario:
         rope=form.rope.model_dump(exclude_none=True) if form.rope else None,
         default=form.default,
         source_file=path,
+        goodput=LatencyLimits(**form.goodput.model_dump()) if form.goodput else None,
+        definitions=DEFINITIONS,
     )
     if too_much := [Problem(key, why) for key, why in excesses(scenario)]:
         raise refusal(document, too_much)
@@ -193,10 +196,12 @@ def override(
 def dump(scenario: Scenario) -> str:
     """The scenario as one complete YAML file that inherits nothing. `load_scenario` reads an equal scenario back."""
     fields = asdict(scenario)
-    for key in ("name", "question", "source_file"):
+    for key in ("name", "question", "source_file", "definitions"):
         del fields[key]
     fields["grid"] = {axis: list(values) for axis, values in fields["grid"].items()}
     fields["budget"] = _without_none(fields["budget"])
+    if scenario.goodput:
+        fields["goodput"] = _without_none(fields["goodput"])
     whole = {"schema": SCHEMA, **_without_none(fields)}
     return f"# {scenario.question}\n{dump_yaml(whole, flow=None, width=100)}"
 

@@ -73,6 +73,24 @@ class ScheduleForm(Form):
     warmup_rounds: Annotated[int, Field(ge=0, le=REPEATS)]
 
 
+Limit = Annotated[float, Field(gt=0, le=1000 * SECONDS)]
+
+
+class GoodputForm(Form):
+    """The form of `core.LatencyLimits`."""
+
+    ttft_ms: Limit | None = None
+    tpot_ms: Limit | None = None
+    e2e_ms: Limit | None = None
+
+    @model_validator(mode="after")
+    def some_limit(self) -> GoodputForm:
+        """Refuses a key without any limit."""
+        if self.ttft_ms is None and self.tpot_ms is None and self.e2e_ms is None:
+            raise ValueError("set at least one of ttft_ms, tpot_ms and e2e_ms, in milliseconds")
+        return self
+
+
 ROPE_KEYS: dict[str, set[str]] = {
     "linear": set(),
     "yarn": {"attention_factor", "beta_fast", "beta_slow"},
@@ -123,6 +141,7 @@ class ScenarioForm(Form):
     perf_mode: bool = False
     timeout_s: Annotated[float, Field(gt=0, le=SECONDS)]
     rope: RopeForm | None = None
+    goodput: GoodputForm | None = None
     default: bool = True
 
 
@@ -131,6 +150,8 @@ def contradictions(form: ScenarioForm) -> Iterator[Problem]:
     sets, rounds, batch = form.workload.prompt_sets, form.schedule.rounds, form.grid.batch[0]
     if form.kind == "micro" and form.budget.steps is None:
         yield Problem(("budget",), "a micro scenario counts engine steps: set steps, not new_tokens")
+    if form.kind == "micro" and form.goodput is not None:
+        yield Problem(("goodput",), "a micro scenario measures no whole requests, so it has no goodput: leave it out")
     if sets * batch < MIN_PROMPTS:
         enough = -(-MIN_PROMPTS // batch)
         why = f"{sets} × batch {batch} = {sets * batch} different prompts; {MIN_PROMPTS} are needed: {enough} or more"

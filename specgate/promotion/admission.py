@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from specgate.analysis.verdict import in_words as not_judged_in_words
 from specgate.core import EngineFacts, Promotion, Run, State
 from specgate.errors import ExitCode, OrderRefused, SpecgateError, UsageError
 from specgate.files.config import Config
@@ -180,6 +181,7 @@ def entry_of(run: Run, config: Config, state: State, code: ExitCode, folder: Pat
         manifest_sha256=hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else None,
         override=run.promotion.override if run.promotion else None,
         host=host.identity(),
+        not_judged=None if run.not_judged is None else tuple(not_judged_in_words(gap) for gap in run.not_judged),
     )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from specgate.core import EngineFacts, Policy, Run, Scenario
-from specgate.files.config import Config
+from specgate.files.config import Config, as_older, plain_policy
 from specgate.files.plain import to_plain
 from specgate.machine import host, inventory
 from specgate.machine.software import Software, software
@@ -61,15 +61,16 @@ def machine_fingerprint(policy: Policy) -> dict[str, str | None]:
     gpu = inventory.visible_gpu() or {}
     stated = {"gpu_uuid": gpu.get("uuid"), "driver": gpu.get("driver"), "clock_policy": clock_policy(gpu)}
     return {
-        "policy_sha256": _sha256(
-            {
-                "rules": [to_plain(type(rule), rule) for rule in policy.rules],
-                "checks": policy.checks and to_plain(type(policy.checks), policy.checks),
-            }
-        ),
+        "policy_sha256": policy_digest(policy),
         **{key: None if value is None else str(value) for key, value in stated.items()},
         "host": host_identity(),
     }
+
+
+def policy_digest(policy: Policy) -> str:
+    """SHA-256 of what a policy judges by: its rules, its checks, and what it leaves unjudged."""
+    plain = plain_policy(policy)
+    return _sha256({key: plain.get(key) for key in ("rules", "checks", "not_judged")})
 
 
 def host_identity() -> str | None:
@@ -96,10 +97,11 @@ def engine_fingerprint(facts: EngineFacts) -> dict[str, str | None]:
 def digests(scenarios: Sequence[Scenario]) -> dict[str, str]:
     """Scenario name → SHA-256 of what the scenario measures.
 
-    Its question, where its file lies and whether it runs by default are left out: they do not change what is measured.
+    Its question, where its file lies, whether it runs by default and how its figures are defined are left out: they do
+    not change what is measured.
     """
-    silent = {"source_file": None, "question": "", "default": True}
-    return {s.name: _sha256({**to_plain(Scenario, s), **silent}) for s in scenarios}
+    silent = {"source_file": None, "question": "", "default": True, "definitions": 1}
+    return {s.name: _sha256(as_older({**to_plain(Scenario, s), **silent})) for s in scenarios}
 
 
 def _sha256(plain: object) -> str:

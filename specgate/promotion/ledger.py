@@ -47,7 +47,9 @@ CODES: Final[Mapping[State, frozenset[int]]] = {
     State.FAIL: frozenset({ExitCode.FAIL}),
     State.INVALID: frozenset({ExitCode.INVALID, ExitCode.BACKEND_ERROR}),
     State.ENV_REJECTED: frozenset({ExitCode.ENV_REJECTED}),
-    State.INCONCLUSIVE: frozenset(ExitCode) - {ExitCode.PASS, ExitCode.FAIL, ExitCode.INVALID, ExitCode.ENV_REJECTED},
+    State.NOT_JUDGED: frozenset({ExitCode.NOT_JUDGED}),
+    State.INCONCLUSIVE: frozenset(ExitCode)
+    - {ExitCode.PASS, ExitCode.FAIL, ExitCode.INVALID, ExitCode.ENV_REJECTED, ExitCode.NOT_JUDGED},
 }
 """State → the exit codes that a run with this state can end with."""
 
@@ -61,6 +63,7 @@ class Entry:
     name → SHA-256 of their content. `fingerprint`: source tree, policy rules, weights and machine, as far as they were
     known when the run ended; see `claim`. `manifest_sha256`: the hash of the run's MANIFEST.sha256. `override`: why a
     full run began although its micro gates were not green. `host`: which host it ran on (`machine.host.identity`).
+    `not_judged`: what the run has to be judged by and was not, in words; None if that was not asked when it was made.
     `signature`: who vouches for the entry, and the text that was signed; None if nobody does.
     """
 
@@ -77,6 +80,7 @@ class Entry:
     manifest_sha256: str | None = None
     override: str | None = None
     host: str | None = None
+    not_judged: tuple[str, ...] | None = None
     signature: Signature | None = field(default=None, compare=False)
 
     def contradiction(self) -> str | None:

@@ -3,7 +3,7 @@
 Only micro runs that have the claim's subject and ran at least one of its scenarios are looked at, oldest first. The
 first line of this table that applies to a run says what the run does to the streak:
 
-    ENV_REJECTED                no change
+    ENV_REJECTED, NOT_JUDGED    no change
     fingerprint differs         the streak starts anew
     FAIL, INVALID               the streak starts anew
     INCONCLUSIVE                no change; the second one in a row starts the streak anew
@@ -84,7 +84,7 @@ def streak(
     doubts, steps = 0, []
     for entry in relevant(entries, claim):
         green = entry.state in GREEN
-        if entry.state is State.ENV_REJECTED:
+        if entry.state in (State.ENV_REJECTED, State.NOT_JUDGED):
             effect = "no change"
         elif changed := changes(entry.fingerprint, claim.fingerprint):
             counted, doubts, effect = [], 0, f"starts anew: {in_words(changed)}"

@@ -26,6 +26,7 @@ from specgate.planning.plan import check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
 from specgate.promotion.claim import host_identity
+from specgate.run.reachability import check_reachable
 
 
 def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
@@ -55,8 +56,8 @@ def begin(
     """Create the run folder and write into it what is known before anything is measured.
 
     That is config.resolved.yaml, env.json and a run.json without figures, whose status is `running`. Raises UsageError
-    if the configuration holds a credential, or if the policy has a margin that is smaller than the smallest effect
-    which the noise passport says this machine can tell.
+    if the configuration holds a credential, if the policy has a margin that is smaller than the smallest effect which
+    the noise passport says this machine can tell, or if it refuses floors that cannot be reached and has some.
     """
     refuse_credentials(config)
     passport = noise_passport.passport_of(request.out)
@@ -67,6 +68,8 @@ def begin(
         "env_before": snapshot(inventory.visible_gpu_uuid()),
         "env_after": None,
     }
+    memory = bandwidth_of(request.out)
+    beyond = check_reachable(config, plan, request.out, environment, memory)
     tree = software.facts["source_tree_sha256"]
     folder = RunFolder.create(request.out, request.kind, label_of(tuple(config.scenarios)), tree)
     run = Run(
@@ -86,9 +89,9 @@ def begin(
         cells=(),
         comparisons=(),
         failures={},
-        warnings=noise_passport.warnings(passport),
+        warnings=(*noise_passport.warnings(passport), *beyond),
         mde=noise_passport.effects(plan, passport),
-        bandwidth=bandwidth_of(request.out),
+        bandwidth=memory,
         promotion=promotion,
     )
     folder.write_config(config)

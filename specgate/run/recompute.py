@@ -18,17 +18,19 @@ from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speedup_limits import with_ceilings
-from specgate.analysis.verdict import overall
+from specgate.analysis.verdict import not_judged, overall
 from specgate.core import (
     Block,
     Cell,
     EngineFacts,
+    Gap,
     Plan,
     Policy,
     Run,
     Verdict,
 )
 from specgate.errors import ExitCode, SpecgateError
+from specgate.files.config import plain_policy
 from specgate.files.journal import Journal
 from specgate.files.plain import to_plain
 from specgate.planning.policy import near_tie_margin
@@ -111,15 +113,14 @@ def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, obje
 def judgement(run: Run, policy: Policy, end: tuple[str, ExitCode]) -> dict[str, object]:
     """The contents of gates.json. `end`: the verdict and the exit code that the run ends with."""
     verdict, code = end
-    plain = to_plain(Policy, policy)
-    if policy.checks is None:  # older policies had no such key
-        del plain["checks"]
+    gaps = {} if run.not_judged is None else {"not_judged": [to_plain(Gap, gap) for gap in run.not_judged]}
     return {
         "schema": "specgate.gates/v1",
         "run": run.id,
-        "policy": plain,
+        "policy": plain_policy(policy),
         "verdict": verdict,
         "exit_code": int(code),
+        **gaps,
         "verdicts": [to_plain(Verdict, v) for v in run.verdicts],
     }
 
@@ -131,8 +132,9 @@ def warnings_of(facts: EngineFacts) -> Iterator[str]:
 
 
 def judge(run: Run, policy: Policy) -> Run:
-    """`run` with the verdicts of every rule of `policy`."""
+    """`run` with the verdicts of every rule of `policy`, and with what they leave unjudged."""
     verdicts: list[Verdict] = []
     for rule in policy.rules:
         verdicts += plugins.gate(rule.gate).judge(rule, run)
-    return replace(run, verdicts=tuple(verdicts))
+    judged = replace(run, verdicts=tuple(verdicts))
+    return replace(judged, not_judged=not_judged(judged, policy))

@@ -30,7 +30,7 @@ from specgate.promotion.ledger import Entry, Ledger
 from specgate.run.beginning import fingerprint_of
 from specgate.terminal import echo
 
-DECIDED = (ExitCode.PASS, ExitCode.FAIL)
+DECIDED = (ExitCode.PASS, ExitCode.FAIL, ExitCode.NOT_JUDGED)
 """Exit codes that only a finished run ends with."""
 
 

@@ -5,10 +5,11 @@ Request ─► Config, Plan ─► Runner (journal) ─► figures ─► gates 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from specgate import plugins
+from specgate.analysis.verdict import foreseeable, in_words
 from specgate.core import (
     Plan,
     Point,
@@ -84,11 +85,22 @@ def carry_out(request: Request) -> ExitCode:
     resolved = resolve_request(request)
     folder, run = begin_or_resume(resolved)
     green = previous_green(run, resolved.config, resolved.ledger.read().entries)
+    for line in before_measuring(run, resolved):
+        echo(line, err=True)
     echo(f"run folder {folder.path}")
     measured = measure_plan(resolved, folder, run)
     run, plan = conclude_and_judge(resolved, folder, run, measured, green)
     run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, measured.stopped)
     return print_result(resolved, folder, run, measured.runner, ledger_lines, stopped)
+
+
+def before_measuring(run: Run, resolved: Resolved) -> Iterator[str]:
+    """What is known beforehand to stand in the way of a green verdict: warnings, and what no rule will judge."""
+    yield from (f"warning: {said}" for said in run.warnings)
+    policy = resolved.config.policy
+    for gap in foreseeable(resolved.plan.cells, policy):
+        if gap.why is None:
+            yield f"warning: no required rule of {policy.name} judges {in_words(gap)}: the run cannot be green (exit 8)"
 
 
 def resolve_request(request: Request) -> Resolved:
@@ -211,5 +223,7 @@ def print_result(
     for line in ledger_lines:
         echo(line)
     echo(f"run folder {folder.path}")
-    echo(f"verdict {verdict} (exit {int(code)})")
+    *kinds, last = dict.fromkeys(gap.kind for gap in run.not_judged or ()) or [""]
+    unjudged = " and ".join(filter(None, (", ".join(kinds), last)))
+    echo(f"verdict {verdict} (exit {int(code)})" + (f", {unjudged} not judged" if unjudged else ""))
     return code

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.verdict import overall
-from specgate.core import Run, State, Verdict
+from specgate.analysis.verdict import foreseeable, in_words, kind_of, not_judged, overall, wanted
+from specgate.core import Exemption, Gap, Kind, Policy, Rule, Run, State, Verdict
 from specgate.errors import ExitCode
-from tests.support.factories import blocks_of, plan_of, run_of
+from specgate.run.recompute import judge
+from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 PLAN = plan_of()
 RUN = run_of(PLAN, blocks_of(PLAN))
@@ -56,3 +57,94 @@ def test_where_nothing_required_was_judged_the_run_is_inconclusive(states: tuple
 def test_a_back_end_that_failed_outranks_every_verdict(states: list[State]) -> None:
     failed = replace(judged(*states), failures={"demo-64/fake/c64/b1": "killed"})
     assert overall(failed)[1] is ExitCode.BACKEND_ERROR
+
+
+# ── what was not judged ──────────────────────────────────────────────────────────────────────────────────────────────
+
+RULES = (
+    Rule("records", "validity", True),
+    Rule("tokens", "tokens", True, params={"near_tie_margin": 0.0}),
+    Rule("length", "acceptance", True, params={"min": 1.1}),
+    Rule("speed", "speed", True, params={"min": 1.0}),
+)
+
+
+def policy(*rules: Rule, exemptions: tuple[Exemption, ...] | None = ()) -> Policy:
+    return Policy("mine", rules, not_judged=exemptions)
+
+
+def test_a_run_that_every_kind_of_rule_has_judged_is_green() -> None:
+    run = judge(RUN, policy(*RULES))
+    assert run.not_judged == ()
+    assert overall(run) == (State.PASS, ExitCode.PASS)
+
+
+@pytest.mark.parametrize("kind", ["validity", "tokens", "acceptance", "speed"])
+@pytest.mark.parametrize("how", ["no rule", "an advisory rule", "a rule of another scenario", "a rule of another role"])
+def test_a_run_that_lacks_a_kind_of_judgement_is_not_judged(kind: Kind, how: str) -> None:
+    others = [r for r in RULES if r.gate != kind]
+    (own,) = (r for r in RULES if r.gate == kind)
+    changed = {
+        "no rule": [],
+        "an advisory rule": [replace(own, required=False)],
+        "a rule of another scenario": [replace(own, scenario="elsewhere")],
+        "a rule of another role": [replace(own, role="spec-9")],
+    }[how]
+    asked = policy(*others, *changed)
+    run = judge(RUN, asked)
+    cells = tuple(r.cell.key for r in RUN.cells if kind in wanted(r.cell))
+    assert run.not_judged == (Gap(kind, cells, None),) == foreseeable(PLAN.cells, asked)
+    assert overall(run) == (State.NOT_JUDGED, ExitCode.NOT_JUDGED)
+    # Before this was asked, such a run was green. One that was stored then stays so.
+    assert overall(judge(RUN, policy(*others, *changed, exemptions=None))) == (State.PASS, ExitCode.PASS)
+
+
+def test_one_cell_that_was_not_judged_is_enough() -> None:
+    plan = plan_of(scenario(), scenario("mine", spec=(5,)))
+    run = run_of(plan, blocks_of(plan))
+    run = judge(run, policy(*RULES[:2], replace(RULES[2], role="spec-3"), replace(RULES[3], scenario="demo-64")))
+    own = "mine/fake/c64/b1/spec-5"
+    assert run.not_judged == (Gap("acceptance", (own,), None), Gap("speed", (own,), None))
+    assert overall(run)[0] is State.NOT_JUDGED
+
+
+def test_what_a_policy_gives_up_with_a_reason_leaves_the_run_green_and_stays_on_record() -> None:
+    why = "a shared clock is no judge"
+    run = judge(RUN, policy(*RULES[:3], exemptions=(Exemption("speed", why, "demo-*", "spec-*"),)))
+    (gap,) = run.not_judged or ()
+    assert (gap.kind, gap.why) == ("speed", why)
+    assert in_words(gap) == f"speed of {gap.cells[0]} ({why})"
+    assert overall(run) == (State.PASS, ExitCode.PASS)
+    elsewhere = judge(RUN, policy(*RULES[:3], exemptions=(Exemption("speed", why, "other"),)))
+    assert overall(elsewhere) == (State.NOT_JUDGED, ExitCode.NOT_JUDGED)
+
+
+@given(st.lists(st.sampled_from([s for s in State if s is not State.NOT_JUDGED]), max_size=4))
+def test_only_a_green_run_becomes_not_judged(states: list[State]) -> None:
+    before = overall(judged(*states))
+    after = overall(replace(judged(*states), not_judged=(Gap("speed", ("cell",), None),)))
+    nothing_required = not [s for s in states if s is not State.SKIPPED]
+    unjudged = (State.NOT_JUDGED, ExitCode.NOT_JUDGED)
+    assert after == (unjudged if before[1] is ExitCode.PASS or nothing_required else before)
+
+
+def test_a_run_without_any_required_rule_is_not_judged_whatever_the_policy_gives_up() -> None:
+    kinds: tuple[Kind, ...] = ("validity", "tokens", "acceptance", "speed")
+    advice = [replace(rule, required=False) for rule in RULES]
+    run = judge(RUN, policy(*advice, exemptions=tuple(Exemption(kind, "why not") for kind in kinds)))
+    assert overall(run) == (State.NOT_JUDGED, ExitCode.NOT_JUDGED)
+
+
+def test_a_baseline_alone_has_no_speed_and_no_acceptance_to_judge() -> None:
+    plan = plan_of(scenario(spec=()))
+    assert foreseeable(plan.cells, policy(*RULES[:2])) == ()
+
+
+def test_no_slower_than_the_baseline_is_a_judgement_of_speed_and_no_slower_than_another_role_is_none() -> None:
+    def regression(against: str) -> Rule:
+        return Rule("r", "regression", True, params={"against": against, "margin_pct": 2.0})
+
+    assert kind_of(regression("baseline")) == "speed"
+    assert kind_of(regression("spec-2")) is None
+    run = judge(RUN, policy(*RULES[:3], regression("baseline")))
+    assert run.not_judged == not_judged(run, policy(*RULES[:3], regression("baseline"))) == ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from specgate.archive.contrasting import contrast_of
 from specgate.archive.stored import load_run
 from specgate.core import Block, Role
 from specgate.core.contrast import Change, Contrast, How
+from specgate.core.metrics import DEFINITIONS
 from specgate.errors import UsageError
 from tests.support.factories import corrupt, scenario, with_acceptance
 from tests.support.stored_runs import rewrite, store
@@ -63,18 +66,59 @@ def test_a_slower_cycle_shows_in_times_as_unpaired_and_in_the_speed_up_over_the_
     assert change(found, "tpot_ms", "baseline").ratio == pytest.approx(1.0)
 
 
-def test_times_on_the_same_prompts_have_the_paired_interval_of_scipy(a: Path, tmp_path: Path) -> None:
+def logs_by_set(folder: Path) -> dict[int, float]:
+    """Prompt set → mean of ln(ns per token) over its rounds, of the blocks with spec-3."""
+    blocks = [b for b in load_run(folder).blocks() if b.role.k == 3 and not b.warmup]
+    sets = sorted({b.prompt_set for b in blocks})
+    return {n: statistics.fmean(math.log(b.elapsed_ns / b.emitted) for b in blocks if b.prompt_set == n) for n in sets}
+
+
+def test_times_on_the_same_prompts_have_the_paired_interval_of_scipy_over_prompt_sets(a: Path, tmp_path: Path) -> None:
     b = store(tmp_path / "b", jitter=0.05)
     found = change(contrast(a, b), "tpot_ms")
-    logs = [
-        {(x.prompt_set, x.round): math.log(x.elapsed_ns / x.emitted) for x in load_run(f).blocks() if x.role.k == 3}
-        for f in (a, b)
-    ]
-    of_a, of_b = ([side[key] for key in logs[0]] for side in logs)
+    of_a, of_b = (list(logs_by_set(folder).values()) for folder in (a, b))
     expected = stats.ttest_rel(of_b, of_a).confidence_interval(0.95)
     assert found.ci_low is not None and found.ci_high is not None
     assert [math.log(found.ci_low), math.log(found.ci_high)] == pytest.approx([expected.low, expected.high])
-    assert found.n == 8
+    assert found.n == 4
+
+
+def test_rounds_of_a_prompt_are_no_new_evidence(tmp_path: Path) -> None:
+    """Every round of a prompt set takes the same time in a run: four rounds give the interval of two."""
+
+    def slowed(by: float) -> Callable[[Block], Block]:
+        def change(block: Block) -> Block:
+            step_ns = round(block.step_ns[0] * (1 + by * block.prompt_set))
+            return replace(block, step_ns=(step_ns,) * len(block.step_ns), elapsed_ns=step_ns * len(block.step_ns))
+
+        return change
+
+    found = []
+    for rounds in (2, 4):
+        kinds = [scenario(rounds=rounds)]
+        runs = [
+            store(tmp_path / f"{name}{rounds}", scenarios=kinds, jitter=0.0, change=slowed(by))
+            for name, by in (("a", 0.0), ("b", 0.01))
+        ]
+        found.append(change(contrast(*runs), "tpot_ms"))
+    two, four = found
+    assert (two.n, four.n) == (4, 4)
+    assert two.ci_low is not None and two.ci_low == pytest.approx(four.ci_low, rel=1e-6)
+    assert two.ci_high == pytest.approx(four.ci_high, rel=1e-6)
+
+
+def test_a_ratio_divides_the_means_beside_it(a: Path, tmp_path: Path) -> None:
+    for found in contrast(a, store(tmp_path / "b", jitter=0.2)).changes:
+        if found.ratio is not None and found.mean_a is not None and found.mean_b is not None:
+            assert found.ratio == pytest.approx(found.mean_b / found.mean_a)
+        elif found.ratio is not None and found.a and found.b:
+            assert found.ratio == pytest.approx(found.b / found.a)
+
+
+def test_two_prompt_sets_are_too_few_for_an_interval(tmp_path: Path) -> None:
+    kinds = [scenario(prompt_sets=2, rounds=8)]
+    found = change(contrast(store(tmp_path / "a", scenarios=kinds), store(tmp_path / "b", scenarios=kinds)), "tpot_ms")
+    assert (found.ratio, found.ci_low, found.reason_code) == (1.0, None, "few_prompt_sets")
 
 
 def test_acceptance_is_paired_by_prompt_and_moves_with_it(a: Path, tmp_path: Path) -> None:
@@ -150,3 +194,30 @@ def test_runs_that_have_nothing_in_common_are_a_usage_error(
     b = store(tmp_path / "b", scenarios=scenarios)
     with pytest.raises(UsageError, match=why):
         contrast(a, b)
+
+
+# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def by_the_field(folder: Path, **changes: Any) -> Path:
+    """A stored run whose figures follow the field's definitions."""
+    return store(folder, scenarios=(replace(scenario(), definitions=DEFINITIONS),), **changes)
+
+
+def test_means_over_requests_are_paired_block_by_block(tmp_path: Path) -> None:
+    found = contrast(by_the_field(tmp_path / "a"), by_the_field(tmp_path / "b", cycle_ns=15_400_000))
+    times = change(found, "mean_tpot_ms")
+    assert times.ratio == pytest.approx(1.1, rel=1e-6) and times.ci_low is not None
+    assert change(found, "p50_itl_ms").ratio == pytest.approx(1.1, rel=1e-6), "shown, without an interval"
+    assert change(found, "p50_itl_ms").ci_low is None
+    assert change(found, "decode_speedup_ratio").ratio == pytest.approx(1 / 1.1, rel=1e-6)
+    assert change(found, "decode_throughput_ratio").how is How.OVER_BASELINES
+
+
+def test_a_run_of_an_older_schema_has_ratios_only_for_what_means_the_same(a: Path, tmp_path: Path) -> None:
+    found = contrast(a, by_the_field(tmp_path / "b"))
+    assert change(found, "step_ms").ratio == pytest.approx(1.0)
+    assert change(found, "acceptance_length").ratio == pytest.approx(1.0)
+    assert change(found, "decode_speedup_ratio").ratio == pytest.approx(1.0), "the same quantity, by its new name"
+    for name in ("tpot_ms", "mean_tpot_ms", "output_tok_s", "decode_tok_s"):
+        assert (change(found, name).ratio, change(found, name).reason_code) == (None, "not_measured")

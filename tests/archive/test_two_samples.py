@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from specgate.archive.two_samples import difference, log_ratio_of_ratios, of_mean
+from specgate.archive.two_samples import by_prompt_set, difference, log_ratio, log_ratio_of_ratios, of_mean
 
 values = st.lists(st.floats(-5, 5).map(lambda x: round(x, 6)), min_size=3, max_size=12).filter(
     lambda v: len(set(v)) > 1
@@ -34,6 +34,36 @@ def test_the_difference_of_two_means_has_welchs_interval(a: list[float], b: list
     assert one is not None and other is not None
     expected = stats.ttest_ind(b, a, equal_var=False).confidence_interval(0.95)
     assert difference(one, other).interval() == pytest.approx((expected.low, expected.high), abs=1e-8)
+
+
+rounds = st.lists(st.tuples(st.integers(0, 5), st.floats(-3, 3)), min_size=8, max_size=40)
+
+
+@given(rounds, st.integers(2, 4))
+def test_a_prompt_set_counts_once_however_often_it_ran(found: list[tuple[int, float]], times: int) -> None:
+    assert by_prompt_set(found * times) == pytest.approx(by_prompt_set(found))
+
+
+@given(rounds, rounds)
+def test_paired_prompt_sets_cancel_what_both_runs_share(a: list[tuple[int, float]], b: list[tuple[int, float]]) -> None:
+    """A difference between prompts that is in both runs changes neither the paired ratio nor its interval."""
+    one, other = by_prompt_set(a), by_prompt_set(b)
+    harder = [{key: log + 10.0 * key for key, log in side.items()} for side in (one, other)]
+    found, again = log_ratio(one, other, paired=True), log_ratio(*harder, paired=True)
+    assert (found is None) == (again is None) == (len(one.keys() & other.keys()) < 3)
+    if found and again:
+        assert again.interval() == pytest.approx(found.interval(), abs=1e-6)
+
+
+@given(rounds, rounds)
+def test_prompt_sets_of_two_sources_have_welchs_interval(
+    a: list[tuple[int, float]], b: list[tuple[int, float]]
+) -> None:
+    one, other = by_prompt_set(a), by_prompt_set(b)
+    found = log_ratio(one, other, paired=False)
+    if found is not None and found.error > 1e-6:
+        expected = stats.ttest_ind(list(other.values()), list(one.values()), equal_var=False).confidence_interval(0.95)
+        assert found.interval() == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
 def test_fewer_than_three_values_or_prompts_have_no_estimate() -> None:

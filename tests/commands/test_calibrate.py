@@ -24,6 +24,9 @@ schedule: {rounds: 6, warmup_rounds: 1}
 """
 POLICY = """\
 schema: specgate.policy/v1
+not_judged:
+  - {kind: acceptance, why: it is scripted}
+  - {kind: tokens, role: baseline, why: the other roles are held to it}
 rules:
   - {id: records, gate: validity, required: true}
   - {id: tokens, gate: tokens, required: true, role: spec-*, near_tie_margin: 0.0}

@@ -30,6 +30,10 @@ schedule: {rounds: 2, warmup_rounds: 1}
 """
 POLICY = """\
 schema: specgate.policy/v1
+not_judged:
+  - {kind: tokens, why: the machine is judged}
+  - {kind: acceptance, why: the machine is judged}
+  - {kind: speed, why: the machine is judged}
 rules:
   - {id: records, gate: validity, required: true}
   - id: quiet

@@ -290,3 +290,32 @@ def test_status_says_what_is_missing_and_what_to_run(order: Cli) -> None:
     enter(order, 1)
     output = here(order, "status")[1]
     assert "full may begin until" in output and "missing" not in output
+
+
+def test_a_run_that_is_not_judged_does_not_count_and_status_names_what_is_missing(order: Cli) -> None:
+    policy = (order.folder / "policy.yaml").read_text()
+    lines = [line for line in policy.splitlines(keepends=True) if "gate: acceptance" not in line]
+    order.write("policy.yaml", "".join(lines))
+    for _ in range(3):
+        done = micro(order)
+        assert done.returncode == 8, done.stdout + done.stderr
+        assert "verdict NOT_JUDGED (exit 8), tokens, acceptance and speed not judged" in done.stdout
+        assert "warning: no required rule of policy judges acceptance of 2 cells" in done.stderr
+    run = order.newest()
+    gates = json.loads((run / "gates.json").read_text())
+    assert (gates["verdict"], gates["exit_code"]) == ("NOT_JUDGED", 8)
+    silent = [gap for gap in gates["not_judged"] if gap["why"] is None]
+    assert [(gap["kind"], len(gap["cells"])) for gap in silent] == [("acceptance", 2)]
+    assert json.loads((run / "run.json").read_text())["not_judged"] == gates["not_judged"]
+    assert full(order).returncode == 5
+    code, said = here(order, "status")
+    assert code == 0 and "streak 0 of 3" in said
+    assert "NOT_JUDGED" in said and "not judged: acceptance of 2 cells" in said
+    code, said = here(order, "status", "--json")
+    (last, *_) = reversed(json.loads(said)["last"])
+    assert (last["state"], last["exit_code"], last["effect"]) == ("NOT_JUDGED", 8, "no change")
+    assert "acceptance of 2 cells" in last["not_judged"]
+    verified = order.run("verify", run, pair=False)
+    assert verified.returncode == 0 and "verdict NOT_JUDGED (exit 8)" in verified.stdout, verified.stdout
+    resumed = order.run("micro", "--resume", run, pair=False)
+    assert resumed.returncode == 2 and "nothing is left to continue" in resumed.stderr

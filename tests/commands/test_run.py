@@ -54,7 +54,7 @@ def test_an_unmet_floor_is_a_fail_with_code_1(cli: Cli) -> None:
     cli.write("policy.yaml", POLICY.replace("MIN", "3.9"))
     done = cli.micro("--backend", "fake")
     assert done.returncode == 1
-    assert last_lines(done)[1] == "verdict FAIL (exit 1)"
+    assert last_lines(done)[1] == "verdict FAIL (exit 1), tokens and speed not judged"
 
 
 def test_a_wrong_token_is_invalid_and_its_speed_is_withheld(cli: Cli) -> None:
@@ -66,7 +66,7 @@ def test_a_wrong_token_is_invalid_and_its_speed_is_withheld(cli: Cli) -> None:
     assert spec3["speedup"]["reason_code"] == "token_mismatch"
     assert spec3["tokens"]["divergences"][0]["position"] == 5
     (cell,) = [c for c in record["cells"] if c["cell"]["role"]["k"] == 3]
-    assert cell["values"]["output_tok_s"]["value"] is None
+    assert cell["values"]["decode_tok_s"]["value"] is None
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_full_run_counts_whole_requests(cli: Cli) -> None:
     done = cli.run(*full, "--override-order", "the harness is what is tested")
     assert done.returncode == 0, done.stdout + done.stderr
     values = json.loads((cli.newest() / "run.json").read_text())["cells"][0]["values"]
-    assert values["e2e_ms"]["value"] > values["ttft_ms"]["value"] > 0
+    assert values["mean_e2e_ms"]["value"] > values["mean_ttft_ms"]["value"] > 0
 
 
 def break_config(draft: Path, **changes: object) -> None:
@@ -301,3 +301,11 @@ def test_resuming_on_changed_source_is_refused(cli: Cli, killed: Killed, monkeyp
     done = cli.run("micro", "--resume", cli.newest(), pair=False)
     assert done.returncode == 2
     assert "source_tree_sha256" in done.stderr
+
+
+def test_an_own_scenario_that_is_slower_than_plain_decoding_fails_under_the_shipped_policy(cli: Cli) -> None:
+    done = cli.run("micro", "--scenario", "tiny.yaml", "--policy", "cpu", "--backend", "fake", "-o", "slowdown=5")
+    assert done.returncode == 1, done.stdout + done.stderr
+    record = json.loads((cli.newest() / "run.json").read_text())
+    red = {v["rule"] for v in record["verdicts"] if v["state"] == "FAIL" and v["required"]}
+    assert red == {"other-speed"} and record["not_judged"] == []

@@ -53,6 +53,80 @@ def test_which_way_is_worse_hangs_on_the_metric(metric: str, low: float, high: f
     assert verdict(metric, ci_low=low, ci_high=high).state is state
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "code", "words"),
+    [
+        (0.99, 1.01, "same", "the same, within 2 % either way"),
+        (0.985, 0.995, "within_margin", "worse, by less than 2 %"),
+        (1.005, 1.015, "better", "better, by less than 2 %"),
+        (0.99, 1.03, "within_margin", "at most 2 % worse"),
+        (1.01, 1.05, "better", "0.990x, 95 % interval 1.010–1.050, paired by prompt: better"),
+    ],
+)
+def test_equivalence_is_said_where_both_one_sided_tests_prove_it(
+    low: float, high: float, code: str, words: str
+) -> None:
+    found = verdict(ratio=0.99, ci_low=low, ci_high=high)
+    assert found.reason_code == code and found.message.endswith(words)
+
+
+SPEC, BASE = PLAN.cells[1], PLAN.cells[0]
+
+
+def of(metric: str, low: float, high: float, cell: Any = SPEC, how: How = How.UNPAIRED) -> Change:
+    ratio = (low * high) ** 0.5
+    return Change(cell, cell, metric, how, 1.0, ratio, ratio, low, high, 8, True)
+
+
+def speedup(
+    spec: tuple[float, float], base: tuple[float, float], ratio: tuple[float, float], *, trust: bool = False
+) -> Verdict:
+    changes = (
+        of("speedup_vs_ar_ratio", *ratio, how=How.OVER_BASELINES),
+        of("output_tok_s", *spec),
+        of("output_tok_s", *base, cell=BASE),
+    )
+    params: dict[str, float | str | bool] = {
+        "metric": "speedup_vs_ar_ratio",
+        "margin_pct": 5.0,
+        "trust_unpaired": trust,
+    }
+    rule = Rule("r", "change", True, role="spec-*", params=params)
+    (found,) = GATE.judge(rule, Contrast(RUN, RUN, changes, (), (), ()))
+    return found
+
+
+def test_a_build_that_is_faster_in_both_roles_does_not_fail_since_its_baseline_gained_more() -> None:
+    found = speedup(spec=(1.22, 1.23), base=(1.49, 1.51), ratio=(0.81, 0.83))
+    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "baseline_gained_more")
+    assert "because the baseline gained more" in found.message
+    assert "+22.5 % in spec-3, +50.0 % in baseline" in found.message
+    assert found.next_step is not None and "one session" in found.next_step
+
+
+def test_where_times_are_trusted_a_faster_build_passes_although_its_baseline_gained_more() -> None:
+    found = speedup(spec=(1.22, 1.23), base=(1.49, 1.51), ratio=(0.81, 0.83), trust=True)
+    assert (found.state, found.reason_code) == (State.PASS, "baseline_gained_more")
+
+
+@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize(
+    ("spec", "base"),
+    [((0.88, 0.92), (1.05, 1.07)), ((0.99, 1.01), (1.1, 1.2)), ((0.8, 0.82), (0.97, 0.99)), ((1.1, 1.2), (0.99, 1.5))],
+    ids=["slower", "not proven faster", "both slower", "baseline not proven faster"],
+)
+def test_a_speed_up_that_fell_fails_unless_both_roles_are_proven_faster(
+    spec: tuple[float, float], base: tuple[float, float], trust: bool
+) -> None:
+    assert speedup(spec, base, ratio=(0.81, 0.86), trust=trust).state is State.FAIL
+
+
+def test_a_speed_up_that_rose_since_the_baseline_lost_more_is_no_improvement() -> None:
+    found = speedup(spec=(0.88, 0.92), base=(0.80, 0.82), ratio=(1.08, 1.12))
+    assert (found.state, found.reason_code) == (State.PASS, "baseline_lost_more")
+    assert speedup(spec=(1.01, 1.03), base=(0.94, 0.96), ratio=(1.08, 1.12)).state is State.IMPROVED
+
+
 def test_times_of_two_runs_prove_nothing_unless_the_rule_trusts_them() -> None:
     found = verdict("tpot_ms", how=How.UNPAIRED, ci_low=1.2, ci_high=1.3)
     assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "unpaired_in_time")
@@ -82,6 +156,14 @@ def test_a_ratio_without_an_interval_is_inconclusive() -> None:
 
 def test_a_metric_that_is_none_is_never_green() -> None:
     assert verdict("acceptance_lenght", ci_low=1.0, ci_high=1.0).state is State.INVALID
+
+
+def test_a_rule_on_a_metric_under_its_older_name_is_told_the_new_one() -> None:
+    change = Change(CELL, CELL, "mean_tpot_ms", How.UNPAIRED, 2.0, 2.0, 1.0, 0.99, 1.01, 8, same_prompts=True)
+    rule = Rule("r", "change", True, params={"metric": "tpot_ms", "margin_pct": 5.0, "trust_unpaired": True})
+    (found,) = GATE.judge(rule, Contrast(RUN, RUN, (change,), (), (), ()))
+    assert (found.state, found.reason_code) == (State.INVALID, "renamed_metric")
+    assert found.next_step == "write metric: mean_tpot_ms"
 
 
 def test_a_rule_that_matches_no_cell_is_shown_as_skipped() -> None:

@@ -18,8 +18,8 @@ PARAMS = {
 gates = pytest.mark.parametrize("gate", list(PARAMS))
 
 
-def rule(gate: str, **changes: str) -> Rule:
-    return Rule("r", gate, True, params=PARAMS[gate], **changes)
+def rule(gate: str, scenario: str = "*", role: str = "*") -> Rule:
+    return Rule("r", gate, True, scenario, role, PARAMS[gate])
 
 
 @gates

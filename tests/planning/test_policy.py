@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from specgate import plugins
-from specgate.core import Policy, Rule, TokenChecks
+from specgate.analysis.verdict import foreseeable
+from specgate.core import Cell, Exemption, Point, Policy, Role, Rule, TokenChecks
 from specgate.errors import UsageError
 from specgate.pair_tools.plant.check import predictions
 from specgate.pairs.resolve import resolve_pair
+from specgate.planning.plan import build_plan
 from specgate.planning.policy import find_policy, load_policy, micro_scenarios
 from specgate.planning.scenario import shipped
 
@@ -21,8 +23,11 @@ GATES: dict[str, dict[str, type]] = {
     "degeneracy": {"max_repeated_share": float},
     "environment": dict(plugins.gate("environment").params),
     "invariants": {"accept_unseen": str},
+    "regression": {"against": str, "margin_pct": float},
     "other": {"mode": str, "strict": bool, "looks": int},
 }
+
+SHIPPED = ("cpu", "seed", "merge", "merge-reduced", "planted-8b")
 
 
 def written(folder: Path, *rules: str) -> Path:
@@ -39,7 +44,9 @@ def refused(path: Path) -> str:
 
 def test_the_planted_policy_asks_for_most_of_the_acceptance_that_its_pairs_have() -> None:
     floors = {
-        r.scenario: float(r.params["min"]) for r in find_policy("planted-8b", GATES).rules if r.gate == "acceptance"
+        r.scenario: float(r.params["min"])
+        for r in find_policy("planted-8b", GATES).rules
+        if r.gate == "acceptance" and not r.unless
     }
     for pattern, floor in floors.items():
         pairs = {scenario.pair for scenario in shipped() if fnmatch(scenario.name, pattern)}
@@ -58,8 +65,40 @@ def test_the_seed_policy_holds_the_required_numbers() -> None:
         ("acceptance", "micro-32k-single", "spec-3"): 3.0,
         ("speed", "full-16k-b4", "spec-3"): 1.0,
         ("speed", "full-32k-single", "spec-3"): 2.0,
+        ("acceptance", "*", "spec-*"): 1.1,
+        ("speed", "*", "spec-*"): 1.0,
     }
-    assert all(r.required for r in rules if r.gate != "degeneracy")
+    assert all(r.required for r in rules)
+
+
+@pytest.mark.parametrize("name", ["seed", "merge"])
+def test_text_that_loops_is_red_and_not_advice(name: str) -> None:
+    (loops,) = (r for r in find_policy(name, GATES).rules if r.gate == "degeneracy")
+    assert loops == Rule("no-loops", "degeneracy", True, params={"max_repeated_share": 0.3})
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_an_own_scenario_is_held_to_plain_decoding_and_the_shipped_ones_to_their_own_floors(name: str) -> None:
+    policy = find_policy(name, GATES)
+    for k in (1, 3, 5):
+        own = Cell(Point("mine", "fake", 64, 8), Role(k))
+        floors = [r.params["min"] for r in policy.rules if r.gate == "speed" and r.required and r.matches(own)]
+        assert floors == [1.0]
+    for scenario in shipped():
+        for k in scenario.grid.spec:
+            cell = Cell(Point(scenario.name, "fake", 64, 1), Role(k))
+            for gate in ("speed", "acceptance"):
+                found = [r for r in policy.rules if r.gate == gate and r.required and r.matches(cell)]
+                assert len(found) == (0 if any(e.covers(gate, cell) for e in policy.not_judged or ()) else 1)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_policy_judges_every_cell_of_every_scenario_or_says_why_not(name: str) -> None:
+    plans = [build_plan([s], "fake") for s in shipped()]
+    found = [gap for plan in plans for gap in foreseeable(plan.cells, find_policy(name, GATES))]
+    assert all(gap.why for gap in found)
+    spoken_of = {key.partition("/")[0] for gap in found for key in gap.cells}
+    assert spoken_of == ({s.name for s in shipped() if s.needs == "cpu"} if name == "cpu" else set())
 
 
 @pytest.mark.parametrize("name", ["cpu", "seed"])
@@ -73,8 +112,8 @@ def test_on_a_cpu_acceptance_is_required_and_speed_only_advises() -> None:
     rules = find_policy("cpu", GATES).rules
     assert Rule("acceptance", "acceptance", True, "*", "spec-3", {"min": 2.2}) in rules
     speed = [r for r in rules if r.gate == "speed"]
-    assert speed
-    assert not any(r.required for r in speed)
+    assert [r.id for r in speed if r.required] == ["other-speed"]
+    assert {e.kind for e in find_policy("cpu", GATES).not_judged or ()} == {"speed"}
 
 
 @pytest.mark.parametrize("name", ["seed", "planted-8b"])
@@ -102,7 +141,55 @@ def test_a_good_file_becomes_a_policy(tmp_path: Path) -> None:
         ),
         path,
         checks=TokenChecks(),
+        not_judged=(),
+        unreachable="warn",
     )
+
+
+def test_a_rule_that_speaks_of_the_rest_gives_way_to_rules_that_bind_as_much_and_to_what_is_not_judged(
+    tmp_path: Path,
+) -> None:
+    path = written(
+        tmp_path,
+        "id: mine, gate: speed, required: true, scenario: mine, min: 2",
+        "id: hint, gate: speed, required: false, scenario: hinted, min: 3",
+        "id: length, gate: acceptance, required: true, scenario: far, min: 3",
+        "id: rest, gate: speed, required: true, otherwise: true, role: spec-*, min: 1",
+        "id: advice, gate: speed, required: false, otherwise: true, min: 4",
+    )
+    path.write_text(path.read_text() + 'not_judged: [{kind: speed, scenario: "cpu-*", why: a shared clock}]\n')
+    policy = load_policy(path, GATES)
+    assert policy.not_judged == (Exemption("speed", "a shared clock", "cpu-*"),)
+
+    def selected_by(scenario: str) -> list[str]:
+        cell = Cell(Point(scenario, "fake", 64, 1), Role(3))
+        return [r.id for r in policy.rules if r.gate == "speed" and r.matches(cell)]
+
+    assert selected_by("mine") == ["mine"]
+    assert selected_by("hinted") == ["hint", "rest"]  # advice replaces no requirement
+    assert selected_by("far") == ["rest", "advice"]
+    assert selected_by("cpu-1") == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("{kind: speed, why: ''}", "not_judged[0].why: '': string should have at least 1 character"),
+        ("{kind: speed}", "not_judged[0].why: this key is required"),
+        (
+            "{kind: validity, why: x}",
+            "not_judged[0].kind: 'validity': not one of 'tokens', 'acceptance' or 'speed'",
+        ),
+        ("{kind: speed, why: x, cell: y}", "not_judged[0].cell: 'y': "),
+        ("{kind: speed, why: x}", "not_judged[0].kind: 'speed': the rule a requires it, so it is judged"),
+        ('{kind: speed, why: x, role: "spec-*"}', "the rule a requires it, so it is judged"),
+    ],
+)
+def test_what_is_left_unjudged_needs_a_reason_and_must_not_be_required(tmp_path: Path, entry: str, says: str) -> None:
+    path = written(tmp_path, "id: a, gate: speed, required: true, role: spec-3, min: 1")
+    path.write_text(path.read_text() + f"not_judged:\n  - {entry}\n")
+    message = refused(path)
+    assert message.startswith(f"{path}:6: ") and says in message
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specgate.core import Budget, Grid, Scenario, Schedule, Workload
+from specgate.core import Budget, Grid, LatencyLimits, Scenario, Schedule, Workload
+from specgate.core.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.planning.scenario import SHIPPED, dump, find, load_scenario, override, select, shipped
 
@@ -104,6 +105,7 @@ def test_a_good_file_becomes_a_scenario(tmp_path: Path) -> None:
         perf_mode=False,
         timeout_s=30,
         source_file=path,
+        definitions=DEFINITIONS,
     )
 
 
@@ -125,6 +127,10 @@ def test_a_good_file_becomes_a_scenario(tmp_path: Path) -> None:
         ("{steps: 4}", "{steps: 4, new_tokens: 9}", 10, "budget: {'steps': 4, 'new_tokens': 9}: set exactly one of"),
         ("{steps: 4}", "{ignore_eos: true}", 10, "budget: {'ignore_eos': True}: set exactly one of"),
         ("{steps: 4}", "{new_tokens: 9}", 10, "a micro scenario counts engine steps"),
+        ("timeout_s: 30", "timeout_s: 30\ngoodput: {ttft_ms: 9}", 13, "a micro scenario measures no whole requests"),
+        ("timeout_s: 30", "timeout_s: 30\ngoodput: {}", 13, "set at least one of ttft_ms, tpot_ms and e2e_ms"),
+        ("timeout_s: 30", "timeout_s: 30\ngoodput: {itl_ms: 9}", 13, "goodput.itl_ms: 9: no such key"),
+        ("timeout_s: 30", "timeout_s: 30\ngoodput: {tpot_ms: 0}", 13, "goodput.tpot_ms: 0"),
         ("{steps: 4}", "7", 10, "budget: 7: a mapping was expected; keys: steps, new_tokens, ignore_eos"),
         ("prompt_sets: 8", "prompt_sets: 7", 9, "7 × batch 1 = 7 different prompts; 8 are needed: 8 or more"),
         ("context: [64]", "context: [400000000]", 8, "grid.context[0]: 400000000: input should be less than or equal"),
@@ -257,6 +263,7 @@ def test_a_command_line_overrides_the_schedule_but_not_its_balance() -> None:
 
 COUNTS = st.integers(1, 10_000)
 AXES = st.sets(COUNTS, min_size=1, max_size=4).map(lambda s: tuple(sorted(s)))
+MS = st.floats(0.001, 1e9)
 BATCHES = st.sets(st.integers(1, 512), min_size=1, max_size=4).map(lambda s: tuple(sorted(s)))
 
 
@@ -268,6 +275,7 @@ BATCHES = st.sets(st.integers(1, 512), min_size=1, max_size=4).map(lambda s: tup
     ignore_eos=st.booleans(),
     timeout_s=st.floats(0.001, 1e6),
     factor=st.floats(1, 100),
+    limits=st.none() | st.builds(LatencyLimits, st.none() | MS, MS, st.none() | MS),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
 def test_any_scenario_survives_being_dumped_and_read(
@@ -279,6 +287,7 @@ def test_any_scenario_survives_being_dumped_and_read(
     ignore_eos: bool,
     timeout_s: float,
     factor: float,
+    limits: LatencyLimits | None,
 ) -> None:
     scenario = replace(
         find("cpu-full-512"),
@@ -288,5 +297,6 @@ def test_any_scenario_survives_being_dumped_and_read(
         timeout_s=timeout_s,
         rope={"rope_type": "yarn", "factor": factor},
         source_file=None,
+        goodput=limits,
     )
     assert replace(load_scenario(written(tmp_path, dump(scenario))), source_file=None) == scenario

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specgate import plugins
-from specgate.core import AcceptanceSource, PairRef, Policy
+from specgate.core import AcceptanceSource, LatencyLimits, PairRef, Policy
 from specgate.files.config import Config
 from specgate.machine import inventory
 from specgate.planning.policy import find_policy
@@ -82,6 +82,8 @@ def test_a_scenarios_digest_is_of_what_it_measures() -> None:
     same = replace(scenario, question="Otherwise put?", source_file=Path("elsewhere.yaml"))
     other = replace(scenario, timeout_s=1.0)
     assert digests([scenario]) == digests([same]) != digests([other])
+    assert digests([replace(scenario, definitions=1)]) == digests([scenario]), "the same is measured"
+    assert digests([replace(scenario, goodput=LatencyLimits(ttft_ms=1.0))]) != digests([scenario])
 
 
 @pytest.mark.parametrize("name", ["cpu", "seed", "planted-8b", "merge", "merge-reduced"])

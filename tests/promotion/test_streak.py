@@ -178,7 +178,7 @@ ENTRIES = st.lists(
 def stated(entries: Sequence[Entry]) -> int:
     """How many different green runs of all gates lie behind the last entry that starts the streak anew."""
     heard = [e for e in entries if e.kind == "micro" and set(e.gates) & set(CLAIM.gates)]
-    heard = [e for e in heard if e.state is not State.ENV_REJECTED]
+    heard = [e for e in heard if e.state not in (State.ENV_REJECTED, State.NOT_JUDGED)]
     letters = "".join(
         "x" if e.fingerprint["source"] != "s" or e.state in (State.FAIL, State.INVALID)
         else "?" if e.state is State.INCONCLUSIVE
@@ -214,3 +214,10 @@ def test_waiting_never_makes_a_streak_longer(entries: list[Entry]) -> None:
     past = [e for e in entries if datetime.fromisoformat(e.time) <= NOW]
     lengths = [streak(past, CLAIM, NOW + timedelta(hours=h)).length for h in (0, 1, 30, 60, 80)]
     assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_run_that_is_not_judged_is_neither_green_nor_red() -> None:
+    unjudged = entry(3, State.NOT_JUDGED, pid=3)
+    assert length(entry(1, pid=1), entry(2, pid=2), unjudged) == 2
+    assert length(entry(1, pid=1), unjudged, unjudged, entry(2, pid=2)) == 2
+    assert length(unjudged, unjudged, unjudged) == 0

@@ -26,6 +26,9 @@ schedule: {{rounds: 2, warmup_rounds: 1}}
 POLICY = """\
 schema: specgate.policy/v1
 micro: [gate.yaml]
+not_judged:
+  - {kind: speed, why: blocks of a tiny pair take milliseconds}
+  - {kind: tokens, role: baseline, why: the other roles are held to it}
 rules:
   - {id: records, gate: validity, required: true}
   - {id: tokens, gate: tokens, required: true, role: spec-*, near_tie_margin: 0.0}

@@ -28,6 +28,7 @@ def check_served(block: Block, served: Served, budget: Budget, where: str) -> No
         times = (request.sent_ns, *request.chunk_ns)
         if not request.chunk_ns or any(later < earlier for earlier, later in pairwise(times)):
             raise InvalidResult(f"{where} slot {slot}: sent and received at {times}: not in order")
+        check_chunks(request, len(block.tokens[slot]), f"{where} slot {slot}")
     first, last = min(r.chunk_ns[0] for r in served.requests), max(r.chunk_ns[-1] for r in served.requests)
     if max(abs(block.prefill_ns - first), abs(block.elapsed_ns - (last - first))) > REQUEST_NS:
         raise InvalidResult(
@@ -41,6 +42,15 @@ def check_served(block: Block, served: Served, budget: Budget, where: str) -> No
     if record is not None and (record.k != block.role.k or record.emitted + undrafted_ != block.emitted):
         raise InvalidResult(
             f"{where}: emitted {block.emitted}, but steps with drafts emitted {record.emitted} and others {undrafted_}"
+        )
+
+
+def check_chunks(request: ServedRequest, tokens: int, where: str) -> None:
+    """The chunks of a request hold its tokens, one or more each, where the journal has that. Raises InvalidResult."""
+    held = request.chunk_tokens
+    if held and (len(held) != len(request.chunk_ns) or min(held) < 1 or sum(held) != tokens):
+        raise InvalidResult(
+            f"{where}: {len(request.chunk_ns)} chunks came and {tokens} tokens, but the chunks are said to hold {held}"
         )
 
 

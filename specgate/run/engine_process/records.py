@@ -121,6 +121,7 @@ class ServedRequestForm(Form):
     record = ServedRequest
     sent_ns: Count
     chunk_ns: Annotated[tuple[Count, ...], Field(min_length=1), FailFast()]
+    chunk_tokens: Counts
 
 
 class TotalsForm(Form):

@@ -5,7 +5,6 @@ Needs a Chromium on the search path and the extra `browser`; skipped with a reas
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,18 +16,15 @@ from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.machine_conditions import conditions_of
 from specgate.core import LastGreen, Promotion
 from specgate.reports.page.html import REPORT
+from tests.support.browser import A4, NEEDED, WIDTHS, chromium, too_wide, violations
+from tests.support.browser import opened as unfolded
 from tests.support.budgets import MEMORY, with_traffic
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario
 from tests.support.surroundings import timed, watched
 
 DRAWS = True
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = [
-    pytest.mark.slow("opens the page in a browser"),
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the search path"),
-]
-SEEN = {"light": (1200, 900), "dark": (400, 800)}
+pytestmark = NEEDED
 
 
 def everything() -> str:
@@ -63,11 +59,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="the extra `browser` is not installed")
-    with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture
@@ -145,13 +138,37 @@ def test_a_narrow_screen_scrolls_in_one_direction_only(browser: Any, file: Path)
     opened.close()
 
 
-@pytest.mark.parametrize("scheme", SEEN)
-def test_axe_finds_no_violation(browser: Any, file: Path, scheme: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="the extra `browser` is not installed")
-    width, height = SEEN[scheme]
-    opened = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": height})
-    opened.goto(file.as_uri())
-    opened.click("#open-all")
-    found = axe.Axe().run(opened)
-    assert found.violations_count == 0, found.generate_report()
-    opened.close()
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_but_a_table_reaches_beyond_the_screen(browser: Any, file: Path, width: int) -> None:
+    with unfolded(browser, file, width) as opened:
+        assert too_wide(opened) == []
+
+
+def test_paper_has_room_for_everything(browser: Any, file: Path) -> None:
+    with unfolded(browser, file, A4[0], media="print") as opened:
+        assert too_wide(opened) == []
+
+
+def test_what_a_reviewer_decides_from_is_on_the_first_screen(browser: Any, file: Path) -> None:
+    """State, reason, figures with what is asked, what was not judged, policy, commit, device: 1280 by 800 pixels."""
+    with unfolded(browser, file, 1280) as opened:
+        head = opened.locator("header.verdict").bounding_box()
+        assert head["y"] + head["height"] <= 800
+        said = opened.locator("header.verdict").inner_text()
+        for part in (
+            "speed-up",
+            "asked",
+            "acceptance length",
+            "Not judged",
+            "policy",
+            "commit",
+            "device",
+            "Run it again",
+        ):
+            assert part in said
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 480), ("dark", 400)])
+def test_axe_finds_no_violation(browser: Any, file: Path, scheme: str, width: int) -> None:
+    with unfolded(browser, file, width, scheme=scheme) as opened:
+        assert violations(opened) is None

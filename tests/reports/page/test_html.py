@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.analysis.machine_conditions import conditions_of
-from specgate.core import LastGreen, Promotion, Role, Rule, Run
+from specgate.core import Gap, LastGreen, Promotion, Role, Rule, Run
 from specgate.reports.common.asked import floors
 from specgate.reports.page.grounds import FILES
 from specgate.reports.page.html import REPORT, TEMPLATES
@@ -355,3 +355,13 @@ def test_a_whole_request_has_its_first_token_drawn() -> None:
     run = replace(run_of(plan, blocks_of(plan)), kind="full")
     assert "Time to the first token. baseline: 50.0 ms at the median" in REPORT.render(run, POLICY)
     assert "a micro run measures no whole requests" in rendered()
+
+
+def test_what_was_not_judged_stands_in_the_head_and_escaped() -> None:
+    plan = plan_of()
+    run = judged(run_of(plan, blocks_of(plan)), POLICY)
+    gap = Gap("speed", (plan.cells[1].key,), "a <b>shared</b> clock")
+    head = REPORT.render(replace(run, not_judged=(gap,)), POLICY).split("<main>")[0]
+    assert "Not judged: speed of demo-64 c64 b1 spec-3: a &lt;b&gt;shared&lt;/b&gt; clock." in head
+    silent = REPORT.render(replace(run, not_judged=(replace(gap, why=None),)), POLICY).split("<main>")[0]
+    assert "NOT JUDGED</h1>" in silent and "No required rule judges speed of demo-64 c64 b1 spec-3." in silent

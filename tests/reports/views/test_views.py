@@ -14,19 +14,23 @@ import pytest
 from specgate import plugins
 from specgate.api import visible
 from specgate.archive.agreeing import agreement_of
+from specgate.archive.change_points import BUDGET, fewest_readings, with_changes
 from specgate.archive.contrasting import contrast_of
 from specgate.archive.history import series
 from specgate.archive.stored import load_run
-from specgate.core import Cell, Point, Run
+from specgate.core import Cell, CellResult, Point, Run
 from specgate.core.agreement import Agreement
 from specgate.core.matrix import matrix_of
 from specgate.core.trends import Trends
 from specgate.planning.policy import FOR_CONTRASTS, find_policy
+from specgate.reports.common.summary import label
 from specgate.reports.views.contrast import UNPAIRED
 from tests.reports.page.test_html import Page
 from tests.support.factories import corrupt, scenario, with_acceptance
 from tests.support.hostile import STRINGS, with_text
 from tests.support.stored_runs import rewrite, store
+
+DRAWS = True
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -125,7 +129,8 @@ def test_every_change_is_a_row_of_the_csv_with_its_verdict(subjects: Subjects) -
     assert found["spec-3", "speedup_vs_ar_ratio"]["verdict"] == "FAIL"
     assert found["spec-3", "acceptance_length"]["reason_code"] == "acceptance_sources_differ"
     assert found["spec-3", "tpot_ms"]["how"] == "unpaired in time"
-    assert found["spec-3", "step_ms"]["verdict"] == ""
+    assert found["spec-3", "step_ms"]["verdict"] == "INCONCLUSIVE"
+    assert found["spec-3", "verify_ms"]["verdict"] == ""
 
 
 def test_a_matrix_never_shows_planted_acceptance_without_its_label(subjects: Subjects) -> None:
@@ -143,12 +148,97 @@ def test_an_entry_that_cannot_be_compared_shows_the_reason_in_place_of_a_figure(
     assert rows and all("– (other prompts: dddddddd, not cccccccc)" in line for line in rows)
 
 
-def test_history_has_a_picture_per_metric_and_point_and_names_what_it_left_out(subjects: Subjects) -> None:
-    page = Page(plugins.view("history").render(subjects.history, "html"))
-    pictures = {(s.cell.point, s.ground, s.metric) for s in subjects.history.series}
+def test_the_changes_that_decide_stand_on_top_and_divide(subjects: Subjects) -> None:
+    shown = plugins.view("compare").render(subjects.compare, "plain")
+    lines = shown[shown.index("In short:") :].splitlines()[2:]
+    rows = [line.strip().split("\t") for line in lines[: lines.index("Verdicts:")] if "\t" in line]
+    assert rows[0][-1] == "FAIL (margin exceeded)" and rows[0][1] == "speed-up"
+    for _, figure, a, b, change, *_ in rows:
+        before, after = (float(text.rstrip("×").replace(",", "")) for text in (a, b))
+        if not change.startswith("–"):
+            assert float(change.partition(" %")[0]) == pytest.approx(100 * (after / before - 1), abs=1.0), figure
+    assert [line.strip().split("\t")[0] for line in shown[shown.index("Verdicts:") :].splitlines()[2:4]] == ["FAIL"] * 2
+
+
+def test_a_matrix_marks_the_best_of_a_row_and_what_is_slower_than_its_baseline(tmp_path: Path) -> None:
+    fast, slow = (
+        load_run(store(tmp_path / name, cycle_ns=ns)).run for name, ns in (("a", 14_000_000), ("b", 40_000_000))
+    )
+    slow = replace(slow, cells=slow.cells, id="slow")
+    shown = plugins.view("matrix").render(matrix_of([fast, slow]), "plain")
+    speedups = shown[shown.index("Speed-up over the own baseline:") : shown.index("Acceptance length:")]
+    (row,) = [line.split("\t") for line in speedups.splitlines() if "\tspec-3" in line]
+    assert "best of the row" in row[4] and "slower than baseline" not in row[4]
+    assert "slower than baseline" in row[5] and "best" not in row[5]
+    lengths = shown[shown.index("Acceptance length:") : shown.index("Output tokens per second:")]
+    assert "best" not in lengths, "both are alike"
+    page = Page(plugins.view("matrix").render(matrix_of([fast, slow]), "html"))
+    assert {"best", "slower"} <= {a.get("class") for a in page.all("span")}
+
+
+def test_speeds_that_rest_on_different_sources_of_acceptance_have_no_best(subjects: Subjects) -> None:
+    shown = plugins.view("matrix").render(subjects.matrix, "plain")
+    speedups = shown[: shown.index("Acceptance length:")]
+    assert "\tspec-3" in speedups and "best of the row" not in speedups
+
+
+def followed(tmp_path: Path, count: int, after: int | None = None) -> Trends:
+    """The history of so many runs of one ground, whose cycles take longer from run `after` on."""
+    first = load_run(store(tmp_path / "first")).run
+    slower = load_run(store(tmp_path / "slower", cycle_ns=18_000_000)).run
+    made = [
+        replace(
+            slower if after is not None and n >= after else first, id=f"run-{n:02d}", started=f"2026-11-01T{n:02d}:00"
+        )
+        for n in range(count)
+    ]
+    runs = [replace(run, cells=tuple(nudged(c, n) for c in run.cells)) for n, run in enumerate(made)]
+    found = list(series(runs))
+    grounds = {s.ground: {"device": "cpu"} for s in found}
+    return Trends(tuple(runs), with_changes(found), grounds, (), BUDGET, fewest_readings())
+
+
+def nudged(result: CellResult, n: int) -> CellResult:
+    """The result with speeds that differ a little from run to run."""
+    value = result.values["output_tok_s"]
+    assert value.value is not None
+    wobbled = replace(value, value=value.value * (1 + 0.001 * (n * 7 % 5)))
+    return replace(result, values={**result.values, "output_tok_s": wobbled})
+
+
+def test_history_has_a_small_picture_per_metric_of_a_ground_with_two_runs_or_more(tmp_path: Path) -> None:
+    found = followed(tmp_path, 3)
+    page = Page(plugins.view("history").render(found, "html"))
+    pictures = {(s.cell.point, s.ground, s.metric) for s in found.series}
     assert len(page.all("svg")) == len(pictures)
     assert all(svg["aria-label"] for svg in page.all("svg"))
+    assert f"Not searched: the longest series has 3 runs, and with fewer than {fewest_readings()}" in page.text
+
+
+def test_a_ground_with_one_run_stands_in_a_table_and_what_was_left_out_is_named(subjects: Subjects) -> None:
+    page = Page(plugins.view("history").render(subjects.history, "html"))
+    assert not page.all("svg") and "Measured once" in page.text
+    for found in subjects.history.series:
+        assert label(found.cell) in page.text
     assert "elsewhere: not readable" in page.text and "no gate" in page.text
+
+
+def test_a_change_of_level_is_marked_in_words_with_the_run_it_began_at(tmp_path: Path) -> None:
+    found = followed(tmp_path, 24, after=12)
+    shown = plugins.view("history").render(found, "plain")
+    changes = shown[shown.index("Changes of level:") : shown.index("demo-64 ·")]
+    rows = [line.strip().split("\t") for line in changes.splitlines() if "demo-64 c64 b1 spec-3" in line]
+    assert {row[1]: row[2] for row in rows} == {"tokens per second": "13", "speed-up": "13"}
+    assert all("worse" in row[5] for row in rows)
+    assert "at most 0.5 %" in changes
+    page = plugins.view("history").render(found, "html")
+    assert "changed at run 13" in page
+
+
+def test_the_axis_of_a_history_names_runs_by_whole_numbers(tmp_path: Path) -> None:
+    svg = re.findall(r"<svg.*?</svg>", plugins.view("history").render(followed(tmp_path, 2), "html"), re.DOTALL)[0]
+    texts = re.findall(r"<text\b[^>]*>\s*(.*?)\s*</text>", svg, re.DOTALL)
+    assert texts[: texts.index("run")] == ["1", "2"]
 
 
 @pytest.mark.parametrize("text", STRINGS)

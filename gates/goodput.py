@@ -1,0 +1,82 @@
+"""Gate `goodput`: do enough of a server's requests keep to the scenario's latency limits?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from specgate.analysis.requests.percentiles import ERROR
+from specgate.core import CellResult, LatencyLimits, Rule, Run, State, Verdict
+from specgate.gates.samples import looks_of
+from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.speed import with_source
+
+
+class Goodput:
+    """`min_share`: the least share of requests, from 0 to 1, that keep to every limit of the scenario's `goodput`.
+
+    PASS where the whole interval of the share lies at or above `min_share`, FAIL where it lies below, else
+    INCONCLUSIVE. Engines in the harness's process have no queue and no client, so that they have no goodput: SKIPPED.
+    """
+
+    name = "goodput"
+    params: Mapping[str, type] = {"min_share": float}
+    sequential: Literal[True] = True
+
+    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+        if float(rule.params["min_share"]) > 1:
+            what = f"min_share: {rule.params['min_share']} is no share: it lies between 0 and 1"
+            yield verdict(rule, "", State.INVALID, "no_such_share", what, next_step="correct the policy")
+            return
+        results = list(selected(rule, run))
+        if not results:
+            yield nothing_selected(rule)
+        for result in results:
+            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
+
+    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+        key, floor = result.cell.key, float(rule.params["min_share"])
+        limits, found = run.scenarios[result.cell.point.scenario].goodput, result.values.get("goodput_share")
+        if limits is None:
+            message = f"{result.cell.point.scenario} states no limits: goodput: {{ttft_ms: …, tpot_ms: …}} would"
+            return verdict(rule, key, State.SKIPPED, "no_limits", message)
+        if found is None:
+            message = "goodput is of requests to a server; this engine runs in the harness's process"
+            return verdict(rule, key, State.SKIPPED, "not_served", message)
+        if found.value is None:
+            message = f"no goodput may be quoted: {found.reason_code}"
+            return verdict(rule, key, State.INVALID, found.reason_code or "withheld", message)
+        rate, confidence = result.values.get("goodput_req_s"), 1 - 2 * ERROR / len(looks_of(result, run))
+        evidence = {
+            "goodput_share": found.value,
+            "min": floor,
+            "ci_low": found.ci_low,
+            "ci_high": found.ci_high,
+            "confidence": confidence,
+            "requests": found.n,
+            "goodput_req_s": rate.value if rate else None,
+        }
+        said = f"{100 * found.value:.1f} % of {found.n} requests kept to {in_words(limits)}"
+        if found.ci_low is None or found.ci_high is None:
+            step = "a new run with more --measurement-runs"
+            return verdict(rule, key, State.INCONCLUSIVE, "few_samples", f"{said}: too few", evidence, step)
+        said += f", {100 * confidence:.4g} % interval {100 * found.ci_low:.1f}–{100 * found.ci_high:.1f} %"
+        if found.ci_low >= floor:
+            made = verdict(rule, key, State.PASS, "at_least_min", f"{said}: at least {100 * floor:g} %", evidence)
+        elif found.ci_high < floor:
+            step = "fewer requests at once, or a faster prefill (TTFT) or decode (TPOT)"
+            made = verdict(rule, key, State.FAIL, "below_min", f"{said}: below {100 * floor:g} %", evidence, step)
+        else:
+            step = "a new run with more --measurement-runs: the interval has to leave the share"
+            message = f"{said}: {100 * floor:g} % lies inside"
+            made = verdict(rule, key, State.INCONCLUSIVE, "share_not_excluded", message, evidence, step)
+        return with_source(made, run)
+
+
+def in_words(limits: LatencyLimits) -> str:
+    """The limits as text."""
+    stated = (("TTFT", limits.ttft_ms), ("TPOT", limits.tpot_ms), ("E2E latency", limits.e2e_ms))
+    return ", ".join(f"{name} ≤ {ms:g} ms" for name, ms in stated if ms is not None)
+
+
+GATE = Goodput()

@@ -1,0 +1,94 @@
+"""Gate `tail`: is a percentile of the requests' times at most what the policy asks for?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
+
+from specgate.analysis.requests.percentiles import ERROR
+from specgate.core import CellResult, Rule, Run, State, Value, Verdict
+from specgate.core.metrics import PER_REQUEST, PERCENTILES, per_request
+from specgate.gates.samples import looks_of
+from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.speed import with_source
+
+METRICS: Final = tuple(per_request(f"p{percent}", quantity) for quantity in PER_REQUEST for percent in PERCENTILES)
+
+
+class Tail:
+    """`metric`: a percentile, such as `p99_itl_ms`. `max_ms`: the largest that it may be.
+
+    PASS where the whole interval of the percentile lies at or below `max_ms`, FAIL where it lies above, else
+    INCONCLUSIVE. The interval is made of order statistics (`analysis/requests/percentiles.py`): a bound for which there
+    are too few samples is not there, and then the percentile itself decides nothing.
+    """
+
+    name = "tail"
+    params: Mapping[str, type] = {"metric": str, "max_ms": float}
+    sequential: Literal[True] = True
+
+    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+        if rule.params["metric"] not in METRICS:
+            what = f"metric: {rule.params['metric']!r} is no percentile; one is {', '.join(METRICS)}"
+            yield verdict(rule, "", State.INVALID, "no_such_metric", what, next_step="correct the policy")
+            return
+        results = list(selected(rule, run))
+        if not results:
+            yield nothing_selected(rule)
+        for result in results:
+            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
+
+    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+        key, metric, ceiling = result.cell.key, str(rule.params["metric"]), float(rule.params["max_ms"])
+        found = result.values.get(metric)
+        if found is None:
+            return not_there(rule, result, run)
+        if found.value is None:
+            message = f"no {metric} may be quoted: {found.reason_code}"
+            return verdict(rule, key, State.INVALID, found.reason_code or "withheld", message)
+        return with_source(decided(rule, key, found, ceiling, run, result), run)
+
+
+def not_there(rule: Rule, result: CellResult, run: Run) -> Verdict:
+    """The verdict on a cell that lacks the metric: SKIPPED where its kind of run cannot have it, with the reason."""
+    metric, scenario = str(rule.params["metric"]), run.scenarios[result.cell.point.scenario]
+    if scenario.definitions < 2:
+        message = f"runs until schema 1.3 have no {metric}: measure anew"
+    elif scenario.kind == "micro" and ("ttft" in metric or "e2e" in metric):
+        message = f"a micro run measures no whole requests, so it has no {metric}"
+    elif "itl" in metric:
+        message = f"no {metric}: the run does not say how many tokens each chunk held, or no request had a second token"
+    else:
+        message = f"no {metric}: no request had a second token"
+    return verdict(rule, result.cell.key, State.SKIPPED, "not_measured", message)
+
+
+def decided(rule: Rule, key: str, found: Value, ceiling: float, run: Run, result: CellResult) -> Verdict:
+    """The verdict on a percentile that was measured."""
+    assert found.value is not None
+    confidence = 1 - 2 * ERROR / len(looks_of(result, run))
+    evidence = {
+        found.metric: found.value,
+        "max": ceiling,
+        "ci_low": found.ci_low,
+        "ci_high": found.ci_high,
+        "confidence": confidence,
+        "samples": found.n,
+    }
+    low, high = ("?" if bound is None else f"{bound:.3f}" for bound in (found.ci_low, found.ci_high))
+    said = f"{found.metric} {found.value:.3f} ms, {100 * confidence:.4g} % interval {low}–{high}, {found.n} samples"
+    if found.ci_high is not None and found.ci_high <= ceiling:
+        return verdict(rule, key, State.PASS, "at_most_max", f"{said}: at most {ceiling:g} ms", evidence)
+    if found.ci_low is not None and found.ci_low > ceiling:
+        step = "slow steps: see the blocks in running order, and what the machine did beside them"
+        return verdict(rule, key, State.FAIL, "above_max", f"{said}: above {ceiling:g} ms", evidence, step)
+    if found.ci_low is None or found.ci_high is None:
+        step = "a new run with more --measurement-runs, or a rule on a lower percentile"
+        message = f"{said}: too few for {ceiling:g} ms to be decided"
+        return verdict(rule, key, State.INCONCLUSIVE, "few_samples", message, evidence, step)
+    step = "a new run with more --measurement-runs: the interval has to leave the limit"
+    message = f"{said}: {ceiling:g} ms lies inside"
+    return verdict(rule, key, State.INCONCLUSIVE, "limit_not_excluded", message, evidence, step)
+
+
+GATE = Tail()

@@ -1,0 +1,60 @@
+"""Which parts of report.html a run has no data for, and why. They are listed at its end, in place of empty sections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from specgate.core import Run
+from specgate.reports.common import tables
+from specgate.reports.common.parts import Picture
+from specgate.reports.page.grounds import changes
+from specgate.reports.page.points import Section
+
+
+def empty_sections(run: Run, together: Sequence[Picture]) -> dict[str, tuple[str, str]]:
+    """Id of a section that is empty → (its name, why it is). `together`: the pictures of all cells."""
+    compared = sum(c.tokens.compared_tokens for c in run.comparisons)
+    green = run.last_green
+    forced = "acceptance was forced, so the tokens of spec blocks are wrong by design"
+    why: Mapping[str, tuple[str, str | None]] = {
+        "gates": ("Gates", None if run.verdicts else "nothing has been judged"),
+        "cells": ("Cells", None if run.cells else "the plan has no cell"),
+        "speed": (
+            "Speed, all cells",
+            None if any(p.svg for p in together) else "no pair of blocks whose speed may be quoted",
+        ),
+        "tokens": (
+            "Tokens",
+            None if compared else forced if run.acceptance == "forced" else "no pair of blocks to compare",
+        ),
+        "loops": ("Loops", None if tables.loops(run).rows else "no text was generated"),
+        "perf-mode": (
+            "PERF_MODE",
+            None if tables.certificates(run).rows else "no scenario of this run asks for PERF_MODE",
+        ),
+        "order": (
+            "Micro gates",
+            None if run.promotion else "this run was stored without its place in the order micro → full",
+        ),
+        "changes": (
+            "Since the last green run",
+            "the ledger beside this run knows no earlier green run of this kind"
+            if green is None
+            else f"the last green run, {green.run} of {green.time}, can no longer be read"
+            if green.differences is None
+            else None
+            if changes(run).rows
+            else f"nothing changed, fingerprint and environment are those of {green.run} of {green.time}",
+        ),
+    }
+    return {id_: (name, reason) for id_, (name, reason) in why.items() if reason is not None}
+
+
+def gaps(empty: Mapping[str, tuple[str, str]], together: Sequence[Picture], sections: Sequence[Section]) -> list[str]:
+    """A sentence for everything that the page leaves out: sections, then pictures. `together`: those of all cells."""
+    said = [f"{name}. Left out: {why}." for name, why in empty.values()]
+    if "speed" not in empty:
+        said += [f"{picture.name}. {picture.caption}" for picture in together if not picture.svg]
+    for section in sections:
+        said += [f"{section.name}: {p.name}. {p.caption}" for p in section.pictures if not p.svg]
+    return said

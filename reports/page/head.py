@@ -1,0 +1,136 @@
+"""The head of report.html: what a reviewer decides from, before anything else on the page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from specgate.core import CellResult, Policy, Run, Verdict
+from specgate.errors import ExitCode
+from specgate.reports.common import figures, provenance, summary
+from specgate.reports.common.parts import Entry, Table
+from specgate.reports.common.tables import QUIET, speedup_entry, tokens_entry
+
+SHOWN: Final = 6
+"""Most cells in the head: as many as leave the reasons below it on the first screen."""
+KINDS: Final = {"validity": "validity", "tokens": "tokens", "acceptance": "acceptance length", "speed": "speed"}
+"""Gate → what it judges, for what has to be judged before a run may be called good."""
+
+
+# ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def key_figures(run: Run) -> Table:
+    """Speed-up, acceptance length and tokens of spec cells, with what is asked of them.
+
+    The gravest come first. Cells whose speed and acceptance a rule asks for leave no room for others. At most SHOWN.
+    """
+    head = ("cell", "speed-up", "asked", "acceptance length", "asked", "tokens")
+    return Table(head, [key_row(run, result) for result in chosen(run)])
+
+
+def chosen(run: Run) -> list[CellResult]:
+    """The spec cells that somebody has to decide on; without any, the first ones."""
+    spec = [r for r in run.cells if r.cell.role.speculative]
+    judged = [r for r in spec if verdicts_on(run, r, "speed", "acceptance")] or spec
+    judged.sort(key=lambda r: summary.gravity(verdicts_on(run, r, "speed", "acceptance", "tokens")))
+    return judged[:SHOWN]
+
+
+def key_row(run: Run, result: CellResult) -> list[str | Entry]:
+    comparison, length = run.comparison(result.cell.key), result.values.get("acceptance_length")
+    return [
+        summary.label(result.cell),
+        speedup_entry(comparison.speedup if comparison else None),
+        asked(verdicts_on(run, result, "speed")),
+        Entry(figures.figure(length), figures.reason(length) or figures.span(length)),
+        asked(verdicts_on(run, result, "acceptance")),
+        tokens_entry(run, comparison),
+    ]
+
+
+def verdicts_on(run: Run, result: CellResult, *gates: str) -> list[Verdict]:
+    return [v for v in run.verdicts if v.cell == result.cell.key and v.gate in gates]
+
+
+def asked(verdicts: Sequence[Verdict]) -> Entry:
+    """What is asked of a figure, marked with the gravest verdict on it, among the required ones if there are any."""
+    if not verdicts:
+        return Entry("not judged")
+    decisive = min(verdicts, key=lambda v: (not v.required, summary.gravity([v])))
+    least = decisive.evidence.get("min")
+    unit = "×" if decisive.gate == "speed" else ""
+    text = f"≥ {least:g}{unit}" if isinstance(least, int | float) else decisive.rule
+    return Entry(text, None if decisive.required else "advises", decisive.state.value, not decisive.required)
+
+
+# ── what else to know ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def next_step(run: Run) -> str | None:
+    """What to do next; None for a run that is good. What a good run's rules advise is in `advice`."""
+    found = summary.headline(run)
+    return None if found.code is ExitCode.PASS else found.advice
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Advisory verdicts of one rule in one state. `first`: the index of the first of them in `Run.verdicts`."""
+
+    rule: str
+    state: str
+    cells: int
+    first: int
+    message: str
+
+
+def advice(run: Run) -> list[Advice]:
+    """What advisory rules ask for. It is beside the verdict, and must not be overlooked behind a PASS."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for number, v in enumerate(run.verdicts):
+        if not v.required and v.state not in QUIET:
+            found.setdefault((v.rule, v.state.value), []).append(number)
+    return [
+        Advice(rule, state, len(numbers), numbers[0], run.verdicts[numbers[0]].message)
+        for (rule, state), numbers in found.items()
+    ]
+
+
+def not_judged(run: Run) -> Iterator[str]:
+    """What no required rule judged, a sentence per kind of judgement."""
+    for gate, what in KINDS.items():
+        silent = [r for r in run.cells if wanted(gate, r) and not any(v.required for v in verdicts_on(run, r, gate))]
+        if silent:
+            names = [summary.label(r.cell) for r in silent]
+            cells = " and ".join(names) if len(names) <= 2 else f"{len(names)} cells, {names[0]} among them"
+            advised = any(verdicts_on(run, r, gate) for r in silent)
+            yield f"Not judged: {what} of {cells}" + ("; rules only advise." if advised else ".")
+
+
+def wanted(gate: str, result: CellResult) -> bool:
+    """Whether a cell has to be judged by `gate`: by records and tokens always, by speed and acceptance with a draft."""
+    return result.cell.role.speculative or gate in ("validity", "tokens")
+
+
+# ── facts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def facts(run: Run, policy: Policy) -> list[tuple[str, str]]:
+    """(name, value): what the verdict rests on first, then what ran, where and when."""
+    rows = [("policy", policy.name), ("commit", provenance.commit(run)), ("device", provenance.device(run))]
+    if found := provenance.driver(run):
+        rows.append(("driver", found))
+    if engine := next(iter(run.engines.values()), None):
+        rows += [("back end", engine.backend), ("dtype", engine.dtype)]
+    rows += [("pair", run.pair.name)]
+    rows += [("started", run.started.replace("T", " ").replace("+00:00", " UTC")), ("status", run.status)]
+    if took := summary.duration(run):
+        rows.append(("took", took))
+    return [*rows, ("specgate", run.tool_version), ("run", run.id)]
+
+
+def command(run: Run) -> list[str]:
+    """The command that made the run, word by word, each quoted for a POSIX shell. A page breaks lines between them."""
+    return [shlex.quote(word) for word in run.argv]

@@ -1,0 +1,98 @@
+"""The figures of single blocks, and which of them a run has under which definitions (`core.metrics`)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from specgate.analysis.checks.served import REQUEST_FIGURES, prefill_tok_s
+from specgate.analysis.paired_blocks import speed
+from specgate.analysis.requests.timing import TimedRequest, requests_of
+from specgate.core import Block
+from specgate.core.metrics import per_request
+
+PHASES: Final = ("draft", "verify", "accept", "commit")
+Figures = dict[str, Callable[[Block], float]]
+"""Metric → how to compute it for one block."""
+
+
+def block_figures(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Figures:
+    """The metrics that are medians over `blocks`; empty where there is no block."""
+    if not blocks:
+        return {}
+    if definitions < 2:
+        return former_figures(blocks, whole_requests)
+    served = any(b.served for b in blocks)
+    return {
+        "decode_tok_s": lambda b: speed(b, False),
+        "decode_tok_s_per_user": lambda b: speed(b, False) / len(b.tokens),
+        **(whole_figures() if whole_requests else {}),
+        **({"prefill_tok_s": prefill_tok_s} if served else step_figures(blocks)),
+    }
+
+
+def whole_figures() -> Figures:
+    """Output tokens per second of whole requests."""
+    return {
+        "output_tok_s": lambda b: speed(b, True),
+        "output_tok_s_per_user": lambda b: speed(b, True) / len(b.tokens),
+    }
+
+
+def step_figures(blocks: Sequence[Block]) -> Figures:
+    """What an engine whose steps are known shows of them."""
+    return {
+        "step_ms": lambda b: statistics.median(b.step_ns) / 1e6,
+        **{f"{p}_ms": partial(ms_per_step, p) for p in PHASES if all(p in b.phase_ns for b in blocks)},
+        "prefill_tok_s": lambda b: b.point.context * len(b.tokens) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0,
+    }
+
+
+def paired_figures(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Figures:
+    """The metrics whose ratio between two runs can be taken block by block: medians of blocks, means over requests."""
+
+    def mean_of(of: Callable[[TimedRequest], float | None]) -> Callable[[Block], float]:
+        def mean(block: Block) -> float:
+            found = [ms for request in requests_of(block, whole_requests) if (ms := of(request)) is not None]
+            return statistics.fmean(found) if found else 0.0
+
+        return mean
+
+    figures = block_figures(blocks, whole_requests, definitions)
+    if definitions < 2 or not blocks:
+        return figures
+    figures[per_request("mean", "tpot")] = mean_of(lambda request: request.tpot_ms)
+    if whole_requests or any(b.served for b in blocks):
+        figures[per_request("mean", "ttft")] = mean_of(lambda request: request.ttft_ms)
+        figures[per_request("mean", "e2e")] = mean_of(lambda request: request.e2e_ms)
+    return figures
+
+
+def former_figures(blocks: Sequence[Block], whole_requests: bool) -> Figures:
+    """The figures of single blocks as runs until schema 1.3 have them."""
+    requests: Figures = {
+        "ttft_ms": lambda b: b.prefill_ns / 1e6,
+        "e2e_ms": lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6,
+    }
+    speeds: Figures = {
+        "output_tok_s": lambda b: speed(b, whole_requests),
+        "output_tok_s_per_user": lambda b: speed(b, whole_requests) / len(b.tokens),
+        "tpot_ms": ms_per_token,
+    }
+    if any(b.served for b in blocks):
+        return {**speeds, **REQUEST_FIGURES}
+    steps = step_figures(blocks)
+    last = {"prefill_tok_s": steps.pop("prefill_tok_s")}
+    return {**speeds, **steps, **(requests if whole_requests else {}), **last}
+
+
+def ms_per_step(phase: str, block: Block) -> float:
+    """Milliseconds of a phase per step."""
+    return block.phase_ns[phase] / len(block.step_ns) / 1e6
+
+
+def ms_per_token(block: Block) -> float:
+    """Decode milliseconds per token of one request, averaged over the block's requests."""
+    return block.decoding_ns / 1e6 / block.emitted

@@ -1,0 +1,10 @@
+"""Times of single requests, as the field defines them (docs/definitions.md).
+
+    timing.py           a block → its requests, each on its own clock
+    percentiles.py      a percentile with an interval from order statistics, for samples that come in groups
+    figures.py          mean and percentiles of TTFT, TPOT, ITL, ICL and E2E latency
+    goodput.py          how many requests kept to the scenario's latency limits
+    distributions.py    how the times are spread, for the pictures
+
+A *quantity* is one of `core.metrics.PER_REQUEST`. Its samples depend on each other within a block, not between blocks.
+"""

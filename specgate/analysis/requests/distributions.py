@@ -1,0 +1,40 @@
+"""The distributions of the times of single requests in a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from specgate.analysis.requests.figures import SAMPLES
+from specgate.analysis.requests.timing import requests_of
+from specgate.core import Block, Distribution
+
+RANKS: Final = 64
+"""Order statistics kept per distribution: enough to draw it, and small enough for run.json."""
+
+
+def distributions(blocks: Sequence[Block], *, whole_requests: bool, definitions: int = 1) -> dict[str, Distribution]:
+    """`tpot_ms` of every request, `ttft_ms` where whole requests were measured, and since the second `definitions`
+    `itl_ms` of every output token. A quantity without samples has no entry.
+
+    The requests of a block are prefilled together, so their first tokens come at the same time. The requests of a
+    server each have their own clock.
+    """
+    requests = [request for block in blocks for request in requests_of(block, whole_requests)]
+    quantities = ("tpot", "ttft") if definitions < 2 else ("tpot", "ttft", "itl")
+    samples = {f"{q}_ms": [ms for request in requests for ms in SAMPLES[q](request)] for q in quantities}
+    return {name: distribution(found) for name, found in samples.items() if found}
+
+
+def request_tpot_ms(block: Block) -> Iterator[float]:
+    """Per request that emitted: the decode time up to its last step, in ms per token after the prefill token."""
+    yield from (ms for request in requests_of(block, False) if (ms := request.tpot_ms) is not None)
+
+
+def distribution(samples: Sequence[float]) -> Distribution:
+    """At most `RANKS` order statistics of `samples` (ms), rounded to a tenth of a microsecond."""
+    ordered = sorted(samples)
+    n = len(ordered)
+    kept = min(n, RANKS)
+    ranks = [round(i * (n - 1) / (kept - 1)) for i in range(kept)] if kept > 1 else [0]
+    return Distribution(n, tuple(round(ordered[rank], 4) for rank in ranks))

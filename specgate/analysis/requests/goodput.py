@@ -1,0 +1,52 @@
+"""How many requests kept to the scenario's latency limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from specgate.analysis.requests.percentiles import ERROR, effective_number
+from specgate.analysis.requests.timing import TimedRequest
+from specgate.core import LatencyLimits, Value
+
+
+def goodput_values(
+    blocks: Sequence[Sequence[TimedRequest]], seconds: float, limits: LatencyLimits, error: float = ERROR
+) -> Iterator[Value]:
+    """The share of the requests that kept to every limit, with an interval, and how many of them there were a second.
+
+    `blocks`: the requests of each block of a cell. `seconds`: how long all blocks took together, each from sending its
+    requests to the last token of all.
+
+    The interval is Clopper and Pearson's for a binomial share (Biometrika 26, 1934), for as many independent requests
+    as the requests of a block, which wait for each other, are worth. `error`: its chance on each side to be wrong.
+    """
+    kept = [[0.0 if keeps(request, limits) else 1.0 for request in block] for block in blocks if block]
+    n, good = sum(map(len, kept)), sum(group.count(0.0) for group in kept)
+    if not n:
+        return
+    share = good / n
+    # Where all requests did the same, nothing shows how alike those of a block are: a block then counts once.
+    worth = effective_number(kept, 0.0, share, error) if 0 < good < n else len(kept)
+    low, high = share_interval(share * worth, worth, error) if worth else (None, None)
+    yield Value("goodput_share", share, "mean", n, low, high, None if worth else "few_samples")
+    if seconds > 0:
+        yield Value("goodput_req_s", good / seconds, "mean", n)
+
+
+def keeps(request: TimedRequest, limits: LatencyLimits) -> bool:
+    """Whether a request kept to every limit. One of a single token has no time per output token to keep to."""
+    pairs = (
+        (request.ttft_ms, limits.ttft_ms),
+        (request.tpot_ms, limits.tpot_ms),
+        (request.e2e_ms, limits.e2e_ms),
+    )
+    return all(limit is None or ms is None or ms <= limit for ms, limit in pairs)
+
+
+def share_interval(good: float, n: int, error: float) -> tuple[float, float]:
+    """Clopper and Pearson's interval of a share, of which `good` of `n` were seen; `good` need not be whole."""
+    from scipy.special import betaincinv
+
+    low = float(betaincinv(good, n - good + 1, error)) if good > 0 else 0.0
+    high = float(betaincinv(good + 1, n - good, 1 - error)) if good < n else 1.0
+    return low, high

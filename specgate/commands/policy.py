@@ -1,0 +1,52 @@
+"""`specgate policy init`: a policy for the scenarios of measured runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from specgate.errors import UsageError
+from specgate.terminal import echo
+
+
+@click.group()
+def policy() -> None:
+    """Write policies."""
+
+
+@policy.command(short_help="Write a policy for the scenarios of measured runs.")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="The policy file (default: printed).")
+@click.option(
+    "--margin-pct",
+    type=click.FloatRange(0, 50),
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="How far floors lie below what was measured, at least.",
+)
+def init(runs: tuple[Path, ...], out: Path | None, margin_pct: float) -> None:
+    """Write a policy for the scenarios of the run folders RUN: a floor for every speed-up and acceptance length that
+    they measured, equal tokens, valid records, and rules for every other scenario.
+
+    Floors lie below what was measured by the margin, and by more where the intervals or the noise passport prove
+    less; a comment beside each says so. Judged by the policy, the runs pass. Exit code 2 for a run from which no floor
+    follows.
+    """
+    from specgate.archive.policy_from_runs import policy_text
+    from specgate.archive.stored import load_runs
+    from specgate.files.writing import write_text
+
+    if not margin_pct < 50:
+        raise UsageError(f"--margin-pct {margin_pct:g}: not a margin", hint="below 50")
+    if out is not None and out.suffix not in (".yaml", ".yml"):
+        raise UsageError(f"--out {out}: a policy is a .yaml file")
+    if out is not None and out.exists():
+        raise UsageError(f"--out {out} exists already", hint="a policy is not overwritten: give another name")
+    text = policy_text(load_runs(runs), (out.parent if out else Path()).absolute(), margin_pct)
+    if out is None:
+        echo(text, nl=False)
+        return
+    write_text(out, text)
+    echo(f"wrote {out}: specgate micro --policy {out} judges by it")

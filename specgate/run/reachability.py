@@ -1,0 +1,166 @@
+"""Which floors of a policy no run can reach, said before anything is measured, with what would reach them.
+
+Certain without any measurement is that a cycle of K drafts emits at most K + 1 tokens. How much of a request its
+prefill takes, and what a cycle takes at least, is known where an earlier run beside the one to come measured the same
+pair, back end and options on the same machine (`analysis.speedup_limits` has the arithmetic).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from specgate.analysis.speedup_limits import (
+    PointTimes,
+    least_cycle_s,
+    most_of_requests,
+    most_of_steps,
+    prefill_for,
+    tokens_for,
+)
+from specgate.core import BASELINE, Budget, Cell, Plan, Point, Rule, Run
+from specgate.core.cycle_budget import Bandwidth
+from specgate.errors import SpecgateError, UsageError
+from specgate.files.config import Config
+from specgate.files.run_folder import RunFolder
+from specgate.planning.bounds import DRAFT_TOKENS
+
+LOOKED_AT: Final = 20
+"""Runs that are looked at for the times of a point, the newest first."""
+
+
+def check_reachable(
+    config: Config, plan: Plan, out: Path, environment: Mapping[str, object], memory: Bandwidth | None
+) -> tuple[str, ...]:
+    """One sentence for each required floor of the policy that a run of `plan` cannot reach.
+
+    `out`: the folder of runs. `environment`: this machine, as env.json states it. `memory`: its read bandwidth. Raises
+    UsageError that lists them all where the policy says `unreachable: refuse`.
+    """
+    found = tuple(dict.fromkeys(out_of_reach(config, plan, out, environment, memory)))
+    if found and config.policy.unreachable == "refuse":
+        where = config.policy.source_file or config.policy.name
+        hint = "correct the floor or the scenario; with `unreachable: warn` the policy would only say so"
+        raise UsageError("\n  ".join((f"{where}: floors that cannot be reached", *found)), hint=hint)
+    return found
+
+
+def out_of_reach(
+    config: Config, plan: Plan, out: Path, environment: Mapping[str, object], memory: Bandwidth | None
+) -> Iterator[str]:
+    """As `check_reachable`, without refusing anything."""
+    asked = list(floors_of(config, plan))
+    beyond_steps = [(rule, cell) for rule, cell, floor in asked if floor > cell.role.k + 1]
+    speeds = [a for a in asked if a[0].gate == "speed" and a[2] > 1 and a[:2] not in beyond_steps]
+    times = times_of({cell.point for _, cell, _ in speeds}, config, out, environment)
+    for rule, cell in beyond_steps:
+        what = "acceptance length" if rule.gate == "acceptance" else "speed-up"
+        k, floor = cell.role.k, float(rule.params["min"])
+        longer = math.ceil(floor) - 1
+        yield (
+            f"rule {rule.id} asks for {'an' if what[0] == 'a' else 'a'} {what} of {floor:g} of {cell.key}: {k} drafts "
+            f"per cycle give at most {k + 1}; "
+            + (f"it takes spec-{longer} or more" if longer <= DRAFT_TOKENS else f"not even spec-{DRAFT_TOKENS} does")
+        )
+    for rule, cell, floor in speeds:
+        if (known := times.get((cell.point.context, cell.point.batch))) is not None:
+            budget = plan.scenarios[cell.point.scenario].budget
+            yield from beyond_speed(rule, cell, floor, budget, known, memory)
+
+
+def floors_of(config: Config, plan: Plan) -> Iterator[tuple[Rule, Cell, float]]:
+    """The floors that required rules set for acceptance length and speed-up, cell by cell."""
+    for rule in config.policy.rules:
+        if rule.required and rule.gate in ("acceptance", "speed"):
+            cells = (cell for cell in plan.cells if cell.role.speculative and rule.matches(cell))
+            yield from ((rule, cell, float(rule.params["min"])) for cell in cells)
+
+
+def beyond_speed(
+    rule: Rule, cell: Cell, floor: float, budget: Budget, known: PointTimes, memory: Bandwidth | None
+) -> Iterator[str]:
+    """What to say of a speed floor that the times of the point put out of reach; nothing where they do not."""
+    k, step, prefill = cell.role.k, known.step_s, known.prefill_s
+    cycle = least_cycle_s(known, cell.point.context, cell.point.batch, k, memory)
+    asks = f"rule {rule.id} asks for a speed-up of {floor:g} of {cell.key}"
+    at_least = f"a step takes {1e3 * step:.3g} ms and a cycle at least {1e3 * cycle:.3g} ms (run {known.run})"
+    if budget.new_tokens is None:
+        if (most := most_of_steps(k, step, cycle)) < floor:
+            yield f"{asks}: at most {most:.2f} with every draft accepted, since {at_least}"
+        return
+    most = most_of_requests(k, step, cycle, prefill, budget.new_tokens)
+    if most >= floor:
+        return
+    tokens = tokens_for(floor, k, step, cycle, prefill)
+    less = prefill_for(floor, k, step, cycle, budget.new_tokens)
+    if tokens is None or less is None:
+        remedy = f"decoding alone gains at most {most_of_steps(k, step, cycle):.2f}, however long the answer"
+    else:
+        remedy = f"it takes {math.ceil(tokens):,} new tokens or more, or a prefill of {1e3 * less:.3g} ms or less"
+    yield (
+        f"{asks}: at most {most:.2f} with every draft accepted, since {budget.new_tokens} new tokens take "
+        f"{1e3 * step * (budget.new_tokens - 1):.3g} ms beside a prefill of {1e3 * prefill:.3g} ms, and {at_least}; "
+        f"{remedy}"
+    )
+
+
+# ── what an earlier run showed ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def times_of(
+    points: set[Point], config: Config, out: Path, environment: Mapping[str, object]
+) -> dict[tuple[int, int], PointTimes]:
+    """(context, batch) → the baseline's times in the newest run of `out` that measured it, for those of `points`."""
+    wanted = {(p.context, p.batch) for p in points}
+    found: dict[tuple[int, int], PointTimes] = {}
+    looked_at = 0
+    for file in sorted(out.glob("*/run.json"), reverse=True):
+        if wanted <= found.keys() or looked_at >= LOOKED_AT:
+            break
+        if (run := comparable(file.parent, config, environment)) is not None:
+            looked_at += 1
+            for where, times in of_run(run):
+                found.setdefault(where, times)
+    return found
+
+
+def comparable(path: Path, config: Config, environment: Mapping[str, object]) -> Run | None:
+    """The complete run in `path` if it measured what `config` measures, on this machine; else None."""
+    folder = RunFolder(path, read_only=True)
+    try:
+        theirs = folder.read_config()
+        dtypes = {s.dtype for s in theirs.scenarios.values()}
+        same = (theirs.backend, theirs.pair.name, dict(theirs.options)) == (
+            config.backend,
+            config.pair.name,
+            dict(config.options),
+        )
+        if not same or dtypes != {s.dtype for s in config.scenarios.values()}:
+            return None
+        run = folder.read_run()
+    except SpecgateError:  # a run that cannot be read says nothing
+        return None
+    return run if run.status == "complete" and machine_of(run.environment) == machine_of(environment) else None
+
+
+def machine_of(environment: Mapping[str, object]) -> tuple[object, ...]:
+    """What the times of an engine depend on: the CPU, and the names of the GPUs."""
+    host: Any = environment.get("host") or {}
+    gpus: Any = environment.get("gpus") or []
+    return host.get("cpu"), *(gpu.get("name") for gpu in gpus if isinstance(gpu, dict))
+
+
+def of_run(run: Run) -> Iterator[tuple[tuple[int, int], PointTimes]]:
+    """(context, batch) and the times of every baseline cell that is complete."""
+    for result in run.cells:
+        point, engine = result.cell.point, run.engines.get(result.cell.point.key)
+        step_ms, prefill = (result.values.get(name) for name in ("step_ms", "prefill_tok_s"))
+        if result.cell.role != BASELINE or result.status != "ok":
+            continue
+        if step_ms is None or prefill is None or not step_ms.value or not prefill.value:
+            continue
+        prefill_s = point.context * point.batch / prefill.value
+        times = PointTimes(run.id, prefill_s, step_ms.value / 1e3, engine.traffic if engine else None)
+        yield (point.context, point.batch), times

@@ -1,0 +1,105 @@
+"""The head of the page: figures with what is asked of them, what was not judged, and what the verdict rests on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specgate.core import Policy, Rule, Run, State, Verdict
+from specgate.reports.common import provenance
+from specgate.reports.common.parts import Entry
+from specgate.reports.page import head
+from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
+
+PLAN = plan_of(scenario("cpu-one", spec=(2, 3)), scenario("cpu-two", spec=(3,)))
+BLOCKS = blocks_of(PLAN)
+RUN = run_of(PLAN, BLOCKS)
+
+
+def run_under(*rules: Rule) -> Run:
+    return judged(RUN, policy_of(*rules))
+
+
+def text(entry: str | Entry) -> str:
+    return entry if isinstance(entry, str) else entry.text
+
+
+def speed(scenario: str, least: float, *, required: bool = True) -> Rule:
+    return Rule(f"speed-{scenario}", "speed", required, scenario=scenario, role="spec-3", params={"min": least})
+
+
+def test_the_cell_that_fails_comes_first_with_what_was_asked() -> None:
+    table = head.key_figures(run_under(speed("cpu-one", 1.0), speed("cpu-two", 9.0)))
+    assert [text(row[0]) for row in table.rows] == ["cpu-two c64 b1 spec-3", "cpu-one c64 b1 spec-3"]
+    asked = table.rows[0][2]
+    assert isinstance(asked, Entry) and (asked.text, asked.mark, asked.advisory) == ("≥ 9×", "FAIL", False)
+
+
+def test_cells_that_no_rule_asks_about_are_shown_where_no_rule_asks_about_any() -> None:
+    assert len(head.key_figures(run_under(speed("cpu-two", 1.0))).rows) == 1
+    assert len(head.key_figures(run_under(Rule("tokens", "tokens", True, params={"near_tie_margin": 0.0}))).rows) == 3
+    many = plan_of(scenario(spec=tuple(range(1, 9))))
+    assert len(head.key_figures(run_of(many, blocks_of(many))).rows) == head.SHOWN
+
+
+def test_a_rule_that_advises_is_marked_so_and_a_required_one_goes_before_it() -> None:
+    advised = head.key_figures(run_under(speed("cpu-one", 9.0, required=False))).rows[0][2]
+    assert isinstance(advised, Entry) and (advised.mark, advised.advisory, advised.note) == ("FAIL", True, "advises")
+    both = run_under(speed("cpu-one", 9.0, required=False), replace(speed("cpu-one", 1.0), id="r"))
+    asked = head.key_figures(both).rows[0][2]
+    assert isinstance(asked, Entry) and (asked.text, asked.mark) == ("≥ 1×", "PASS")
+
+
+def test_speed_and_acceptance_that_no_required_rule_judges_are_said_cell_by_cell() -> None:
+    said = list(head.not_judged(run_under(speed("cpu-one", 1.0))))
+    assert "Not judged: speed of cpu-one c64 b1 spec-2 and cpu-two c64 b1 spec-3." in said
+    assert "Not judged: acceptance length of 3 cells, cpu-one c64 b1 spec-2 among them." in said
+    only_advised = list(head.not_judged(run_under(speed("*", 1.0, required=False))))
+    assert any(line.startswith("Not judged: speed of 3 cells") and "rules only advise" in line for line in only_advised)
+
+
+def test_a_run_that_was_judged_by_everything_lacks_nothing() -> None:
+    rules = (
+        Rule("records", "validity", True),
+        Rule("tokens", "tokens", True, params={"near_tie_margin": 0.0}),
+        Rule("acceptance", "acceptance", True, params={"min": 1.0}),
+        Rule("speed", "speed", True, params={"min": 0.1}),
+    )
+    assert list(head.not_judged(run_under(*rules))) == []
+
+
+def test_what_advises_is_counted_by_rule_and_never_hidden_behind_a_pass() -> None:
+    found = head.advice(run_under(Rule("no-loops", "degeneracy", False, params={"max_repeated_share": -1.0})))
+    assert [(a.rule, a.state, a.cells) for a in found] == [("no-loops", "FAIL", len(RUN.cells))]
+    assert head.advice(judged(RUN, POLICY)) == []
+
+
+def test_the_next_step_is_that_of_the_reason_and_a_green_run_has_none() -> None:
+    assert head.next_step(judged(RUN, POLICY)) is None
+    broken = judged(run_of(PLAN, blocks_of(PLAN, change=corrupt)), POLICY)
+    assert head.next_step(broken) == next(v.next_step for v in broken.verdicts if v.state is State.INVALID)
+
+
+def test_the_facts_name_policy_commit_device_and_driver() -> None:
+    environment = {
+        **RUN.environment,
+        "source": {"commit": "0123456789abcdef", "dirty": True},
+        "gpus": [{"name": "NVIDIA H200", "driver": "580.1"}] * 2,
+    }
+    facts = dict(head.facts(replace(RUN, environment=environment), Policy("seed", ())))
+    assert facts["policy"] == "seed"
+    assert facts["commit"] == "0123456789ab + uncommitted changes"
+    assert (facts["device"], facts["driver"]) == ("2 × NVIDIA H200", "580.1")
+    assert (provenance.device(RUN), provenance.driver(RUN)) == ("A CPU", None)
+    assert provenance.commit(RUN) == "tree 1a2b3c4d1a2b"
+
+
+def test_the_command_breaks_between_words_only() -> None:
+    run = replace(RUN, argv=("specgate", "micro", "--scenario", "a file.yaml"))
+    assert head.command(run) == ["specgate", "micro", "--scenario", "'a file.yaml'"]
+
+
+def test_an_asked_figure_without_a_least_names_its_rule() -> None:
+    cell = RUN.cells[1].cell.key
+    unmeasured = Verdict("quick", "speed", cell, State.INVALID, True, "not_measured", "no figures")
+    entry = head.asked([unmeasured])
+    assert (entry.text, entry.mark) == ("quick", "INVALID")

@@ -1,0 +1,35 @@
+"""The distributions of the requests' times: which there are, and which percentiles their tables state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specgate.core import CellResult, Scenario
+from specgate.core.metrics import DEFINITIONS
+from specgate.reports.common.figures import number
+from specgate.reports.pictures.latency import ecdf
+from tests.support.factories import blocks_of, plan_of, run_of, scenario
+
+DRAWS = True
+
+
+def cells(of: Scenario) -> list[CellResult]:
+    plan = plan_of(of)
+    return list(run_of(plan, blocks_of(plan, jitter=0.2)).cells)
+
+
+def test_the_table_states_the_percentiles_that_the_run_has() -> None:
+    found = cells(replace(scenario(), definitions=DEFINITIONS))
+    (table,) = ecdf("p", "itl_ms", found).tables
+    assert table.head[-1] == "gaps"
+    for row, result in zip(table.rows, found, strict=True):
+        stated = dict(zip(table.head, row, strict=True))
+        assert [stated[p] for p in ("p50", "p90", "p99")] == [
+            number(result.values[f"{p}_itl_ms"].value or 0.0) for p in ("p50", "p90", "p99")
+        ]
+
+
+def test_a_run_of_an_older_schema_has_no_gaps_between_tokens() -> None:
+    found = cells(scenario())
+    assert not ecdf("p", "itl_ms", found).tables
+    assert ecdf("p", "tpot_ms", found).tables

@@ -1,0 +1,92 @@
+"""What a run was not judged by stands beside the verdict in every report, with the policy's reason or without."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from specgate.core import Gap, Run, State
+from specgate.errors import ExitCode
+from specgate.reports.common.summary import headline, not_judged
+from specgate.reports.texts import console, junit, markdown
+from specgate.reports.texts.annotations import REPORT as ANNOTATIONS
+from specgate.reports.texts.markdown import LINES
+from tests.reports.texts.test_markdown import large
+from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of
+from tests.support.hostile import STRINGS
+
+PLAN = plan_of()
+SPEC = PLAN.cells[1].key
+GREEN = judged(run_of(PLAN, blocks_of(PLAN)), POLICY)
+WHY = "a shared clock is no judge"
+EXCUSED = replace(GREEN, not_judged=(Gap("speed", (SPEC,), WHY),))
+SILENT = replace(GREEN, not_judged=(Gap("speed", (SPEC,), None), Gap("tokens", (SPEC, "a/b", "c/d"), None)))
+Render = Callable[[Run], str]
+REPORTS: dict[str, Render] = {
+    "plain": lambda run: console.PLAIN.render(run, POLICY),
+    "console": lambda run: " ".join(re.sub(r"\x1b\[[\d;]*m", "", console.REPORT.render(run, POLICY)).split()),
+    "markdown": lambda run: markdown.REPORT.render(run, POLICY),
+    "junit": lambda run: junit.REPORT.render(run, POLICY),
+    "github": lambda run: ANNOTATIONS.render(run, POLICY),
+}
+each = pytest.mark.parametrize("render", REPORTS.values(), ids=REPORTS)
+
+
+@each
+def test_a_green_run_says_what_the_policy_gave_up_and_why(render: Render) -> None:
+    said = render(EXCUSED)
+    assert WHY in said and "speed" in said and "PASS" in said
+    assert WHY not in render(GREEN)
+
+
+@each
+def test_a_run_that_is_not_judged_names_what_is_missing(render: Render) -> None:
+    said = render(SILENT)
+    assert "NOT_JUDGED" in said.replace("\\", "") and "speed of demo-64 c64 b1 spec-3" in said
+    assert "tokens of 3 cells" in said
+    assert "PASS: All" not in said
+
+
+def test_the_headline_gives_the_code_and_what_to_do() -> None:
+    found = headline(SILENT)
+    assert (found.state, found.code) == ("NOT_JUDGED", ExitCode.NOT_JUDGED)
+    assert found.advice is not None and "otherwise: true" in found.advice and "not_judged" in found.advice
+    nothing = headline(replace(SILENT, verdicts=(), not_judged=()))
+    assert nothing.reason == "No required rule judged a cell of this run."
+
+
+def test_of_a_red_run_it_is_said_too_and_only_there_beside_the_headline() -> None:
+    red = tuple(replace(v, state=State.FAIL) for v in GREEN.verdicts)
+    assert not_judged(SILENT) == []
+    said = not_judged(replace(SILENT, verdicts=red))
+    assert said[0] == "Not judged: speed of demo-64 c64 b1 spec-3: no required rule asks for it."
+    assert len(said) == 2
+
+
+def test_junit_skips_what_is_excused_and_fails_what_is_not() -> None:
+    (excused,) = ET.fromstring(REPORTS["junit"](EXCUSED)).iter("testsuite")
+    assert (excused.get("failures"), excused.get("errors")) == ("0", "0")
+    (case,) = [c for c in excused.iter("testcase") if c.get("name") == "speed not judged"]
+    assert [child.tag for child in case] == ["skipped", "system-out"]
+    assert case[0].get("message") == WHY and case[1].text == SPEC
+    (silent,) = ET.fromstring(REPORTS["junit"](SILENT)).iter("testsuite")
+    assert silent.get("failures") == "3"  # the verdict, and two kinds
+
+
+@pytest.mark.parametrize("text", STRINGS)
+def test_a_reason_from_a_policy_adds_no_line_to_an_annotation_and_no_markup(text: str) -> None:
+    run = replace(GREEN, not_judged=(Gap("speed", (SPEC,), text),))
+    assert len(REPORTS["github"](run).splitlines()) == 2
+    ET.fromstring(REPORTS["junit"](run))
+    assert len(REPORTS["markdown"](run).splitlines()) == len(REPORTS["markdown"](EXCUSED).splitlines())
+
+
+def test_the_summary_of_a_large_run_keeps_its_limit() -> None:
+    run = replace(
+        large(), not_judged=tuple(Gap("speed", (c.cell.key,), f"why {n}") for n, c in enumerate(large().cells))
+    )
+    assert len(REPORTS["markdown"](run).splitlines()) <= LINES

@@ -1,0 +1,91 @@
+"""run_suite.sh: what it runs on which machine, and the code that it ends with. specgate itself is a recorder here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import ROOT
+
+RECORDER = """\
+#!/bin/sh
+echo "$@" >> "$LOG"
+case "$*" in *"$FAILING"*) exit 3 ;; esac
+"""
+"""Stands for .venv/bin/specgate: writes down its arguments, and ends with 3 where they hold $FAILING."""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with the script, and with an environment that looks installed."""
+    shutil.copy(ROOT / "run_suite.sh", tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    for name, text in (
+        (".venv/bin/python", "#!/bin/sh\n"),
+        (".venv/bin/specgate", RECORDER),
+        ("gpu/nvidia-smi", "#!/bin/sh\necho 'GPU 0: a GPU'\n"),
+    ):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+    for extras in ("torch", "cuda13"):
+        (tmp_path / ".venv" / f".installed-{extras}").touch()
+    os.utime(tmp_path / "pyproject.toml", (0, 0))
+    return tmp_path
+
+
+def ran(
+    checkout: Path, *arguments: str, gpu: bool, failing: str = "nothing", **variables: str
+) -> tuple[int, list[str]]:
+    """(exit code, what specgate was called with)."""
+    log = checkout / "log"
+    log.unlink(missing_ok=True)
+    path = f"{checkout / 'gpu'}:{os.environ['PATH']}" if gpu else os.environ["PATH"]
+    environment = {"PATH": path, "HOME": str(checkout), "LOG": str(log), "FAILING": failing, **variables}
+    done = subprocess.run(
+        ["bash", "run_suite.sh", *arguments], cwd=checkout, env=environment, capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, log.read_text().splitlines() if log.exists() else []
+
+
+@pytest.mark.parametrize("kind", ["micro", "full"])
+def test_a_gpu_gets_the_planted_pairs_and_their_policy(checkout: Path, kind: str) -> None:
+    code, calls = ran(checkout, kind, gpu=True)
+    assert code == 0
+    assert [c for c in calls if c.startswith(kind)] == [
+        f"{kind} --scenario {kind}-8b-16k-b4 --policy planted-8b",
+        f"{kind} --scenario {kind}-8b-32k-single --policy planted-8b",
+    ]
+    assert not any(c.startswith("pairs fetch") for c in calls)
+    assert [c for c in calls if c.startswith("tune")] == [
+        f"tune gemm --missing --pair planted-llama-3.1-8b-{al}" for al in ("al2.2", "al3.0")
+    ]
+
+
+@pytest.mark.parametrize("failing", ["micro-8b-16k-b4", "micro-8b-32k-single", "8b"])
+def test_both_pairs_are_measured_and_neither_hides_the_other(checkout: Path, failing: str) -> None:
+    code, calls = ran(checkout, gpu=True, failing=failing)
+    assert code == 3
+    assert len([c for c in calls if c.startswith("micro")]) == 2
+
+
+def test_what_is_asked_for_is_measured_as_it_is(checkout: Path) -> None:
+    _, calls = ran(checkout, gpu=True, SCENARIOS="micro-32k-single", BACKEND="reference")
+    assert calls[-1] == "micro --scenario micro-32k-single --backend reference" and "pairs fetch" in calls
+    _, calls = ran(checkout, "micro", "--policy", "merge", gpu=True)
+    assert calls[-1] == "micro --policy merge"
+    _, calls = ran(checkout, "micro", gpu=True, BACKEND="reference", MEASUREMENT_RUNS="4")
+    assert calls[-1].endswith("--policy planted-8b --backend reference --measurement-runs 4")
+    assert not any(c.startswith("tune") for c in calls)
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has a GPU")
+def test_without_a_gpu_the_demo_pair_is_fetched_and_measured(checkout: Path) -> None:
+    code, calls = ran(checkout, gpu=False)
+    assert (code, calls) == (0, ["pairs fetch", "micro"])
+    assert ran(checkout, gpu=False, failing="micro")[0] == 3
