@@ -18,6 +18,7 @@ from typing import Any, Final
 from specgate.core import Role
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.json_text import read_json, shown
+from specgate.files.redaction import visible
 
 TOLERANCE: Final = 5e-3
 """Absolute tolerance for means, which the file stores rounded."""
@@ -74,7 +75,7 @@ def _benchmarks(file: Path, data: object, name: str) -> Iterator[Benchmark]:
     elif isinstance(data, dict):
         for key, item in data.items():
             if isinstance(item, dict | list):
-                yield from _benchmarks(file, item, str(key))
+                yield from _benchmarks(file, item, visible(str(key)))
 
 
 def _benchmark(file: Path, data: Mapping[str, Any], key: str) -> Benchmark:
