@@ -365,9 +365,8 @@ def main(runs: int, table: str, counts: Sequence[int], seed: int) -> None:
     """Print a table of simulated rates."""
     margins = Margins()
     rows, usual = TABLES[table]
-    click.echo(
-        f"{runs} runs each, numpy {np.__version__}, error {margins.error:g} a side, margin {margins.step_pct:g} %"
-    )
+    of = f"step {margins.step_pct:g} %, prefill {margins.prefill_pct:g} %, acceptance {margins.acceptance_pct:g} %"
+    click.echo(f"{runs} runs each, numpy {np.__version__}, error {margins.error:g} a side; margins: {of}")
     for row in rows(runs, counts or usual, margins, np.random.default_rng(seed)):
         click.echo(row)
 
