@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import UnionType
 
+from specgate.analysis.machine.gpu_clocks import power_cap
+from specgate.analysis.machine.words import asides, set_aside_in_words, too_many_in_words
 from specgate.core import CellResult, Rule, Run, State, Verdict
-from specgate.core.conditions import THROTTLES, Conditions, GpuConditions, clock_events
+from specgate.core.conditions import THROTTLES, Conditions, GpuConditions, HostJudgement, clock_events
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 MAX_GAP_S = 5.0
@@ -36,16 +39,21 @@ class Environment:
     `max_other_cpu_share`: the share of the usable CPUs' time that other processes may use. `max_clock_shift`: how far
     apart the mean SM clocks of two roles may lie, as a share of the higher one. `max_clock_jump_s`: by how many seconds
     the wall clock may jump relative to the monotonic clock.
+    `max_set_aside`: the host is judged block by block, and this share of the rounds may be set aside because a block of
+    theirs was disturbed. Without it, others' share is judged as a mean over the samples, and nothing is set aside.
+    `max_cpu_wait`: the share of a block's time for which a thread may wait for a CPU; 0.05 where it is not set.
 
     All cells of a point are judged by the same samples, since they are compared with each other.
     """
 
     name = "environment"
-    params: Mapping[str, type] = {
+    params: Mapping[str, type | UnionType] = {
         "gpu": bool,
         "max_other_cpu_share": float,
         "max_clock_shift": float,
         "max_clock_jump_s": float,
+        "max_cpu_wait": float | None,
+        "max_set_aside": float | None,
     }
 
     def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
@@ -68,12 +76,27 @@ class Environment:
         findings = [*(of_gpu(rule, found.gpu) if gpu else ()), *of_host(rule, found)]
         evidence = evidence_of(found, gpu)
         if not findings:
-            message = f"nothing disturbed {found.blocks} blocks ({found.samples} samples)"
-            return verdict(rule, key, State.PASS, "undisturbed", message, evidence)
+            state, code, message = quiet(found, gpu)
+            return verdict(rule, key, state, code, message, evidence)
         first, *others = findings
         if others:
             evidence["also"] = ", ".join(f.code for f in others)
         return verdict(rule, key, State.ENV_REJECTED, first.code, first.message, evidence, first.next_step)
+
+
+def quiet(found: Conditions, gpu: bool) -> tuple[State, str, str]:
+    """(state, reason code, message) of a point that nothing rejects.
+
+    A host of which nothing could be seen is not said to be quiet.
+    """
+    host, cap = found.host, power_cap(found.gpu) if gpu else None
+    state, code, said = State.PASS, "undisturbed", f"nothing disturbed {found.blocks} blocks ({found.samples} samples)"
+    if host is not None and host.set_aside:
+        code, said = "set_aside", f"{set_aside_in_words(host)}; nothing disturbed the others ({found.samples} samples)"
+    elif host is not None and host.unjudged and found.other_cpu_share is None:
+        state, code = (State.PASS if gpu else State.SKIPPED), "host_unseen"
+        said = f"nothing disturbed the GPU in {found.blocks} blocks" if gpu else "nothing tells what disturbed the host"
+    return state, code, "; ".join([said, *(asides(host) if host else ()), *([cap] if cap else [])])
 
 
 def unwatched(result: CellResult, found: Conditions | None) -> str | None:
@@ -143,14 +166,19 @@ def clock_shift(gpu: GpuConditions) -> float | None:
 
 
 def of_host(rule: Rule, found: Conditions) -> Iterator[Finding]:
-    """What disturbed the host: a jump of the wall clock, or CPU time that other processes used."""
+    """What disturbed the host: a jump of the wall clock, too many disturbed blocks, or CPU time that others used."""
     if found.clock_jump_s > float(rule.params["max_clock_jump_s"]):
         what = f"the wall clock jumped by {found.clock_jump_s:.1f} s: it was set, or the machine slept"
         yield Finding("clock_jump", what, "measure again")
+    host, step = found.host, "end what else runs on this host, or wait"
+    if host is not None and host.too_many:
+        yield Finding("host_loaded", "; ".join([too_many_in_words(host), *asides(host)]), step)
+        return
+    # The mean of a point decides where its blocks do not tell one by one.
     share, ceiling = found.other_cpu_share, float(rule.params["max_other_cpu_share"])
-    if share is not None and share > ceiling:
+    if share is not None and share > ceiling and (host is None or host.seen.get("other_cpu_share", 0) < host.blocks):
         what = f"others used {share:.0%} of the CPU time (at most {ceiling:.0%})"
-        yield Finding("host_loaded", what, "end what else runs on this host, or wait")
+        yield Finding("host_loaded", what, step)
 
 
 def evidence_of(found: Conditions, gpu: bool) -> dict[str, float | int | str | None]:
@@ -159,6 +187,7 @@ def evidence_of(found: Conditions, gpu: bool) -> dict[str, float | int | str | N
         "samples": found.samples,
         "other_cpu_share": found.other_cpu_share,
         "clock_jump_s": found.clock_jump_s,
+        **(evidence_of_blocks(found.host) if found.host else {}),
     }
     if not gpu:
         return evidence
@@ -174,6 +203,30 @@ def evidence_of(found: Conditions, gpu: bool) -> dict[str, float | int | str | N
         "ecc_uncorrected": seen.ecc_uncorrected,
         "temperature_min_c": coolest,
         "temperature_max_c": hottest,
+        **(evidence_of_cap(seen) if seen.capped is not None else {}),
+    }
+
+
+def evidence_of_blocks(host: HostJudgement) -> dict[str, float | int | str | None]:
+    return {
+        "disturbed_blocks": len(host.disturbed),
+        "set_aside_rounds": len(host.set_aside),
+        "rounds": host.rounds,
+        "other_cpu_share_max": host.other_cpu_share,
+        "cpu_wait_max": host.cpu_wait,
+        "cpus": host.cpus,
+        "cpus_wanted": host.cpus_wanted,
+        "unseen": ", ".join(host.unseen) or "none",
+    }
+
+
+def evidence_of_cap(gpu: GpuConditions) -> dict[str, float | int | str | None]:
+    clocks = list(gpu.sm_clock_mhz.values())
+    return {
+        "power_capped_share": gpu.capped,
+        "power_w": gpu.power_w,
+        "sm_clock_mhz": min(clocks) if clocks else None,
+        "max_sm_clock_mhz": gpu.max_sm_clock_mhz,
     }
 
 

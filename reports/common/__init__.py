@@ -4,6 +4,7 @@ figures.py        numbers as text, by the unit of their metric
 summary.py        what every report says first: state, reason, and the command that repeats the run
 tables.py         a run as rows: cells, comparisons, verdicts and their evidence
 token_checks.py   how far tokens were checked beside the timed blocks
+machine.py        what the machine did to the times: rounds set aside, clocks of a GPU
 parts.py          Table, Entry and Picture: what a page is made of
 provenance.py     what a run was made with: commit, device, driver
 asked.py          what a policy asks of the speed of a cell

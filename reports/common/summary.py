@@ -131,9 +131,10 @@ def acceptance_label(run: Run) -> str | None:
 
 
 def cell_note(run: Run, result: CellResult) -> str | None:
-    """The note on a cell with missing blocks or an unusable draft; None for other cells."""
+    """The note on a cell with missing blocks, times that were set aside or an unusable draft; None for other cells."""
     trouble = run.draft_trouble(result)
-    said = (result.reason, f"draft unusable: {trouble}" if trouble else None)
+    aside = f"times of {result.set_aside} of {result.blocks} blocks set aside: the host was disturbed"
+    said = (result.reason, aside if result.set_aside else None, f"draft unusable: {trouble}" if trouble else None)
     return "; ".join(text for text in said if text) or None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from specgate.core import Run
-from specgate.reports.common import tables
+from specgate.reports.common import machine, tables
 from specgate.reports.common.parts import Picture
 from specgate.reports.page.grounds import changes
 from specgate.reports.page.points import Section
@@ -19,6 +19,12 @@ def empty_sections(run: Run, together: Sequence[Picture]) -> dict[str, tuple[str
     why: Mapping[str, tuple[str, str | None]] = {
         "gates": ("Gates", None if run.verdicts else "nothing has been judged"),
         "cells": ("Cells", None if run.cells else "the plan has no cell"),
+        "machine": (
+            "The machine",
+            None
+            if machine.sentences(run) or machine.clocks(run).rows
+            else "no round was set aside, and no GPU's highest clock was read",
+        ),
         "speed": (
             "Speed, all cells",
             None if any(p.svg for p in together) else "no pair of blocks whose speed may be quoted",

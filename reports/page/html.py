@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from specgate.api import visible
 from specgate.core import Policy, Run
 from specgate.errors import ExitCode
-from specgate.reports.common import summary, tables, token_checks
+from specgate.reports.common import machine, summary, tables, token_checks
 from specgate.reports.common.parts import Picture
 from specgate.reports.page import gaps, grounds, head, points
 from specgate.reports.pictures import forest, speed_map
@@ -111,6 +111,12 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "token_checks": token_checks.table(run),
         "token_words": [said for tell in TOKEN_WORDS if (said := tell(run))],
         "loops": tables.loops(run),
+        "machine_words": [
+            *machine.sentences(run),
+            *([machine.BY_COUNTERS] if machine.has_set_aside(run) else []),
+        ],
+        "clocks": machine.clocks(run),
+        "clocks_scaled": machine.SCALED,
         "changes": grounds.changes(run),
         "grounds": grounds.grounds(run),
         "files": grounds.files(run),
@@ -124,7 +130,7 @@ def contents(sections: Sequence[points.Section]) -> list[tuple[str, str]]:
     else:
         of_points = [(f"point-{n}", section.name) for n, section in enumerate(sections)]
     return [
-        *(("gates", "Gates"), ("cells", "Cells"), ("speed", "Speed")),
+        *(("gates", "Gates"), ("cells", "Cells"), ("machine", "The machine"), ("speed", "Speed")),
         *of_points,
         *(("tokens", "Tokens"), ("loops", "Loops"), ("perf-mode", "PERF_MODE"), ("order", "Micro gates")),
         *(("changes", "Since the last green run"), ("grounds", "Grounds"), ("files", "Files")),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from specgate.api import visible
 from specgate.core import CellResult, Policy, Run, State, Verdict
-from specgate.reports.common import figures, token_checks
+from specgate.reports.common import figures, machine, token_checks
 from specgate.reports.common.markup import markdown, markdown_table
 from specgate.reports.common.summary import (
     MARKS,
@@ -25,7 +25,7 @@ from specgate.reports.common.summary import (
 from specgate.reports.common.tables import tokens_entry
 
 LINES = 60
-CELLS, VERDICTS, WARNINGS = 18, 12, 3
+CELLS, VERDICTS, WARNINGS, MACHINE = 18, 12, 3, 3
 """Most rows of each kind. The worst come first, and a last line says how many are left out."""
 _WORST_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE)
 CELL_HEAD = ("cell", "acceptance length", "tok/s", "ms/token", "speed-up", "tokens")
@@ -63,6 +63,7 @@ def lines(run: Run, policy: Policy) -> Iterator[str]:
     yield from cells(run)
     yield from concerns(run)
     yield from warnings(run)
+    yield from machine_lines(run)
     yield from ("", "```sh", fenced(reproduction(run)), "```")
 
 
@@ -116,6 +117,16 @@ def warnings(run: Run) -> Iterator[str]:
     yield from (f"- {markdown(warning)}" for warning in run.warnings[:WARNINGS])
     if len(run.warnings) > WARNINGS:
         yield f"- and {len(run.warnings) - WARNINGS} more in report.html"
+
+
+def machine_lines(run: Run) -> Iterator[str]:
+    """What the machine did to the times."""
+    said = machine.sentences(run)
+    if said:
+        yield ""
+        yield from (f"- The machine: {markdown(sentence)}" for sentence in said[:MACHINE])
+    if len(said) > MACHINE:
+        yield f"- and {len(said) - MACHINE} more in report.html"
 
 
 def fenced(command: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,10 +23,12 @@ class _Bin:
     """(prompt set, slot) → accepted draft tokens of every step that had a draft."""
 
 
-def by_depth(blocks: Sequence[Block], *, withhold: bool) -> tuple[DepthBin, ...]:
+def by_depth(
+    blocks: Sequence[Block], *, withhold: bool, aside: Set[tuple[int, int]] = frozenset()
+) -> tuple[DepthBin, ...]:
     """One bin per range of depth. The depth of a step is the mean over its active slots, in tokens.
 
-    With `withhold` the bins have no times.
+    With `withhold` the bins have no times. `aside`: (prompt set, round) of the blocks whose times do not count.
     """
     depths = [list(step_depths(block)) for block in blocks]
     deepest = max((depth for of_block in depths for _, depth in of_block), default=0.0)
@@ -35,12 +37,13 @@ def by_depth(blocks: Sequence[Block], *, withhold: bool) -> tuple[DepthBin, ...]
         for step, depth in of_block:
             found = bins[min(BINS - 1, int(BINS * depth / deepest)) if deepest else 0]
             found.depths.append(depth)
-            found.step_ms.append(block.step_ns[step] / 1e6)
+            if not withhold and (block.prompt_set, block.round) not in aside:
+                found.step_ms.append(block.step_ns[step] / 1e6)
             if block.role.speculative:
                 for slot, drafted in enumerate(block.drafted[step]):
                     if drafted > 0:
                         found.accepted[block.prompt_set, slot].append(block.accepted[step][slot])
-    return tuple(_reduced(bins[i], withhold) for i in sorted(bins))
+    return tuple(_reduced(bins[i]) for i in sorted(bins))
 
 
 def step_depths(block: Block) -> Iterator[tuple[int, float]]:
@@ -57,14 +60,14 @@ def step_depths(block: Block) -> Iterator[tuple[int, float]]:
             depths[slot] += row[slot] + 1
 
 
-def _reduced(found: _Bin, withhold: bool) -> DepthBin:
+def _reduced(found: _Bin) -> DepthBin:
     emitted = [sum(accepts) + len(accepts) for accepts in found.accepted.values()]
     drafted = [len(accepts) for accepts in found.accepted.values()]
     interval = cluster_interval(emitted, drafted)
     return DepthBin(
         depth=statistics.fmean(found.depths),
         steps=len(found.depths),
-        step_ms=None if withhold else statistics.median(found.step_ms),
+        step_ms=statistics.median(found.step_ms) if found.step_ms else None,
         drafted_steps=sum(drafted),
         acceptance_length=sum(emitted) / sum(drafted) if drafted else None,
         ci_low=interval.low if interval else None,

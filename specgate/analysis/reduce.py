@@ -13,6 +13,7 @@ from specgate.analysis.checks.drafting import missed_steps
 from specgate.analysis.checks.identities import draft_errors
 from specgate.analysis.checks.served import served_steps
 from specgate.analysis.context_depth import by_depth
+from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import PromptRecords, by_prompt, length_values, pooled, position_values
 from specgate.analysis.repetition import repeated_ngram_share
@@ -85,6 +86,7 @@ def measure(
     forced: bool = False,
     grounds: Grounds = UNKNOWN,
     known: Known | None = None,
+    aside: SetAside | None = None,
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of `plan`, and every spec cell compared with its baseline. Warm-up blocks are left out.
 
@@ -93,10 +95,11 @@ def measure(
     `forced`: acceptance was forced, so tokens are not compared.
     `grounds`: what the records are held against beside each other.
     `known`: results that an earlier call over the same blocks has left; this call adds its own.
+    `aside`: rounds whose times are left out. Their tokens and drafts count like those of any other.
 
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
-    checked = checked or Checked()
+    checked, aside = checked or Checked(), aside or {}
     of, broken = sound_blocks(plan, blocks, margins, grounds)
     by_point: dict[Point, list[Block]] = {point: [] for point in plan.points}
     for cell, found in of.items():
@@ -113,16 +116,19 @@ def measure(
         return check_tokens(cell, pairs, margins, near_tie_margin, *beside, whole=whole)
 
     comparisons = tuple(
-        compare(plan, cell, by_point[cell.point], tokens_of(cell)) for cell in plan.cells if cell.role.speculative
+        compare(plan, cell, timed(by_point[cell.point], aside), tokens_of(cell))
+        for cell in plan.cells
+        if cell.role.speculative
     )
     unlike = {c.cell for c in comparisons if c.tokens.mismatches}
     results: Known = {} if known is None else known
 
     def reduced(cell: Cell) -> CellResult:
         rounds = tuple((r.prompt_set, r.index) for r in plan.rounds_of(cell.point) if not r.warmup)
-        key = (cell, rounds, tuple(map(id, of[cell])), tuple(map(id, texts[cell.point])), cell in unlike)
+        left_out = aside.get(cell.point.key, frozenset())
+        key = (cell, rounds, tuple(map(id, of[cell])), tuple(map(id, texts[cell.point])), cell in unlike, left_out)
         if key not in results:
-            results[key] = reduce_cell(plan, cell, of[cell], checked.texts, withhold=cell in unlike)
+            results[key] = reduce_cell(plan, cell, of[cell], checked.texts, withhold=cell in unlike, aside=aside)
         return results[key]
 
     cells = tuple(reduced(cell) if of[cell] else failed(cell, broken.get(cell)) for cell in plan.cells)
@@ -196,12 +202,19 @@ def failed(cell: Cell, why: Contradiction | None) -> CellResult:
 
 
 def reduce_cell(
-    plan: Plan, cell: Cell, blocks: Sequence[Block], texts_beside: Sequence[BaselineText], *, withhold: bool
+    plan: Plan,
+    cell: Cell,
+    blocks: Sequence[Block],
+    texts_beside: Sequence[BaselineText],
+    *,
+    withhold: bool,
+    aside: SetAside,
 ) -> CellResult:
     """The result of one cell with blocks. With `withhold`, its speeds are left out because its tokens are wrong.
 
-    `texts_beside`: the untimed baseline texts, which a baseline cell has to repeat.
+    `texts_beside`: the untimed baseline texts, which a baseline cell has to repeat. `aside`: see `measure`.
     """
+    clocked = timed(blocks, aside)
     planned, scenario = sum(not r.warmup for r in plan.rounds_of(cell.point)), plan.scenarios[cell.point.scenario]
     prompts = by_prompt(blocks) if cell.role.speculative else {}
     acceptance = pooled(prompts) if cell.role.speculative else None
@@ -209,8 +222,8 @@ def reduce_cell(
     values = {
         v.metric: v
         for v in (
-            *speed_values(blocks, whole_requests, version),
-            *(latency_values(blocks, scenario) if version > 1 else ()),
+            *speed_values(clocked, whole_requests, version),
+            *(latency_values(clocked, scenario) if version > 1 and clocked else ()),
             *active_values(blocks),
             *draft_values(blocks, prompts, acceptance, scenario.budget),
             *texts(blocks, [] if cell.role.speculative else texts_beside),
@@ -229,9 +242,10 @@ def reduce_cell(
         blocks=len(blocks),
         acceptance=acceptance,
         values=values,
-        series_ms=series(plan, blocks),
-        by_depth=by_depth(blocks, withhold=withhold),
-        distributions={} if withhold else distributions(blocks, whole_requests=whole_requests, definitions=version),
+        series_ms=series(plan, clocked),
+        by_depth=by_depth(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
+        distributions={} if withhold else distributions(clocked, whole_requests=whole_requests, definitions=version),
+        set_aside=len(blocks) - len(clocked),
     )
 
 
@@ -330,7 +344,7 @@ def texts(blocks: Sequence[Block], beside: Sequence[BaselineText] = ()) -> Itera
 
 def series(plan: Plan, blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:
     """(round of the point in running order, position in round, decode ms per token) of every block that emitted."""
-    rounds = [(r.prompt_set, r.index) for r in plan.rounds_of(blocks[0].point) if not r.warmup]
+    rounds = [(r.prompt_set, r.index) for b in blocks[:1] for r in plan.rounds_of(b.point) if not r.warmup]
     return tuple(
         (rounds.index((b.prompt_set, b.round)), b.position_in_round, ms_per_token(b)) for b in blocks if b.emitted
     )

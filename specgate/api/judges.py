@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import UnionType
 from typing import Literal, Protocol, runtime_checkable
 
 from specgate.core import Rule, Run, Verdict
@@ -16,9 +17,9 @@ class Gate(Protocol):
     """
 
     name: str
-    params: Mapping[str, type]
-    """Parameters that a rule may set, with their types. A policy with any other parameter is refused when it is
-    read.
+    params: Mapping[str, type | UnionType]
+    """The parameters of a rule, with their types. One of type `T | None` may be left out; all others must be set. A
+    policy with any other parameter is refused when it is read.
     """
 
     def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
@@ -41,7 +42,7 @@ class ContrastGate(Protocol):
     """A judge of one run compared with another; otherwise like `Gate`."""
 
     name: str
-    params: Mapping[str, type]
+    params: Mapping[str, type | UnionType]
 
     def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]:
         """The verdicts of one rule on the two runs of `contrast`."""

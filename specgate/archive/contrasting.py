@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from specgate.analysis.block_figures import paired_figures
+from specgate.analysis.machine.disturbed_blocks import SetAside, set_aside, timed
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.token_check import first_difference
 from specgate.archive.stored import StoredRun
@@ -149,7 +150,10 @@ def change(partners: Partners, metric: str, a: Value | None, b: Value | None) ->
         (partners.run_a, partners.a, partners.blocks_a),
         (partners.run_b, partners.b, partners.blocks_b),
     )
-    sides = [per_prompt_set(run.scenarios[cell.point.scenario], blocks, metric) for run, cell, blocks in both]
+    sides = [
+        per_prompt_set(run.scenarios[cell.point.scenario], timed(blocks, aside_in(run)), metric)
+        for run, cell, blocks in both
+    ]
     return of_logs(stated, *sides)
 
 
@@ -181,6 +185,11 @@ def of_logs(stated: Change, a: Logs, b: Logs) -> Change:
 def with_interval(bare: Change, estimate: Estimate, n: int) -> Change:
     low, high = estimate.interval()
     return replace(bare, ratio=math.exp(estimate.mean), ci_low=math.exp(low), ci_high=math.exp(high), n=n)
+
+
+def aside_in(run: Run) -> SetAside:
+    """The rounds of a run whose times were set aside."""
+    return set_aside({key: c.host for key, c in run.conditions.items() if c.host is not None})
 
 
 def lengths(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:

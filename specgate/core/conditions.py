@@ -27,6 +27,8 @@ THROTTLES = 0x8 | 0x20 | 0x40 | 0x80
 """The reasons under which a measured time says nothing about the engine. A power cap is not among them: it is the GPU's
 normal limit.
 """
+POWER_CAPS = 0x4 | 0x80
+"""The reasons that say that the GPU draws as much power as it may, so that its clock is below its highest."""
 
 
 def clock_events(bits: int) -> list[str]:
@@ -60,6 +62,8 @@ class GpuReading:
     thermal_violation_ns: int | None = None
     power_violation_ns: int | None = None
     sm_clock_mhz: int | None = None
+    max_sm_clock_mhz: int | None = None
+    """The highest clock that this GPU can reach."""
     power_mw: int | None = None
     power_limit_mw: int | None = None
     default_power_limit_mw: int | None = None
@@ -150,6 +154,12 @@ class GpuConditions:
     rows_in_trouble: bool
     sm_clock_mhz: Mapping[str, float]
     temperature_c: tuple[int, int] | None
+    max_sm_clock_mhz: int | None = None
+    """None in runs that were stored before it was sampled, and where the driver does not tell."""
+    power_w: float | None = None
+    """The mean within the blocks; None where `max_sm_clock_mhz` was not sampled."""
+    capped: float | None = None
+    """The share of the samples within the blocks in which the GPU was at a power cap; None as for `power_w`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +183,113 @@ class Timeline:
     other_cpu_share: tuple[float | None, ...] = ()
 
 
+# ── the host, block by block ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+OWN_THREADS = 0.5
+"""CPUs that the threads of an engine may want beyond those that there are before it counts as waiting for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """What the CPUs did during one block: by how much the kernel's counters grew from right before the harness asked
+    for the block to right after its answer. Nanoseconds. A counter that was not read is None; `unread` says why.
+
+    `wall_ns`: the time between the two readings.
+    `cpus`: how many CPUs the run may use. `offered`: how many CPUs' time that is; less where a control group limits it.
+    `busy_ns`: the time that the usable CPUs worked or were stolen, added up.
+    `ours_ns`: the CPU time of the harness and of all that it has started.
+    `stolen_ns`: the time that a hypervisor took from the CPU that it took most from.
+    `wanted_ns`: the time that the engine's threads ran or waited for a CPU, added up.
+    `waited_ns`: how long the harness's thread or a thread of the engine waited for a CPU while it could have run: the
+        longest of them.
+    `pressure_ns`: the time in which at least one task of the machine waited for a CPU (pressure stall information).
+    `throttled_ns`: the time for which a control group's limit held threads back.
+    """
+
+    wall_ns: int
+    cpus: int
+    offered: float
+    busy_ns: int | None = None
+    ours_ns: int | None = None
+    stolen_ns: int | None = None
+    wanted_ns: int | None = None
+    waited_ns: int | None = None
+    pressure_ns: int | None = None
+    throttled_ns: int | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HostLimits:
+    """When a block counts as disturbed, and how many rounds may be set aside for it. All are shares, 0 to 1.
+
+    `max_other_cpu_share`: of the usable CPUs' time, that others may use during a block.
+    `max_cpu_wait`: of a block's time, that a thread may wait for a CPU or a CPU may be stolen.
+    `max_set_aside`: of a point's rounds.
+    """
+
+    max_other_cpu_share: float
+    max_cpu_wait: float
+    max_set_aside: float
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """A block during which the engine did not have the CPUs to itself.
+
+    `reason_code`: `other_cpu_share`, `cpu_wait`, `stolen`, `throttled` or `pressure`.
+    `share`: how large that was, as a share.
+    """
+
+    prompt_set: int
+    round: int
+    role: str
+    reason_code: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostJudgement:
+    """What the CPU use of each block of a point says. It follows from the host's counters alone, never from how long
+    a block took: leaving out what was disturbed is therefore no removal of outliers.
+
+    `rounds`: how many rounds were measured.
+    `seen`: reason code → the number of blocks that could be judged by it.
+    `unseen`: counter → why some block could not be judged by it.
+    `disturbed`: the disturbed blocks.
+    `set_aside`: (prompt set, round) of the rounds whose times are left out; empty where there are too many of them.
+    `too_many`: how many rounds would have to be left out where those are more than the limits allow; else 0.
+    `other_cpu_share`, `cpu_wait`: the largest of any block, as shares; None where no block tells.
+    `cpus`: how many CPUs' time the run may use.
+    `cpus_wanted`: how much the engine's threads wanted in the block in which they wanted most; None where no block
+        tells.
+    """
+
+    limits: HostLimits
+    blocks: int
+    rounds: int
+    seen: Mapping[str, int]
+    unseen: Mapping[str, str]
+    disturbed: tuple[Disturbance, ...]
+    set_aside: tuple[tuple[int, int], ...]
+    too_many: int
+    other_cpu_share: float | None
+    cpu_wait: float | None
+    cpus: float | None
+    cpus_wanted: float | None
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether no block could be judged by anything."""
+        return not self.seen
+
+    @property
+    def starved(self) -> bool:
+        """Whether the engine has more busy threads than there are CPUs, so that it waits for itself."""
+        return self.cpus is not None and self.cpus_wanted is not None and self.cpus_wanted > self.cpus + OWN_THREADS
+
+
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """What the machine did from the first measured block of a point to its last.
@@ -192,3 +309,7 @@ class Conditions:
     other_cpu_share: float | None
     gpu: GpuConditions
     timeline: Timeline = field(default_factory=Timeline)
+    host: HostJudgement | None = None
+    """The CPUs block by block. None where the policy does not ask for it, where the engine's clock is scripted, and in
+    runs that were stored before there was such a judgement.
+    """

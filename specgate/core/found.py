@@ -191,6 +191,8 @@ class CellResult:
     rescored: ScoreCheck | None = None
     """What a second engine says of the tokens; None where none was asked."""
     reason_code: str | None = None
+    set_aside: int = 0
+    """Blocks whose times are left out, because the host was disturbed. Their tokens count like those of any other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from specgate.core.acceptance import AcceptanceRecord
 from specgate.core.asked import AcceptanceSource, Cell, Point, Role
+from specgate.core.conditions import CpuUse
 from specgate.core.stored_keys import stored_keys
 from specgate.core.traffic import Traffic
 
@@ -149,6 +150,8 @@ class Block:
     phase_ns: Mapping[str, int] = field(default_factory=dict)
     span_ns: tuple[int, int] | None = None
     served: Served | None = None
+    cpu: CpuUse | None = None
+    """What the CPUs did meanwhile; None in runs stored before this was recorded."""
 
     @property
     def cell(self) -> Cell:

@@ -71,6 +71,11 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "scenarios.*.definitions",
         "scenarios.*.goodput",
         "comparisons*.beside",
+        "cells*.set_aside",
+        "conditions.*.host",
+        "conditions.*.gpu.max_sm_clock_mhz",
+        "conditions.*.gpu.power_w",
+        "conditions.*.gpu.capped",
     ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or

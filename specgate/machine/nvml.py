@@ -83,6 +83,7 @@ class GpuProbe:
             thermal_violation_ns=None if thermal is None else thermal.violationTime,
             power_violation_ns=None if power is None else power.violationTime,
             sm_clock_mhz=asked("sm_clock_mhz", "ClockInfo", _SM_CLOCK),
+            max_sm_clock_mhz=asked("max_sm_clock_mhz", "MaxClockInfo", _SM_CLOCK),
             power_mw=asked("power_mw", "PowerUsage"),
             power_limit_mw=asked("power_limit_mw", "EnforcedPowerLimit"),
             default_power_limit_mw=asked("default_power_limit_mw", "PowerManagementDefaultLimit"),

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from os.path import isfile
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from types import NoneType, UnionType
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
@@ -35,7 +36,7 @@ from specgate.planning.scenario import find
 SHIPPED = Path(__file__).parents[1] / "gates" / "policies"
 FOR_CONTRASTS = SHIPPED / "contrast"
 """Policies that judge one run against another (`specgate compare`). They use contrast gates."""
-GateParams = Mapping[str, Mapping[str, type]]
+GateParams = Mapping[str, Mapping[str, type | UnionType]]
 """Gate name → the parameters that a rule may set, with their types (`api.Gate.params`)."""
 
 Text = Annotated[str, Field(min_length=1)]
@@ -144,8 +145,8 @@ def near_tie_margin(policy: Policy) -> float:
     return min(margins, default=0.0)
 
 
-def _rule(form: RuleForm, params: Mapping[str, type], policy: PolicyForm) -> Rule:
-    values = {key: params[key](value) for key, value in (form.model_extra or {}).items()}
+def _rule(form: RuleForm, params: Mapping[str, type | UnionType], policy: PolicyForm) -> Rule:
+    values = {key: _set_type(params[key])(value) for key, value in (form.model_extra or {}).items()}
     unless = tuple(_left_to_others(form, policy)) if form.otherwise else ()
     return Rule(form.id, form.gate, form.required, form.scenario, form.role, values, unless)
 
@@ -182,7 +183,7 @@ def _problems(form: PolicyForm, gates: GateParams) -> Iterator[Problem]:
         found = ((key, _param_problem(key, value, rule.gate, params)) for key, value in given.items())
         wrong = [Problem(("rules", i, key), why) for key, why in found if why]
         yield from wrong
-        if not wrong and (missing := [key for key in params if key not in given]):
+        if not wrong and (missing := [k for k, kind in params.items() if k not in given and isinstance(kind, type)]):
             yield Problem(("rules", i, "gate"), f"{rule.gate} needs {', '.join(missing)}")
 
 
@@ -200,12 +201,21 @@ def _micro_problems(form: PolicyForm, path: Path) -> Iterator[Problem]:
             yield Problem(("micro", i), "no required rule judges this scenario, so it could never be green")
 
 
-def _param_problem(key: str, value: object, gate: str, params: Mapping[str, type]) -> str | None:
+def _set_type(kind: type | UnionType) -> type:
+    """The type of a parameter where it is set: `T` of `T | None`."""
+    if isinstance(kind, type):
+        return kind
+    found: type = next(arg for arg in get_args(kind) if arg is not NoneType)
+    return found
+
+
+def _param_problem(key: str, value: object, gate: str, params: Mapping[str, type | UnionType]) -> str | None:
     if key not in params:
         return f"neither a rule's own key nor a parameter of {gate}; {nearest(key, [*RuleForm.model_fields, *params])}"
-    accepts = (int, float) if params[key] is float else params[key]
-    if not isinstance(value, accepts) or (isinstance(value, bool) and params[key] is not bool):
-        return f"{gate} takes a {params[key].__name__} here"
+    kind = _set_type(params[key])
+    accepts = (int, float) if kind is float else kind
+    if not isinstance(value, accepts) or (isinstance(value, bool) and kind is not bool):
+        return f"{gate} takes a {kind.__name__} here"
     if isinstance(value, int | float) and not 0 <= value < math.inf:
         return f"{gate} takes a finite number, 0 or more, here"
     if isinstance(value, int | float) and value > PARAMETER:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.stats import planned_looks
@@ -51,11 +52,24 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
 
 
 def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None) -> bool:
-    """Whether at least one rule that rests on samples judges a cell of `plan`, and no such rule needs more samples."""
-    margin = near_tie_margin(policy)
+    """Whether at least one rule that rests on samples judges a cell of `plan`, and no such rule needs more samples.
+
+    A host that is too disturbed to be judged on decides nothing: it may yet become quiet.
+    """
+    margin, hosts = near_tie_margin(policy), judge_hosts(plan, journal.blocks, policy, journal.engines)
+    if any(host.too_many for host in hosts.values()):
+        return False
     checked, grounds = Checked(journal.texts, asked=policy.checks), Grounds(journal.engines, run.bandwidth)
     cells, comparisons = measure(
-        plan, journal.blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds, known=known
+        plan,
+        journal.blocks,
+        journal.margins,
+        margin,
+        checked,
+        forced=journal.forced,
+        grounds=grounds,
+        known=known,
+        aside=set_aside(hosts),
     )
     cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={})
     gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]

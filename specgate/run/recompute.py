@@ -13,7 +13,8 @@ from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.eagle_speculation import eagle_speculation
-from specgate.analysis.machine_conditions import conditions_of
+from specgate.analysis.machine.conditions import conditions_of
+from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
 from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.rounds import whole_rounds
@@ -60,17 +61,27 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     blocks = whole_rounds(plan, journal.blocks)
     checked = Checked(journal.texts, journal.logits, journal.rescorings, policy.checks, run.id)
     margin, grounds = near_tie_margin(policy), Grounds(engines, run.bandwidth)
+    hosts = judge_hosts(plan, blocks, policy, engines)
+    aside = set_aside(hosts)
     cells, comparisons = measure(
-        plan, blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds, known=known
+        plan,
+        blocks,
+        journal.margins,
+        margin,
+        checked,
+        forced=journal.forced,
+        grounds=grounds,
+        known=known,
+        aside=aside,
     )
     found = replace(
         run,
         engines=engines,
         cells=cells,
         comparisons=comparisons,
-        budgets=cycle_budgets(plan, cells, comparisons, blocks, engines, run.bandwidth),
+        budgets=cycle_budgets(plan, cells, comparisons, timed(blocks, aside), engines, run.bandwidth),
         certificates=certificates(plan, cells, comparisons, blocks, engines, journal.traces),
-        conditions=conditions_of(plan, blocks, journal.samples),
+        conditions=conditions_of(plan, blocks, journal.samples, hosts),
         ended_early=early,
         check_seconds=check_seconds(journal) if policy.checks else {},
         warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),

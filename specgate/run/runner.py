@@ -39,6 +39,7 @@ from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
+from specgate.machine.cpu_counters import CpuProbe, between
 from specgate.planning.plan import positions_needed
 from specgate.planning.prompts import Prompts
 from specgate.promotion.claim import ENGINE_KEYS
@@ -98,6 +99,7 @@ class Runner:
         self.rescorer = Rescorer(plan, prompts, config, folder, self.engines, bandwidth)
         watched = (s.worker_generation for s in folder.samples())
         self.worker_generation = max((*(b.worker_generation for b in self.blocks), *watched), default=-1)
+        self.cpus = CpuProbe()
         self.failures: dict[str, str] = {}
         self.todo = [p for p in plan.points if self._unfinished(p)]
         self.finished = 0
@@ -202,11 +204,12 @@ class Runner:
         shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
         for round_ in todo:
             for position, role in enumerate(round_.order):
-                own, asked_ns = scenario.kind == "full", time.monotonic_ns()
+                own, before, asked_ns = scenario.kind == "full", self.cpus.read(engine.pid), time.monotonic_ns()
                 prefill_ns = engine.prefill(ids, draft=role.speculative) if own else shared_ns
                 decoded = engine.decode(role, scenario.budget, ())
                 block = make_block(round_, position, role, self.worker_generation, prefill_ns, decoded)
-                self._record(replace(block, span_ns=(asked_ns, time.monotonic_ns())))
+                span_ns = asked_ns, time.monotonic_ns()
+                self._record(replace(block, span_ns=span_ns, cpu=between(before, self.cpus.read_again(before))))
             if not warmup and not round_.order[-1].speculative:
                 self.evidence.extend_text(point, prompt_set, engine, self.worker_generation)
         if not warmup:

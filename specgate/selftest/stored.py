@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate import plugins
-from specgate.analysis.machine_conditions import conditions_of
+from specgate.analysis.machine.conditions import conditions_of
 from specgate.archive.verification import verify
 from specgate.core import Block, Rule, State
 from specgate.core.conditions import GpuProcess, GpuReading, HostReading, Sample

@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from specgate.analysis.cycle_accounting import cycle_budgets
-from specgate.analysis.machine_conditions import conditions_of
+from specgate.analysis.machine.conditions import conditions_of
 from specgate.files.run_folder import RunFolder
 from specgate.reports.page.html import REPORT
 from tests.support.budgets import MEMORY, with_traffic

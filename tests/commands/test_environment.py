@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specgate.analysis.machine_conditions import conditions_of
+from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.rounds import whole_rounds
+from specgate.core.conditions import CpuUse
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
 from tests.support import in_process
+from tests.support.command import Cli
 from tests.support.fake_nvml import LIBRARY_NOT_FOUND, Driver, Gpu, liar
 
 SCENARIO = """\
@@ -132,3 +136,46 @@ def test_a_block_that_was_stored_without_a_time_reads_back(folder: Path) -> None
     old = [{k: v for k, v in json.loads(line).items() if k != "span_ns"} for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps(line) + "\n" for line in old))
     assert {b.span_ns for b in RunFolder.open(path).blocks()} == {None}
+
+
+# ── block by block ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+BY_BLOCKS = """\
+  - id: quiet-blocks
+    gate: environment
+    required: true
+    gpu: false
+    max_other_cpu_share: 0.25
+    max_clock_shift: 0.05
+    max_clock_jump_s: 1.0
+    max_cpu_wait: 0.05
+    max_set_aside: 0.25
+"""
+QUIET = CpuUse(10**9, 2, 2.0, 10**9, 10**9, 0, 10**9, 0, 0)
+
+
+def load_during(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
+    """The kernel's counters of a host that is loaded during these blocks of a run, counted from 0 with warm-up."""
+    used = (replace(QUIET, waited_ns=4 * 10**8) if n in numbers else QUIET for n in itertools.count())
+    monkeypatch.setattr("specgate.run.runner.between", lambda before, after: next(used))
+
+
+@pytest.mark.slow("runs of the reference engine")
+@pytest.mark.parametrize(("loaded", "code", "aside"), [((7,), 0, 2), ((7, 12), 4, 0)])
+def test_a_run_beside_a_burst_of_load_sets_rounds_aside_or_is_rejected_and_verifies(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, loaded: tuple[int, ...], code: int, aside: int
+) -> None:
+    cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text() + BY_BLOCKS)
+    load_during(monkeypatch, *loaded)
+    done = cli.micro("--backend", "reference", "--plain")
+    run = cli.newest()
+    quiet = [v for v in record(run, "gates.json")["verdicts"] if v["rule"] == "quiet-blocks"]
+    assert {v["reason_code"] for v in quiet} == {"set_aside" if aside else "host_loaded"}, done.stdout
+    assert done.returncode == code
+    (conditions,) = record(run, "run.json")["conditions"].values()
+    assert len(conditions["host"]["set_aside"]) == aside
+    cells = record(run, "run.json")["cells"]
+    assert {(cell["status"], cell["set_aside"]) for cell in cells} == {("ok", aside)}
+    assert "a thread waited for a CPU for up to 40% of the block (at most 5%)" in done.stdout
+    verified = cli.run("verify", run, pair=False)
+    assert verified.returncode == 0 and "all as stored" in verified.stdout, verified.stdout + verified.stderr

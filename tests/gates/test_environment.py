@@ -10,18 +10,22 @@ from typing import Any
 import pynvml
 import pytest
 
+from specgate.analysis.machine.conditions import conditions_of
+from specgate.analysis.machine.disturbed_blocks import judge_hosts
 from specgate.analysis.verdict import overall
 from specgate.core import Rule, Run, State, Verdict
-from specgate.core.conditions import GpuProcess, Sample
+from specgate.core.conditions import CpuUse, GpuProcess, Sample
 from specgate.errors import ExitCode
 from specgate.files.plain import from_plain, to_plain
 from specgate.gates.environment import GATE
 from specgate.machine.nvml import GpuProbe
+from tests.support.factories import policy_of
 from tests.support.fake_nvml import Driver, Gpu, liar
 from tests.support.surroundings import (
     BLOCKS,
     ENGINE,
     MIDDLE,
+    PLAN,
     SAMPLES,
     SECOND,
     UUID,
@@ -207,6 +211,89 @@ def test_a_stored_run_is_judged_as_it_was(tmp_path: Any) -> None:
     run = watched_run(once(clock_event_reasons=0x40, processes=(OURS, GpuProcess(99, "foreign", "trainer"))))
     stored = from_plain(Run, to_plain(Run, run), tmp_path)
     assert list(GATE.judge(RULE, stored)) == list(GATE.judge(RULE, run))
+
+
+# ── block by block ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+BY_BLOCKS = replace(RULE, params={**PARAMS, "max_other_cpu_share": 0.25, "max_cpu_wait": 0.05, "max_set_aside": 0.25})
+IDLE = CpuUse(2 * SECOND, 2, 2.0, 2 * SECOND, 2 * SECOND, 0, 2 * SECOND, 0, 0)
+BUSY = replace(IDLE, busy_ns=4 * SECOND, waited_ns=SECOND)
+
+
+def by_blocks(busy: int, samples: Sequence[Sample] = SAMPLES, quiet: CpuUse | None = IDLE) -> Run:
+    """The run whose first `busy` measured blocks had a loaded host."""
+    measured = [b for b in BLOCKS if not b.warmup]
+    loaded = set(map(id, measured[:busy]))
+    blocks = [replace(b, cpu=BUSY if id(b) in loaded else quiet) for b in BLOCKS]
+    hosts = judge_hosts(PLAN, blocks, policy_of(BY_BLOCKS), {})
+    return replace(watched_run(samples), conditions=conditions_of(PLAN, blocks, samples, hosts))
+
+
+def test_a_disturbed_block_is_set_aside_and_the_verdict_says_how_many_and_why() -> None:
+    found = next(GATE.judge(BY_BLOCKS, by_blocks(1)))
+    assert (found.state, found.reason_code) == (State.PASS, "set_aside")
+    said = "2 of 8 rounds set aside: of 16 blocks 1 disturbed; a thread waited for a CPU for up to 50% of the block"
+    assert said in found.message
+    assert (found.evidence["disturbed_blocks"], found.evidence["set_aside_rounds"]) == (1, 2)
+
+
+def test_more_than_may_be_set_aside_rejects_the_run() -> None:
+    run = by_blocks(5)
+    found = next(GATE.judge(BY_BLOCKS, run))
+    assert (found.state, found.reason_code) == (State.ENV_REJECTED, "host_loaded")
+    assert "4 of 8 rounds are disturbed, and at most 25% may be set aside: of 16 blocks 5 disturbed" in found.message
+    assert overall(replace(run, verdicts=(found,))) == (State.ENV_REJECTED, ExitCode.ENV_REJECTED)
+
+
+def test_a_quiet_host_is_said_to_be_quiet_only_where_it_was_seen() -> None:
+    assert next(GATE.judge(BY_BLOCKS, by_blocks(0))).reason_code == "undisturbed"
+    blind = [replace(s, host=replace(s.host, other_cpu_share=None)) for s in SAMPLES]
+    hidden = CpuUse(2 * SECOND, 2, 2.0, unread={"busy_ns": "hidden", "ours_ns": "hidden", "waited_ns": "hidden"})
+    run = by_blocks(0, blind, hidden)
+    with_gpu, without = (next(GATE.judge(rule, run)) for rule in (BY_BLOCKS, host_only(BY_BLOCKS)))
+    assert (with_gpu.state, without.state) == (State.PASS, State.SKIPPED)
+    for found in (with_gpu, without):
+        assert found.reason_code == "host_unseen"
+        assert "nothing disturbed 16 blocks" not in found.message
+        assert "not seen: the CPUs' busy time (hidden)" in found.message
+
+
+def host_only(rule: Rule) -> Rule:
+    return replace(rule, params={**rule.params, "gpu": False})
+
+
+def test_where_blocks_do_not_tell_of_others_the_mean_of_the_point_still_rejects() -> None:
+    hidden = CpuUse(2 * SECOND, 2, 2.0, wanted_ns=2 * SECOND, waited_ns=0, unread={"busy_ns": "hidden"})
+    found = next(GATE.judge(BY_BLOCKS, by_blocks(0, loaded(), hidden)))
+    assert (found.state, found.reason_code) == (State.ENV_REJECTED, "host_loaded")
+    assert "others used 90% of the CPU time" in found.message
+    assert next(GATE.judge(BY_BLOCKS, by_blocks(0, loaded()))).state is State.PASS  # between the blocks only
+
+
+def test_a_run_stored_without_these_limits_is_judged_by_the_mean_as_before() -> None:
+    run = by_blocks(5)
+    before = replace(run, conditions={key: replace(c, host=None) for key, c in run.conditions.items()})
+    found = next(GATE.judge(RULE, before))
+    assert found == judged(SAMPLES)
+    assert found.message == "nothing disturbed 16 blocks (73 samples)"
+
+
+# ── the power cap ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_gpu_at_its_power_cap_is_named_with_both_clocks_and_both_powers() -> None:
+    capped = every(clock_event_reasons=0x4, sm_clock_mhz=1845, max_sm_clock_mhz=1980, power_mw=698_000)
+    found = judged(capped)
+    assert found.state is State.PASS
+    assert "the GPU was at its power cap in 100% of the samples" in found.message
+    assert "SM clock baseline 1,845, spec-3 1,845 MHz of at most 1,980, 698 W of 700 W" in found.message
+    assert (found.evidence["sm_clock_mhz"], found.evidence["max_sm_clock_mhz"]) == (1845, 1980)
+    assert "power cap" not in judged(every(max_sm_clock_mhz=1980)).message
+
+
+def test_a_cap_is_named_where_the_driver_does_not_tell_the_highest_clock() -> None:
+    refused = every(clock_event_reasons=0x4, unread={"max_sm_clock_mhz": "Not Supported"})
+    assert "MHz of at most ?" in judged(refused).message
 
 
 def test_the_bits_that_reject_are_the_drivers_slow_downs() -> None:

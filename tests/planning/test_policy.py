@@ -1,7 +1,9 @@
 """Policy files: the numbers that ship, and what is refused."""
 
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
+from types import UnionType
 
 import pytest
 
@@ -15,7 +17,7 @@ from specgate.planning.plan import build_plan
 from specgate.planning.policy import find_policy, load_policy, micro_scenarios
 from specgate.planning.scenario import shipped
 
-GATES: dict[str, dict[str, type]] = {
+GATES: dict[str, Mapping[str, type | UnionType]] = {
     "validity": {},
     "tokens": {"near_tie_margin": float},
     "acceptance": {"min": float},

@@ -85,13 +85,13 @@ def disturbed(change: Callable[[Sample], Sample], at: slice = slice(MIDDLE, MIDD
 
 
 def conditions(samples: Sequence[Sample], blocks: Sequence[Block] = BLOCKS, plan: Plan = PLAN) -> Conditions:
-    from specgate.analysis.machine_conditions import conditions_of
+    from specgate.analysis.machine.conditions import conditions_of
 
     (found,) = conditions_of(plan, blocks, samples).values()
     return found
 
 
 def watched_run(samples: Sequence[Sample], blocks: Sequence[Block] = BLOCKS, plan: Plan = PLAN) -> Run:
-    from specgate.analysis.machine_conditions import conditions_of
+    from specgate.analysis.machine.conditions import conditions_of
 
     return run_of(plan, blocks, conditions=conditions_of(plan, blocks, samples))

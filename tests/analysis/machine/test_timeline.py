@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.analysis.timeline import ENTRIES
+from specgate.analysis.machine.timeline import ENTRIES
 from tests.support.factories import blocks_of, plan_of, scenario
 from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, SECOND, conditions, disturbed, gpu, no_gpu, timed, watched
 

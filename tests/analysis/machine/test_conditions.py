@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.machine_conditions import conditions_of
+from specgate.analysis.machine.conditions import conditions_of
 from specgate.core.conditions import GpuProcess
 from tests.support.factories import blocks_of, plan_of, scenario
 from tests.support.surroundings import (

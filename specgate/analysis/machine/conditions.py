@@ -11,13 +11,13 @@ import statistics
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from specgate.analysis.timeline import timeline_of
+from specgate.analysis.machine.timeline import timeline_of
 from specgate.core import Block, Plan
-from specgate.core.conditions import Conditions, GpuConditions, GpuReading, Sample
+from specgate.core.conditions import POWER_CAPS, Conditions, GpuConditions, GpuReading, HostJudgement, Sample
 
 N = TypeVar("N", int, float)
 
@@ -50,8 +50,13 @@ class TimeSpan:
         )
 
 
-def conditions_of(plan: Plan, blocks: Sequence[Block], samples: Sequence[Sample]) -> dict[str, Conditions]:
-    """Point key → conditions, for every point that has a measured block."""
+def conditions_of(
+    plan: Plan,
+    blocks: Sequence[Block],
+    samples: Sequence[Sample],
+    hosts: Mapping[str, HostJudgement] | None = None,
+) -> dict[str, Conditions]:
+    """Point key → conditions, for every point that has a measured block. `hosts`: what was judged block by block."""
     watches: dict[int, list[Sample]] = defaultdict(list)
     for sample in samples:
         watches[sample.worker_generation].append(sample)
@@ -63,7 +68,7 @@ def conditions_of(plan: Plan, blocks: Sequence[Block], samples: Sequence[Sample]
         if mine:
             measured = (r for r in plan.rounds_of(point) if not r.warmup)
             turns = {(r.prompt_set, r.index): turn for turn, r in enumerate(measured)}
-            found[point.key] = _conditions(mine, watches, turns)
+            found[point.key] = replace(_conditions(mine, watches, turns), host=(hosts or {}).get(point.key))
     return found
 
 
@@ -131,7 +136,30 @@ def _gpu(time_spans: Sequence[TimeSpan], blocks: Sequence[Block]) -> GpuConditio
         rows_in_trouble=any(g.rows_in_trouble for g in told),
         sm_clock_mhz=_clocks(samples, blocks),
         temperature_c=(min(temperatures), max(temperatures)) if temperatures else None,
+        **_at_cap(samples, blocks),
     )
+
+
+def _at_cap(samples: Sequence[Sample], blocks: Sequence[Block]) -> dict[str, Any]:
+    """What the samples within the blocks say of the power cap; nothing of runs whose samples lack the highest clock."""
+    inside = [g for b in blocks for g in _within(b, samples)]
+    asked = [g for g in inside if g.max_sm_clock_mhz is not None or "max_sm_clock_mhz" in g.unread]
+    if not asked:
+        return {}
+    power = _known(g.power_mw for g in asked)
+    reasons = _known(g.clock_event_reasons for g in asked)
+    return {
+        "max_sm_clock_mhz": max(_known(g.max_sm_clock_mhz for g in asked), default=None),
+        "power_w": statistics.fmean(power) / 1000 if power else None,
+        "capped": statistics.fmean(bool(bits & POWER_CAPS) for bits in reasons) if reasons else None,
+    }
+
+
+def _within(block: Block, samples: Sequence[Sample]) -> Iterator[GpuReading]:
+    """The GPU readings that were taken during a block."""
+    assert block.span_ns is not None
+    start, end = block.span_ns
+    return (s.gpu for s in samples if s.gpu is not None and start <= s.monotonic_ns <= end)
 
 
 def _why_missing(sample: Sample) -> str | None:
@@ -177,11 +205,7 @@ def _clocks(samples: Sequence[Sample], blocks: Sequence[Block]) -> dict[str, flo
     """Role name → mean SM clock (MHz) of the samples that lie within its blocks."""
     of: dict[str, list[int]] = defaultdict(list)
     for block in blocks:
-        assert block.span_ns is not None
-        start, end = block.span_ns
-        of[block.role.name] += _known(
-            s.gpu.sm_clock_mhz for s in samples if s.gpu is not None and start <= s.monotonic_ns <= end
-        )
+        of[block.role.name] += _known(g.sm_clock_mhz for g in _within(block, samples))
     return {role: statistics.fmean(found) for role, found in of.items() if found}
 
 

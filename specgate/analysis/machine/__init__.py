@@ -1,0 +1,10 @@
+"""What the machine did while blocks were timed: from samples and counters to what a gate may say of it.
+
+    conditions.py          samples of the machine → what it did while each point was measured
+    timeline.py            blocks and the machine's samples around them, over time
+    disturbed_blocks.py    which blocks had the CPUs to themselves, and which rounds are set aside
+    gpu_clocks.py          clocks and power of a GPU: at its power cap, and two sides held beside each other
+    words.py               what is known of the host, in sentences
+
+Pure: the same journal gives the same answer.
+"""

@@ -1,0 +1,72 @@
+"""What the machine did to the times is said in every report: rounds set aside, and clocks beside step times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specgate import plugins
+from specgate.analysis.machine.conditions import conditions_of
+from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
+from specgate.analysis.reduce import measure
+from specgate.core import Rule, Run
+from specgate.core.conditions import CpuUse
+from specgate.reports.common import machine
+from tests.support.factories import POLICY, judged, policy_of
+from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, SECOND, gpu, watched_run
+
+PARAMS = {"gpu": True, "max_other_cpu_share": 0.5, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
+RULE = Rule("machine-quiet", "environment", True, params={**PARAMS, "max_cpu_wait": 0.05, "max_set_aside": 0.25})
+QUIET = CpuUse(2 * SECOND, 2, 2.0, 2 * SECOND, 2 * SECOND, 0, 2 * SECOND, 0, 0)
+
+
+def run_with(busy: int) -> Run:
+    """A run on a GPU at its power cap whose first `busy` measured blocks had to wait for a CPU."""
+    late = {id(b) for b in [b for b in BLOCKS if not b.warmup][:busy]}
+    blocks = [replace(b, cpu=replace(QUIET, waited_ns=SECOND) if id(b) in late else QUIET) for b in BLOCKS]
+    capped = {"clock_event_reasons": 0x4, "sm_clock_mhz": 1845, "max_sm_clock_mhz": 1980, "power_mw": 698_000}
+    samples = [gpu(s, **capped) for s in SAMPLES]
+    policy = policy_of(RULE, *POLICY.rules)
+    hosts = judge_hosts(PLAN, blocks, policy, {})
+    cells, comparisons = measure(PLAN, blocks, (), 1e-3, aside=set_aside(hosts))
+    run = replace(watched_run(SAMPLES), cells=cells, comparisons=comparisons)
+    return judged(replace(run, conditions=conditions_of(PLAN, blocks, samples, hosts)), policy)
+
+
+def test_every_report_says_what_was_set_aside_and_why() -> None:
+    run, policy = run_with(1), policy_of(RULE, *POLICY.rules)
+    said = "2 of 8 rounds set aside: of 16 blocks 1 disturbed"
+    for report in ("console", "plain", "markdown", "html"):
+        text = " ".join(plugins.report(report).render(run, policy).split())
+        assert said in text, report
+        assert "a thread waited for a CPU for up to 50" in text, report
+        assert "times of 2 of 8 blocks set aside: the host was disturbed" in text, report
+
+
+def test_a_quiet_run_has_nothing_to_say_of_its_host() -> None:
+    run = run_with(0)
+    (only,) = machine.sentences(run)
+    assert only.startswith("the GPU was at its power cap")
+    assert not machine.has_set_aside(run)
+
+
+def test_more_than_may_be_set_aside_is_said_to_have_been_kept() -> None:
+    said = machine.sentences(run_with(5))[0]
+    assert "of 16 blocks 5 disturbed" in said and said.endswith("so nothing was set aside")
+
+
+def test_step_times_at_the_highest_clock_stand_beside_the_measured_ones() -> None:
+    run = run_with(0)
+    table = machine.clocks(run)
+    for result, row in zip(run.cells, table.rows, strict=True):
+        step = result.values["step_ms"].value
+        assert step is not None
+        assert row[1:5] == ["sw_power_cap", f"{step:,.0f}", "1,845", "1,980"]
+        assert float(str(row[5])) == round(step * 1845 / 1980)
+        assert row[6:] == ["100.0 %", "698 of 700"]
+    assert {c.values["step_ms"].value for c in run.cells} == {c.values["step_ms"].value for c in run_with(0).cells}
+
+
+def test_a_run_whose_samples_lack_the_highest_clock_has_no_such_table() -> None:
+    run = watched_run(SAMPLES)
+    assert machine.clocks(run).rows == [] and machine.sentences(run) == []
+    assert 'id="machine"' not in plugins.report("html").render(run, POLICY)
