@@ -77,9 +77,18 @@ def schedule_of(points: Sequence[tuple[Scenario, Point]], pairs: int, visits: in
 
 
 def balanced(count: int, source: random.Random) -> list[SideName]:
-    """`count` sides in a drawn order: each in half of the places, or in one more where `count` is odd."""
-    found = [*SIDES * (count // 2), *([source.choice(SIDES)] * (count % 2))]
-    source.shuffle(found)
+    """`count` sides in a drawn order: each in half of the places, or in one more where `count` is odd.
+
+    The even and the odd places are balanced by themselves, for rhythms that change sides from place to place.
+    """
+    extra = source.choice(SIDES)
+    found: list[SideName] = [extra] * count
+    for start, more in ((0, extra), (1, other(extra))):
+        places = range(start, count, 2)
+        sides = [*SIDES * (len(places) // 2), *[more] * (len(places) % 2)]
+        source.shuffle(sides)
+        for place, side in zip(places, sides, strict=True):
+            found[place] = side
     return found
 
 

@@ -158,12 +158,13 @@ def geometric(values: Sequence[float]) -> float | None:
 def with_words(raws: Sequence[Raw], margins: Margins) -> tuple[Quantity, ...]:
     """The quantities with their words. Those that decide form one family, the others another."""
     words: dict[str, Word] = {}
+    sizes: dict[bool, int] = {}
     for decides in (True, False):
         family = {r.key: r.loss for r in raws if r.decides is decides and r.loss is not None and not r.exact}
         scale = {r.key: log_margin(percent_of(r.name, margins)) for r in raws}
         words |= words_of(family, scale, margins.error)
-    counts = {decides: sum(r.decides is decides for r in raws) for decides in (True, False)}
-    return tuple(quantity(r, words.get(r.key), margins, counts[r.decides]) for r in raws)
+        sizes[decides] = len(family)
+    return tuple(quantity(r, words.get(r.key), margins, sizes[r.decides]) for r in raws)
 
 
 def quantity(raw: Raw, word: Word | None, margins: Margins, family: int) -> Quantity:
