@@ -1,8 +1,7 @@
 """The files of a comparison.
 
 asked.json                 what was asked, before the first block
-environment.json           the machine
-processes.json             one entry per engine process, replaced after each pair
+processes.json             one entry per engine process, and the machine; replaced after each pair
 samples/environment.jsonl  what the monitor process saw
 old/  new/                 the journals of either side: samples/ and logs/, as in a run folder
 ab.json  ab.html  ab.md  junit.xml  MANIFEST.sha256      at the end

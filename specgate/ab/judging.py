@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from specgate.ab.folder import AbFolder, Asked, Processes
 from specgate.ab.schedule import ProcessPair, plan_of, schedule_of
+from specgate.analysis.machine.gpu_clocks import clock_warnings
 from specgate.analysis.reduce import Checked
 from specgate.analysis.two_builds.reduce import Found, SideSamples, compare_builds
 from specgate.core import EngineFacts, Plan, Scenario
+from specgate.core.conditions import GpuReading, Sample
 from specgate.core.two_builds import SIDES, SideName, TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.files.journal import Journal
 from specgate.planning.plan import points_of
 from specgate.planning.policy import near_tie_margin
 
+SOUND_PAIRS: Final = 8
+"""Process pairs from which on the simulated error rates of `docs/ab.md` are at most those that are stated."""
 CODES: Mapping[Word, ExitCode] = {
     Word.SAME: ExitCode.PASS,
     Word.FASTER: ExitCode.PASS,
@@ -69,8 +74,23 @@ def find(asked: Asked, journals: Mapping[SideName, Journal], processes: Processe
     return compare_builds(sides[0], sides[1], processes.found, asked.margins)
 
 
+def warnings_of(asked: Asked, journals: Mapping[SideName, Journal], samples: Sequence[Sample]) -> Iterator[str]:
+    """What a reader must know of the schedule and of the GPU's clocks during the blocks of either side."""
+    if asked.pairs < SOUND_PAIRS:
+        yield f"{asked.pairs} processes per side: the error that is stated holds from {SOUND_PAIRS} on"
+    readings: dict[str, list[GpuReading]] = {name: [] for name in SIDES}
+    for name in SIDES:
+        spans = [block.span_ns for block in journals[name].blocks if block.span_ns is not None]
+        for sample in samples:
+            if sample.gpu is not None and any(begin <= sample.monotonic_ns <= end for begin, end in spans):
+                readings[name].append(sample.gpu)
+    if any(readings.values()):
+        yield from clock_warnings(readings["old"], readings["new"], SIDES)
+
+
 def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journal], processes: Processes) -> TwoBuilds:
     """The whole comparison, as ab.json stores it. Where the measuring was cut short, no word is said."""
+    warnings = warnings_of(asked, journals, folder.top.samples())
     found = find(asked, journals, processes)
     engines: dict[str, Mapping[str, EngineFacts]] = {name: journals[name].engines for name in SIDES}
     acceptance = next((f.acceptance for side in engines.values() for f in side.values() if f.acceptance), None)
@@ -97,7 +117,7 @@ def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journa
         texts=found.texts,
         tokens=found.tokens,
         trouble=found.trouble,
-        warnings=found.warnings,
+        warnings=(*warnings, *found.warnings),
         word=word,
         reason=reason,
         code=code,

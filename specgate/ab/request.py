@@ -50,8 +50,8 @@ class AbRequest:
     draft: Path | None = None
     pairs: int = 8
     visits: int = 1
-    quads: int = 1
-    steps: int | None = 128
+    quads: int = 2
+    steps: int | None = 64
     margins: Margins = field(default_factory=Margins)
     apart: bool = False
 

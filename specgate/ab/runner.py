@@ -19,6 +19,7 @@ from specgate.core import Block, Budget, EngineFacts, Plan, Point, Round, TokenC
 from specgate.core.two_builds import Origin, Process, SideName
 from specgate.eagle3.parameters import least_weight_bytes
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.machine.cpu_counters import CpuProbe, between
 from specgate.planning.prompts import Prompts
 from specgate.promotion.claim import ENGINE_KEYS
 from specgate.run.engine_process.launch import Launch
@@ -78,7 +79,7 @@ class AbRunner:
             name: TokenEvidence(side.plan, folder.sides[name], self.blocks[name], self.engines[name], checks)
             for name, side in sides.items()
         }
-        self.processes = Processes(beside=not apart)
+        self.processes, self.cpus = Processes(beside=not apart), CpuProbe()
 
     def run(self, pairs: Sequence[ProcessPair]) -> None:
         """Measure all `pairs`.
@@ -255,13 +256,15 @@ class AbRunner:
     def _block(
         self, name: SideName, round_: Round, quad: Quad, place: int, number: int, worker: EngineWorker, shared_ns: int
     ) -> None:
-        scenario, asked_ns = self.sides[name].plan.scenarios[round_.point.scenario], time.monotonic_ns()
+        scenario, before = self.sides[name].plan.scenarios[round_.point.scenario], self.cpus.read(worker.pid)
+        asked_ns = time.monotonic_ns()
         prefill_ns = shared_ns
         if scenario.kind == "full":
             prefill_ns = worker.prefill(self._ids_of(round_.point, round_.prompt_set), draft=quad.role.speculative)
         decoded = worker.decode(quad.role, scenario.budget, ())
         block = make_block(round_, place, quad.role, number, prefill_ns, decoded)
-        block = replace(block, span_ns=(asked_ns, time.monotonic_ns()))
+        span_ns = asked_ns, time.monotonic_ns()
+        block = replace(block, span_ns=span_ns, cpu=between(before, self.cpus.read_again(before)))
         self.folder.sides[name].append(block)
         self.blocks[name].append(block)
         self.report(block, sum(map(len, self.blocks.values())), self.total)

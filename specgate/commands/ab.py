@@ -30,9 +30,9 @@ PERCENT = click.FloatRange(0, 100, min_open=True)
 @click.option("--processes", "pairs", type=click.IntRange(1, 100), default=8, show_default=True, help="Per side.")
 @click.option("--prompt-sets", "visits", type=click.IntRange(1, 100), default=1, show_default=True, help="Per process.")
 @click.option(
-    "--quads", type=click.IntRange(1, 100), default=1, show_default=True, help="A B B A per role and prompts."
+    "--quads", type=click.IntRange(1, 100), default=2, show_default=True, help="A B B A per role and prompts."
 )
-@click.option("--steps", type=click.IntRange(1, 100_000), default=128, show_default=True, help="Most steps of a block.")
+@click.option("--steps", type=click.IntRange(1, 100_000), default=64, show_default=True, help="Most steps of a block.")
 @click.option("--margin-pct", type=PERCENT, default=0.5, show_default=True, help="Step time: less is the same.")
 @click.option("--prefill-margin-pct", type=PERCENT, default=2.0, show_default=True, help="Prefill time: likewise.")
 @click.option("--acceptance-margin-pct", type=PERCENT, default=2.0, show_default=True, help="Acceptance: likewise.")

@@ -76,7 +76,7 @@ class Noise:
     changed: float = 0.0
     shared: bool = False
     apart: bool = False
-    quads: int = 1
+    quads: int = 2
 
 
 NOISES = (
@@ -89,7 +89,7 @@ NOISES = (
     Noise("every 4th block 1 % slow", every=4),
     Noise("every 8th block 1 % slow", every=8),
     Noise("every 4th block 1 % slow, from a block by chance", every=4, by_chance=True),
-    Noise("the same, two quads per role", every=4, by_chance=True, quads=2),
+    Noise("the same, one quad per role (`--quads 1`)", every=4, by_chance=True, quads=1),
     Noise("the second process of a pair 0.4 % faster", process=0.08, block=0.05, second=0.4),
     Noise("drift of 1 % over the session", drift=1.0),
     Noise("the same, builds apart", drift=1.0, apart=True),
