@@ -13,8 +13,11 @@ TINTS: Final = {Word.SLOWER: svg.FLOOR, Word.FASTER: svg.GAIN, Word.SAME: svg.GA
 
 
 def losses(quantities: Sequence[Quantity]) -> str | None:
-    """The picture of all quantities that have an interval; None where none has."""
-    shown = [q for q in quantities if q.low is not None and q.high is not None]
+    """The picture of the quantities that decide and have an interval; None where none has.
+
+    Start-up times scatter so much more that the others could not be seen beside them.
+    """
+    shown = [q for q in quantities if q.decides and q.low is not None and q.high is not None]
     if not shown:
         return None
     words = "; ".join(f"{name_of(q)}: {q.word}" for q in shown)
@@ -25,6 +28,14 @@ def losses(quantities: Sequence[Quantity]) -> str | None:
 def name_of(quantity: Quantity) -> str:
     """A quantity in words, with its cell."""
     return f"{NAMES[quantity.name]} {quantity.cell}".strip()
+
+
+def short_names(quantities: Sequence[Quantity]) -> list[str]:
+    """The quantities in words. The scenario is left out where all have the same one."""
+    scenarios = {q.cell.partition("/")[0] for q in quantities if q.cell}
+    if len(scenarios) > 1:
+        return [name_of(q) for q in quantities]
+    return [f"{NAMES[q.name]} {q.cell.partition('/')[2].replace('/', ' ')}".strip() for q in quantities]
 
 
 def loss_pct(quantity: Quantity, ratio: float) -> float:
@@ -44,6 +55,6 @@ def draw(axes: Any, rows: Sequence[Quantity]) -> None:
         axes.annotate(row.word.value, (1.01, at), xycoords=("axes fraction", "data"), va="center", color=tint)
     axes.axvline(0, color=svg.MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
     axes.set(xlabel="new against old, %   (right: worse)", ylim=(len(rows) - 0.4, -0.6))
-    axes.set_yticks(range(len(rows)), [name_of(row) for row in rows])
+    axes.set_yticks(range(len(rows)), short_names(rows))
     axes.grid(axis="x", color=svg.GRID, linewidth=0.7)
     axes.margins(x=0.08)
