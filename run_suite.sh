@@ -150,14 +150,11 @@ tests() {
     say "mypy"
     "$VENV/bin/mypy"
     say "pytest"
-    # Workers side by side, each with one thread, and one more than there are CPUs, since tests wait for processes of
-    # their own. A file's tests stay together, for what they share, and files with slow tests come first
-    # (tests/conftest.py), so that no worker is left with one at the end.
-    OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --numprocesses "$(workers)" --dist loadfile \
+    # Workers side by side, each with one thread. A file's tests stay together, for what they share, and files with slow
+    # tests come first (tests/conftest.py), so that no worker is left with one at the end.
+    OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile \
         --no-loadscope-reorder --durations=10 "${kept[@]}" "$@"
 }
-
-workers() { local cpus; cpus=$(nproc); echo $((cpus < 4 ? cpus + 1 : 4)); }
 
 # What starts an engine here, on one thread like the others.
 engine_options() {
