@@ -166,24 +166,21 @@ class AnswersFromMemory(Honest):
 
 
 class SleepsInTheBaseline(Honest):
-    """Its baseline waits twenty times as long as it decodes. The clocks agree; it is really that slow.
-
-    By so much, because tests that share a machine make single cycles several times as long.
-    """
+    """Its baseline waits three times as long as it decodes. The clocks agree; it is really that slow."""
 
     def decode(self, role: Role, budget: Budget, stop: Sequence[int]) -> Decoded:
         made = self.engine.decode(role, budget, stop)
         if role.speculative:
             return made
         # A busy wait in every step, as the engine's own clock and the harness's both see it.
-        until = time.perf_counter_ns() + 20 * made.elapsed_ns
+        until = time.perf_counter_ns() + 3 * made.elapsed_ns
         while time.perf_counter_ns() < until:
             pass
         return replace(
             made,
-            elapsed_ns=21 * made.elapsed_ns,
-            step_ns=tuple(21 * ns for ns in made.step_ns),
-            phase_ns={name: 21 * ns for name, ns in made.phase_ns.items()},
+            elapsed_ns=4 * made.elapsed_ns,
+            step_ns=tuple(4 * ns for ns in made.step_ns),
+            phase_ns={name: 4 * ns for name, ns in made.phase_ns.items()},
         )
 
 

@@ -68,9 +68,10 @@ def over_processes(log_ratios: Mapping[int, Sequence[float]], firsts: Mapping[in
 
     `log_ratios`: process pair → ln(new / old) of its blocks. `firsts`: process pair → the side that was started first.
 
-    On a GPU the process that was started second can be faster for as long as it lives, because its memory lies
-    elsewhere: by 0.4 % on an H200, many times what is left. So the model is dᵢ = m + b·oᵢ with the order oᵢ = ±1 of
-    starting, fitted by least squares, where each side was first at least twice. Each side is first in half of the
+    On some GPUs one place in the order of starting is faster for as long as the process lives: on H200s the first by
+    0.3 to 0.5 % with one pair, the second by 0.1 to 0.4 % with another, and neither on a third machine. So the model is
+    dᵢ = m + b·oᵢ with the order oᵢ = ±1 of starting, fitted by least squares, where each side was first at least twice.
+    The sign of b is left open. Each side is first in half of the
     pairs, or in one more, and m is the mean of the two orders' means: the order favours no side even where it is the
     larger effect.
     """

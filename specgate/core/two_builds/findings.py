@@ -61,7 +61,7 @@ class Margins:
 
     step_pct: float = 0.5
     prefill_pct: float = 2.0
-    acceptance_pct: float = 2.0
+    acceptance_pct: float = 1.0
     start_up_pct: float = 20.0
     memory_pct: float = 2.0
     error: float = 0.005
