@@ -51,10 +51,13 @@ class Found:
     reason: str
 
 
-def compare_builds(old: SideSamples, new: SideSamples, processes: Sequence[Process], margins: Margins) -> Found:
+def compare_builds(
+    old: SideSamples, new: SideSamples, processes: Sequence[Process], margins: Margins, then: float | None = None
+) -> Found:
     """Compare the new build with the old one.
 
-    A block counts only where both sides have measured the whole round that it belongs to.
+    A block counts only where both sides have measured the whole round that it belongs to. `then`: the error on each
+    side at which more samples would be judged; by default that of `margins`.
     """
     judged_old, judged_new = judged(old), judged(new)
     tokens = (*tokens_of(old, *judged_old), *tokens_of(new, *judged_new))
@@ -62,7 +65,9 @@ def compare_builds(old: SideSamples, new: SideSamples, processes: Sequence[Proce
     trouble = (*facts_trouble(old, new), *token_trouble(tokens))
     texts = tuple(text_change(cell) for cell in cells)
     quantities = with_words(
-        [*(q for cell in cells for q in raw_of_cell(cell, firsts_of(processes))), *raw_of_processes(processes)], margins
+        [*(q for cell in cells for q in raw_of_cell(cell, firsts_of(processes))), *raw_of_processes(processes)],
+        margins,
+        then,
     )
     word, reason = overall(quantities)
     warnings = tuple(repetition_warnings(old, judged_old[0])) + tuple(repetition_warnings(new, judged_new[0]))
@@ -161,4 +166,22 @@ def text_change(cell: Both) -> TextChange:
             firsts.setdefault((a.prompt_set, slot), texts)
     places = {prompt: first_difference(*texts) for prompt, texts in firsts.items()}
     changed = tuple((*prompt, at) for prompt, at in places.items() if at is not None)
-    return TextChange(cell.cell, len(firsts), sum(min(map(len, texts)) for texts in firsts.values()), changed)
+    unsteady = (*unsteady_texts("old", cell.old), *unsteady_texts("new", cell.new))
+    return TextChange(cell.cell, len(firsts), sum(min(map(len, texts)) for texts in firsts.values()), changed, unsteady)
+
+
+def unsteady_texts(side: str, blocks: Sequence[Block]) -> Iterator[tuple[str, int, int, int]]:
+    """(side, prompt set, slot, first token that differs) of every prompt to which a later process of one side gave
+    another text than its first one.
+    """
+    firsts: dict[tuple[int, int], tuple[int, Sequence[int]]] = {}
+    seen = set[tuple[int, int]]()
+    for block in blocks:
+        for slot, text in enumerate(block.tokens):
+            prompt = block.prompt_set, slot
+            process, before = firsts.setdefault(prompt, (block.worker_generation, text))
+            if process == block.worker_generation or prompt in seen:
+                continue
+            if (at := first_difference(before, text)) is not None:
+                seen.add(prompt)
+                yield side, *prompt, at
