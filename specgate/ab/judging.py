@@ -78,7 +78,7 @@ def looks(
     whole = processes.whole()
     for number, pairs in enumerate(looks_of(asked), 1):
         count = running_until(asked, pairs)
-        error, then = asked.margins.error, asked.margins.error
+        error, then = asked.margins.error, None
         if asked.looks:
             error, then = share(asked.margins.error, number), share(asked.margins.error, number + 1)
         found = find(asked, {name: first(journals[name], count) for name in SIDES}, processes.upto(count), error, then)
@@ -97,7 +97,7 @@ def first(journal: Journal, count: int) -> Journal:
 
 
 def find(
-    asked: Asked, journals: Mapping[SideName, Journal], processes: Sequence[Process], error: float, then: float
+    asked: Asked, journals: Mapping[SideName, Journal], processes: Sequence[Process], error: float, then: float | None
 ) -> Found:
     """What the journals of both sides say at an error of `error` a side. `then`: what the next look may spend."""
     planned = plans(asked, schedules(asked))

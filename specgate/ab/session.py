@@ -98,9 +98,24 @@ def way_on(result: TwoBuilds, folder: Path) -> str | None:
     wanted = [q.needed for q in result.quantities if q.decides and q.word is Word.CANNOT_TELL and q.name != ACCEPTANCE]
     known = [n for n in wanted if n is not None]
     if not wanted or len(known) < len(wanted):
-        return None
+        return prompts_wanted(result)
     more = max(known) - result.looks[-1].pairs
     return f"to go on: specgate ab --resume {folder} --processes {max(4, -(-more // 4) * 4)}"
+
+
+def prompts_wanted(result: TwoBuilds) -> str | None:
+    """How many prompts would tell where only acceptance lengths cannot be told, and how many there are.
+
+    More processes would not help there: they visit the same prompts again.
+    """
+    wanted = [q for q in result.quantities if q.decides and q.word is Word.CANNOT_TELL]
+    known = [q.needed for q in wanted if q.needed is not None]
+    if not wanted or len(known) < len(wanted) or any(q.name != ACCEPTANCE for q in wanted):
+        return None
+    return (
+        f"only the acceptance length cannot be told: {max(known)} prompts in place of {min(q.n for q in wanted)} would "
+        "tell; give the scenario more prompt_sets, or --acceptance-margin-pct"
+    )
 
 
 def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked, dict[str, Prompts]]:
@@ -203,9 +218,7 @@ def measure(
 
 def decided(asked: Asked, folder: AbFolder, processes: Processes, pairs: int) -> bool:
     """Whether the word after the first `pairs` process pairs is final. Where it is not, that is printed."""
-    *_, (look, found, _) = looks(asked, folder.journals(), processes)
-    if look.pairs > pairs:
-        return False  # this look was in an earlier session
+    found = next(found for look, found, _ in looks(asked, folder.journals(), processes) if look.pairs == pairs)
     if found.word is Word.CANNOT_TELL:
         echo(f"after {pairs} process pairs {found.word}, so more are measured: {found.reason}")
     return found.word is not Word.CANNOT_TELL

@@ -57,7 +57,7 @@ def compare_builds(
     """Compare the new build with the old one.
 
     A block counts only where both sides have measured the whole round that it belongs to. `then`: the error on each
-    side at which more samples would be judged; by default that of `margins`.
+    side at which more samples would be judged; None in a comparison that cannot be extended.
     """
     judged_old, judged_new = judged(old), judged(new)
     tokens = (*tokens_of(old, *judged_old), *tokens_of(new, *judged_new))
