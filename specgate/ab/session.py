@@ -15,7 +15,7 @@ from specgate.ab.resuming import earlier, refuse_changes, resumption, without_un
 from specgate.ab.runner import AbRunner, SideSetup, blocks_of
 from specgate.api import OpenRequest
 from specgate.core import Plan, Point
-from specgate.core.two_builds import ACCEPTANCE, SIDES, SideName, TwoBuilds, Word
+from specgate.core.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
 from specgate.errors import ExitCode, SpecgateError, UsageError
 from specgate.files.plain import to_plain
 from specgate.files.redaction import credentials_in
@@ -98,24 +98,38 @@ def way_on(result: TwoBuilds, folder: Path) -> str | None:
     wanted = [q.needed for q in result.quantities if q.decides and q.word is Word.CANNOT_TELL and q.name != ACCEPTANCE]
     known = [n for n in wanted if n is not None]
     if not wanted or len(known) < len(wanted):
-        return prompts_wanted(result)
+        return prompts_wanted(result, folder)
     more = max(known) - result.looks[-1].pairs
-    return f"to go on: specgate ab --resume {folder} --processes {max(4, -(-more // 4) * 4)}"
+    return f"to go on: specgate ab --resume {folder} --processes {in_fours(more)}"
 
 
-def prompts_wanted(result: TwoBuilds) -> str | None:
-    """How many prompts would tell where only acceptance lengths cannot be told, and how many there are.
+def in_fours(count: int) -> int:
+    """At least `count`, in multiples of four, which balance every order."""
+    return max(4, -(-count // 4) * 4)
 
-    More processes would not help there: they visit the same prompts again.
+
+def prompts_wanted(result: TwoBuilds, folder: Path) -> str | None:
+    """How many prompts would tell where only acceptance lengths cannot be told.
+
+    More processes help as long as the scenario has prompts that were not visited; then they visit the same again.
     """
     wanted = [q for q in result.quantities if q.decides and q.word is Word.CANNOT_TELL]
     known = [q.needed for q in wanted if q.needed is not None]
     if not wanted or len(known) < len(wanted) or any(q.name != ACCEPTANCE for q in wanted):
         return None
+    if all(q.needed is not None and q.needed <= prompts_of(result, q) for q in wanted):
+        more = max(-(-n * result.looks[-1].pairs // q.n) for q, n in zip(wanted, known, strict=True))
+        return f"to go on: specgate ab --resume {folder} --processes {in_fours(more - result.looks[-1].pairs)}"
     return (
         f"only the acceptance length cannot be told: {max(known)} prompts in place of {min(q.n for q in wanted)} would "
         "tell; give the scenario more prompt_sets, or --acceptance-margin-pct"
     )
+
+
+def prompts_of(result: TwoBuilds, quantity: Quantity) -> int:
+    """How many prompts the scenario of a quantity's cell has."""
+    name, _, batch, *_ = quantity.cell.split("/")
+    return result.scenarios[name].workload.prompt_sets * int(batch.removeprefix("b"))
 
 
 def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked, dict[str, Prompts]]:
