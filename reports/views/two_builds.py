@@ -152,14 +152,14 @@ def texts(found: TwoBuilds) -> Table:
         [
             t.cell,
             "all the same" if not t.changed else f"{len(t.changed)} of {t.prompts} prompts give another text",
-            f"{t.tokens:,}",
             listed([f"set {s} slot {slot} from token {at}" for s, slot, at in t.changed]),
             listed([f"{side}: set {s} slot {slot} from token {at}" for side, s, slot, at in t.unsteady]),
+            f"{t.tokens:,}",
         ]
         for t in found.texts
     ]
     against = "process against process" if found.one_build else "new against old"
-    return Table(("cell", against, "tokens", "which", "differ within a side"), rows, texts=2)
+    return Table(("cell", against, "which", "differ within a side", "tokens"), rows, texts=4)
 
 
 def listed(places: Sequence[str]) -> str:
@@ -173,7 +173,7 @@ def looks(found: TwoBuilds) -> Table:
         [str(k.pairs), f"{100 * (1 - 2 * k.error):.4g}%", k.word.value if k.word else "INVALID", k.reason]
         for k in found.looks
     ]
-    return Table(("process pairs", "interval", "word", "why"), rows, texts=0)
+    return Table(("process pairs", "interval", "word", "why"), rows, texts=4)
 
 
 def sides(found: TwoBuilds) -> Table:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure
@@ -17,6 +18,9 @@ from specgate.analysis.two_builds.words import overall
 from specgate.core import Block, Cell, CellResult, Comparison, EngineFacts, Margin, Plan, Point
 from specgate.core.cycle_budget import Bandwidth
 from specgate.core.two_builds import Margins, Process, Quantity, TextChange, TokensOf, Word
+
+LEAST_PROMPTS: Final = 3
+"""Prompts that all begin with another token before the weights are doubted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,8 @@ def compare_builds(
     judged_old, judged_new = judged(old), judged(new)
     tokens = (*tokens_of(old, *judged_old), *tokens_of(new, *judged_new))
     cells = list(cells_of(old, new))
-    trouble = (*facts_trouble(old, new), *token_trouble(tokens))
     texts = tuple(text_change(cell) for cell in cells)
+    trouble = (*facts_trouble(old, new), *token_trouble(tokens), *(weights_trouble(texts) if then is not None else ()))
     quantities = with_words(
         [*(q for cell in cells for q in raw_of_cell(cell, firsts_of(processes))), *raw_of_processes(processes)],
         margins,
@@ -116,6 +120,18 @@ def facts_trouble(old: SideSamples, new: SideSamples) -> Iterator[str]:
             mine, theirs = getattr(facts, name), getattr(other, name, None)
             if other is not None and mine != theirs:
                 yield f"{key}: {name}: old has {mine}, new has {theirs}: two builds are compared on the same weights"
+
+
+def weights_trouble(texts: Sequence[TextChange]) -> Iterator[str]:
+    """Cells in which every text begins with another token. Of a server that somebody else has started, nobody sees
+    which weights it has; another order of additions changes the first token of a few prompts, but not of all.
+    """
+    for cell in texts:
+        if cell.prompts >= LEAST_PROMPTS and len([at for _, _, at in cell.changed if at == 0]) == cell.prompts:
+            yield (
+                f"{cell.cell}: all {cell.prompts} prompts begin with another token in the new build: other weights, "
+                "another tokeniser or another prompt template; two builds are compared on the same weights"
+            )
 
 
 def repetition_warnings(side: SideSamples, cells: Sequence[CellResult]) -> Iterator[str]:
