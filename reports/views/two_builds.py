@@ -170,7 +170,7 @@ def listed(places: Sequence[str]) -> str:
 def looks(found: TwoBuilds) -> Table:
     """A row per look."""
     rows = [
-        [str(k.pairs), f"{100 * (1 - 2 * k.error):.4g}%", k.word.value if k.word else "INVALID", k.reason]
+        [str(k.pairs), f"{100 * (1 - 2 * k.error):.4g}%", k.word.value if k.word else found.verdict, k.reason]
         for k in found.looks
     ]
     return Table(("process pairs", "interval", "word", "why"), rows, texts=4)

@@ -144,6 +144,7 @@ def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journa
     word, reason, code = found.word, found.reason, CODES[found.word] if found.word else ExitCode.INVALID
     if processes.failure is not None:
         word, reason, code = None, processes.failure, ExitCode(processes.code or ExitCode.INTERNAL)
+        last = replace(last, word=None, reason=reason)
     return TwoBuilds(
         id=folder.path.name,
         started=asked.started,
@@ -168,5 +169,5 @@ def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journa
         word=word,
         reason=reason,
         code=code,
-        looks=tuple(look for look, _, _ in looked) if asked.looks else (),
+        looks=(*(look for look, _, _ in looked[:-1]), last) if asked.looks else (),
     )

@@ -93,6 +93,8 @@ def way_on(result: TwoBuilds, folder: Path) -> str | None:
     """The command that may tell more; None where there is none."""
     if not result.looks or result.word not in (None, Word.CANNOT_TELL) or result.trouble:
         return None
+    if result.code is ExitCode.USAGE:
+        return None  # two sides that cannot be compared
     if result.word is None:
         return f"to go on: specgate ab --resume {folder}"
     wanted = [q.needed for q in result.quantities if q.decides and q.word is Word.CANNOT_TELL and q.name != ACCEPTANCE]
