@@ -14,6 +14,7 @@ from specgate.core.conditions import Conditions
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
 from specgate.core.found import BetweenRuns, CellResult, Comparison
 from specgate.core.measured import EngineFacts
+from specgate.core.references import CellTimes, Earlier
 from specgate.core.stored_keys import stored_keys
 from specgate.core.traces import Invariant
 
@@ -248,6 +249,10 @@ class Run:
     """What a run has to be judged by and was not, with the policy's reasons. None where nobody asked: see
     `Policy.not_judged`.
     """
+    times: Mapping[str, CellTimes] = field(default_factory=dict)
+    """Cell key → what later runs are held against; empty where no rule of the policy is about an earlier run."""
+    earlier: Earlier | None = None
+    """The last green runs that this one is held against; None where no rule asks for them."""
 
     @property
     def acceptance(self) -> AcceptanceSource:

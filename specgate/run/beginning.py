@@ -26,6 +26,8 @@ from specgate.planning.plan import check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
 from specgate.promotion.claim import host_identity
+from specgate.promotion.ledger import Ledger
+from specgate.run.earlier import earlier_runs
 from specgate.run.early_stop import required_decisions
 from specgate.run.reachability import check_reachable
 
@@ -53,6 +55,7 @@ def begin(
     prompts: Mapping[str, Prompts],
     promotion: Promotion,
     software: Software,
+    ledger: Ledger,
 ) -> tuple[RunFolder, Run]:
     """Create the run folder and write into it what is known before anything is measured.
 
@@ -94,6 +97,7 @@ def begin(
         mde=noise_passport.effects(plan, passport),
         between_runs=noise_passport.between_runs(plan, passport, request.out),
         required_decisions=required_decisions(plan, config.policy),
+        earlier=earlier_runs(config, ledger, datetime.now(UTC)),
         bandwidth=memory,
         promotion=promotion,
     )

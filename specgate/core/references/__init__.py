@@ -1,0 +1,8 @@
+"""What a run is held against that is not part of it. It is copied into the run, so that judging needs nothing else.
+
+earlier_run.py   the last green run of the same subject on the same machine
+"""
+
+from specgate.core.references.earlier_run import CellTimes, Earlier, EarlierRun, PromptText
+
+__all__ = ["CellTimes", "Earlier", "EarlierRun", "PromptText"]
