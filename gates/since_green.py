@@ -207,7 +207,12 @@ def of_acceptance(margin: float, change: AcceptanceChange, error: float) -> Find
     lengths = f"acceptance length {change.new:.3f}, was {change.old:.3f}"
     if change.same == change.prompts and change.of_same is not None:
         if change.of_same < floor:
-            return Finding(State.FAIL, "accepts_less", f"{lengths}, with the same texts: a loss of more than {margin:g} %", evidence)
+            return Finding(
+                State.FAIL,
+                "accepts_less",
+                f"{lengths}, with the same texts: a loss of more than {margin:g} %",
+                evidence,
+            )
         same = "the same by count" if change.of_same == 0 else f"{percent(change.new / change.old)} by count"
         return Finding(State.PASS, "within_margin", f"{lengths}: {same}", evidence)
     said = f"{lengths}; {change.prompts - change.same} of {change.prompts} prompts have another text"
