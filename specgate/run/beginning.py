@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 from specgate import __version__
 from specgate.core import (
@@ -27,6 +28,7 @@ from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
 from specgate.promotion.claim import host_identity
 from specgate.promotion.ledger import Ledger
+from specgate.run.compared_builds import compared_builds
 from specgate.run.earlier import earlier_runs
 from specgate.run.early_stop import required_decisions
 from specgate.run.reachability import check_reachable
@@ -98,6 +100,7 @@ def begin(
         between_runs=noise_passport.between_runs(plan, passport, request.out),
         required_decisions=required_decisions(plan, config.policy),
         earlier=earlier_runs(config, ledger, datetime.now(UTC)),
+        builds=compared_builds(config, ledger, datetime.now(UTC), Path.cwd()),
         bandwidth=memory,
         promotion=promotion,
     )

@@ -269,6 +269,7 @@ def older(data: Any) -> None:
         "not_judged",
         "times",
         "earlier",
+        "builds",
     ):
         del data[later]
     del data["between_runs"], data["required_decisions"]
