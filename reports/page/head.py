@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,8 @@ SHOWN: Final = 6
 """Most cells in the head: as many as leave the reasons below it on the first screen."""
 KINDS: Final = {"validity": "validity", "tokens": "tokens", "acceptance": "acceptance length", "speed": "speed"}
 """Gate → what it judges, for what has to be judged before a run may be called good."""
+ByCell = Mapping[str, Sequence[Verdict]]
+"""Cell key → the verdicts on that cell."""
 
 
 # ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -28,31 +30,39 @@ def key_figures(run: Run) -> Table:
     The gravest come first. Cells whose speed and acceptance a rule asks for leave no room for others. At most SHOWN.
     """
     head = ("cell", "speed-up", "asked", "acceptance length", "asked", "tokens")
-    return Table(head, [key_row(run, result) for result in chosen(run)])
+    verdicts = by_cell(run)
+    return Table(head, [key_row(run, result, verdicts) for result in chosen(run)])
 
 
 def chosen(run: Run) -> list[CellResult]:
     """The spec cells that somebody has to decide on; without any, the first ones."""
-    spec = [r for r in run.cells if r.cell.role.speculative]
-    judged = [r for r in spec if verdicts_on(run, r, "speed", "acceptance")] or spec
-    judged.sort(key=lambda r: summary.gravity(verdicts_on(run, r, "speed", "acceptance", "tokens")))
+    spec, verdicts = [r for r in run.cells if r.cell.role.speculative], by_cell(run)
+    judged = [r for r in spec if verdicts_on(verdicts, r, "speed", "acceptance")] or spec
+    judged.sort(key=lambda r: summary.gravity(verdicts_on(verdicts, r, "speed", "acceptance", "tokens")))
     return judged[:SHOWN]
 
 
-def key_row(run: Run, result: CellResult) -> list[str | Entry]:
+def key_row(run: Run, result: CellResult, verdicts: ByCell) -> list[str | Entry]:
     comparison, length = run.comparison(result.cell.key), result.values.get("acceptance_length")
     return [
         summary.label(result.cell),
         speedup_entry(comparison.speedup if comparison else None),
-        asked(verdicts_on(run, result, "speed")),
+        asked(verdicts_on(verdicts, result, "speed")),
         Entry(figures.figure(length), figures.reason(length) or figures.span(length)),
-        asked(verdicts_on(run, result, "acceptance")),
+        asked(verdicts_on(verdicts, result, "acceptance")),
         tokens_entry(run, comparison),
     ]
 
 
-def verdicts_on(run: Run, result: CellResult, *gates: str) -> list[Verdict]:
-    return [v for v in run.verdicts if v.cell == result.cell.key and v.gate in gates]
+def by_cell(run: Run) -> ByCell:
+    found: dict[str, list[Verdict]] = {}
+    for verdict in run.verdicts:
+        found.setdefault(verdict.cell, []).append(verdict)
+    return found
+
+
+def verdicts_on(verdicts: ByCell, result: CellResult, *gates: str) -> list[Verdict]:
+    return [v for v in verdicts.get(result.cell.key, ()) if v.gate in gates]
 
 
 def asked(verdicts: Sequence[Verdict]) -> Entry:
@@ -100,12 +110,14 @@ def advice(run: Run) -> list[Advice]:
 
 def not_judged(run: Run) -> Iterator[str]:
     """What no required rule judged, a sentence per kind of judgement."""
+    verdicts = by_cell(run)
     for gate, what in KINDS.items():
-        silent = [r for r in run.cells if wanted(gate, r) and not any(v.required for v in verdicts_on(run, r, gate))]
+        asked_of = [r for r in run.cells if wanted(gate, r)]
+        silent = [r for r in asked_of if not any(v.required for v in verdicts_on(verdicts, r, gate))]
         if silent:
             names = [summary.label(r.cell) for r in silent]
             cells = " and ".join(names) if len(names) <= 2 else f"{len(names)} cells, {names[0]} among them"
-            advised = any(verdicts_on(run, r, gate) for r in silent)
+            advised = any(verdicts_on(verdicts, r, gate) for r in silent)
             yield f"Not judged: {what} of {cells}" + ("; rules only advise." if advised else ".")
 
 

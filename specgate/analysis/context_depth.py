@@ -32,18 +32,21 @@ def by_depth(
     """
     depths = [list(step_depths(block)) for block in blocks]
     deepest = max((depth for of_block in depths for _, depth in of_block), default=0.0)
-    bins: dict[int, _Bin] = defaultdict(_Bin)
+    bins = [_Bin() for _ in range(BINS)]
     for block, of_block in zip(blocks, depths, strict=True):
+        timed = not withhold and (block.prompt_set, block.round) not in aside
+        speculative = block.role.speculative
         for step, depth in of_block:
             found = bins[min(BINS - 1, int(BINS * depth / deepest)) if deepest else 0]
             found.depths.append(depth)
-            if not withhold and (block.prompt_set, block.round) not in aside:
+            if timed:
                 found.step_ms.append(block.step_ns[step] / 1e6)
-            if block.role.speculative:
+            if speculative:
+                accepted = block.accepted[step]
                 for slot, drafted in enumerate(block.drafted[step]):
                     if drafted > 0:
-                        found.accepted[block.prompt_set, slot].append(block.accepted[step][slot])
-    return tuple(_reduced(bins[i]) for i in sorted(bins))
+                        found.accepted[block.prompt_set, slot].append(accepted[slot])
+    return tuple(_reduced(found) for found in bins if found.depths)
 
 
 def step_depths(block: Block) -> Iterator[tuple[int, float]]:
@@ -53,11 +56,14 @@ def step_depths(block: Block) -> Iterator[tuple[int, float]]:
     """
     depths = [1] * len(block.tokens)  # the prefill token
     for step, row in enumerate(block.accepted):
-        active = [slot for slot, a in enumerate(row) if a >= 0]
+        total = active = 0
+        for slot, accepted in enumerate(row):
+            if accepted >= 0:
+                total += depths[slot]
+                active += 1
+                depths[slot] += accepted + 1
         if active:
-            yield step, sum(depths[slot] for slot in active) / len(active)
-        for slot in active:
-            depths[slot] += row[slot] + 1
+            yield step, total / active
 
 
 def _reduced(found: _Bin) -> DepthBin:

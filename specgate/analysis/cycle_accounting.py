@@ -64,11 +64,11 @@ def budget_of(blocks: Sequence[Block], engine: EngineFacts | None, bandwidth: Ba
     moved = {name: total * (1 / cycles) for name, total in moved_by(blocks, engine.traffic if engine else None).items()}
     why = why_no_floor(times, moved, engine, bandwidth)
     speed = bandwidth.bytes_per_s if bandwidth and why is None else None
-    cached = [slot.cached for b in blocks for step in steps_of(b) for slot in step.verify]
+    depths = [depth for b in blocks for depth in cached_positions(b)]
     return CycleBudget(
         cycles=cycles,
         cycle_ms=sum(sum(b.step_ns) for b in blocks) / cycles / 1e6,
-        depth=sum(cached) / len(cached) if cached else 0.0,
+        depth=sum(depths) / len(depths) if depths else 0.0,
         parts=tuple(part(name, ns / cycles / 1e6, moved.get(name), speed) for name, ns in times.items()),
         no_floor=why,
     )
@@ -127,8 +127,18 @@ class Step:
     drafts: Sequence[int]
 
 
+def cached_positions(block: Block) -> Iterator[int]:
+    """The cached positions that the target's pass finds, for every step and every slot that is active in it."""
+    cached = [block.point.context] * len(block.tokens)
+    for accepts in block.accepted:
+        for slot, accepted in enumerate(accepts):
+            if accepted >= 0:
+                yield cached[slot]
+                cached[slot] += accepted + 1
+
+
 def steps_of(block: Block) -> Iterator[Step]:
-    """The steps of a block, with the cached positions that each slot had by then.
+    """The steps of a block, with the cached positions (`cached_positions`) that each slot had by then.
 
     A slot begins with its prompt in the cache and the prefill token as its last token. The target's pass adds that
     token and the drafts. The draft's extension pass adds the tokens that the step before emitted, which it has not seen

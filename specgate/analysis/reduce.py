@@ -41,6 +41,7 @@ from specgate.core import (
     Plan,
     Point,
     Rescoring,
+    Round,
     Scenario,
     ScoreCheck,
     TokenCheck,
@@ -76,8 +77,15 @@ class Checked:
     run_id: str = ""
 
 
-Known = dict[tuple[object, ...], CellResult]
-"""Results of cells that were computed before, by everything that they follow from; blocks by identity."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What earlier calls over the same blocks have found. Blocks are told apart by identity, so they have to live on.
+
+    `results`: of cells, by everything that they follow from. `sound`: blocks that hold by themselves.
+    """
+
+    results: dict[tuple[object, ...], CellResult] = field(default_factory=dict)
+    sound: set[int] = field(default_factory=set)
 
 
 def measure(
@@ -99,14 +107,14 @@ def measure(
     `near_tie_margin`: a divergence whose recorded top-2 margin (logits) is below it is a near tie.
     `forced`: acceptance was forced, so tokens are not compared.
     `grounds`: what the records are held against beside each other.
-    `known`: results that an earlier call over the same blocks has left; this call adds its own.
+    `known`: what earlier calls over the same blocks and `grounds` have left; this call adds its own.
     `aside`: rounds whose times are left out. Their tokens and drafts count like those of any other.
     `between`: `Run.between_runs`.
 
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
-    checked, aside = checked or Checked(), aside or {}
-    of, broken = sound_blocks(plan, blocks, margins, grounds)
+    checked, aside, known = checked or Checked(), aside or {}, known or Known()
+    of, broken = sound_blocks(plan, blocks, margins, grounds, known.sound)
     by_point: dict[Point, list[Block]] = {point: [] for point in plan.points}
     for cell, found in of.items():
         by_point[cell.point] += found
@@ -127,15 +135,17 @@ def measure(
         if cell.role.speculative
     )
     unlike = {c.cell for c in comparisons if c.tokens.mismatches}
-    results: Known = {} if known is None else known
+    measured_rounds = {point: measured(plan.rounds_of(point)) for point in plan.points}
 
     def reduced(cell: Cell) -> CellResult:
-        rounds = tuple((r.prompt_set, r.index) for r in plan.rounds_of(cell.point) if not r.warmup)
+        rounds = measured_rounds[cell.point]
         left_out = aside.get(cell.point.key, frozenset())
         key = (cell, rounds, tuple(map(id, of[cell])), tuple(map(id, texts[cell.point])), cell in unlike, left_out)
-        if key not in results:
-            results[key] = reduce_cell(plan, cell, of[cell], checked.texts, withhold=cell in unlike, aside=aside)
-        return results[key]
+        if key not in known.results:
+            known.results[key] = reduce_cell(
+                plan, cell, of[cell], rounds, checked.texts, withhold=cell in unlike, aside=aside
+            )
+        return known.results[key]
 
     cells = tuple(reduced(cell) if of[cell] else failed(cell, broken.get(cell)) for cell in plan.cells)
     scores = {
@@ -146,15 +156,23 @@ def measure(
     return tuple(rescored(result, scores.get(result.cell.point, {})) for result in cells), comparisons
 
 
+def measured(rounds: Iterable[Round]) -> tuple[tuple[int, int], ...]:
+    """(prompt set, round) of the rounds that are no warm-up."""
+    return tuple((r.prompt_set, r.index) for r in rounds if not r.warmup)
+
+
 def sound_blocks(
-    plan: Plan, blocks: Iterable[Block], margins: Sequence[Margin], grounds: Grounds
+    plan: Plan, blocks: Iterable[Block], margins: Sequence[Margin], grounds: Grounds, sound: set[int] | None = None
 ) -> tuple[dict[Cell, list[Block]], dict[Cell, Contradiction]]:
-    """(cell → its measured blocks, cell → the contradiction in its records, whose blocks are then left out)."""
+    """(cell → its measured blocks, cell → the contradiction in its records, whose blocks are then left out).
+
+    `sound`: see `contradictions`.
+    """
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in blocks:
         if not block.warmup:
             of[block.cell].append(block)
-    broken = contradictions(plan, of, margins, grounds)
+    broken = contradictions(plan, of, margins, grounds, sound)
     for cell in broken:
         of[cell] = []
     return of, broken
@@ -211,6 +229,7 @@ def reduce_cell(
     plan: Plan,
     cell: Cell,
     blocks: Sequence[Block],
+    rounds: Sequence[tuple[int, int]],
     texts_beside: Sequence[BaselineText],
     *,
     withhold: bool,
@@ -218,10 +237,11 @@ def reduce_cell(
 ) -> CellResult:
     """The result of one cell with blocks. With `withhold`, its speeds are left out because its tokens are wrong.
 
-    `texts_beside`: the untimed baseline texts, which a baseline cell has to repeat. `aside`: see `measure`.
+    `rounds`: (prompt set, round) of every planned round, in running order. `texts_beside`: the untimed baseline texts,
+    which a baseline cell has to repeat. `aside`: see `measure`.
     """
     clocked = timed(blocks, aside)
-    planned, scenario = sum(not r.warmup for r in plan.rounds_of(cell.point)), plan.scenarios[cell.point.scenario]
+    planned, scenario = len(rounds), plan.scenarios[cell.point.scenario]
     prompts = by_prompt(blocks) if cell.role.speculative else {}
     acceptance = pooled(prompts) if cell.role.speculative else None
     whole_requests, version = scenario.kind == "full", scenario.definitions
@@ -248,7 +268,7 @@ def reduce_cell(
         blocks=len(blocks),
         acceptance=acceptance,
         values=values,
-        series_ms=series(plan, clocked),
+        series_ms=series(rounds, clocked),
         by_depth=by_depth(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
         distributions={} if withhold else distributions(clocked, whole_requests=whole_requests, definitions=version),
         set_aside=len(blocks) - len(clocked),
@@ -348,9 +368,11 @@ def texts(blocks: Sequence[Block], beside: Sequence[BaselineText] = ()) -> Itera
     yield Value("repeat_mismatches", float(mismatches), "count", len(blocks))
 
 
-def series(plan: Plan, blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:
-    """(round of the point in running order, position in round, decode ms per token) of every block that emitted."""
-    rounds = [(r.prompt_set, r.index) for b in blocks[:1] for r in plan.rounds_of(b.point) if not r.warmup]
+def series(rounds: Sequence[tuple[int, int]], blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:
+    """(round of the point in running order, position in round, decode ms per token) of every block that emitted.
+
+    `rounds`: see `reduce_cell`.
+    """
     return tuple(
         (rounds.index((b.prompt_set, b.round)), b.position_in_round, ms_per_token(b)) for b in blocks if b.emitted
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from specgate.core import PASS_ROUNDS, BetweenRuns, Comparison, Scenario
@@ -98,6 +99,7 @@ class Pairs:
         return order_interval(self.log_ratios, self.orders, alpha, self.prompt_sets)
 
 
+@lru_cache(maxsize=1024)
 def t_quantile(probability: float, freedom: float) -> float:
     """The quantile of Student's t-distribution with `freedom` degrees of freedom.
 

@@ -8,7 +8,6 @@ the ledger lies beside the run. Nothing is written: a run on a read-only mount c
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +57,7 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         with drawing_ahead(folder) as ahead:
             run, plan, config = recompute(folder)
             differences += result_differences(folder, run, plan, config)
-            if blind := unclocked(path):
+            if blind := sum(block.span_ns is None for block in folder.journal().blocks):
                 notes.append(
                     f"the engine's clock was not checked in {blind} blocks: they were stored without the harness's"
                 )
@@ -74,14 +73,6 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         differences += found
         notes += said
     return Verification(run, files, tuple(differences), tuple(notes))
-
-
-def unclocked(path: Path) -> int:
-    """How many blocks of a run folder have no time by the harness's clock; an old version stored none."""
-    if not (file := path / "samples" / "blocks.jsonl").is_file():
-        return 0
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        return sum(json.loads(line).get("span_ns") is None for line in lines)
 
 
 def unusable_grounds(path: Path, differences: list[Difference]) -> list[str]:

@@ -58,7 +58,7 @@ def ending(run: Run, stopped: Stopped) -> tuple[str, ExitCode]:
 
 def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     """`run` with everything that follows from the samples in its journal; only the verdicts are left to `judge`."""
-    known: Known = {}
+    known = Known()
     run = replace(run, required_decisions=early_stop.required_decisions(plan, policy))
     early = early_stop.ended_early(plan, run, policy, journal, known)
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines

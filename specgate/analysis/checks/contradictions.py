@@ -44,15 +44,24 @@ UNKNOWN = Grounds({}, None)
 
 
 def contradictions(
-    plan: Plan, of: Mapping[Cell, Sequence[Block]], margins: Sequence[Margin], grounds: Grounds
+    plan: Plan,
+    of: Mapping[Cell, Sequence[Block]],
+    margins: Sequence[Margin],
+    grounds: Grounds,
+    sound: set[int] | None = None,
 ) -> dict[Cell, Contradiction]:
-    """Cell → the first contradiction among its blocks (`of`, without warm-up) and its margins, where there is one."""
+    """Cell → the first contradiction among its blocks (`of`, without warm-up) and its margins, where there is one.
+
+    `sound`: ids of blocks that an earlier call with the same `grounds` has found to hold by themselves; this call adds
+    its own.
+    """
+    sound = set() if sound is None else sound
     known: dict[str, list[Margin]] = defaultdict(list)
     for margin in margins:
         known[margin.cell].append(margin)
     found: dict[Cell, Contradiction] = {}
     for cell, blocks in of.items():
-        if blocks and (why := contradiction(plan, cell, blocks, known[cell.key], grounds)):
+        if blocks and (why := contradiction(plan, cell, blocks, known[cell.key], grounds, sound)):
             found[cell] = why
     for cell, blocks in of.items():
         baseline = Cell(cell.point, BASELINE)
@@ -70,18 +79,22 @@ def contradictions(
 
 
 def contradiction(
-    plan: Plan, cell: Cell, blocks: Sequence[Block], margins: Sequence[Margin], grounds: Grounds
+    plan: Plan, cell: Cell, blocks: Sequence[Block], margins: Sequence[Margin], grounds: Grounds, sound: set[int]
 ) -> Contradiction | None:
-    """The first contradiction within `cell`; None where there is none."""
+    """The first contradiction within `cell`; None where there is none. `sound`: see `contradictions`."""
     budget, facts = plan.scenarios[cell.point.scenario].budget, grounds.engines.get(cell.point.key)
-    return first_of(
+    unseen = [block for block in blocks if id(block) not in sound]
+    found = first_of(
         (
-            ("counter_identity", partial(check_records, blocks, budget, facts)),
-            ("clocks_disagree", partial(check_clocks, blocks, whole_requests(plan, cell))),
+            ("counter_identity", partial(check_records, blocks, unseen, budget, facts)),
+            ("clocks_disagree", partial(check_clocks, blocks, whole_requests(plan, cell), unseen)),
             ("faster_than_memory", partial(check_floor, blocks, facts, grounds.bandwidth)),
             ("margin_impossible", partial(check_margins, margins)),
         )
     )
+    if found is None:
+        sound.update(map(id, unseen))
+    return found
 
 
 def first_of(checks: Iterable[tuple[str, Callable[[], None]]]) -> Contradiction | None:
@@ -94,17 +107,20 @@ def first_of(checks: Iterable[tuple[str, Callable[[], None]]]) -> Contradiction 
     return None
 
 
-def check_records(blocks: Sequence[Block], budget: Budget, facts: EngineFacts | None) -> None:
-    """The counts of every block, and their sums. Raises InvalidResult."""
-    for block in blocks:
+def check_records(blocks: Sequence[Block], unseen: Sequence[Block], budget: Budget, facts: EngineFacts | None) -> None:
+    """The counts of every block that is `unseen`, and the sums of all. Raises InvalidResult."""
+    for block in unseen:
         check_block(block, budget, facts)
     if blocks[0].role.speculative:
         pooled(by_prompt(blocks))
 
 
-def check_clocks(blocks: Sequence[Block], whole: bool) -> None:
-    """The times of every block, and what they leave unexplained. Raises InvalidResult. `whole`: with own prefill."""
-    for block in blocks:
+def check_clocks(blocks: Sequence[Block], whole: bool, unseen: Sequence[Block] | None = None) -> None:
+    """The times of every block that is `unseen` (None: of all), and what all leave unexplained. Raises InvalidResult.
+
+    `whole`: with own prefill.
+    """
+    for block in blocks if unseen is None else unseen:
         check_times(block, whole)
     check_unexplained(blocks, whole)
 
