@@ -44,8 +44,8 @@ class Compared:
 def judged(rule: Rule, run: Run, scenario: str, builds: Builds) -> Verdict:
     """The verdict on one scenario."""
     base = str(rule.params["base"])
-    revision = builds.revisions.get(base, Revision(None, None))
-    step = command(rule, run)
+    revision = builds.revisions.get(base, Revision(None, None, base))
+    step = command(rule, run, revision.name)
     if revision.commit is None:
         message = f"{scenario}: the folder that the run was started in has no git revision {base}"
         return verdict(rule, "", State.NOT_JUDGED, "no_revision", message, next_step=f"in the checkout: {step}")
@@ -86,10 +86,10 @@ def difference(compared: ComparedBuild, run: Run) -> str | None:
     return None if key is None else f"{key} was {str(theirs[key])[:12]}, is {str(mine[key])[:12]}"
 
 
-def command(rule: Rule, run: Run) -> str:
+def command(rule: Rule, run: Run, base: str) -> str:
     """The command that makes the comparison."""
     backend = next((cell.cell.point.backend for cell in run.cells), None)
-    parts = ["specgate", "ab", "--base", str(rule.params["base"])]
+    parts = ["specgate", "ab", "--base", base]
     for name in str(rule.params["scenarios"]).split():
         parts += ["--scenario", name]
     parts += ["--backend", backend] if backend else []

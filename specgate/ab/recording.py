@@ -90,8 +90,8 @@ def fingerprint_of(config: Config, result: TwoBuilds) -> dict[str, str | None]:
 
 def is_installed(backend: str, result: TwoBuilds) -> bool:
     """Whether every process of the new side imported the back end and specgate from where runs import them."""
-    module = plugins.registered("specgate.backends")[backend].module
-    found = find_spec(module)
+    entry = plugins.registered("specgate.backends").get(backend)
+    found = find_spec(entry.module) if entry is not None else None
     origins = [p.origin for p in result.processes if p.side == "new"]
     if found is None or found.origin is None or not origins:
         return False

@@ -67,9 +67,12 @@ def without_policy(subject: object) -> dict[str, str]:
 
 
 def revision_of(base: str, checkout: Path) -> Revision:
-    """What the revision `base` is in `checkout`."""
-    commit = git(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}")
-    return Revision(commit, git(checkout, "merge-base", "HEAD", commit) if commit else None)
+    """What the revision `base` is in `checkout`. A checkout of CI often has a branch as `origin/base` only."""
+    for name in (base, f"origin/{base}"):
+        commit = git(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        if commit is not None:
+            return Revision(commit, git(checkout, "merge-base", "HEAD", commit), name)
+    return Revision(None, None, base)
 
 
 def read(entry: Entry, folder: Path) -> ComparedBuild | None:

@@ -71,7 +71,8 @@ def autoregressive(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
 def slow(runs: int, turns: Turns, sd: float, noise: Draw, places: Floats, by: float) -> Floats:
     """`places`: 1 where one of all blocks [runs, 2 · rounds] is slower by the share `by`, which is 0 on average."""
     mine = 2 * np.arange(len(turns.orders)) + (np.asarray(turns.orders) < 0)
-    return blocks(runs, turns, sd, noise) + by * (places[:, mine] - places.mean())
+    found: Floats = blocks(runs, turns, sd, noise) + by * (places[:, mine] - places.mean())
+    return found
 
 
 def every(period: int, runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:

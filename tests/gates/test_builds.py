@@ -30,7 +30,7 @@ COMPARED = ComparedBuild(
 
 
 def with_builds(*compared: ComparedBuild, commit: str | None = MAIN) -> Run:
-    return replace(RUN, builds=Builds({"main": Revision(commit, LEFT)}, compared))
+    return replace(RUN, builds=Builds({"main": Revision(commit, LEFT, "origin/main")}, compared))
 
 
 def verdict(run: Run, rule: Rule = RULE) -> Verdict:
@@ -80,7 +80,7 @@ def test_the_command_that_is_missing_is_said_whole() -> None:
     rule = replace(RULE, params={"base": "main", "scenarios": "demo-64 other"})
     steps = {v.next_step for v in GATE.judge(rule, replace(with_builds(), argv=argv))}
     assert steps == {
-        "specgate ab --base main --scenario demo-64 --scenario other --backend fake --pair mine -o graph=off "
+        "specgate ab --base origin/main --scenario demo-64 --scenario other --backend fake --pair mine -o graph=off "
         "--out 'my runs'"
     }
 

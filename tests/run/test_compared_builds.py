@@ -59,6 +59,9 @@ def test_a_revision_is_resolved_with_the_commit_that_the_branch_left_it_at(check
     assert found.commit == git(checkout.folder, "rev-parse", "main")
     assert found.branched_at == git(checkout.folder, "rev-parse", "main~1") != found.commit
     assert revision_of("nowhere", checkout.folder).commit is None
+    git(checkout.folder, "update-ref", "refs/remotes/origin/release", "main")
+    remote = revision_of("release", checkout.folder)
+    assert (remote.commit, remote.name) == (found.commit, "origin/release")
 
 
 def test_without_a_comparison_a_run_is_not_judged_and_says_the_command(checkout: Cli) -> None:

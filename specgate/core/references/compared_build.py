@@ -12,10 +12,12 @@ class Revision:
 
     `commit`: its commit; None where there is no such revision, or no checkout.
     `branched_at`: the newest commit that it has in common with what is checked out; None where there is none.
+    `name`: by which git knows it there: the rule's, or that of the branch of this name at `origin`.
     """
 
     commit: str | None
     branched_at: str | None
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
