@@ -120,8 +120,12 @@ def earlier_of(cell: Cell, run: Run) -> EarlierRun | str:
 def nothing_earlier(rule: Rule, result: CellResult, run: Run, why: str) -> Verdict:
     """The verdict on a cell that is held against nothing: what it measures is what later runs are held against, so
     its whole plan is measured.
+
+    A run that is judged by another policy than its own has not looked for one, and is not measured any further.
     """
     key = result.cell.key
+    if run.earlier is None:
+        return verdict(rule, key, State.SKIPPED, "not_looked_for", why)
     if result.blocks < looks_of(result, run)[-1]:
         message = f"{why}; later runs are held against this one, so it needs the whole of its plan"
         return verdict(rule, key, State.INCONCLUSIVE, "plan_unfinished", message, next_step="continue with --resume")
