@@ -9,5 +9,6 @@ resuming.py    a stored comparison that goes on, with more process pairs
 runner.py      the measuring loop: processes in pairs, blocks in quads A B B A
 memory.py      how much memory an engine's processes take
 folder.py      the files of a comparison
+recording.py   its entry in the ledger
 judging.py     samples → findings, again at any later time
 """
