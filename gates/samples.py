@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from specgate.analysis.intervals import decision as over_runs
-from specgate.analysis.intervals.between_runs import ASSUMED, half_width
+from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_counts
 from specgate.analysis.intervals.levels import false_fail
 from specgate.analysis.intervals.power import rounds_needed
 from specgate.analysis.stats import POWER, Decision, Interval, Pairs, decide, pairs_needed, planned_looks, t_quantile
@@ -71,6 +71,7 @@ def level_of(decision: Decision, between: BetweenRuns) -> Evidence:
         "machine_sd": between.machine_sd if between.machine_freedom else None,
         "correlation": found.correlation if found else None,
         "can_tell": math.expm1(told(found, between)) if found else None,
+        **({"least_process_sd": between.least_process_sd} if between.least_process_sd else {}),
     }
 
 
@@ -85,15 +86,17 @@ def span(decision: Decision, found: Interval) -> str:
     low, high = math.exp(found.low), math.exp(found.high)
     level = f"{100 * decision.confidence:.4g} % interval {low:.3f}–{high:.3f}"
     look = f", look {decision.look} of {decision.looks}" if decision.looks > 1 else ""
-    return f"{math.exp(found.mean):.3f}x, {level}, {decision.pairs} pairs{look}{allowance(decision.between)}"
+    allowed = "" if decision.between is None else f", {allowance(decision.between, decision.alpha)}"
+    return f"{math.exp(found.mean):.3f}x, {level}, {decision.pairs} pairs{look}{allowed}"
 
 
-def allowance(between: BetweenRuns | None) -> str:
-    """What an interval allows for between processes, in words; empty for an interval that allows for nothing."""
-    if between is None:
-        return ""
-    said = f", process to process {100 * between.process_sd:.2g} % (sd, "
-    return said + (f"{between.process_freedom + 1} measured)" if between.process_freedom else "assumed)")
+def allowance(between: BetweenRuns, error: float) -> str:
+    """What an interval with this error on a side allows for between processes, in words."""
+    said = f"process to process {100 * between.process_sd:.2g} % (sd, "
+    if between.process_freedom is None:
+        return f"{said}assumed)"
+    least = f"; {100 * between.least_process_sd:.2g} % is the least that counts" if least_counts(between, error) else ""
+    return f"{said}{between.process_freedom + 1} measured{least})"
 
 
 def smallest_effect(mde: float | None) -> str:

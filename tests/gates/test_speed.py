@@ -177,6 +177,17 @@ def test_what_was_measured_between_processes_takes_the_place_of_what_is_assumed(
     assert verdict(measured, middle * 0.99).state is State.INCONCLUSIVE
     found = verdict(known, middle * 0.99)
     assert found.state is State.PASS and "(sd, 5 measured)" in found.message
+    assert "least_process_sd" not in found.evidence  # as in runs that were stored without one
+
+
+def test_a_verdict_says_where_more_is_allowed_for_than_was_measured() -> None:
+    measured = drawn()
+    key = measured.comparisons[0].cell.key
+    found = verdict(replace(measured, between_runs={key: BetweenRuns(0.0001, 4, least_process_sd=0.0013)}), 1.5)
+    assert "process to process 0.01 % (sd, 5 measured; 0.13 % is the least that counts)" in found.message
+    assert found.evidence["least_process_sd"] == 0.0013
+    larger = verdict(replace(measured, between_runs={key: BetweenRuns(0.004, 4, least_process_sd=0.0013)}), 1.5)
+    assert "(sd, 5 measured)" in larger.message
 
 
 def test_a_floor_nearer_than_processes_differ_asks_for_a_calibration_and_says_what_can_be_told() -> None:
