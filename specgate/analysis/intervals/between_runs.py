@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from specgate.analysis.stats import t_quantile
+from specgate.analysis.stats import ALPHA, t_quantile
 from specgate.core import BetweenRuns
 
 ASSUMED: Final = BetweenRuns(process_sd=0.0045, process_freedom=None)
@@ -34,6 +34,22 @@ def half_width(found: BetweenRuns, error: float) -> float:
 def least_counts(found: BetweenRuns, error: float) -> bool:
     """Whether processes were measured to differ by so little that the least which is allowed for counts instead."""
     return _least(found, error) > _measured(found, error)
+
+
+def half_width_of_two(a: BetweenRuns, b: BetweenRuns, error: float) -> float:
+    """The same for the difference of two runs, each of which has its own process; each at its own quantile."""
+    return math.hypot(half_width(a, error), half_width(b, error))
+
+
+def of_one_role(ratio: BetweenRuns | None) -> BetweenRuns:
+    """What holds for a time of one role, from what was measured of its ratio to the baseline; None where nothing was.
+
+    What both roles share, such as the clock of a process, cancels in the ratio and not in the time: no less than what
+    is assumed.
+    """
+    if ratio is None or half_width(ratio, ALPHA) < half_width(ASSUMED, ALPHA):
+        return ASSUMED
+    return ratio
 
 
 def either(a: BetweenRuns, b: BetweenRuns) -> BetweenRuns:

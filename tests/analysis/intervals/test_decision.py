@@ -118,8 +118,10 @@ def test_the_least_that_is_allowed_for_leaves_a_calibrated_gpu_its_one_percent(n
     assert bound(found.above if percent > 0 else found.below)[1] > 0.95
 
 
-@pytest.mark.parametrize("wrong", [{"process_sd": -0.1}, {"process_sd": math.nan}, {"machine_sd": math.inf},
-                                   {"least_process_sd": -0.1}, {"process_freedom": 0}, {"machine_freedom": 0}])  # fmt: skip
+@pytest.mark.parametrize("wrong", [
+    {"process_sd": -0.1}, {"process_sd": math.nan}, {"least_process_sd": -0.1}, {"machine_sd": math.inf},
+    {"process_freedom": 0}, {"machine_freedom": 0},
+])  # fmt: skip
 def test_a_variance_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="standard deviation"):
         BetweenRuns(**{"process_sd": 0.001, "process_freedom": 4, **wrong})  # type: ignore[arg-type]
