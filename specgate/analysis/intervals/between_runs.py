@@ -18,9 +18,9 @@ ASSUMED: Final = BetweenRuns(process_sd=0.0045, process_freedom=None)
 LEAST: Final = 0.0013
 """The standard deviation between processes that is allowed for beside a measured one, however small that came out.
 
-A few processes in a row may all have met the same state of the machine. The smallest difference in step time that was
-seen between two processes on one GPU, where there was any, is 0.18 %: the difference of two draws of this one.
-docs/statistics.md has what it prevents, and what it costs.
+A few processes in a row may all have met the same state of the machine. Two processes that differ so are 0.18 % apart
+(sd), the least of the differences in step time that were found between processes on one GPU. docs/statistics.md has
+what it prevents, and what it costs.
 """
 
 
