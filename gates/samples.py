@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from specgate.analysis.intervals import decision as over_runs
 from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_counts
 from specgate.analysis.intervals.levels import false_fail
 from specgate.analysis.intervals.power import rounds_needed
 from specgate.analysis.stats import POWER, Decision, Interval, Pairs, decide, pairs_needed, planned_looks, t_quantile
-from specgate.core import BetweenRuns, CellResult, Rule, Run
+from specgate.core import BetweenRuns, CellResult, Comparison, Rule, Run
 
 Evidence = Mapping[str, float | int | str | None]
 
@@ -79,6 +80,21 @@ def told(found: Interval, between: BetweenRuns) -> float:
     """The log-ratio that an interval like this one tells from its floor in four of five runs, on either side."""
     spread = math.hypot(found.error or 0.0, between.process_sd, between.machine_sd)
     return max(found.mean - found.low, found.high - found.mean) + t_quantile(POWER, found.freedom) * spread
+
+
+def prefill_share(comparison: Comparison, decision: Decision, looks: Sequence[int]) -> float | None:
+    """The share of the width of the interval that goes where every prefill of a role takes the same time.
+
+    What is left is the interval of the same look over `Comparison.even_prefill`. None where there is no interval, or
+    prefill is not in the pairs.
+    """
+    found, between = decision.interval, decision.between
+    if not comparison.even_prefill or found is None or between is None:
+        return None
+    even = replace(Pairs.of(comparison), log_ratios=comparison.even_prefill).until(looks[decision.look - 1])
+    left = over_runs.interval(even, between, decision.alpha, decision.alpha_below or decision.alpha)
+    width = found.high - found.low
+    return None if left is None or not width else max(0.0, 1 - (left.high - left.low) / width)
 
 
 def span(decision: Decision, found: Interval) -> str:

@@ -216,6 +216,11 @@ class Comparison:
     """What a speed rule judges: the geometric mean over the pairs."""
     beside: tuple[Value, ...] = ()
     """Other ratios over the same pairs: of sums, as the field has throughput, and of decoding alone in a full run."""
+    even_prefill: tuple[float, ...] = ()
+    """`log_ratios` as they would be if every prefill of a role had taken the mean time of that role's prefills.
+
+    Empty in a micro run, and before statistics 3.
+    """
 
 
 @dataclass(frozen=True, slots=True)
