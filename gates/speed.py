@@ -58,7 +58,7 @@ class Speed:
             message = f"{value.value:.3f}x over {value.n} pairs: too few for an interval"
             step = more_pairs(decision, floor, result, run)
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
-        said = span(decision, found) + ("" if share is None else f", {share:.0%} of its width from prefill")
+        said = span(decision, found) + ("" if share is None else f", {100 * share:.0f} % of its width from prefill")
         if decision.side == "above":
             message = f"{said}: at least {floor:g}x{smallest_effect(mde)}"
             return verdict(rule, key, State.PASS, "at_least_min", message, evidence)

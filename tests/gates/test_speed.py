@@ -236,7 +236,7 @@ def whole_requests(statistics: Literal[2, 3] = 3, stall_ns: int = 0) -> Run:
 def test_a_verdict_on_whole_requests_says_how_much_of_its_interval_is_from_prefill() -> None:
     stalled, steady = verdict(whole_requests(stall_ns=40_000_000), 1.2), verdict(whole_requests(), 1.2)
     assert number(stalled, "prefill_share") > 0.5
-    assert f"{number(stalled, 'prefill_share'):.0%} of its width from prefill" in stalled.message
+    assert f"{100 * number(stalled, 'prefill_share'):.0f} % of its width from prefill" in stalled.message
     assert number(steady, "prefill_share") == pytest.approx(0, abs=1e-12)
 
 
