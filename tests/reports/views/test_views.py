@@ -265,3 +265,12 @@ def test_wrong_tokens_make_a_contrast_invalid_and_say_where(tmp_path: Path) -> N
     shown = plugins.view("compare").render(contrast(a, b), "plain")
     assert shown.splitlines()[-1].startswith("INVALID: speed-up on demo-64 c64 b1 spec-3: no ratio: token mismatch")
     assert "8 differ" in shown and UNPAIRED in shown
+
+
+def test_a_comparison_says_of_its_times_that_the_spread_between_processes_is_assumed(tmp_path: Path) -> None:
+    a, b = store(tmp_path / "a"), store(tmp_path / "b")
+    shown = plugins.view("compare").render(contrast(a, b), "plain")
+    times = next(line for line in shown.splitlines() if line.lstrip().startswith("step_ms"))
+    lengths = next(line for line in shown.splitlines() if line.lstrip().startswith("acceptance_length"))
+    assert "process to process 0.45 % assumed in A and B" in times
+    assert "process" not in lengths
