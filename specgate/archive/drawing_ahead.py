@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -29,17 +30,21 @@ WORTH_IT: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What a second process renders of the stored run. Both are None where there is no second process."""
+    """What a second process renders of the stored run. Without a second process there is nothing.
+
+    `texts`: file → its text.
+    """
 
     stored: Run | None = None
-    texts: Future[Mapping[str, str]] | None = None
+    texts: Mapping[str, Future[str]] = field(default_factory=dict)
 
     def text(self, file: str, run: Run) -> str | None:
-        """The report `file` of `run`, if it was rendered and `run` equals the stored run."""
-        if self.texts is None or self.stored != run:
+        """The report `file` of `run`, if its rendering has begun and `run` equals the stored run."""
+        text = self.texts.get(file)
+        if text is None or self.stored != run or text.cancel():
             return None
         try:
-            return self.texts.result().get(file)
+            return text.result()
         except (SpecgateError, BrokenProcessPool, ValueError, LookupError, TypeError, ArithmeticError):
             return None  # then this process renders it, and says what is wrong
 
@@ -52,16 +57,22 @@ def drawing_ahead(folder: RunFolder) -> Iterator[Ahead]:
         yield Ahead()
         return
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield Ahead(stored, pool.submit(rendered, folder.path))
+        # From the last, which take longest. What has not begun when it is asked for, the first process renders.
+        files = [file for file in reversed(report_files()) if (folder.path / file).is_file()]
+        yield Ahead(stored, {file: pool.submit(rendered, folder.path, file) for file in files})
 
 
-def rendered(path: Path) -> dict[str, str]:
-    """File → text of every report of the run in the folder `path`, as run.json stores the run."""
+def rendered(path: Path, file: str) -> str:
+    """The report `file` of the run in the folder `path`, as run.json stores the run."""
+    run, config = run_in(path)
+    return report_files()[file].render(run, config.policy)
+
+
+@lru_cache(maxsize=1)
+def run_in(path: Path) -> tuple[Run, Config]:
     folder = RunFolder.open(path, read_only=True)
     config = folder.read_config()
-    run = stored_run(folder, config)
-    found = {file: report for file, report in report_files().items() if (path / file).is_file()}
-    return {file: report.render(run, config.policy) for file, report in found.items()}
+    return stored_run(folder, config), config
 
 
 def stored_run(folder: RunFolder, config: Config) -> Run:
@@ -70,5 +81,6 @@ def stored_run(folder: RunFolder, config: Config) -> Run:
 
 
 def report_files() -> dict[str, Report]:
-    """File → report, for every installed report that is a file."""
-    return {r.filename: r for r in map(plugins.report, plugins.registered("specgate.reports")) if r.filename}
+    """File → report, for every installed report that is a file. Pages, whose pictures take long, come last."""
+    found = {r.filename: r for r in map(plugins.report, plugins.registered("specgate.reports")) if r.filename}
+    return {file: found[file] for file in sorted(found, key=lambda file: file.endswith(".html"))}
