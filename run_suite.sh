@@ -14,6 +14,9 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
+# Hundreds of processes are started here. Where Python may not keep what it compiled, each compiles all that it imports.
+unset PYTHONDONTWRITEBYTECODE
+
 PYTHON=${PYTHON:-python3}
 VENV=.venv
 command=${1:-micro}
