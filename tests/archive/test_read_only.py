@@ -53,7 +53,9 @@ def run(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Pa
 def test_a_write_is_seen_by_the_watch(cli: Cli) -> None:
     """A control: without it, a watch that sees nothing would pass every test of this file."""
     tiny = ("--scenario", cli.folder / "tiny.yaml", "--target", cli.target, "--draft", cli.draft)
-    done = watched(cli.folder, "calibrate", "--backend", "fake", "--out", cli.folder / "runs", *tiny)
+    done = watched(
+        cli.folder, "calibrate", "--backend", "fake", "--processes", "1", "--out", cli.folder / "runs", *tiny
+    )
     assert "WRITTEN" in done.stdout, done.stdout + done.stderr
 
 
