@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specgate.archive import drawing_ahead
 from specgate.archive.json_comparison import differences_of
 from specgate.archive.report_comparison import line_differences
 from specgate.archive.verification import verify
@@ -204,15 +203,6 @@ def test_a_changed_figure_on_the_page_or_in_a_table_is_found(run: Path) -> None:
     table.write_text(table.read_text().replace(rows[1][-1] or rows[1][0], "0.5", 1))
     mend(run)
     assert {line.partition(":")[0] for line in differences(run)} == {"report.html", "summary.csv"}
-
-
-def test_a_second_process_that_renders_reports_finds_what_one_process_finds(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drawing_ahead, "WORTH_IT", 1)
-    monkeypatch.setattr(drawing_ahead, "usable_cpus", lambda: {0, 1})
-    assert differences(run) == []
-    test_a_changed_figure_on_the_page_or_in_a_table_is_found(run)
 
 
 def test_a_run_that_was_changed_with_its_manifest_is_found_by_the_ledger(run: Path) -> None:
