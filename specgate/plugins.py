@@ -42,6 +42,8 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "goodput", "specgate.gates.goodput:GATE"),
     ("specgate.gates", "invariants", "specgate.gates.invariants:GATE"),
     ("specgate.gates", "regression", "specgate.gates.regression:GATE"),
+    ("specgate.gates", "since-green", "specgate.gates.since_green:GATE"),
+    ("specgate.gates", "builds", "specgate.gates.builds:GATE"),
     ("specgate.gates", "degeneracy", "specgate.gates.degeneracy:GATE"),
     ("specgate.gates", "environment", "specgate.gates.environment:GATE"),
     ("specgate.reports", "console", "specgate.reports.texts.console:REPORT"),

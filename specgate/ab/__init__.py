@@ -8,5 +8,6 @@ schedule.py    the order of everything, drawn before anything is measured
 runner.py      the measuring loop: processes in pairs, blocks in quads A B B A
 memory.py      how much memory an engine's processes take
 folder.py      the files of a comparison
+recording.py   its entry in the ledger
 judging.py     samples → findings, again at any later time
 """

@@ -15,6 +15,7 @@ from specgate.core import Budget, Policy, Scenario
 from specgate.core.two_builds import SIDES, Margins, Side, SideName
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
+from specgate.machine.checkout import checkout_of
 from specgate.planning.request import Request
 from specgate.planning.resolution import policy_of, resolve
 from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
@@ -91,7 +92,7 @@ def builds(request: AbRequest, logs: Path) -> Iterator[dict[SideName, Build]]:
             return
         here = Path.cwd()
         with revision.worktree(here, request.base) as tree:
-            top = revision.checkout_of(here)
+            top = checkout_of(here)
             assert top is not None  # the worktree is one of it
             for name, folder in zip(SIDES, (tree, top.top), strict=True):
                 if request.build:

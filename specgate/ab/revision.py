@@ -6,32 +6,13 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.machine.checkout import checkout_of, git, run
 
 _TAIL_LINES: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Checkout:
-    """A folder of a git checkout: its top level, its commit, and whether files differ from that commit."""
-
-    top: Path
-    commit: str
-    changed: bool
-
-
-def checkout_of(folder: Path) -> Checkout | None:
-    """The git checkout that `folder` lies in; None where there is none, or no git."""
-    top = git(folder, "rev-parse", "--show-toplevel")
-    commit = git(folder, "rev-parse", "HEAD")
-    if top is None or commit is None:
-        return None
-    status = git(folder, "status", "--porcelain", "--untracked-files=no")
-    return Checkout(Path(top), commit, bool(status))
 
 
 @contextmanager
@@ -79,18 +60,3 @@ def build(folder: Path, command: str, log: Path, side: str) -> None:
 def last_lines(text: bytes) -> str:
     lines = text.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
     return "\n    ".join(lines) or "it printed nothing"
-
-
-def git(folder: Path, *arguments: str) -> str | None:
-    """What git prints in `folder`; None where it fails or there is no git."""
-    done = run(folder, *arguments)
-    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None
-
-
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run git in `folder`. Without git or without the folder, the exit code is 127."""
-    command = ["git", "-C", str(folder), *arguments]
-    try:
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    except OSError as error:
-        return subprocess.CompletedProcess(command, 127, b"", str(error).encode())

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from specgate import __version__, plugins
 from specgate.ab.folder import FILES, AbFolder, Asked
 from specgate.ab.judging import plans, result_of, schedules
+from specgate.ab.recording import enter
 from specgate.ab.request import AbRequest, Build, builds, check
 from specgate.ab.runner import AbRunner, SideSetup, blocks_of
 from specgate.api import OpenRequest
@@ -142,4 +143,5 @@ def conclude(folder: AbFolder, asked: Asked) -> TwoBuilds:
     for format, file in FILES:
         folder.top.write_text(file, plugins.view("ab").render(result, format))
     folder.top.write_manifest()
+    enter(folder, asked, result)
     return result

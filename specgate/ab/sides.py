@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from specgate.ab.revision import checkout_of
 from specgate.core.two_builds import Side, SideName
 from specgate.errors import UsageError
+from specgate.machine.checkout import checkout_of
 from specgate.run.engine_process.launch import Launch
 
 KEYS: Final = ("source", "wheel", "python", "backend")

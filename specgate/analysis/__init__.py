@@ -3,6 +3,7 @@
     reduce.py               blocks → cells and comparisons: the entry point
     rounds.py               which blocks may be judged: those of rounds that one engine process ran whole
     checks/                 what records must satisfy before a figure is quoted: identities, clocks, floors
+    references/             a run beside an earlier one that it is held against
     two_builds/             samples of two builds of an engine → quantities and words
     token_check.py          tokens of a spec cell compared with the baseline's
     rescoring.py            what a second engine says of a sample of tokens

@@ -34,7 +34,7 @@ from specgate.api.engines import (
     Text,
     block_marker,
 )
-from specgate.api.judges import ContrastGate, Gate, Sequential
+from specgate.api.judges import ContrastGate, Counting, Gate, Sequential
 from specgate.api.renderers import Combined, Export, Format, Report, View
 from specgate.api.tuning import BenchesKernels, GemmTuner, MemoryReads, ReadsMemory, TunableEngine, TunesGemms
 from specgate.files.redaction import cleaned, is_telling, masked, remember, visible
@@ -48,6 +48,7 @@ __all__ = [
     "ChecksOptions",
     "Combined",
     "ContrastGate",
+    "Counting",
     "Decoded",
     "Engine",
     "Export",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Literal, Protocol, runtime_checkable
 
-from specgate.core import Rule, Run, Verdict
+from specgate.core import Cell, Rule, Run, Scenario, Verdict
 from specgate.core.contrast import Contrast
 
 
@@ -35,6 +35,16 @@ class Sequential(Protocol):
     """
 
     sequential: Literal[True]
+
+
+@runtime_checkable
+class Counting(Sequential, Protocol):
+    """A `Sequential` gate that does not decide exactly one thing of every spec cell."""
+
+    def decisions(self, rule: Rule, cell: Cell, scenario: Scenario) -> int:
+        """How many decisions `rule` takes by the samples of `cell`. The required decisions of a run share the error of
+        a FAIL.
+        """
 
 
 @runtime_checkable

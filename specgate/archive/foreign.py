@@ -44,6 +44,8 @@ LACKS: Final = {
     "environment": "readings of the machine",
     "invariants": "a certificate",
     "regression": "pairs of blocks",
+    "since-green": "the steps of both runs",
+    "builds": "the software that was measured",
 }
 """Gate → what it needs and a benchmark does not hold."""
 

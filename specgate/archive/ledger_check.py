@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specgate.core import Run
+from specgate.core.two_builds import TwoBuilds
 from specgate.errors import InvalidResult
 from specgate.files.manifest import MANIFEST, Difference
 from specgate.files.writing import sha256_of
@@ -64,6 +65,27 @@ def entry_differences(path: Path, run: Run, entry: Entry) -> list[Difference]:
         found.append(Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(code)}"))
     if entry.state is not state:
         found.append(Difference(where, "state", f"{entry.state}; recomputed: {state}"))
+    return found
+
+
+def comparison_differences(path: Path, result: TwoBuilds | None) -> list[Difference]:
+    """Where the newest entry of the comparison in the folder `path`, if the ledger beside it has one, contradicts it.
+
+    `result`: as it was recomputed, or None.
+    """
+    try:
+        entries = Ledger(path.absolute().parent).read().entries
+    except InvalidResult as error:
+        return [Difference(FILE, "", str(error))]
+    entry = next((e for e in reversed(entries) if e.run == path.absolute().name), None)
+    if entry is None:
+        return []
+    where, found = f"{FILE} ({entry.run})", []
+    manifest = sha256_of(path / MANIFEST) if (path / MANIFEST).is_file() else None
+    if manifest != entry.manifest_sha256:
+        found.append(Difference(where, "manifest_sha256", f"{entry.manifest_sha256}; {MANIFEST} has {manifest}"))
+    if result is not None and entry.exit_code != result.code:
+        found.append(Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(result.code)}"))
     return found
 
 

@@ -19,6 +19,8 @@ from specgate.core import Run
 from specgate.errors import SpecgateError
 from specgate.files.manifest import LOCK, MANIFEST, Difference, listings, manifest_differences, odd_files
 from specgate.files.run_folder import RunFolder
+from specgate.run.compared_builds import builds_differences
+from specgate.run.earlier import earlier_differences
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
         # Samples that have the right form but break the arithmetic cannot have been measured.
         differences.append(Difference(path.name, "", f"cannot be recomputed: {error}"))
     if run is not None:
+        differences += [*earlier_differences(path, run), *builds_differences(path, run)]
         found, said = ledger_differences(path, run, signers)
         differences += found
         notes += said

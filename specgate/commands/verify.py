@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -60,8 +61,10 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
 def verify_comparison(path: Path) -> None:
     """As `verify`, for the folder of a comparison of two builds."""
     from specgate.archive.builds_check import verify_builds
+    from specgate.archive.ledger_check import comparison_differences
 
     found = verify_builds(path)
+    found = replace(found, differences=(*found.differences, *comparison_differences(path, found.result)))
     for difference in found.differences:
         echo(f"differs: {difference}")
     if found.differences:

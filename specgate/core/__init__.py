@@ -19,6 +19,7 @@
     kernel_bench.py    what timing single kernels asks and finds
     contrast.py        one run beside another
     agreement.py       several engines' texts and acceptance beside a reference's
+    references/        what a run is held against that is not part of it
     two_builds/        two builds of an engine, measured in turns in one session
     matrix.py          the same cells on several back ends
     trends.py          one figure over many runs

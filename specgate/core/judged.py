@@ -14,6 +14,7 @@ from specgate.core.conditions import Conditions
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
 from specgate.core.found import BetweenRuns, CellResult, Comparison
 from specgate.core.measured import EngineFacts
+from specgate.core.references import Builds, CellTimes, Earlier
 from specgate.core.stored_keys import stored_keys
 from specgate.core.traces import Invariant
 
@@ -29,7 +30,7 @@ class State(StrEnum):
     SKIPPED = "SKIPPED"
     ENV_REJECTED = "ENV_REJECTED"
     NOT_JUDGED = "NOT_JUDGED"
-    """Of a whole run only: nothing is red, but something that has to be judged was not."""
+    """Nothing is red, but something that has to be judged was not: of a whole run, or of what a rule asks for."""
 
 
 Kind = Literal["validity", "tokens", "acceptance", "speed"]
@@ -248,6 +249,12 @@ class Run:
     """What a run has to be judged by and was not, with the policy's reasons. None where nobody asked: see
     `Policy.not_judged`.
     """
+    times: Mapping[str, CellTimes] = field(default_factory=dict)
+    """Cell key → what later runs are held against; empty where no rule of the policy is about an earlier run."""
+    earlier: Earlier | None = None
+    """The last green runs that this one is held against; None where no rule asks for them."""
+    builds: Builds | None = None
+    """Comparisons of builds that this run may rest on; None where no rule asks for them."""
 
     @property
     def acceptance(self) -> AcceptanceSource:

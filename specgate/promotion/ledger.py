@@ -58,6 +58,8 @@ CODES: Final[Mapping[State, frozenset[int]]] = {
 class Entry:
     """How one run ended.
 
+    `kind`: what kind of run it is, or `ab` for a comparison of two builds. Its subject and fingerprint are those of a
+        run of the new build.
     `time` and `process_started` are UTC, ISO 8601. `pid` and `process_started` together identify the process.
     `subject`: what was measured, by name (policy, pair, back end, options). `gates`: which scenarios were measured,
     name → SHA-256 of their content. `fingerprint`: source tree, policy rules, weights and machine, as far as they were
@@ -69,7 +71,7 @@ class Entry:
 
     time: str
     run: str
-    kind: Literal["micro", "full"]
+    kind: Literal["micro", "full", "ab"]
     subject: Mapping[str, str]
     gates: Mapping[str, str]
     fingerprint: Mapping[str, str | None]

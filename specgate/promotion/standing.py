@@ -39,6 +39,18 @@ def doubts(ledger: Ledger) -> Callable[[Entry], str | None]:
     return doubt
 
 
+def doubt_of_comparison(entry: Entry, ledger: Ledger, folder: Path) -> str | None:
+    """Why the entry of a comparison, whatever its word, is not believed; None if it is.
+
+    Raises InvalidResult for an entry whose signature belongs to another text.
+    """
+    signers = allowed_signers()
+    unfit = doubt_of_signature(entry, signers) if signers else doubt_of_origin(entry, host.identity(), folder)
+    manifest = folder / MANIFEST
+    same = manifest.is_file() and sha256_of(manifest) == entry.manifest_sha256
+    return unfit or (None if same else f"its {MANIFEST} is not the one that the entry names")
+
+
 def doubt_of_signature(entry: Entry, signers: Path) -> str | None:
     """Why the signature of an entry does not make it count. Raises InvalidResult if it belongs to another text."""
     if entry.signature is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 from specgate import __version__
 from specgate.core import (
@@ -26,6 +27,9 @@ from specgate.planning.plan import check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
 from specgate.promotion.claim import host_identity
+from specgate.promotion.ledger import Ledger
+from specgate.run.compared_builds import compared_builds
+from specgate.run.earlier import earlier_runs
 from specgate.run.early_stop import required_decisions
 from specgate.run.reachability import check_reachable
 
@@ -53,6 +57,7 @@ def begin(
     prompts: Mapping[str, Prompts],
     promotion: Promotion,
     software: Software,
+    ledger: Ledger,
 ) -> tuple[RunFolder, Run]:
     """Create the run folder and write into it what is known before anything is measured.
 
@@ -94,6 +99,8 @@ def begin(
         mde=noise_passport.effects(plan, passport),
         between_runs=noise_passport.between_runs(plan, passport, request.out),
         required_decisions=required_decisions(plan, config.policy),
+        earlier=earlier_runs(config, ledger, datetime.now(UTC)),
+        builds=compared_builds(config, ledger, datetime.now(UTC), Path.cwd()),
         bandwidth=memory,
         promotion=promotion,
     )

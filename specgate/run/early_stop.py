@@ -15,10 +15,11 @@ from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import Checked, Known, measure
+from specgate.analysis.references.cell_times import cell_times
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.stats import planned_looks
-from specgate.api import Sequential
-from specgate.core import Block, Plan, Point, Policy, Run, State
+from specgate.api import Counting, Sequential
+from specgate.core import Block, Cell, Plan, Point, Policy, Rule, Run, State
 from specgate.files.journal import Journal
 from specgate.planning.policy import near_tie_margin
 
@@ -59,6 +60,7 @@ def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known
     margin, hosts = near_tie_margin(policy), judge_hosts(plan, journal.blocks, policy, journal.engines)
     if any(host.too_many for host in hosts.values()):
         return False
+    aside = set_aside(hosts)
     checked, grounds = Checked(journal.texts, asked=policy.checks), Grounds(journal.engines, run.bandwidth)
     cells, comparisons = measure(
         plan,
@@ -69,10 +71,11 @@ def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known
         forced=journal.forced,
         grounds=grounds,
         known=known,
-        aside=set_aside(hosts),
+        aside=aside,
         between=run.between_runs,
     )
-    cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={})
+    times = cell_times(plan, cells, journal.blocks, policy, aside)
+    cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={}, times=times)
     gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]
     verdicts = [v for rule, gate in gates if isinstance(gate, Sequential) for v in gate.judge(rule, cut)]
     states = {v.state for v in verdicts if v.state is not State.SKIPPED}
@@ -80,9 +83,20 @@ def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known
 
 
 def required_decisions(plan: Plan, policy: Policy) -> int:
-    """How many spec cells the policy's required rules decide by samples, a cell once for each rule."""
-    rules = [r for r in policy.rules if r.required and isinstance(plugins.gate(r.gate), Sequential)]
-    return sum(rule.matches(cell) for rule in rules for cell in plan.cells if cell.role.speculative)
+    """How many decisions the policy's required rules take by samples: one per rule and spec cell, unless the gate
+    counts them itself.
+    """
+    rules = [(r, gate) for r in policy.rules if r.required and isinstance(gate := plugins.gate(r.gate), Sequential)]
+    return sum(
+        decisions_of(gate, rule, cell, plan) for rule, gate in rules for cell in plan.cells if rule.matches(cell)
+    )
+
+
+def decisions_of(gate: Sequential, rule: Rule, cell: Cell, plan: Plan) -> int:
+    """How many decisions `rule` takes by the samples of `cell`."""
+    if isinstance(gate, Counting):
+        return gate.decisions(rule, cell, plan.scenarios[cell.point.scenario])
+    return int(cell.role.speculative)
 
 
 def truncated_plan(plan: Plan, ended: Mapping[str, int]) -> Plan:

@@ -17,6 +17,7 @@ from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
 from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.reduce import Checked, Known, measure
+from specgate.analysis.references.cell_times import cell_times
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import not_judged, overall
@@ -88,6 +89,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         conditions=conditions_of(plan, blocks, journal.samples, hosts),
         ended_early=early,
         check_seconds=check_seconds(journal) if policy.checks else {},
+        times=cell_times(plan, cells, blocks, policy, aside),
         warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),
     )
     return with_ceilings(found, policy)

@@ -205,6 +205,7 @@ def without_figures(run: Run) -> Run:
         ended_early={},
         budgets={},
         check_seconds={},
+        times={},
         files={},
         reports=None,
     )

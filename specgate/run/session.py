@@ -123,7 +123,9 @@ def begin_or_resume(resolved: Resolved) -> tuple[RunFolder, Run]:
     if request.resume:
         folder, run = resume(request, config, resolved.ledger, resolved.plan, resolved.prompts, resolved.software)
     else:
-        folder, run = begin(request, config, resolved.plan, resolved.prompts, promotion, resolved.software)
+        folder, run = begin(
+            request, config, resolved.plan, resolved.prompts, promotion, resolved.software, resolved.ledger
+        )
     return folder, replace(run, promotion=promotion)
 
 

@@ -267,6 +267,9 @@ def older(data: Any) -> None:
         "sampled_after",
         "check_seconds",
         "not_judged",
+        "times",
+        "earlier",
+        "builds",
     ):
         del data[later]
     del data["between_runs"], data["required_decisions"]

@@ -26,6 +26,8 @@ GATES: dict[str, Mapping[str, type | UnionType]] = {
     "environment": dict(plugins.gate("environment").params),
     "invariants": {"accept_unseen": str},
     "regression": {"against": str, "margin_pct": float},
+    "builds": {"base": str, "scenarios": str},
+    "since-green": dict(plugins.gate("since-green").params),
     "other": {"mode": str, "strict": bool, "looks": int},
 }
 
@@ -71,6 +73,20 @@ def test_the_seed_policy_holds_the_required_numbers() -> None:
         ("speed", "*", "spec-*"): 1.0,
     }
     assert all(r.required for r in rules)
+
+
+@pytest.mark.parametrize("name", ["seed", "planted-8b", "merge-reduced"])
+def test_on_a_gpu_every_cell_is_held_against_the_last_green_run(name: str) -> None:
+    (rule,) = (r for r in find_policy(name, GATES).rules if r.gate == "since-green")
+    assert (rule.required, rule.scenario, rule.role, rule.unless) == (True, "*", "*", ())
+    assert rule.params == {"time_margin_pct": 3.0, "prefill_margin_pct": 5.0, "acceptance_margin_pct": 2.0}
+
+
+def test_a_branch_that_merges_has_its_build_compared_on_the_micro_gates() -> None:
+    policy = find_policy("merge", GATES)
+    (rule,) = (r for r in policy.rules if r.gate == "builds")
+    assert rule.required and rule.params["base"] == "main"
+    assert str(rule.params["scenarios"]).split() == list(policy.micro)
 
 
 @pytest.mark.parametrize("name", ["seed", "merge"])

@@ -1,0 +1,109 @@
+"""Gate `builds`: was this very build compared with the branch that it goes into, and found not to be slower?"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+
+from specgate.core import Rule, Run, State, Verdict
+from specgate.core.references import Builds, ComparedBuild, Revision
+from specgate.gates.select import verdict
+
+OF_JUDGING = ("config_sha256", "plugin:gate:", "plugin:report:")
+"""Keys of a fingerprint, or how they begin, that say nothing of the build that was measured."""
+STATES: Mapping[str | None, tuple[State, str]] = {
+    "SAME": (State.PASS, "same"),
+    "FASTER": (State.IMPROVED, "faster"),
+    "SLOWER": (State.FAIL, "slower"),
+    "CANNOT TELL": (State.INCONCLUSIVE, "cannot_tell"),
+    None: (State.INVALID, "no_word"),
+}
+"""Word of a comparison → the state and the reason code of a verdict."""
+
+
+class Compared:
+    """`base`: the git revision that the old build must have been made from, or the commit where the branch left it.
+    `scenarios`: names of the scenarios that must have been compared, with spaces between them.
+
+    A comparison counts if its new build is what this run measures: the same source tree, packages, plug-ins, weights
+    and device. The newest one decides; but a loss that was found is not measured away by a later comparison of the same
+    build. Where there is none, the run is NOT_JUDGED, and the verdict has the command that makes one.
+    """
+
+    name = "builds"
+    params: Mapping[str, type] = {"base": str, "scenarios": str}
+
+    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+        names = str(rule.params["scenarios"]).split()
+        if not names:
+            yield verdict(rule, "", State.INVALID, "no_scenario", "scenarios: empty: name at least one")
+        for name in names:
+            yield judged(rule, run, name, run.builds or Builds())
+
+
+def judged(rule: Rule, run: Run, scenario: str, builds: Builds) -> Verdict:
+    """The verdict on one scenario."""
+    base = str(rule.params["base"])
+    revision = builds.revisions.get(base, Revision(None, None, base))
+    step = command(rule, run, revision.name)
+    if revision.commit is None:
+        message = f"{scenario}: the folder that the run was started in has no git revision {base}"
+        return verdict(rule, "", State.NOT_JUDGED, "no_revision", message, next_step=f"in the checkout: {step}")
+    found = [c for c in builds.compared if scenario in c.scenarios]
+    of_this = [c for c in found if difference(c, run) is None]
+    wanted = [c for c in of_this if c.base in (revision.commit, revision.branched_at)]
+    if not wanted:
+        why = wanting(found, of_this, base, revision, run)
+        return verdict(rule, "", State.NOT_JUDGED, "not_compared", f"{scenario}: {why}", next_step=step)
+    decides = next((c for c in wanted if c.word == "SLOWER"), wanted[0])
+    state, code = STATES[decides.word]
+    assert decides.base is not None  # it is one of two commits
+    of = f"{base} at {decides.base[:12]}" + ("" if decides.base == revision.commit else ", where the branch left it")
+    others = f"; one of {len(wanted)} comparisons of this build" if len(wanted) > 1 else ""
+    message = f"{scenario}: {decides.word} as {of}: {decides.reason}; {decides.comparison}{others}"
+    evidence = {"comparison": decides.comparison, "base": decides.base, "word": decides.word, "compared": len(wanted)}
+    again = f"{step} --processes 12: more processes tell more" if state is State.INCONCLUSIVE else None
+    return verdict(rule, "", state, code, message, evidence, again)
+
+
+def wanting(found: list[ComparedBuild], of_this: list[ComparedBuild], base: str, revision: Revision, run: Run) -> str:
+    """Why no comparison counts, from the newest that comes near."""
+    if of_this:
+        with_ = f"commit {of_this[0].base[:12]}" if of_this[0].base else "a build without a commit"
+        return f"{of_this[0].comparison} compared this build with {with_}; {base} is {str(revision.commit)[:12]}"
+    if found:
+        return f"{found[0].comparison} compared another build: {difference(found[0], run)}"
+    return f"no comparison of this build with {base} is in the ledger beside the runs"
+
+
+def difference(compared: ComparedBuild, run: Run) -> str | None:
+    """What differs between the new build of a comparison and what `run` measures, in words; None where nothing does."""
+    theirs = {key: value for key, value in compared.fingerprint.items() if not key.startswith(OF_JUDGING)}
+    if "source_tree_sha256" not in theirs:
+        return "its new side is not the code that runs here use"
+    mine = run.fingerprint
+    key = next((key for key in theirs if key in mine and mine[key] != theirs[key]), None)
+    return None if key is None else f"{key} was {str(theirs[key])[:12]}, is {str(mine[key])[:12]}"
+
+
+def command(rule: Rule, run: Run, base: str) -> str:
+    """The command that makes the comparison."""
+    backend = next((cell.cell.point.backend for cell in run.cells), None)
+    parts = ["specgate", "ab", "--base", base]
+    for name in str(rule.params["scenarios"]).split():
+        parts += ["--scenario", name]
+    parts += ["--backend", backend] if backend else []
+    return shlex.join([*parts, *kept(run.argv)])
+
+
+def kept(argv: tuple[str, ...]) -> Iterator[str]:
+    """What the run's own command line says of pair, options and folder, which a comparison has to have, too."""
+    options = ("--pair", "--target", "--draft", "--out", "-o", "--option")
+    for at, word in enumerate(argv):
+        if word in options and at + 1 < len(argv):
+            yield from (word, argv[at + 1])
+        elif word.startswith(tuple(f"{option}=" for option in options if option.startswith("--"))):
+            yield word
+
+
+GATE = Compared()

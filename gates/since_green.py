@@ -1,0 +1,274 @@
+"""Gate `since-green`: is a cell no slower than in the last green run, and does it accept no less, but for a margin?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Literal
+
+from specgate.analysis.intervals.between_runs import half_width
+from specgate.analysis.intervals.decision import decide
+from specgate.analysis.intervals.levels import FALSE_PASS, false_fail
+from specgate.analysis.references.since import (
+    AcceptanceChange,
+    acceptance_change,
+    between_two_runs,
+    paired_by_round,
+)
+from specgate.analysis.stats import Decision
+from specgate.analysis.two_builds.estimates import LEAST, Difference
+from specgate.core import BetweenRuns, Cell, CellResult, Rule, Run, Scenario, State, Verdict
+from specgate.core.references import CellTimes, EarlierRun
+from specgate.gates.samples import allowance, looks_of
+from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+
+Evidence = dict[str, float | int | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one quantity of a cell came to. `state`: None where it cannot be compared. `said`: in words."""
+
+    state: State | None
+    code: str
+    said: str
+    evidence: Evidence = field(default_factory=dict)
+
+
+class SinceGreen:
+    """A test of non-inferiority against the last green run of the same kind and subject on the same machine.
+
+    `time_margin_pct`: how much more time an engine step may take, in percent; of every role, the baseline too.
+    `prefill_margin_pct`: the same of the prefill time in full runs; where it is not set, `time_margin_pct`.
+    `acceptance_margin_pct`: by how much the old acceptance length may exceed the new one, in percent. At least one of
+    the first and the last must be set.
+
+    Times are paired by rounds (`analysis.references.since`), and decided at the scenario's looks: PASS if the interval
+    excludes a loss of more than the margin, FAIL if it excludes a smaller one, else INCONCLUSIVE. A PASS is IMPROVED
+    where a step is proven faster. The interval allows for the difference between two processes.
+
+    Acceptance is decided by count, without an interval, where every prompt has the text that it had. Where texts have
+    changed, the prompts that keep theirs can show that nothing was lost, and the interval over all prompts that
+    something was. If fewer than three keep their text and nothing is proven, acceptance is left to its own rules.
+
+    A cell that has nothing to be held against is SKIPPED, once its whole plan was measured: the next run is held
+    against it.
+    """
+
+    name = "since-green"
+    params: Mapping[str, type | UnionType] = {
+        "time_margin_pct": float | None,
+        "prefill_margin_pct": float | None,
+        "acceptance_margin_pct": float | None,
+    }
+    sequential: Literal[True] = True
+
+    def decisions(self, rule: Rule, cell: Cell, scenario: Scenario) -> int:
+        """One for each time, and one for acceptance."""
+        times = len(time_margins(rule, scenario))
+        return times + int(cell.role.speculative and "acceptance_margin_pct" in rule.params)
+
+    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+        if not {"time_margin_pct", "acceptance_margin_pct"} & set(rule.params):
+            message = "neither time_margin_pct nor acceptance_margin_pct is set: there is nothing to judge"
+            yield verdict(rule, "", State.INVALID, "no_margin", message)
+            return
+        results = list(selected(rule, run))
+        if not results:
+            yield nothing_selected(rule)
+        for result in results:
+            yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
+
+    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+        cell, earlier = result.cell, earlier_of(result.cell, run)
+        if isinstance(earlier, str):
+            return nothing_earlier(rule, result, run, earlier)
+        comparison = run.comparison(cell.key)
+        if comparison is not None and comparison.tokens.mismatches:
+            message = "no speed may be quoted: its tokens are not the baseline's"
+            return verdict(rule, cell.key, State.INVALID, "token_mismatch", message)
+        old, new = earlier.cells[cell.key], run.times.get(cell.key)
+        if new is None:
+            return verdict(rule, cell.key, State.INCONCLUSIVE, "no_times", "this run keeps no times of its blocks")
+        findings = list(findings_of(rule, result, run, old, new))
+        return summed_up(rule, result, earlier, findings)
+
+
+def earlier_of(cell: Cell, run: Run) -> EarlierRun | str:
+    """What `cell` is held against, or why there is nothing."""
+    name, point = cell.point.scenario, cell.point.key
+    none = "this run was begun without looking for one"
+    if run.earlier is None or name not in run.earlier.runs:
+        return none if run.earlier is None else run.earlier.missing.get(name, none)
+    earlier = run.earlier.runs[name]
+    then, now, facts = earlier.scenario, run.scenarios[name], run.engines.get(point)
+    for key in ("kind", "dtype", "rope", "budget"):
+        if getattr(then, key) != getattr(now, key):
+            return f"{earlier.run} ran with another {key}: it has {getattr(then, key)}, this run {getattr(now, key)}"
+    if cell.key not in earlier.cells:
+        return f"{earlier.run} did not measure this cell"
+    if earlier.prompts.get(point) != run.prompts.get(point, {}).get("sha256"):
+        return f"{earlier.run} decoded other prompts"
+    for key in ("target_sha256", "draft_sha256", "device"):
+        if facts is not None and getattr(earlier, key) != getattr(facts, key):
+            return f"{earlier.run} had another {key.removesuffix('_sha256')}"
+    return earlier
+
+
+def nothing_earlier(rule: Rule, result: CellResult, run: Run, why: str) -> Verdict:
+    """The verdict on a cell that is held against nothing: what it measures is what later runs are held against, so
+    its whole plan is measured.
+
+    A run that is judged by another policy than its own has not looked for one, and is not measured any further.
+    """
+    key = result.cell.key
+    if run.earlier is None:
+        return verdict(rule, key, State.SKIPPED, "not_looked_for", why)
+    if result.blocks < looks_of(result, run)[-1]:
+        message = f"{why}; later runs are held against this one, so it needs the whole of its plan"
+        return verdict(rule, key, State.INCONCLUSIVE, "plan_unfinished", message, next_step="continue with --resume")
+    message = f"{why}; once this run is green, later ones are held against it"
+    return verdict(rule, key, State.SKIPPED, "no_earlier_run", message)
+
+
+def time_margins(rule: Rule, scenario: Scenario) -> dict[str, float]:
+    """Field of `CellTimes` → the margin of that time, in percent."""
+    if "time_margin_pct" not in rule.params:
+        return {}
+    step = float(rule.params["time_margin_pct"])
+    prefill = {"prefill_ns": float(rule.params.get("prefill_margin_pct", step))} if scenario.kind == "full" else {}
+    return {"step_ns": step, **prefill}
+
+
+def findings_of(rule: Rule, result: CellResult, run: Run, old: CellTimes, new: CellTimes) -> Iterator[Finding]:
+    """Every quantity of a cell that the rule speaks of."""
+    point, scenario = result.cell.point, run.scenarios[result.cell.point.scenario]
+    beside = [found for key, found in run.between_runs.items() if key.startswith(f"{point.key}/")]
+    between, error = between_two_runs(beside), false_fail(rule.required, run.required_decisions)
+    for what, margin in time_margins(rule, scenario).items():
+        pairs = paired_by_round(old, new, what)
+        floor = -math.log1p(margin / 100)
+        decision = decide(pairs, result.blocks, looks_of(result, run), floor, between, error)
+        yield of_time(what.removesuffix("_ns"), margin, decision, between)
+    if result.cell.role.speculative and "acceptance_margin_pct" in rule.params:
+        change = acceptance_change(old, new)
+        if change is None:
+            yield Finding(None, "no_drafts", "no prompt had a draft in both runs")
+        else:
+            yield of_acceptance(float(rule.params["acceptance_margin_pct"]), change, error)
+
+
+# ── one quantity ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns) -> Finding:
+    """What the looks at a time came to. The interval of `decision` is of ln(old / new)."""
+    found = decision.interval
+    if found is None:
+        said = f"{name} time: {decision.pairs} rounds in common: too few for an interval"
+        return Finding(State.INCONCLUSIVE, "few_pairs", said)
+    low, high = math.exp(-found.high), math.exp(-found.low)
+    evidence: Evidence = {
+        f"{name}_ratio": math.exp(-found.mean),
+        f"{name}_low": low,
+        f"{name}_high": high,
+        f"{name}_margin_pct": margin,
+        f"{name}_pairs": decision.pairs,
+        f"{name}_look": decision.look,
+        f"{name}_error_pass": decision.alpha,
+        f"{name}_error_fail": decision.alpha_below,
+        f"{name}_process_sd": between.process_sd,
+        f"{name}_correlation": found.correlation,
+    }
+    said = f"{name} time {percent(math.exp(-found.mean))} ({percent(low)} … {percent(high)}{allowance(between)})"
+    if decision.side == "below":
+        return Finding(State.FAIL, "slower", f"{said}: more than {margin:g} % slower", evidence)
+    if decision.side == "above":
+        if found.low > 0:
+            return Finding(State.IMPROVED, "faster", f"{said}: faster", evidence)
+        return Finding(State.PASS, "within_margin", f"{said}: at most {margin:g} % slower", evidence)
+    proven = "; proven slower: suspect" if found.high < 0 else ""
+    alone = half_width(between, decision.alpha)
+    apart = alone >= abs(found.mean + math.log1p(margin / 100))
+    process = f"; two processes alone may differ by {100 * math.expm1(alone):.1f} %" if apart else ""
+    said = f"{said}: a margin of {margin:g} % lies inside{proven}{process}"
+    return Finding(State.INCONCLUSIVE, "margin_not_excluded", said, evidence)
+
+
+def of_acceptance(margin: float, change: AcceptanceChange, error: float) -> Finding:
+    """What acceptance came to. `error`: the error of a FAIL."""
+    floor, found = -math.log1p(margin / 100), change.over_all
+    evidence: Evidence = {
+        "acceptance_old": change.old,
+        "acceptance_new": change.new,
+        "acceptance_margin_pct": margin,
+        "prompts": change.prompts,
+        "same_texts": change.same,
+        "acceptance_of_same_texts": None if change.of_same is None else math.exp(change.of_same),
+    }
+    lengths = f"acceptance length {change.new:.3f}, was {change.old:.3f}"
+    if change.same == change.prompts and change.of_same is not None:
+        if change.of_same < floor:
+            return Finding(
+                State.FAIL,
+                "accepts_less",
+                f"{lengths}, with the same texts: a loss of more than {margin:g} %",
+                evidence,
+            )
+        same = "the same by count" if change.of_same == 0 else f"{percent(change.new / change.old)} by count"
+        return Finding(State.PASS, "within_margin", f"{lengths}: {same}", evidence)
+    said = f"{lengths}; {change.prompts - change.same} of {change.prompts} prompts have another text"
+    if found is not None and found.mean + found.half_width(error) < floor:
+        return Finding(State.FAIL, "accepts_less", f"{said}, and a loss of more than {margin:g} % is proven", evidence)
+    if change.of_same is not None and change.same >= LEAST:
+        of_same = f"{percent(math.exp(change.of_same))} over the others, by count"
+        if change.of_same >= floor:
+            return Finding(State.PASS, "within_margin", f"{said}; {of_same}", evidence)
+        return Finding(State.INCONCLUSIVE, "margin_not_excluded", f"{said}; {of_same}", evidence)
+    if excludes_loss(found, floor):
+        return Finding(State.PASS, "within_margin", f"{said}; at most {margin:g} % lower over all", evidence)
+    return Finding(None, "texts_changed", f"{said}: not compared", evidence)
+
+
+def excludes_loss(found: Difference | None, floor: float) -> bool:
+    return found is not None and found.mean - found.half_width(FALSE_PASS) >= floor
+
+
+def percent(ratio: float) -> str:
+    """A ratio as a change: `+1.25 %`."""
+    return f"{100 * (ratio - 1):+.2f} %"
+
+
+# ── the cell ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+WORST_FIRST = (State.FAIL, State.INCONCLUSIVE, State.IMPROVED, State.PASS)
+
+
+def summed_up(rule: Rule, result: CellResult, earlier: EarlierRun, findings: list[Finding]) -> Verdict:
+    """The verdict on a cell: the worst of its quantities, IMPROVED where nothing is worse than that."""
+    judged = [f for f in findings if f.state is not None]
+    of_run = f"against {earlier.run}" + (f" ({earlier.commit[:12]})" if earlier.commit else "")
+    evidence: Evidence = {"against": earlier.run, "against_commit": earlier.commit}
+    for finding in findings:
+        evidence |= finding.evidence
+    message = f"{'; '.join(f.said for f in findings)}; {of_run}"
+    if not judged:
+        code = findings[0].code if findings else "nothing_to_compare"
+        return verdict(rule, result.cell.key, State.SKIPPED, code, message, evidence)
+    state = next(state for state in WORST_FIRST if any(f.state is state for f in judged))
+    code = next(f.code for f in judged if f.state is state)
+    step = None if state in (State.PASS, State.IMPROVED) else would_tell(result.cell, earlier)
+    return verdict(rule, result.cell.key, state, code, message, evidence, step)
+
+
+def would_tell(cell: Cell, earlier: EarlierRun) -> str:
+    """What to do about a loss that is proven, or not excluded."""
+    base = earlier.commit or "REF"
+    where = "" if earlier.commit else " (that run was not made from a commit: name one)"
+    command = f"specgate ab --base {base} --scenario {cell.point.scenario} --backend {cell.point.backend}"
+    return f"{command} compares the two builds in one session, process by process{where}"
+
+
+GATE = SinceGreen()

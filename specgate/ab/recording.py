@@ -1,0 +1,101 @@
+"""The entry of a comparison in the ledger of its folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+import specgate
+from specgate import plugins
+from specgate.ab.folder import AbFolder, Asked
+from specgate.core import State
+from specgate.core.two_builds import TwoBuilds, Word
+from specgate.errors import ExitCode
+from specgate.files.config import Config
+from specgate.files.manifest import MANIFEST
+from specgate.files.writing import sha256_of
+from specgate.machine import host
+from specgate.promotion.claim import (
+    digests,
+    engine_fingerprint,
+    machine_fingerprint,
+    software_of,
+    subject_of,
+)
+from specgate.promotion.ledger import Entry, Ledger
+from specgate.promotion.signing import signing_key
+
+STATES: Final[Mapping[Word, State]] = {
+    Word.SAME: State.PASS,
+    Word.FASTER: State.IMPROVED,
+    Word.SLOWER: State.FAIL,
+    Word.CANNOT_TELL: State.INCONCLUSIVE,
+}
+
+
+def enter(folder: AbFolder, asked: Asked, result: TwoBuilds) -> None:
+    """Enter a comparison that has ended, and whose manifest is written, in the ledger beside its folder.
+
+    Raises InvalidResult if the ledger was changed, and EnvironmentRefused if it cannot be read or written.
+    """
+    Ledger(folder.path.parent).append(entry_of(folder, asked, result), signing_key())
+
+
+def entry_of(folder: AbFolder, asked: Asked, result: TwoBuilds) -> Entry:
+    """The entry. Its subject and fingerprint are those of a run of the new build."""
+    new, process = asked.sides["new"], psutil.Process()
+    config = Config("micro", new.backend, asked.pair, asked.policy, asked.scenarios, new.options)
+    return Entry(
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        run=result.id,
+        kind="ab",
+        subject=subject_of(config),
+        gates=digests(list(asked.scenarios.values())),
+        fingerprint=fingerprint_of(config, result),
+        state=state_of(result),
+        exit_code=int(result.code),
+        pid=os.getpid(),
+        process_started=datetime.fromtimestamp(process.create_time(), UTC).isoformat(timespec="milliseconds"),
+        manifest_sha256=sha256_of(folder.path / MANIFEST),
+        host=host.identity(),
+    )
+
+
+def state_of(result: TwoBuilds) -> State:
+    """The state that goes with the exit code."""
+    if result.word is not None:
+        return STATES[result.word]
+    if result.code in (ExitCode.INVALID, ExitCode.BACKEND_ERROR):
+        return State.INVALID
+    return State.ENV_REJECTED if result.code is ExitCode.ENV_REJECTED else State.INCONCLUSIVE
+
+
+def fingerprint_of(config: Config, result: TwoBuilds) -> dict[str, str | None]:
+    """The fingerprint that a run of the new build has here: software, machine, weights and device.
+
+    Of code that is not what runs here use, only the machine is known.
+    """
+    machine = machine_fingerprint(config.policy)
+    facts = next(iter(result.engines.get("new", {}).values()), None)
+    if facts is None or not is_installed(config.backend, result):
+        return machine
+    return {**software_of(config).facts, **machine, **engine_fingerprint(facts)}
+
+
+def is_installed(backend: str, result: TwoBuilds) -> bool:
+    """Whether every process of the new side imported the back end and specgate from where runs import them."""
+    entry = plugins.registered("specgate.backends").get(backend)
+    found = find_spec(entry.module) if entry is not None else None
+    origins = [p.origin for p in result.processes if p.side == "new"]
+    if found is None or found.origin is None or not origins:
+        return False
+    here = (Path(found.origin).resolve(), Path(specgate.__file__).resolve())
+    return all(
+        o is not None and (Path(o.backend_file).resolve(), Path(o.specgate_file).resolve()) == here for o in origins
+    )

@@ -1,0 +1,94 @@
+"""A cell beside the same cell of an earlier run. Pure.
+
+Both runs have the same schedule: it follows from the scenario's seed. So round i of the one is paired with round i of
+the other, which decoded the same prompts in the same order, and what differs between prompts cancels. Neighbouring
+rounds may still be alike (`intervals.autocorrelation`). What differs between two processes is added for both
+(`intervals.between_runs`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from specgate.analysis.intervals.between_runs import ASSUMED, either
+from specgate.analysis.references.cell_times import same_text
+from specgate.analysis.stats import Pairs
+from specgate.analysis.two_builds.estimates import Difference, over_prompts
+from specgate.core import BetweenRuns
+from specgate.core.references import CellTimes, PromptText
+
+
+def paired_by_round(old: CellTimes, new: CellTimes, what: str) -> Pairs:
+    """ln(old time / new time) of every round that both runs have timed: more than 0 is a gain.
+
+    `what`: `step_ns` or `prefill_ns`. Prompt sets are not told apart, since their differences cancel. Where both ran a
+    block at the same position in its round, so does the effect of that; else it is fitted.
+    """
+    before = {
+        (s, r): at for s, r, *at in zip(old.prompt_sets, old.rounds, old.positions, getattr(old, what), strict=True)
+    }
+    found: list[tuple[float, int, int]] = []
+    columns = new.turns, new.prompt_sets, new.rounds, new.positions, getattr(new, what)
+    for turn, s, r, position, time in zip(*columns, strict=True):
+        position_then, time_then = before.get((s, r), (0, 0))
+        if time > 0 and time_then > 0:
+            order = (position > position_then) - (position < position_then)
+            found.append((math.log(time_then / time), order, turn))
+    logs, orders, turns = [d for d, _, _ in found], [o for _, o, _ in found], [t for _, _, t in found]
+    return Pairs(logs, orders, [0] * len(found), turns)
+
+
+def between_two_runs(known: Iterable[BetweenRuns]) -> BetweenRuns:
+    """What differs between the time of a role in two processes on one machine.
+
+    `known`: what the noise passport says of the point's ratios of speculation to the baseline. The times themselves
+    were not measured in several processes, so they are taken to differ by no less than these, and by no less than what
+    is assumed where nothing was measured.
+    """
+    alone = (BetweenRuns(found.process_sd, found.process_freedom) for found in known)
+    widest = max((ASSUMED, *alone), key=lambda found: found.process_sd)
+    return either(widest, widest)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceChange:
+    """Acceptance of a spec cell in two runs, over the prompts that both have.
+
+    `old`, `new`: acceptance lengths in tokens. `prompts`: how many prompts. `same`: how many of them have the same
+        text in both runs.
+    `of_same`: ln(new / old) over those; None where there are none. Decoding is greedy, so this is no estimate.
+    `over_all`: ln(new / old) over all prompts, each of which is one sample; None where they are too few.
+    """
+
+    old: float
+    new: float
+    prompts: int
+    same: int
+    of_same: float | None
+    over_all: Difference | None
+
+
+def acceptance_change(old: CellTimes, new: CellTimes) -> AcceptanceChange | None:
+    """None where the runs have no prompt in common that had a draft."""
+    before, after = ({(t.prompt_set, t.slot): t for t in side.texts if t.steps} for side in (old, new))
+    both = [key for key in before if key in after]
+    if not both:
+        return None
+    same = [key for key in both if same_text(before[key], after[key])]
+    old_length, new_length = (length([side[key] for key in both]) for side in (before, after))
+    of_same = math.log(length([after[k] for k in same]) / length([before[k] for k in same])) if same else None
+    counts = [{key: counted(side[key]) for key in both} for side in (before, after)]
+    over_all = over_prompts(counts[0], counts[1])
+    return AcceptanceChange(old_length, new_length, len(both), len(same), of_same, over_all)
+
+
+def length(texts: Sequence[PromptText]) -> float:
+    """The acceptance length over `texts`, each of which counts once, however often its run has repeated it."""
+    return math.fsum(above for above, _ in map(counted, texts)) / math.fsum(below for _, below in map(counted, texts))
+
+
+def counted(text: PromptText) -> tuple[float, float]:
+    """(drafts accepted and steps, steps) of one repetition. Their ratio is the acceptance length."""
+    return (text.accepted + text.steps) / text.blocks, text.steps / text.blocks

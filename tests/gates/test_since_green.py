@@ -1,0 +1,269 @@
+"""A cell against the same cell of the last green run: times by rounds, acceptance by prompts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.analysis.intervals.levels import FALSE_FAIL
+from specgate.analysis.references.cell_times import cell_times, digests_of, same_text
+from specgate.analysis.references.since import acceptance_change, between_two_runs, paired_by_round
+from specgate.core import BASELINE, BetweenRuns, Block, Budget, Cell, Policy, Role, Rule, Run, State, Verdict
+from specgate.core.references import CellTimes, Earlier, EarlierRun, PromptText
+from specgate.gates.since_green import GATE
+from specgate.run.early_stop import required_decisions
+from tests.support.factories import ACCEPT, blocks_of, plan_of, policy_of, run_of, scenario
+
+RULE = Rule("no-loss", "since-green", True, params={"time_margin_pct": 3.0, "acceptance_margin_pct": 2.0})
+ROUNDS = 4
+
+
+def measured(
+    *,
+    slower: float = 1.0,
+    only: str = "spec-3",
+    prefill: float = 1.0,
+    jitter: float = 0.001,
+    accept: Sequence[int] = ACCEPT,
+    kind: Literal["micro", "full"] = "micro",
+    rule: Rule = RULE,
+    upto: int = ROUNDS,
+    text: int = 0,
+) -> Run:
+    """A run of eight prompt sets. `slower`: a factor on the steps of role `only`. `text`: sets that got another text.
+
+    `upto`: rounds that were measured of those that are planned.
+    """
+    planned = replace(scenario(kind=kind, prompt_sets=8, rounds=ROUNDS), statistics=2)
+    plan = plan_of(planned)
+
+    def change(block: Block) -> Block:
+        factor = slower if block.role.name == only else 1.0
+        steps = tuple(round(ns * factor) for ns in block.step_ns)
+        moved = 1 if block.prompt_set < text else 0
+        tokens = tuple(tuple(t + moved for t in slot) for slot in block.tokens)
+        prefill_ns = round(block.prefill_ns * prefill)
+        return replace(block, step_ns=steps, elapsed_ns=sum(steps), tokens=tokens, prefill_ns=prefill_ns)
+
+    blocks = [b for b in blocks_of(plan, jitter=jitter, accept=accept, change=change) if b.round < upto]
+    run = run_of(plan, blocks, kind=kind)
+    policy = policy_of(rule)
+    return replace(
+        run,
+        times=cell_times(plan, run.cells, blocks, policy, {}),
+        required_decisions=required_decisions(plan, policy),
+    )
+
+
+def held_against(run: Run, before: Run) -> Run:
+    facts = next(iter(before.engines.values()))
+    earlier = EarlierRun(
+        run="earlier",
+        time="2026-11-20T02:15:00+00:00",
+        manifest_sha256="d" * 64,
+        commit="e" * 40,
+        scenario=before.scenarios["demo-64"],
+        target_sha256=facts.target_sha256,
+        draft_sha256=facts.draft_sha256,
+        device=facts.device,
+        prompts={key: str(about["sha256"]) for key, about in before.prompts.items()},
+        cells=before.times,
+    )
+    return replace(run, earlier=Earlier({"demo-64": earlier}))
+
+
+def verdicts(run: Run, rule: Rule = RULE) -> dict[str, Verdict]:
+    return {v.cell.rpartition("/")[2]: v for v in GATE.judge(rule, run)}
+
+
+def spec(run: Run, rule: Rule = RULE) -> Verdict:
+    return verdicts(run, rule)["spec-3"]
+
+
+@pytest.mark.parametrize(
+    ("slower", "state"),
+    [(1.0, State.PASS), (1.03, State.INCONCLUSIVE), (1.4, State.FAIL), (1.07, State.FAIL), (0.9, State.IMPROVED)],
+)
+def test_what_a_cell_lost_decides_by_the_interval_beside_the_margin(slower: float, state: State) -> None:
+    found = verdicts(held_against(measured(slower=slower), measured()))
+    assert found["spec-3"].state is state
+    assert found["baseline"].state is State.PASS
+
+
+def test_a_loss_of_the_baseline_alone_is_seen_although_it_raises_the_speed_up() -> None:
+    found = verdicts(held_against(measured(slower=1.4, only="baseline"), measured()))
+    assert (found["baseline"].state, found["spec-3"].state) == (State.FAIL, State.PASS)
+
+
+def test_the_verdict_names_the_run_its_commit_and_the_command_that_would_tell() -> None:
+    found = spec(held_against(measured(slower=1.03), measured()))
+    assert found.reason_code == "margin_not_excluded" and "suspect" in found.message
+    assert "against earlier (eeeeeeeeeeee)" in found.message
+    assert found.next_step is not None
+    assert found.next_step.startswith(f"specgate ab --base {'e' * 40} --scenario demo-64 --backend fake ")
+
+
+def test_prefill_is_judged_in_full_runs_only_and_by_its_own_margin() -> None:
+    slow, before = (measured(kind="full", prefill=factor) for factor in (1.08, 1.0))
+    assert spec(held_against(slow, before)).state is State.FAIL
+    wide = replace(RULE, params={**RULE.params, "prefill_margin_pct": 12.0})
+    assert spec(held_against(slow, before), wide).state is State.PASS
+    assert spec(held_against(measured(prefill=1.08), measured())).state is State.PASS
+
+
+def test_noise_between_processes_alone_keeps_a_margin_of_one_percent_open() -> None:
+    narrow = replace(RULE, params={"time_margin_pct": 1.0})
+    found = spec(held_against(measured(jitter=1e-6), measured(jitter=1e-6)), narrow)
+    assert found.state is State.INCONCLUSIVE and "two processes alone may differ by 2.0 %" in found.message
+
+
+# Nothing to be held against
+
+
+def test_a_first_run_is_skipped_once_its_whole_plan_was_measured() -> None:
+    first = replace(measured(), earlier=Earlier({}, {"demo-64": "no earlier green run"}))
+    assert {v.state for v in verdicts(first).values()} == {State.SKIPPED}
+    part = replace(measured(upto=2), earlier=first.earlier)
+    assert {(v.state, v.reason_code) for v in verdicts(part).values()} == {(State.INCONCLUSIVE, "plan_unfinished")}
+
+
+def test_what_cannot_be_compared_says_why() -> None:
+    before = measured()
+
+    def why(**changes: object) -> str:
+        run = held_against(measured(), before)
+        assert run.earlier is not None
+        other = replace(run.earlier.runs["demo-64"], **changes)  # type: ignore[arg-type]
+        found = spec(replace(run, earlier=Earlier({"demo-64": other})))
+        assert found.state is State.SKIPPED
+        return found.message
+
+    assert "earlier decoded other prompts" in why(prompts={})
+    assert "earlier had another draft" in why(draft_sha256="0" * 64)
+    assert "earlier had another device" in why(device="another")
+    assert "earlier did not measure this cell" in why(cells={})
+    assert "earlier ran with another budget" in why(scenario=replace(before.scenarios["demo-64"], budget=Budget(7)))
+    other = spec(replace(measured(upto=2), earlier=None))  # another policy's run, which ended early
+    assert (other.state, other.reason_code) == (State.SKIPPED, "not_looked_for")
+
+
+def test_a_rule_without_a_margin_is_invalid() -> None:
+    (found,) = GATE.judge(replace(RULE, params={}), measured())
+    assert (found.state, found.reason_code) == (State.INVALID, "no_margin")
+
+
+# Acceptance
+
+LESS = (3, 1, 2, 0, 3, 0)
+ACCEPTANCE = replace(RULE, params={"acceptance_margin_pct": 2.0})
+
+
+def test_the_same_texts_and_counts_are_the_same_without_an_interval() -> None:
+    found = spec(held_against(measured(), measured()), ACCEPTANCE)
+    assert found.state is State.PASS and "the same by count" in found.message
+
+
+def test_a_lower_acceptance_of_the_same_texts_fails_by_count() -> None:
+    found = spec(held_against(measured(accept=LESS), measured()), ACCEPTANCE)
+    assert (found.state, found.reason_code) == (State.FAIL, "accepts_less")
+    assert found.evidence["same_texts"] == found.evidence["prompts"] == 8
+
+
+def test_prompts_that_keep_their_text_can_show_that_nothing_was_lost() -> None:
+    found = spec(held_against(measured(text=4), measured()), ACCEPTANCE)
+    assert found.state is State.PASS and "4 of 8 prompts have another text" in found.message
+
+
+def test_an_acceptance_lost_with_every_text_changed_is_found_over_the_prompts() -> None:
+    found = spec(held_against(measured(text=8, accept=(0, 1, 0, 0, 1, 0)), measured()), ACCEPTANCE)
+    assert (found.state, found.reason_code) == (State.FAIL, "accepts_less")
+
+
+def test_two_repetitions_weigh_as_four_do() -> None:
+    assert spec(held_against(measured(upto=2), measured()), ACCEPTANCE).message.startswith(
+        spec(held_against(measured(), measured()), ACCEPTANCE).message.partition(";")[0]
+    )
+
+
+def times(pairs: dict[tuple[int, int], tuple[tuple[int, ...], int]]) -> CellTimes:
+    """Texts by (prompt set, slot) → (tokens, accepted); each in ten steps of one block."""
+    texts = tuple(
+        PromptText(*key, 1, 10, accepted, len(tokens), tuple(digests_of(tokens)))
+        for key, (tokens, accepted) in pairs.items()
+    )
+    return CellTimes((), (), (), (), (), (), texts)
+
+
+def test_where_texts_change_and_too_few_keep_theirs_nothing_is_said_unless_it_is_proven() -> None:
+    old = times({(i, 0): ((i, 2, 3), 10 + i) for i in range(4)})
+    new = times({(i, 0): ((i, 9, 3), 13 - i) for i in range(4)})
+    change = acceptance_change(old, new)
+    assert change is not None and change.same == 0 and change.of_same is None
+    assert change.old == pytest.approx(change.new)
+    run = held_against(measured(), measured())
+    assert run.earlier is not None
+    key = Cell(run.cells[0].cell.point, Role(3)).key
+    earlier = replace(run.earlier.runs["demo-64"], cells={key: old})
+    open_ = spec(replace(run, earlier=Earlier({"demo-64": earlier}), times={key: new}), ACCEPTANCE)
+    assert (open_.state, open_.reason_code) == (State.SKIPPED, "texts_changed")
+
+
+@given(st.lists(st.integers(0, 5), max_size=300), st.integers(0, 300), st.integers(0, 299))
+def test_two_texts_are_the_same_exactly_where_the_shorter_begins_the_longer(
+    tokens: list[int], cut: int, at: int
+) -> None:
+    def made(text: list[int]) -> PromptText:
+        return PromptText(0, 0, 1, 1, 1, len(text), tuple(digests_of(text)))
+
+    assert same_text(made(tokens), made(tokens[:cut]))
+    if at < len(tokens):
+        changed = [*tokens[:at], tokens[at] + 1, *tokens[at + 1 :]]
+        assert not same_text(made(tokens), made(changed))
+
+
+def test_a_text_that_is_repeated_otherwise_is_never_the_same() -> None:
+    assert not same_text(PromptText(0, 0, 1, 1, 1, 1, ()), PromptText(0, 0, 1, 1, 1, 1, ()))
+
+
+# Pairs, and the error that they share
+
+
+def test_rounds_are_paired_by_what_they_decoded_and_a_round_of_one_run_alone_is_left_out() -> None:
+    old = CellTimes((0, 1, 2), (0, 1, 0), (0, 0, 1), (0, 1, 1), (100, 200, 400))
+    new = CellTimes((0, 1, 2), (1, 0, 1), (0, 0, 1), (0, 0, 0), (100, 100, 100))
+    pairs = paired_by_round(old, new, "step_ns")
+    assert pairs.log_ratios == pytest.approx([math.log(2), 0.0])
+    assert (pairs.turns, pairs.orders) == ([0, 1], [-1, 0])
+
+
+def test_two_runs_differ_by_both_processes_and_never_by_less_than_is_assumed() -> None:
+    assert between_two_runs([]).process_sd == pytest.approx(0.0045 * math.sqrt(2))
+    assert between_two_runs([BetweenRuns(0.0001, 4)]).process_freedom is None
+    noisy = between_two_runs([BetweenRuns(0.02, 4), BetweenRuns(0.001, 4)])
+    assert noisy.process_sd == pytest.approx(0.02 * math.sqrt(2)) and noisy.process_freedom == 4
+
+
+def test_every_time_and_every_acceptance_takes_its_share_of_the_error() -> None:
+    plan = plan_of(scenario())
+    assert required_decisions(plan, policy_of(RULE)) == 3  # two step times and one acceptance
+    full = plan_of(scenario(kind="full"))
+    assert required_decisions(full, policy_of(RULE, Rule("s", "speed", True, params={"min": 1.0}))) == 6
+    run = held_against(measured(), measured())
+    error = spec(run).evidence["step_error_fail"]
+    assert isinstance(error, float) and error * 2 * 3 == pytest.approx(FALSE_FAIL)  # at the first look, a half
+
+
+def test_times_are_kept_only_where_a_rule_asks_for_them() -> None:
+    plan = plan_of(scenario())
+    blocks = blocks_of(plan)
+    run = run_of(plan, blocks)
+    assert cell_times(plan, run.cells, blocks, Policy("none", ()), {}) == {}
+    kept = cell_times(plan, run.cells, blocks, policy_of(RULE), {})
+    assert set(kept) == {cell.key for cell in plan.cells}
+    assert kept[Cell(plan.points[0], BASELINE).key].prefill_ns == ()

@@ -1,0 +1,103 @@
+"""Runs that ask for a comparison of their build: which one is found, and what is copied of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specgate.run.compared_builds import revision_of
+from tests.support.command import Cli
+
+POLICY = """\
+schema: specgate.policy/v1
+micro: [gate.yaml]
+not_judged:
+  - {kind: speed, why: blocks of a scripted engine take a millisecond}
+rules:
+  - {id: records, gate: validity, required: true}
+  - {id: tokens, gate: tokens, required: true, near_tie_margin: 0.0}
+  - {id: acceptance, gate: acceptance, required: true, min: 0.5}
+  - {id: no-slower-build, gate: builds, required: true, base: main, scenarios: tiny}
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(cli: Cli) -> Cli:
+    """The folder of the command line as a git checkout whose branch has left main, which has gone on since."""
+    cli.write("policy.yaml", POLICY)
+    git(cli.folder, "init", "-q", "-b", "main")
+    for branch, message in (("main", "first"), ("mine", "of the branch"), ("main", "second")):
+        git(cli.folder, "checkout", "-q", *([branch] if branch == "main" and message == "second" else ["-B", branch]))
+        git(cli.folder, "add", "policy.yaml")
+        git(cli.folder, "commit", "-q", "--allow-empty", "-m", message)
+    git(cli.folder, "checkout", "-q", "mine")
+    return cli
+
+
+def verdict(cli: Cli) -> dict[str, Any]:
+    (found,) = (v for v in json.loads((cli.newest() / "gates.json").read_text())["verdicts"] if v["gate"] == "builds")
+    return dict(found)
+
+
+def ab(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
+    fixed = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake", "--processes", "3")
+    return cli.run_apart("ab", *fixed, *arguments)
+
+
+def test_a_revision_is_resolved_with_the_commit_that_the_branch_left_it_at(checkout: Cli) -> None:
+    found = revision_of("main", checkout.folder)
+    assert found.commit == git(checkout.folder, "rev-parse", "main")
+    assert found.branched_at == git(checkout.folder, "rev-parse", "main~1") != found.commit
+    assert revision_of("nowhere", checkout.folder).commit is None
+    git(checkout.folder, "update-ref", "refs/remotes/origin/release", "main")
+    remote = revision_of("release", checkout.folder)
+    assert (remote.commit, remote.name) == (found.commit, "origin/release")
+
+
+def test_without_a_comparison_a_run_is_not_judged_and_says_the_command(checkout: Cli) -> None:
+    done = checkout.micro("--backend", "fake")
+    assert done.returncode == 8, done.stdout + done.stderr
+    found = verdict(checkout)
+    assert found["state"] == "NOT_JUDGED" and found["next_step"].startswith("specgate ab --base main --scenario tiny")
+    assert "specgate ab --base main" in (checkout.newest() / "report.html").read_text()
+    assert checkout.run("verify", checkout.newest(), pair=False).returncode == 0
+
+
+@pytest.mark.slow("engine processes for two comparisons")
+def test_a_comparison_with_the_branch_makes_a_run_green_and_verify_holds_it_against_the_copy(checkout: Cli) -> None:
+    same = ab(checkout, "--same")
+    assert same.returncode == 0, same.stdout + same.stderr
+    assert checkout.micro("--backend", "fake").returncode == 8
+    assert "compared this build with a build without a commit" in verdict(checkout)["message"]
+
+    done = ab(checkout, "--base", "main")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert checkout.micro("--backend", "fake").returncode == 0
+    assert verdict(checkout)["state"] == "PASS"
+    run = checkout.newest()
+    assert checkout.run("verify", run, pair=False).returncode == 0
+
+    assert checkout.micro("--backend", "fake", "-o", "draft_ns=90000").returncode == 8  # another subject
+
+    name = verdict_of(run)["evidence"]["comparison"]
+    result = run.parent / name / "ab.json"
+    result.write_text(result.read_text().replace('"SAME"', '"FASTER"'))
+    manifest = run.parent / name / "MANIFEST.sha256"
+    manifest.write_text(manifest.read_text() + "\n")
+    assert checkout.run("verify", run, pair=False).returncode == 6
+    assert checkout.micro("--backend", "fake").returncode == 8  # it is believed no more
+
+
+def verdict_of(run: Path) -> dict[str, Any]:
+    (found,) = (v for v in json.loads((run / "gates.json").read_text())["verdicts"] if v["gate"] == "builds")
+    return dict(found)
