@@ -26,13 +26,21 @@ from specgate.planning.policy import FOR_CONTRASTS, find_policy
 from specgate.reports.common.summary import label
 from specgate.reports.views.contrast import UNPAIRED
 from tests.reports.page.test_html import Page
+from tests.support import outlines, stored_runs
 from tests.support.factories import corrupt, scenario, with_acceptance
 from tests.support.hostile import STRINGS, with_text
-from tests.support.stored_runs import rewrite, store
+from tests.support.stored_runs import rewrite
 
 DRAWS = True
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def store(folder: Path, **how: Any) -> Path:
+    """A stored run. Its own page, which no view reads, is not drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        outlines.instead_of_drawing(patch)
+        return stored_runs.store(folder, **how)
 
 
 def contrast(a: Path, b: Path) -> Any:
