@@ -14,6 +14,9 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
+# Hundreds of processes are started here. Where Python may not keep what it compiled, each compiles all that it imports.
+unset PYTHONDONTWRITEBYTECODE
+
 PYTHON=${PYTHON:-python3}
 VENV=.venv
 command=${1:-micro}
@@ -33,23 +36,50 @@ cuda = any(n.startswith(("nvidia-cu", "nvidia-nccl", "cuda-toolkit", "triton")) 
 print("cuda" if cuda else "plain")'
 }
 
-install_torch() {
-    local range kind
+# Whether torch is still to be installed, and its default build would bring CUDA libraries that no GPU here can use.
+needs_cpu_torch() {
+    local range
+    ! has_gpu && ! "$VENV/bin/python" -c 'import torch' 2>/dev/null || return 1
     range=$("$VENV/bin/python" -c '
 import tomllib
 print(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["torch"][0])')
-    if "$VENV/bin/python" -c 'import torch' 2>/dev/null; then
-        return
-    fi
-    kind=$(flavour "$range")
-    if has_gpu || [ "$kind" = plain ]; then
-        "$VENV/bin/python" -m pip install --quiet "$range"
-    else
+    [ "$(flavour "$range")" = cuda ]
+}
+
+# The places where pip looks for packages (its files and PIP_…), as options of uv, which does not read them.
+places() {
+    "$VENV/bin/python" -m pip config list | "$VENV/bin/python" -c '
+import ast, sys
+for line in sys.stdin:
+    key, _, value = line.strip().partition("=")
+    name = key.rpartition(".")[2]
+    if name in ("index-url", "extra-index-url", "find-links"):
+        for place in ast.literal_eval(value).split():
+            print(f"--{name}", place, sep="\0", end="\0")
+    elif name == "no-index" and ast.literal_eval(value).lower() in ("1", "true", "yes", "on"):
+        print("--no-index", end="\0")'
+}
+
+# uv installs in seconds what takes pip minutes. Like pip, it takes the newest version of all places.
+uv_install() {
+    local options=()
+    "$VENV/bin/python" -m pip install --quiet uv || return 1
+    mapfile -d '' -t options < <(places)
+    "$VENV/bin/python" -m uv pip install --quiet --python "$VENV/bin/python" --index-strategy unsafe-best-match \
+        "${options[@]}" "$@"
+}
+
+install() {
+    local cpu=()
+    if needs_cpu_torch; then
         # uv knows where torch's CPU builds are kept; pip would have to be told an index.
         say "no GPU here: installing the CPU build of torch"
-        "$VENV/bin/python" -m pip install --quiet uv
-        "$VENV/bin/python" -m uv pip install --quiet --python "$VENV/bin/python" --torch-backend cpu "$range"
+        cpu=(--torch-backend cpu)
     fi
+    uv_install "${cpu[@]}" --editable "$1" && return
+    [ ${#cpu[@]} -eq 0 ] || { echo "the CPU build of torch was not to be had: install it into $VENV" >&2; exit 2; }
+    say "uv could not: installing with pip"
+    "$VENV/bin/python" -m pip install --quiet --editable "$1"
 }
 
 setup() {
@@ -62,8 +92,7 @@ setup() {
     fi
     if [ ! "$stamp" -nt pyproject.toml ]; then
         say "installing specgate[$extras]"
-        install_torch
-        "$VENV/bin/python" -m pip install --quiet --editable ".[$extras]"
+        install ".[$extras]"
         touch "$stamp"
     fi
 }
@@ -133,7 +162,7 @@ measure() {
 has_browser() { command -v chromium || command -v chromium-browser || command -v google-chrome || command -v chrome; }
 
 tests() {
-    local extras=torch,dev kept=()
+    local extras=torch,dev kept=() mypy tested=0 typed=0
     if [ "${1:-}" = --quick ]; then
         kept=(-m "not slow")
         shift
@@ -147,13 +176,29 @@ tests() {
     "$VENV/bin/ruff" format --check .
     say "clang-format"
     git ls-files -z '*.cu' '*.cuh' | xargs -0 "$VENV/bin/clang-format" --dry-run --Werror
+    say "pytest, and mypy beside it (what that says comes last)"
+    "$VENV/bin/mypy" >"$VENV/mypy.log" 2>&1 &
+    mypy=$!
+    trap "kill $mypy 2>/dev/null || true" EXIT
+    # Workers side by side, each with one thread, and one more than there are CPUs, since tests also wait: for processes,
+    # and for scripted engines, which take the time that they say. A file's tests stay together, for what they share, and
+    # files with slow tests come first (tests/conftest.py), so that no worker is left with one at the end.
+    OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --numprocesses "$(workers)" --dist loadfile --no-loadscope-reorder \
+        --durations=10 "${kept[@]}" "$@" || tested=$?
     say "mypy"
-    "$VENV/bin/mypy"
-    say "pytest"
-    # Workers side by side, each with one thread. A file's tests stay together, for what they share, and files with slow
-    # tests come first (tests/conftest.py), so that no worker is left with one at the end.
-    OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile \
-        --no-loadscope-reorder --durations=10 "${kept[@]}" "$@"
+    wait "$mypy" || typed=$?
+    trap - EXIT
+    cat "$VENV/mypy.log"
+    [ "$tested" -eq 0 ] || { echo "pytest ended with $tested: see above"; return "$tested"; }
+    return "$typed"
+}
+
+# How many workers pytest gets: one more than there are CPUs that this process may use, at most 4.
+workers() {
+    "$VENV/bin/python" -c '
+import os
+usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+print(min(4, usable + 1))'
 }
 
 # What starts an engine here, on one thread like the others.

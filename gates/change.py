@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from specgate.core import BASELINE, Cell, Rule, State, Verdict
+from specgate.analysis.stats import ALPHA
+from specgate.core import BASELINE, BetweenRuns, Cell, Rule, State, Verdict
 from specgate.core.contrast import Change, Contrast, How
 from specgate.core.metrics import METRICS, RENAMED
+from specgate.gates.samples import Evidence, allowance
 from specgate.gates.select import verdict
 
 SPEEDS: Final[Mapping[str, str]] = {"speedup_vs_ar_ratio": "output_tok_s", "decode_speedup_ratio": "decode_tok_s"}
@@ -62,6 +64,7 @@ class ChangeGate:
             message = f"{change.ratio:.3f}x, without an interval: {reason(change)}"
             return verdict(rule, key, State.INCONCLUSIVE, change.reason_code or "no_interval", message, evidence)
         said = f"{change.ratio:.3f}x, 95 % interval {change.ci_low:.3f}–{change.ci_high:.3f}, {change.how}"
+        said += allowed(change)
         if not change.same_prompts:
             step = "measure both on the same prompts: the same scenario, seed and pair"
             message = f"{said}; B's prompts are not A's"
@@ -153,7 +156,7 @@ def percent(change: Change) -> str:
 # ── words and figures ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def evidence_of(change: Change) -> dict[str, float | int | str | None]:
+def evidence_of(change: Change) -> Evidence:
     return {
         "metric": change.metric,
         "a": change.a,
@@ -163,7 +166,26 @@ def evidence_of(change: Change) -> dict[str, float | int | str | None]:
         "ci_high": change.ci_high,
         "n": change.n,
         "how": change.how.value,
+        **({} if change.between is None or change.ci_low is None else processes_of(*change.between)),
     }
+
+
+def processes_of(a: BetweenRuns, b: BetweenRuns) -> Evidence:
+    """What the interval allows for between processes. No number of processes: it is assumed."""
+    return {
+        "process_sd_a": a.process_sd,
+        "processes_a": None if a.process_freedom is None else a.process_freedom + 1,
+        "process_sd_b": b.process_sd,
+        "processes_b": None if b.process_freedom is None else b.process_freedom + 1,
+    }
+
+
+def allowed(change: Change) -> str:
+    """What the interval allows for between processes, as the end of a message; empty where no time is involved."""
+    if change.between is None:
+        return ""
+    a, b = (allowance(found, ALPHA) for found in change.between)
+    return f", {a} in each run" if a == b else f", in A {a}, in B {b}"
 
 
 def reason(change: Change) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from specgate.analysis.intervals import decision as over_runs
-from specgate.analysis.intervals.between_runs import ASSUMED, half_width
+from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_counts
 from specgate.analysis.intervals.levels import false_fail
 from specgate.analysis.intervals.power import rounds_needed
 from specgate.analysis.stats import POWER, Decision, Interval, Pairs, decide, pairs_needed, planned_looks, t_quantile
-from specgate.core import BetweenRuns, CellResult, Rule, Run
+from specgate.core import BetweenRuns, CellResult, Comparison, Rule, Run
 
 Evidence = Mapping[str, float | int | str | None]
 
@@ -71,6 +72,7 @@ def level_of(decision: Decision, between: BetweenRuns) -> Evidence:
         "machine_sd": between.machine_sd if between.machine_freedom else None,
         "correlation": found.correlation if found else None,
         "can_tell": math.expm1(told(found, between)) if found else None,
+        **({"least_process_sd": between.least_process_sd} if between.least_process_sd else {}),
     }
 
 
@@ -80,20 +82,37 @@ def told(found: Interval, between: BetweenRuns) -> float:
     return max(found.mean - found.low, found.high - found.mean) + t_quantile(POWER, found.freedom) * spread
 
 
+def prefill_share(comparison: Comparison, decision: Decision, looks: Sequence[int]) -> float | None:
+    """The share of the width of the interval that goes where every prefill of a role takes the same time.
+
+    What is left is the interval of the same look over `Comparison.even_prefill`. None where there is no interval, or
+    prefill is not in the pairs.
+    """
+    found, between = decision.interval, decision.between
+    if not comparison.even_prefill or found is None or between is None:
+        return None
+    even = replace(Pairs.of(comparison), log_ratios=comparison.even_prefill).until(looks[decision.look - 1])
+    left = over_runs.interval(even, between, decision.alpha, decision.alpha_below or decision.alpha)
+    width = found.high - found.low
+    return None if left is None or not width else max(0.0, 1 - (left.high - left.low) / width)
+
+
 def span(decision: Decision, found: Interval) -> str:
     """In words: the ratio, its interval, the number of pairs, and which look it was."""
     low, high = math.exp(found.low), math.exp(found.high)
     level = f"{100 * decision.confidence:.4g} % interval {low:.3f}–{high:.3f}"
     look = f", look {decision.look} of {decision.looks}" if decision.looks > 1 else ""
-    return f"{math.exp(found.mean):.3f}x, {level}, {decision.pairs} pairs{look}{allowance(decision.between)}"
+    allowed = "" if decision.between is None else f", {allowance(decision.between, decision.alpha)}"
+    return f"{math.exp(found.mean):.3f}x, {level}, {decision.pairs} pairs{look}{allowed}"
 
 
-def allowance(between: BetweenRuns | None) -> str:
-    """What an interval allows for between processes, in words; empty for an interval that allows for nothing."""
-    if between is None:
-        return ""
-    said = f", process to process {100 * between.process_sd:.2g} % (sd, "
-    return said + (f"{between.process_freedom + 1} measured)" if between.process_freedom else "assumed)")
+def allowance(between: BetweenRuns, error: float) -> str:
+    """What an interval with this error on a side allows for between processes, in words."""
+    said = f"process to process {100 * between.process_sd:.2g} % (sd, "
+    if between.process_freedom is None:
+        return f"{said}assumed)"
+    least = f"; {100 * between.least_process_sd:.2g} % is the least that counts" if least_counts(between, error) else ""
+    return f"{said}{between.process_freedom + 1} measured{least})"
 
 
 def smallest_effect(mde: float | None) -> str:

@@ -182,7 +182,8 @@ def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns) 
         f"{name}_process_sd": between.process_sd,
         f"{name}_correlation": found.correlation,
     }
-    said = f"{name} time {percent(math.exp(-found.mean))} ({percent(low)} … {percent(high)}{allowance(between)})"
+    allowed = allowance(between, decision.alpha)
+    said = f"{name} time {percent(math.exp(-found.mean))} ({percent(low)} … {percent(high)}, {allowed})"
     if decision.side == "below":
         return Finding(State.FAIL, "slower", f"{said}: more than {margin:g} % slower", evidence)
     if decision.side == "above":

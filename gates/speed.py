@@ -9,7 +9,15 @@ from typing import Literal
 
 from specgate.analysis.stats import Pairs
 from specgate.core import CellResult, Comparison, Rule, Run, State, Verdict
-from specgate.gates.samples import decision_on, evidence_of, more_pairs, smallest_effect, span
+from specgate.gates.samples import (
+    decision_on,
+    evidence_of,
+    looks_of,
+    more_pairs,
+    prefill_share,
+    smallest_effect,
+    span,
+)
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 
@@ -42,13 +50,15 @@ class Speed:
         log_floor = math.log(floor) if floor > 0 else -math.inf
         decision = decision_on(Pairs.of(comparison), rule, result, run, log_floor)
         mde = run.mde.get(key)
-        evidence = {value.metric: value.value, "min": floor, **evidence_of(decision, mde)}
+        share = prefill_share(comparison, decision, looks_of(result, run))
+        beside = {} if share is None else {"prefill_share": share}
+        evidence = {value.metric: value.value, "min": floor, **evidence_of(decision, mde), **beside}
         found = decision.interval
         if found is None:
             message = f"{value.value:.3f}x over {value.n} pairs: too few for an interval"
             step = more_pairs(decision, floor, result, run)
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
-        said = span(decision, found)
+        said = span(decision, found) + ("" if share is None else f", {100 * share:.0f} % of its width from prefill")
         if decision.side == "above":
             message = f"{said}: at least {floor:g}x{smallest_effect(mde)}"
             return verdict(rule, key, State.PASS, "at_least_min", message, evidence)

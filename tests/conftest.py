@@ -89,6 +89,12 @@ def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     in_process.stay_here(monkeypatch)
 
 
+@pytest.fixture
+def outlined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a module that draws, this test does not."""
+    outlines.instead_of_drawing(monkeypatch)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def outlined_pictures(request: pytest.FixtureRequest) -> Iterator[None]:
     """Drawing takes most of the time of a small run: only modules with `DRAWS = True` draw."""

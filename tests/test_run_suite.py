@@ -33,7 +33,7 @@ def checkout(tmp_path: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         file.chmod(0o755)
-    for extras in ("torch", "cuda13"):
+    for extras in ("torch", "cuda13", "torch_dev", "torch_dev_browser"):
         (tmp_path / ".venv" / f".installed-{extras}").touch()
     os.utime(tmp_path / "pyproject.toml", (0, 0))
     return tmp_path
@@ -89,3 +89,27 @@ def test_without_a_gpu_the_demo_pair_is_fetched_and_measured(checkout: Path) -> 
     code, calls = ran(checkout, gpu=False)
     assert (code, calls) == (0, ["pairs fetch", "micro"])
     assert ran(checkout, gpu=False, failing="micro")[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("tested", "typed", "ended"), [(0, 0, 0), (1, 0, 1), (0, 2, 2), (5, 2, 5)], ids=["green", "pytest", "mypy", "both"]
+)
+def test_mypy_beside_pytest_is_heard_and_counts(checkout: Path, tested: int, typed: int, ended: int) -> None:
+    tools = {
+        "python": f'case "$*" in *pytest*) echo "tests ran: $*"; exit {tested} ;; *sched_getaffinity*) echo 3 ;; esac',
+        "mypy": f"echo types were read; exit {typed}",
+        "ruff": "exit 0",
+        "clang-format": "exit 0",
+    }
+    for name, does in tools.items():
+        file = checkout / ".venv" / "bin" / name
+        file.write_text(f"#!/bin/sh\n{does}\n")
+        file.chmod(0o755)
+    subprocess.run(["git", "init", "--quiet", str(checkout)], check=True)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(checkout), "LOG": os.devnull, "FAILING": "nothing"}
+    command = ["bash", "run_suite.sh", "test", "--quick", "tests/gates"]
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == ended, done.stderr
+    ran, read = done.stdout.index("tests ran: "), done.stdout.index("types were read")
+    assert ran < read
+    assert "--numprocesses 3 " in done.stdout and "-m not slow tests/gates" in done.stdout

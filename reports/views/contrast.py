@@ -24,8 +24,8 @@ from specgate.reports.views.differences import Difference, differences
 
 _HASH = re.compile(r"[0-9a-f]{40,}")
 UNPAIRED = (
-    "Unpaired in time: A and B were measured one after the other, so whatever changed in between is in their times "
-    "and in no interval."
+    "Unpaired in time: A and B were measured one after the other, so whatever changed in between is in their times. "
+    "The intervals allow for what differs between processes, and for nothing else of that."
 )
 MEANS = "A and B are geometric means over prompt sets, so that B / A divides them. Each run's own page has medians."
 INTERVALS = "Below a change: its 95 % interval. Below a verdict: its reason."
@@ -262,9 +262,19 @@ def change_row(change: Change) -> list[str | Entry]:
         change.metric,
         *both(change),
         figures.NONE if change.ratio is None else f"{change.ratio:.3f}×",
-        Entry(span, f"n = {change.n}") if span else Entry(figures.NONE, (change.reason_code or "").replace("_", " ")),
+        Entry(span, f"n = {change.n}{assumed(change)}")
+        if span
+        else Entry(figures.NONE, (change.reason_code or "").replace("_", " ")),
         change.how.value,
     ]
+
+
+def assumed(change: Change) -> str:
+    """In which runs the spread between processes is assumed and not measured; empty where it is in neither."""
+    sides = [(name, found) for name, found in zip("AB", change.between or (), strict=False)]
+    names = [name for name, found in sides if found.process_freedom is None]
+    sd = max((found.process_sd for _, found in sides if found.process_freedom is None), default=0.0)
+    return f"; process to process {100 * sd:.2g} % assumed in {' and '.join(names)}" if names else ""
 
 
 def both(change: Change) -> tuple[str, str]:

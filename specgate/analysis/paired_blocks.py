@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from specgate.analysis.intervals.between_runs import ASSUMED
@@ -44,12 +44,23 @@ def compare(
         speedup(decoding, tokens, over, "decode_speedup_ratio"),
         throughput_ratio("decode_throughput_ratio", found, False, tokens),
     )
-    return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over), beside)
+    even = tuple(even_prefill(found)) if scenario.statistics > 2 else ()
+    return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over), beside, even)
 
 
 def log_ratios(pairs: Sequence[tuple[Block, Block]], whole_requests: bool) -> list[float]:
     """ln(spec / baseline) of the tokens per second of every (baseline, spec) pair."""
     return [math.log(speed(spec, whole_requests) / speed(baseline, whole_requests)) for baseline, spec in pairs]
+
+
+def even_prefill(pairs: Sequence[tuple[Block, Block]]) -> Iterator[float]:
+    """ln(spec / baseline) of whole requests, had every prefill of a role taken the mean time of that role's."""
+    if not pairs:
+        return
+    base_ns, spec_ns = (statistics.fmean(pair[side].prefill_ns for pair in pairs) for side in (0, 1))
+    for baseline, spec in pairs:
+        tokens = [sum(map(len, block.tokens)) for block in (spec, baseline)]
+        yield math.log(tokens[0] / (spec_ns + spec.elapsed_ns)) - math.log(tokens[1] / (base_ns + baseline.elapsed_ns))
 
 
 def throughput_ratio(

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from specgate.analysis.block_figures import paired_figures
+from specgate.analysis.intervals.between_runs import ASSUMED, of_one_role
 from specgate.analysis.machine.disturbed_blocks import SetAside, set_aside, timed
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.token_check import first_difference
 from specgate.archive.stored import StoredRun
 from specgate.archive.two_samples import Estimate, Logs, by_prompt_set, log_ratio, log_ratio_of_ratios
-from specgate.core import Block, Cell, CellResult, Comparison, Point, Run, Scenario, Value
+from specgate.core import BetweenRuns, Block, Cell, CellResult, Comparison, Point, Run, Scenario, Value
 from specgate.core.contrast import Change, Contrast, How, TokenContrast
 from specgate.core.metrics import METRICS, TIMES_OVER
 from specgate.errors import UsageError
@@ -51,6 +52,22 @@ class Partners:
     def same_prompts(self) -> bool:
         a, b = (run.prompts.get(cell.point.key, {}) for run, cell in ((self.run_a, self.a), (self.run_b, self.b)))
         return bool(a) and a.get("sha256") == b.get("sha256")
+
+    @property
+    def between_speedups(self) -> tuple[BetweenRuns, BetweenRuns]:
+        """What differs from process to process in the ratio to the baseline: what each run stored, else ASSUMED."""
+        a, b = (found or ASSUMED for found in self._between)
+        return a, b
+
+    @property
+    def between_times(self) -> tuple[BetweenRuns, BetweenRuns]:
+        """The same in the times of this role alone."""
+        a, b = map(of_one_role, self._between)
+        return a, b
+
+    @property
+    def _between(self) -> tuple[BetweenRuns | None, BetweenRuns | None]:
+        return self.run_a.between_runs.get(self.a.key), self.run_b.between_runs.get(self.b.key)
 
 
 def contrast_of(a: StoredRun, b: StoredRun) -> Contrast:
@@ -135,6 +152,7 @@ def change(partners: Partners, metric: str, a: Value | None, b: Value | None) ->
         ci_high=None,
         n=0,
         same_prompts=partners.same_prompts,
+        between=partners.between_times if METRICS[metric].unit in TIMED else None,
     )
     if a is None or b is None or a.value is None or b.value is None:
         reasons = (v.reason_code if v is not None else "not_measured" for v in (a, b))
@@ -183,7 +201,7 @@ def of_logs(stated: Change, a: Logs, b: Logs) -> Change:
 
 
 def with_interval(bare: Change, estimate: Estimate, n: int) -> Change:
-    low, high = estimate.interval()
+    low, high = estimate.interval(between=bare.between)
     return replace(bare, ratio=math.exp(estimate.mean), ci_low=math.exp(low), ci_high=math.exp(high), n=n)
 
 
@@ -214,7 +232,8 @@ def speedup_change(partners: Partners) -> Change | None:
     mine, other = partners.run_a.comparison(partners.a.key), partners.run_b.comparison(partners.b.key)
     if mine is None or other is None:
         return None
-    found = replace(change(partners, other.speedup.metric, mine.speedup, other.speedup), how=How.OVER_BASELINES)
+    bare = change(partners, other.speedup.metric, mine.speedup, other.speedup)
+    found = replace(bare, how=How.OVER_BASELINES, between=partners.between_speedups)
     return found if found.ratio is None else of_logs(found, per_pair(mine), per_pair(other))
 
 

@@ -7,7 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from specgate.analysis.intervals.between_runs import half_width_of_two
 from specgate.analysis.stats import ALPHA, MIN_PAIRS, t_quantile
+from specgate.core import BetweenRuns
 
 Clusters = Mapping[tuple[int, int], tuple[float, float]]
 """(prompt set, slot) → (numerator, denominator) of a ratio Σ numerators / Σ denominators."""
@@ -23,9 +25,17 @@ class Estimate:
     error: float
     freedom: float
 
-    def interval(self, alpha: float = ALPHA) -> tuple[float, float]:
-        """Two-sided t-interval with an error of `alpha` on each side."""
+    def interval(
+        self, alpha: float = ALPHA, between: tuple[BetweenRuns, BetweenRuns] | None = None
+    ) -> tuple[float, float]:
+        """Two-sided t-interval with an error of `alpha` on each side.
+
+        `between`: what each of two runs differs by from other runs of its build, where that is not in `error`. It is
+        added as in `intervals.decision.interval`.
+        """
         half = t_quantile(1 - alpha, self.freedom) * self.error
+        if between is not None:
+            half = math.hypot(half, half_width_of_two(*between, alpha))
         return self.mean - half, self.mean + half
 
 

@@ -153,7 +153,7 @@ class Schedule:
     extended: tuple[int, ...] = ()
 
 
-STATISTICS: Final = 2
+STATISTICS: Final = 3
 """The statistics that new runs are planned and judged by."""
 
 
@@ -183,9 +183,10 @@ class Scenario:
     default: bool = True
     """Whether a command that names no scenario runs this one."""
     source_file: Path | None = None
-    statistics: Literal[1, 2] = 1
+    statistics: Literal[1, 2, 3] = 1
     """By which rules its rounds are ordered, its interim looks placed and its pairs judged (docs/statistics.md). Runs
-    that were stored before there was a choice have 1.
+    that were stored before there was a choice have 1. In 3, verdicts are those of 2, and verdicts on whole requests
+    say what prefill does to their interval.
     """
     goodput: LatencyLimits | None = None
     """The latency limits of a request; None where none are asked for, so that there is no goodput."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from specgate.core import Cell, Run, Verdict
+from specgate.core import BetweenRuns, Cell, Run, Verdict
 
 
 class How(StrEnum):
@@ -17,9 +17,12 @@ class How(StrEnum):
     OTHER_PROMPTS = "on other prompts"
     """The runs have different prompts, which the ratio includes. No time is involved."""
     OVER_BASELINES = "each over its own baseline"
-    """Blocks are paired in time within each run. The two ratios are then compared, by prompt set."""
+    """Blocks are paired in time within each run. The two ratios are then compared, by prompt set. The interval allows
+    for what differs between processes.
+    """
     UNPAIRED = "unpaired in time"
-    """The runs were measured one after the other. Whatever else changed in between is in the ratio, but in no interval.
+    """The runs were measured one after the other. The interval allows for what differs between processes. Whatever else
+    changed in between is in the ratio, but in no interval.
     """
 
 
@@ -50,6 +53,8 @@ class Change:
     mean_b: float | None = None
     """Geometric means over prompt sets, of the logarithms of their blocks; None where the figure is not one of blocks.
     """
+    between: tuple[BetweenRuns, BetweenRuns] | None = None
+    """What the interval allows for between processes, in A and in B; None where no time is involved."""
 
 
 @dataclass(frozen=True, slots=True)

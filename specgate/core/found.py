@@ -216,6 +216,11 @@ class Comparison:
     """What a speed rule judges: the geometric mean over the pairs."""
     beside: tuple[Value, ...] = ()
     """Other ratios over the same pairs: of sums, as the field has throughput, and of decoding alone in a full run."""
+    even_prefill: tuple[float, ...] = ()
+    """`log_ratios` as they would be if every prefill of a role had taken the mean time of that role's prefills.
+
+    Empty in a micro run, and before statistics 3.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +231,9 @@ class BetweenRuns:
     `process_freedom`: its degrees of freedom, one less than the processes that were measured; None where it is assumed
         and was not measured.
     `machine_sd`, `machine_freedom`: the same between machines; 0 and None where it is not known.
+    `least_process_sd`: the standard deviation between processes that is allowed for however little was measured; it is
+        taken as known, so it goes with the normal quantile. 0 where what was measured counts alone, as before schema
+        1.5.0.
 
     Raises ValueError for a standard deviation that is negative or not finite, and for no degree of freedom.
     """
@@ -234,9 +242,10 @@ class BetweenRuns:
     process_freedom: int | None
     machine_sd: float = 0.0
     machine_freedom: int | None = None
+    least_process_sd: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.process_sd < math.inf and 0 <= self.machine_sd < math.inf):
+        if not all(0 <= sd < math.inf for sd in (self.process_sd, self.machine_sd, self.least_process_sd)):
             raise ValueError("a standard deviation is a finite number, 0 or more")
         if any(freedom is not None and freedom < 1 for freedom in (self.process_freedom, self.machine_freedom)):
             raise ValueError("a measured standard deviation has one degree of freedom or more")

@@ -81,7 +81,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "conditions.*.gpu.power_w",
         "conditions.*.gpu.capped",
     ),
-    "1.5.0": ("times", "earlier", "builds"),
+    "1.5.0": ("times", "earlier", "builds", "between_runs.*.least_process_sd", "comparisons*.even_prefill"),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
 null.

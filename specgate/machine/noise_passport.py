@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.intervals.between_runs import ASSUMED, LEAST
 from specgate.analysis.intervals.power import detectable
 from specgate.analysis.stats import ALPHA, MIN_FREEDOM, MIN_PAIRS, minimum_detectable_effect, planned_looks
 from specgate.core import BetweenRuns, Cell, Plan, Policy, Rule, Scenario, State
@@ -56,7 +56,7 @@ class CellNoise:
         """The spread of `process_means`; None where fewer than two processes were measured."""
         if (processes := len(self.process_means)) < 2:
             return None
-        return BetweenRuns(statistics.stdev(self.process_means), processes - 1)
+        return BetweenRuns(statistics.stdev(self.process_means), processes - 1, least_process_sd=LEAST)
 
 
 @dataclass(frozen=True, slots=True)

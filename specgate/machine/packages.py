@@ -12,13 +12,13 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 PACKAGES: Final = (
-    *("torch", "triton", "numpy", "scipy", "pandas", "safetensors", "tokenizers", "transformers", "gguf", "aiohttp"),
+    *("torch", "triton", "numpy", "scipy", "safetensors", "tokenizers", "transformers", "gguf", "aiohttp"),
     *("vllm", "sglang", "tensorrt-llm", "lmdeploy"),
 )
 """Distributions that compute, load or time what a figure rests on, in specgate or in an engine of this environment."""
@@ -85,7 +85,11 @@ def _of_families() -> Iterator[str]:
 
 
 def _version(package: str) -> str | None:
+    """From the headers of the metadata, which `importlib.metadata.version` would parse with the description below."""
     try:
-        return version(package)
+        found = distribution(package)
     except PackageNotFoundError:
         return None
+    stated = found.read_text("METADATA") or found.read_text("PKG-INFO") or found.read_text("") or ""
+    version = re.search(r"^Version:[ \t]*(.*?)[ \t]*$", stated.partition("\n\n")[0], re.MULTILINE | re.IGNORECASE)
+    return version[1] if version else None

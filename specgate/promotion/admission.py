@@ -19,6 +19,7 @@ from specgate.errors import ExitCode, OrderRefused, SpecgateError, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.machine import host
+from specgate.machine.software import Software
 from specgate.planning.request import Request
 from specgate.promotion.claim import (
     ENGINE_KEYS,
@@ -37,7 +38,7 @@ from specgate.promotion.standing import doubts
 from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, streak
 
 
-def promotion_of(request: Request, config: Config, ledger: Ledger) -> Promotion:
+def promotion_of(request: Request, config: Config, ledger: Ledger, software: Software) -> Promotion:
     """Which micro gates this run depends on and how often they have been green, before anything is loaded.
 
     A resumed run keeps the gates that it began with. Raises OrderRefused for a full run whose micro gates have not been
@@ -52,13 +53,15 @@ def promotion_of(request: Request, config: Config, ledger: Ledger) -> Promotion:
     else:
         gates, command = micro_gates(request, config)
         promotion = Promotion(digests(gates), NEEDED, 0, command, request.override_order)
-    claim = claim_of(config, promotion.gates)
+    claim = claim_of(config, promotion.gates, software)
     if request.kind == "full":
         return admit(ledger, claim, promotion)
     return replace(promotion, streak=current_streak(ledger, claim).length)
 
 
-def admission(request: Request, config: Config, ledger: Ledger, promotion: Promotion) -> Callable[[EngineFacts], None]:
+def admission(
+    request: Request, config: Config, ledger: Ledger, promotion: Promotion, software: Software
+) -> Callable[[EngineFacts], None]:
     """The check that a loaded engine must pass before its first block.
 
     Before the engine is loaded, a full run assumes the weights and the device of the last micro run. The check that is
@@ -68,12 +71,14 @@ def admission(request: Request, config: Config, ledger: Ledger, promotion: Promo
 
     def check(facts: EngineFacts) -> None:
         if request.kind == "full":
-            admit(ledger, claim_of(config, promotion.gates), promotion, facts)
+            admit(ledger, claim_of(config, promotion.gates, software), promotion, facts)
 
     return check
 
 
-def sampling(config: Config, ledger: Ledger, promotion: Promotion) -> Callable[[EngineFacts], str | None]:
+def sampling(
+    config: Config, ledger: Ledger, promotion: Promotion, software: Software
+) -> Callable[[EngineFacts], str | None]:
     """Which green run allows this one to compare a sample of its texts only. The function that is returned needs the
     facts of the loaded engine.
 
@@ -84,7 +89,7 @@ def sampling(config: Config, ledger: Ledger, promotion: Promotion) -> Callable[[
     def found(facts: EngineFacts) -> str | None:
         if config.policy.checks is None or config.policy.checks.text != "sampled":
             return None
-        counted = current_streak(ledger, claim_of(config, promotion.gates), facts).runs
+        counted = current_streak(ledger, claim_of(config, promotion.gates, software), facts).runs
         return next((entry.run for entry in counted if compared_whole(ledger.folder / entry.run)), None)
 
     return found
@@ -98,15 +103,18 @@ def compared_whole(path: Path) -> bool:
         return False
 
 
-def record(run: Run, config: Config, folder: Path, ledger: Ledger, state: State, code: ExitCode) -> list[str]:
+def record(
+    run: Run, config: Config, folder: Path, ledger: Ledger, software: Software, state: State, code: ExitCode
+) -> list[str]:
     """Enter a run that has ended in the ledger. Returns the lines to print about it.
 
-    Raises InvalidResult if the ledger was changed, and EnvironmentRefused if it cannot be read or written.
+    `software`: what the run rests on, read before it began. Raises InvalidResult if the ledger was changed, and
+    EnvironmentRefused if it cannot be read or written.
     """
     torn = ledger.append(entry_of(run, config, state, code, folder), signing_key())
     said = [f"warning: {ledger.file}: a torn line was moved to ledger.torn.jsonl"] if torn else []
     if run.kind == "micro" and run.promotion:
-        said += after_micro(ledger, claim_of(config, run.promotion.gates), run.promotion, run)
+        said += after_micro(ledger, claim_of(config, run.promotion.gates, software), run.promotion, run)
     return said
 
 

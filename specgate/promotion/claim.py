@@ -29,12 +29,12 @@ ENGINE_KEYS: Final = (*("target_sha256", "draft_sha256", "device", "engine_versi
 """The keys of the fingerprint that only a loaded engine knows. Each is a field of `core.EngineFacts`."""
 
 
-def claim_of(config: Config, gates: Mapping[str, str]) -> Claim:
+def claim_of(config: Config, gates: Mapping[str, str], rests_on: Software) -> Claim:
     """What has to be green before `config` may run in full. Its fingerprint lacks the keys `ENGINE_KEYS`.
 
-    `gates`: micro scenario → SHA-256 of its content.
+    `gates`: micro scenario → SHA-256 of its content. `rests_on`: the software, as `software_of` found it.
     """
-    known = {**software_of(config).facts, **machine_fingerprint(config.policy)}
+    known = {**rests_on.facts, **machine_fingerprint(config.policy)}
     return Claim(subject_of(config), gates, known)
 
 

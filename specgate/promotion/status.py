@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from specgate.core import Promotion
 from specgate.planning.request import Request
 from specgate.planning.resolution import resolve
-from specgate.promotion.claim import ENGINE_KEYS, claim_of, digests
+from specgate.promotion.claim import ENGINE_KEYS, claim_of, digests, software_of
 from specgate.promotion.ledger import History, Ledger
 from specgate.promotion.micro_gates import micro_gates
 from specgate.promotion.standing import doubts
@@ -36,7 +36,7 @@ def promotion_status(request: Request) -> PromotionStatus:
     history = ledger.read()
     config = resolve(request)
     gates, command = micro_gates(request, config)
-    claim = assuming_last_engine(claim_of(config, digests(gates)), history.entries, ENGINE_KEYS)
+    claim = assuming_last_engine(claim_of(config, digests(gates), software_of(config)), history.entries, ENGINE_KEYS)
     found = streak(history.entries, claim, datetime.now(UTC), doubts(ledger))
     promotion = Promotion(gates=claim.gates, needed=NEEDED, streak=found.length, command=command)
     return PromotionStatus(ledger, history, claim, promotion, found)

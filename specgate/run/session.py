@@ -111,9 +111,10 @@ def resolve_request(request: Request) -> Resolved:
     config = read_back(request) if request.resume else resolve(request)
     if request.resume:
         check_resumable(request.resume, ledger, longer=request.measurement_runs is not None)
-    promotion = promotion_of(request, config, ledger)
+    software = software_of(config)
+    promotion = promotion_of(request, config, ledger, software)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    return Resolved(request, config, ledger, promotion, plan, fitting_prompts(plan, config), software_of(config))
+    return Resolved(request, config, ledger, promotion, plan, fitting_prompts(plan, config), software)
 
 
 def begin_or_resume(resolved: Resolved) -> tuple[RunFolder, Run]:
@@ -138,8 +139,8 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
     with folder.lock(), progress(request.plain) as report:
         already = early_stop.ended_early(plan, run, config.policy, folder.journal())
         left, may_stop = early_stop.truncated_plan(plan, already), stop_check(run, plan, config.policy)
-        admit = admission(request, config, resolved.ledger, resolved.promotion)
-        sample = sampling(config, resolved.ledger, resolved.promotion)
+        admit = admission(request, config, resolved.ledger, resolved.promotion, resolved.software)
+        sample = sampling(config, resolved.ledger, resolved.promotion, resolved.software)
         runner = Runner(left, resolved.prompts, config, folder, report, may_stop, admit, sample, run.bandwidth)
         watch, stopped = Watch(0), None
         try:
@@ -204,7 +205,8 @@ def write_and_record(
     try:
         run = write(run, plan, resolved.config, folder, ending(run, stopped), reports=resolved.request.reports)
         if not isinstance(stopped, OrderRefused):  # such a run has measured nothing
-            lines = record(run, resolved.config, folder.path, resolved.ledger, *recorded_as(run, stopped))
+            ended = recorded_as(run, stopped)
+            lines = record(run, resolved.config, folder.path, resolved.ledger, resolved.software, *ended)
     except (EnvironmentRefused, InvalidResult) as error:
         stopped = stopped or error
     return run, lines, stopped

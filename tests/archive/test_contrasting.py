@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.archive.contrasting import contrast_of
 from specgate.archive.stored import load_run
-from specgate.core import Block, Role
+from specgate.core import BetweenRuns, Block, Role
 from specgate.core.contrast import Change, Contrast, How
 from specgate.core.metrics import DEFINITIONS
 from specgate.errors import UsageError
@@ -73,14 +74,44 @@ def logs_by_set(folder: Path) -> dict[int, float]:
     return {n: statistics.fmean(math.log(b.elapsed_ns / b.emitted) for b in blocks if b.prompt_set == n) for n in sets}
 
 
-def test_times_on_the_same_prompts_have_the_paired_interval_of_scipy_over_prompt_sets(a: Path, tmp_path: Path) -> None:
+def test_times_on_the_same_prompts_have_the_paired_interval_of_scipy_and_two_assumed_processes(
+    a: Path, tmp_path: Path
+) -> None:
     b = store(tmp_path / "b", jitter=0.05)
     found = change(contrast(a, b), "tpot_ms")
     of_a, of_b = (list(logs_by_set(folder).values()) for folder in (a, b))
-    expected = stats.ttest_rel(of_b, of_a).confidence_interval(0.95)
-    assert found.ci_low is not None and found.ci_high is not None
-    assert [math.log(found.ci_low), math.log(found.ci_high)] == pytest.approx([expected.low, expected.high])
+    within = stats.ttest_rel(of_b, of_a).confidence_interval(0.95)
+    middle, half = (within.low + within.high) / 2, (within.high - within.low) / 2
+    reach = math.hypot(half, stats.norm.ppf(0.975) * 0.0045, stats.norm.ppf(0.975) * 0.0045)
+    assert ends(found) == pytest.approx([middle - reach, middle + reach])
     assert found.n == 4
+
+
+def ends(found: Change) -> list[float]:
+    """The ends of an interval, on the log scale."""
+    assert found.ci_low is not None and found.ci_high is not None
+    return [math.log(found.ci_low), math.log(found.ci_high)]
+
+
+def test_a_speed_up_allows_for_what_each_run_knows_of_its_processes(a: Path, tmp_path: Path) -> None:
+    known = BetweenRuns(0.001, 4)
+    (cell,) = [c.cell.key for c in load_run(a).run.cells if c.cell.role.speculative]
+    b = edited(store(tmp_path / "b"), between_runs={cell: known})
+    found = change(contrast(a, b), "speedup_vs_ar_ratio")
+    assert found.between == (ASSUMED, known)
+    z, t = stats.norm.ppf(0.975) * 0.0045, stats.t.ppf(0.975, 4) * 0.001
+    assert ends(found) == pytest.approx([-math.hypot(z, t), math.hypot(z, t)])
+
+
+def test_a_time_of_one_role_allows_for_no_less_than_is_assumed(a: Path, tmp_path: Path) -> None:
+    """A passport speaks of ratios to the baseline, in which the clock of a process cancels."""
+    (cell,) = [c.cell.key for c in load_run(a).run.cells if c.cell.role.speculative]
+    for known, expected in ((BetweenRuns(0.0001, 4), ASSUMED), (BetweenRuns(0.02, 4), BetweenRuns(0.02, 4))):
+        b = edited(store(tmp_path / str(known.process_sd)), between_runs={cell: known})
+        found = contrast(a, b)
+        assert change(found, "step_ms").between == (ASSUMED, expected)
+        assert change(found, "step_ms", "baseline").between == (ASSUMED, ASSUMED)
+        assert change(found, "acceptance_length").between is None
 
 
 def test_rounds_of_a_prompt_are_no_new_evidence(tmp_path: Path) -> None:

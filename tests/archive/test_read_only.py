@@ -50,11 +50,11 @@ def run(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Pa
     return run
 
 
-def test_a_write_is_seen_by_the_watch(tmp_path: Path) -> None:
+def test_a_write_is_seen_by_the_watch(cli: Cli) -> None:
     """A control: without it, a watch that sees nothing would pass every test of this file."""
-    (tmp_path / "policy.yaml").write_text("")
+    tiny = ("--scenario", cli.folder / "tiny.yaml", "--target", cli.target, "--draft", cli.draft)
     done = watched(
-        tmp_path, "calibrate", "--backend", "fake", "--out", tmp_path / "runs", "--scenario", "cpu-1k-single"
+        cli.folder, "calibrate", "--backend", "fake", "--processes", "1", "--out", cli.folder / "runs", *tiny
     )
     assert "WRITTEN" in done.stdout, done.stdout + done.stderr
 

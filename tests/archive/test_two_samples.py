@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.archive.two_samples import by_prompt_set, difference, log_ratio, log_ratio_of_ratios, of_mean
+from specgate.core import BetweenRuns
+from tests.bench.first_statistics import bound
+from tests.bench.gate_simulation import Flags
 
 values = st.lists(st.floats(-5, 5).map(lambda x: round(x, 6)), min_size=3, max_size=12).filter(
     lambda v: len(set(v)) > 1
@@ -64,6 +69,21 @@ def test_prompt_sets_of_two_sources_have_welchs_interval(
     if found is not None and found.error > 1e-6:
         expected = stats.ttest_ind(list(other.values()), list(one.values()), equal_var=False).confidence_interval(0.95)
         assert found.interval() == pytest.approx((expected.low, expected.high), abs=1e-6)
+
+
+def test_two_processes_of_one_build_are_called_different_no_more_often_than_asked_for() -> None:
+    """Processes differ by 0.45 %, blocks by 0.02 %: eight prompt sets alone would call nearly every pair different."""
+    noise, runs = np.random.default_rng(6), 2000
+    shifts = noise.normal(0, 0.0045, (runs, 2))
+    sides = shifts[:, :, None] + noise.normal(0, 0.0002, (runs, 2, 8))
+    found = [of_mean((b - a).tolist()) for a, b in sides]
+
+    def told(between: tuple[BetweenRuns, BetweenRuns] | None) -> Flags:
+        return np.asarray([not low <= 0 <= high for e in found if e for low, high in [e.interval(0.025, between)]])
+
+    assert bound(told(None))[1] > 0.9
+    assert bound(told((ASSUMED, ASSUMED)))[1] <= 0.05
+    assert bound(told((BetweenRuns(0.0045, 4), ASSUMED)))[1] <= 0.05
 
 
 def test_fewer_than_three_values_or_prompts_have_no_estimate() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from specgate.core import Rule, State, Verdict
+from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.core import BetweenRuns, Rule, State, Verdict
 from specgate.core.contrast import Change, Contrast, How
 from specgate.gates.change import GATE
 from tests.support.factories import blocks_of, plan_of, run_of
@@ -171,3 +172,15 @@ def test_a_rule_that_matches_no_cell_is_shown_as_skipped() -> None:
     rule = Rule("r", "change", True, role="spec-9", params=params)
     (found,) = GATE.judge(rule, Contrast(RUN, RUN, (), (), (), ()))
     assert found.state is State.SKIPPED
+
+
+def test_a_verdict_on_a_time_says_what_it_allows_for_between_processes_and_what_is_assumed() -> None:
+    both = verdict("ttft_ms", between=(ASSUMED, ASSUMED))
+    assert "paired by prompt, process to process 0.45 % (sd, assumed) in each run" in both.message
+    assert (both.evidence["process_sd_a"], both.evidence["processes_a"]) == (0.0045, None)
+    one = verdict("ttft_ms", between=(ASSUMED, BetweenRuns(0.0021, 4)))
+    assert (
+        "in A process to process 0.45 % (sd, assumed), in B process to process 0.21 % (sd, 5 measured)" in one.message
+    )
+    assert (one.evidence["process_sd_b"], one.evidence["processes_b"]) == (0.0021, 5)
+    assert "process" not in verdict().message and "process_sd_a" not in verdict().evidence

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
-from specgate.core import Bandwidth, BetweenRuns, CycleBudget, Rule, Run, State, Verdict
+from specgate.core import Bandwidth, BetweenRuns, Block, CycleBudget, Rule, Run, State, Verdict
 from specgate.core.cycle_budget import Limit
 from specgate.gates.speed import GATE
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario, with_acceptance
@@ -177,6 +178,17 @@ def test_what_was_measured_between_processes_takes_the_place_of_what_is_assumed(
     assert verdict(measured, middle * 0.99).state is State.INCONCLUSIVE
     found = verdict(known, middle * 0.99)
     assert found.state is State.PASS and "(sd, 5 measured)" in found.message
+    assert "least_process_sd" not in found.evidence  # as in runs that were stored without one
+
+
+def test_a_verdict_says_where_more_is_allowed_for_than_was_measured() -> None:
+    measured = drawn()
+    key = measured.comparisons[0].cell.key
+    found = verdict(replace(measured, between_runs={key: BetweenRuns(0.0001, 4, least_process_sd=0.0013)}), 1.5)
+    assert "process to process 0.01 % (sd, 5 measured; 0.13 % is the least that counts)" in found.message
+    assert found.evidence["least_process_sd"] == 0.0013
+    larger = verdict(replace(measured, between_runs={key: BetweenRuns(0.004, 4, least_process_sd=0.0013)}), 1.5)
+    assert "(sd, 5 measured)" in larger.message
 
 
 def test_a_floor_nearer_than_processes_differ_asks_for_a_calibration_and_says_what_can_be_told() -> None:
@@ -204,3 +216,52 @@ def test_the_interval_beside_a_speed_up_allows_for_processes_too() -> None:
     value = drawn(jitter=0.0).comparisons[0].speedup
     assert value.value is not None and value.ci_low is not None
     assert math.log(value.value / value.ci_low) == pytest.approx(1.959964 * 0.0045, rel=1e-4)
+
+
+# ── statistics 3: what prefill does to the interval ──────────────────────────────────────────────────────────────────
+
+
+def whole_requests(statistics: Literal[2, 3] = 3, stall_ns: int = 0) -> Run:
+    """Whole requests. One prefill of speculation takes `stall_ns` longer than the others, which all take 50 ms."""
+
+    def stalled(block: Block) -> Block:
+        late = block.role.speculative and (block.prompt_set, block.round) == (2, 1) and not block.warmup
+        return replace(block, prefill_ns=block.prefill_ns + stall_ns) if late else block
+
+    made = replace(scenario(kind="full", prompt_sets=4, rounds=4), statistics=statistics, definitions=2)
+    plan = plan_of(made)
+    return run_of(plan, blocks_of(plan, jitter=0.001, change=stalled), kind="full")
+
+
+def test_a_verdict_on_whole_requests_says_how_much_of_its_interval_is_from_prefill() -> None:
+    stalled, steady = verdict(whole_requests(stall_ns=40_000_000), 1.2), verdict(whole_requests(), 1.2)
+    assert number(stalled, "prefill_share") > 0.5
+    assert f"{100 * number(stalled, 'prefill_share'):.0f} % of its width from prefill" in stalled.message
+    assert number(steady, "prefill_share") == pytest.approx(0, abs=1e-12)
+
+
+def test_without_the_stall_the_interval_is_as_narrow_as_the_verdict_says() -> None:
+    floor = whole_requests().comparisons[0].speedup.value  # too near to be told: both verdicts are of the last look
+    assert floor is not None
+    stalled, steady = verdict(whole_requests(stall_ns=40_000_000), floor), verdict(whole_requests(), floor)
+    assert stalled.evidence["look"] == steady.evidence["look"] == 2
+    said = (1 - number(stalled, "prefill_share")) * width(stalled)
+    assert said == pytest.approx(width(steady), rel=0.02) and width(stalled) > 1.3 * width(steady)
+
+
+def width(found: Verdict) -> float:
+    """The width of the interval, on the log scale."""
+    return math.log(number(found, "ci_high") / number(found, "ci_low"))
+
+
+def test_runs_of_statistics_2_have_the_verdicts_they_were_stored_with() -> None:
+    new, old = (verdict(whole_requests(s, stall_ns=40_000_000), 1.2) for s in (3, 2))
+    assert "prefill_share" not in old.evidence and "prefill" not in old.message
+    assert {key: new.evidence[key] for key in old.evidence} == old.evidence
+    assert whole_requests(2).comparisons[0].even_prefill == ()
+
+
+def test_blocks_of_decoding_alone_say_nothing_of_prefill() -> None:
+    micro = plan_of(replace(scenario(prompt_sets=4, rounds=4), statistics=3, definitions=2))
+    found = verdict(run_of(micro, blocks_of(micro)), 1.5)
+    assert "prefill_share" not in found.evidence

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specgate.analysis.intervals.between_runs import LEAST
 from specgate.analysis.stats import minimum_detectable_effect
 from specgate.core import BetweenRuns, Block, Cell, Rule, Schedule, State
 from specgate.errors import InvalidResult, UsageError
@@ -168,6 +169,7 @@ def test_the_spread_of_processes_is_measured_for_speculation_alone() -> None:
     assert found is not None
     assert found.process_sd == pytest.approx(statistics.stdev([0, 0.004, -0.004, 0]), 0.01)
     assert found.process_freedom == 3
+    assert found.least_process_sd == LEAST
 
 
 def test_one_process_measures_no_spread_and_its_runs_assume_one(tmp_path: Path) -> None:

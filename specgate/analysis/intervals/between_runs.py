@@ -10,18 +10,46 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from specgate.analysis.stats import t_quantile
+from specgate.analysis.stats import ALPHA, t_quantile
 from specgate.core import BetweenRuns
 
 ASSUMED: Final = BetweenRuns(process_sd=0.0045, process_freedom=None)
 """What is assumed where nothing was measured: log-ratios of two processes were 0.02 to 0.45 % apart on H200s."""
+LEAST: Final = 0.0013
+"""The standard deviation between processes that is allowed for beside a measured one, however small that came out.
+
+A few processes in a row may all have met the same state of the machine. Two processes that differ so are 0.18 % apart
+(sd), the least of the differences in step time that were found between processes on one GPU. docs/statistics.md has
+what it prevents, and what it costs.
+"""
 
 
 def half_width(found: BetweenRuns, error: float) -> float:
     """How far the true log-ratio may lie from that of one process, with the chance `error` on one side."""
-    process = _quantile(error, found.process_freedom) * found.process_sd
+    process = max(_measured(found, error), _least(found, error))
     machine = _quantile(error, found.machine_freedom) * found.machine_sd if found.machine_freedom else 0.0
     return math.hypot(process, machine)
+
+
+def least_counts(found: BetweenRuns, error: float) -> bool:
+    """Whether processes were measured to differ by so little that the least which is allowed for counts instead."""
+    return _least(found, error) > _measured(found, error)
+
+
+def half_width_of_two(a: BetweenRuns, b: BetweenRuns, error: float) -> float:
+    """The same for the difference of two runs, each of which has its own process; each at its own quantile."""
+    return math.hypot(half_width(a, error), half_width(b, error))
+
+
+def of_one_role(ratio: BetweenRuns | None) -> BetweenRuns:
+    """What holds for a time of one role, from what was measured of its ratio to the baseline; None where nothing was.
+
+    What both roles share, such as the clock of a process, cancels in the ratio and not in the time: no less than what
+    is assumed.
+    """
+    if ratio is None or half_width(ratio, ALPHA) < half_width(ASSUMED, ALPHA):
+        return ASSUMED
+    return ratio
 
 
 def either(a: BetweenRuns, b: BetweenRuns) -> BetweenRuns:
@@ -35,7 +63,16 @@ def either(a: BetweenRuns, b: BetweenRuns) -> BetweenRuns:
         _fewer(a.process_freedom, b.process_freedom),
         math.hypot(a.machine_sd, b.machine_sd),
         _fewer(a.machine_freedom, b.machine_freedom),
+        math.hypot(a.least_process_sd, b.least_process_sd),
     )
+
+
+def _measured(found: BetweenRuns, error: float) -> float:
+    return _quantile(error, found.process_freedom) * found.process_sd
+
+
+def _least(found: BetweenRuns, error: float) -> float:
+    return _quantile(error, None) * found.least_process_sd
 
 
 def _fewer(a: int | None, b: int | None) -> int | None:

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from specgate.analysis.intervals.between_runs import ASSUMED, either, half_width
+from specgate.analysis.intervals.autocorrelation import fit, model_of
+from specgate.analysis.intervals.between_runs import ASSUMED, LEAST, either, half_width, least_counts
 from specgate.analysis.intervals.decision import decide, interval
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, false_fail, spent
 from specgate.analysis.stats import Pairs, planned_looks, t_quantile
 from specgate.core import BetweenRuns, Schedule
 from tests.bench.first_statistics import bound
-from tests.bench.gate_simulation import NOISES, Between, Turns, schedules, sequential, simulate
+from tests.bench.gate_simulation import DRIFT, NOISES, Between, Flags, Turns, schedules, sequential, simulate
+from tests.bench.prefill_apart import error_of
 
 SHIPPED = schedules()
 NOTHING = BetweenRuns(0.0, None)
@@ -88,8 +91,39 @@ def test_two_roles_have_the_variance_of_both_and_the_fewer_degrees_of_freedom() 
     assert either(ASSUMED, ASSUMED).process_freedom is None
 
 
-@pytest.mark.parametrize("wrong", [{"process_sd": -0.1}, {"process_sd": math.nan}, {"machine_sd": math.inf},
-                                   {"process_freedom": 0}, {"machine_freedom": 0}])  # fmt: skip
+def test_processes_that_hardly_differ_count_for_the_least_that_is_allowed_for() -> None:
+    calm, noisy = BetweenRuns(0.0, 4, least_process_sd=0.0013), BetweenRuns(0.003, 4, least_process_sd=0.0013)
+    assert half_width(calm, 0.01) == pytest.approx(stats.norm.ppf(0.99) * 0.0013)
+    assert half_width(noisy, 0.01) == half_width(BetweenRuns(0.003, 4), 0.01)
+    assert least_counts(calm, 0.01) and not least_counts(noisy, 0.01) and not least_counts(ASSUMED, 0.01)
+    assert either(calm, noisy).least_process_sd == pytest.approx(0.0013 * math.sqrt(2))
+
+
+def test_a_drift_after_a_passport_that_saw_no_spread_does_not_pass_a_continued_run() -> None:
+    """The first look sees the first quarter of a drift of 1 %, which lies 0.4 % above the mean of all."""
+    scenario, runs = SHIPPED["8 × 4, continued to 8"], 2000
+
+    def passed(least: float) -> Flags:
+        blind = Between(np.zeros(1), 4, least)
+        return simulate(scenario, DRIFT, runs, 0.0004, np.random.default_rng(4), blind=blind).above
+
+    assert bound(passed(0.0))[1] > 0.1
+    assert bound(passed(LEAST))[2] < FALSE_PASS
+
+
+@pytest.mark.parametrize("name", ["8 × 4", "4 × 4"])
+@pytest.mark.parametrize("percent", [-1, 1])
+def test_the_least_that_is_allowed_for_leaves_a_calibrated_gpu_its_one_percent(name: str, percent: int) -> None:
+    effect, noise = math.log1p(percent / 100), np.random.default_rng(5)
+    kind = "process sd 0.02 %"
+    found = simulate(SHIPPED[name], kind, 1000, 0.0004, noise, effect=effect, passport=True)
+    assert bound(found.above if percent > 0 else found.below)[1] > 0.95
+
+
+@pytest.mark.parametrize("wrong", [
+    {"process_sd": -0.1}, {"process_sd": math.nan}, {"least_process_sd": -0.1}, {"machine_sd": math.inf},
+    {"process_freedom": 0}, {"machine_freedom": 0},
+])  # fmt: skip
 def test_a_variance_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="standard deviation"):
         BetweenRuns(**{"process_sd": 0.001, "process_freedom": 4, **wrong})  # type: ignore[arg-type]
@@ -110,14 +144,15 @@ def test_the_sum_of_two_unknown_variances_keeps_its_level() -> None:
 
 
 @pytest.mark.parametrize("name", ["4 × 4", "8 × 2", "8 × 4, continued to 8", "2 × 2"])
-@pytest.mark.parametrize("between", [ASSUMED, BetweenRuns(0.002, 4)])
+@pytest.mark.parametrize("between", [ASSUMED, BetweenRuns(0.002, 4), BetweenRuns(0.0, 4, least_process_sd=0.002)])
 def test_the_simulated_rule_is_the_one_that_judges(name: str, between: BetweenRuns) -> None:
     scenario, noise = SHIPPED[name], np.random.default_rng(3)
     turns, looks = Turns.of(scenario), planned_looks(scenario)
     d = np.concatenate([
         shift + kind(12, turns, 0.004, noise) for kind in NOISES.values() for shift in (0.0, 0.02, -0.05)
     ])  # fmt: skip
-    spread = Between(np.full(len(d), between.process_sd), between.process_freedom or math.inf)
+    freedom = between.process_freedom or math.inf
+    spread = Between(np.full(len(d), between.process_sd), freedom, between.least_process_sd)
     fast = sequential(d, turns, looks, spread, -0.01)
     pairs = [Pairs(row, turns.orders, turns.prompt_sets, range(len(row))) for row in d.tolist()]
     slow = [decide(p, len(turns.orders), looks, -0.01, between) for p in pairs]
@@ -125,6 +160,15 @@ def test_the_simulated_rule_is_the_one_that_judges(name: str, between: BetweenRu
     assert [x.side == "below" for x in slow] == fast.below.tolist()
     assert [x.pairs for x in slow] == fast.pairs.tolist()
     assert name == "2 × 2" or {x.side for x in slow} == {"above", "below", "open"}
+
+
+def test_the_simulation_of_prefill_has_the_error_of_the_rule_that_judges() -> None:
+    turns, noise = Turns.of(SHIPPED["8 × 2"]), np.random.default_rng(9)
+    d = np.concatenate([kind(6, turns, 0.004, noise) for kind in NOISES.values()])
+    when = tuple(range(len(turns.orders)))
+    errors = error_of(d, model_of(turns.orders, turns.prompt_sets, when))
+    fits = [fit(row, turns.orders, turns.prompt_sets, when) for row in d.tolist()]
+    assert [f.error for f in fits if f] == pytest.approx(errors.tolist())
 
 
 def test_the_first_look_that_decides_settles_it_whatever_comes_after() -> None:

@@ -26,13 +26,21 @@ from specgate.planning.policy import FOR_CONTRASTS, find_policy
 from specgate.reports.common.summary import label
 from specgate.reports.views.contrast import UNPAIRED
 from tests.reports.page.test_html import Page
+from tests.support import outlines, stored_runs
 from tests.support.factories import corrupt, scenario, with_acceptance
 from tests.support.hostile import STRINGS, with_text
-from tests.support.stored_runs import rewrite, store
+from tests.support.stored_runs import rewrite
 
 DRAWS = True
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def store(folder: Path, **how: Any) -> Path:
+    """A stored run. Its own page, which no view reads, is not drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        outlines.instead_of_drawing(patch)
+        return stored_runs.store(folder, **how)
 
 
 def contrast(a: Path, b: Path) -> Any:
@@ -265,3 +273,12 @@ def test_wrong_tokens_make_a_contrast_invalid_and_say_where(tmp_path: Path) -> N
     shown = plugins.view("compare").render(contrast(a, b), "plain")
     assert shown.splitlines()[-1].startswith("INVALID: speed-up on demo-64 c64 b1 spec-3: no ratio: token mismatch")
     assert "8 differ" in shown and UNPAIRED in shown
+
+
+def test_a_comparison_says_of_its_times_that_the_spread_between_processes_is_assumed(tmp_path: Path) -> None:
+    a, b = store(tmp_path / "a"), store(tmp_path / "b")
+    shown = plugins.view("compare").render(contrast(a, b), "plain")
+    times = next(line for line in shown.splitlines() if line.lstrip().startswith("step_ms"))
+    lengths = next(line for line in shown.splitlines() if line.lstrip().startswith("acceptance_length"))
+    assert "process to process 0.45 % assumed in A and B" in times
+    assert "process" not in lengths
