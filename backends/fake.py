@@ -148,6 +148,7 @@ class FakeEngine:
     def step_ns(self, k: int, step: int) -> int:
         """Scripted nanoseconds of cycle `step` with `k` draft tokens, jitter included."""
         wobble = 1 + self.script.jitter * (_hash(self.blocks, step) % 1000) / 1000
+        wobble *= 1 + self.script.prompt_jitter * (self.seeds[0] % 1000) / 1000
         cycle = (self.script.step_ns + k * self.script.draft_ns) * (self.script.slowdown if k else 1.0)
         return round(cycle * wobble)
 

@@ -24,6 +24,8 @@ class Script:
     draft_ns: int = 100_000
     jitter: float = 0.01
     """The largest share by which a step takes longer. A fixed pseudo-random sequence decides."""
+    prompt_jitter: float = 0.0
+    """The largest share by which the steps over a prompt set take longer. Its first prompt decides."""
     eos_at: int | None = None
     """Index of the only generated token that is EOS; 0 is the prefill token."""
     margin: float = 8.0
@@ -84,6 +86,7 @@ def _boolean(text: str) -> bool:
 _READ: dict[str, tuple[str, Callable[[str], object]]] = {
     "accept": ("integers ≥ 0 with commas", _integers),
     "jitter": ("a number", float),
+    "prompt_jitter": ("a number", float),
     "margin": ("a number", float),
     "slowdown": ("a number", float),
     "no_drafts": ("true or false", _boolean),

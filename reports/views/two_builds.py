@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from specgate.api import Format, visible
@@ -35,6 +35,12 @@ HOW: Final = (
 )
 
 
+SHARED: Final = (
+    "The looks share the error. The first word that is not CANNOT TELL is final, so more process pairs make no wrong "
+    "word more frequent."
+)
+
+
 def sheet(found: TwoBuilds) -> Sheet:
     """The page: the word, the quantities, what the sides are, tokens and texts, and the processes."""
     old, new = (found.sides[name] for name in SIDES)
@@ -47,6 +53,7 @@ def sheet(found: TwoBuilds) -> Sheet:
             Section("What changed", quantities(found), pictures=pictures(found)),
             Section("Tokens", tokens(found), "Every spec text beside its own side's baseline."),
             Section("Texts", texts(found), None if found.texts else "No cell was measured on both sides."),
+            *([Section("Looks", looks(found), SHARED)] if len(found.looks) > 1 else []),
             Section("The two sides", sides(found)),
             Section("Processes", processes(found)),
         ],
@@ -65,7 +72,25 @@ def banners(found: TwoBuilds) -> Iterator[str]:
         yield f"Acceptance is {found.acceptance} on both sides."
     if not found.beside:
         yield "The two builds did not fit side by side: the processes of a pair ran one after the other."
+    yield from unsteady_banners(found)
     yield from found.warnings
+
+
+def unsteady_banners(found: TwoBuilds) -> Iterator[str]:
+    """That one build gives several texts to one prompt, where that was seen: no change has to be behind another text.
+
+    Processes of one build are those of one side. Where both sides are one build, they are those of both sides, too.
+    """
+    for cell in found.texts:
+        prompts = {(s, slot): at for _, s, slot, at in reversed(cell.unsteady)}
+        if found.one_build:
+            prompts |= {(s, slot): at for s, slot, at in cell.changed}
+        if prompts:
+            (s, slot), at = min(prompts.items())
+            yield (
+                f"{cell.cell}: texts of one build differ between its processes: for {len(prompts)} of {cell.prompts} "
+                f"prompts, such as set {s} slot {slot} from token {at} on. That is no change of a build."
+            )
 
 
 def pictures(found: TwoBuilds) -> list[Picture]:
@@ -76,7 +101,7 @@ def pictures(found: TwoBuilds) -> list[Picture]:
 def quantities(found: TwoBuilds) -> Table:
     """A row per quantity, those that decide first."""
     ordered = sorted(found.quantities, key=lambda q: not q.decides)
-    level = f"{1 - 2 * found.margins.error:.0%} interval"
+    level = f"{100 * (1 - 2 * found.error):.4g}% interval"
     return Table(("word", "of", "old", "new", "new / old", level), [row_of(q, found) for q in ordered], texts=2)
 
 
@@ -127,13 +152,28 @@ def texts(found: TwoBuilds) -> Table:
         [
             t.cell,
             "all the same" if not t.changed else f"{len(t.changed)} of {t.prompts} prompts give another text",
+            listed([f"set {s} slot {slot} from token {at}" for s, slot, at in t.changed]),
+            listed([f"{side}: set {s} slot {slot} from token {at}" for side, s, slot, at in t.unsteady]),
             f"{t.tokens:,}",
-            ", ".join(f"set {s} slot {slot} from token {at}" for s, slot, at in t.changed[:4])
-            + (f" and {len(t.changed) - 4} more" if len(t.changed) > 4 else ""),
         ]
         for t in found.texts
     ]
-    return Table(("cell", "new against old", "tokens", "which"), rows, texts=2)
+    against = "process against process" if found.one_build else "new against old"
+    return Table(("cell", against, "which", "differ within a side", "tokens"), rows, texts=4)
+
+
+def listed(places: Sequence[str]) -> str:
+    """The first four places, and how many more there are."""
+    return ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
+
+
+def looks(found: TwoBuilds) -> Table:
+    """A row per look."""
+    rows = [
+        [str(k.pairs), f"{100 * (1 - 2 * k.error):.4g}%", k.word.value if k.word else found.verdict, k.reason]
+        for k in found.looks
+    ]
+    return Table(("process pairs", "interval", "word", "why"), rows, texts=4)
 
 
 def sides(found: TwoBuilds) -> Table:
@@ -197,7 +237,7 @@ def rows(found: TwoBuilds) -> Iterator[Row]:
             "ratio": q.ratio,
             "ci_low": q.low,
             "ci_high": q.high,
-            "error_per_side": found.margins.error,
+            "error_per_side": found.error,
             "sd": q.sd,
             "n": q.n,
             "margin_pct": q.margin_pct,

@@ -20,6 +20,7 @@ from specgate.core.cycle_budget import Bandwidth
 from specgate.core.two_builds import SIDES, Margins, Process, Side, SideName, TwoBuilds
 from specgate.errors import InvalidResult, UsageError
 from specgate.files import manifest
+from specgate.files.journal import Journal
 from specgate.files.json_record import read_record, stored_json
 from specgate.files.plain import to_plain
 from specgate.files.run_folder import RunFolder, label_of
@@ -42,6 +43,9 @@ class Asked:
     """What a comparison was asked to do, in full: with the journals, everything else follows.
 
     `pairs`, `visits`, `quads`: see `schedule.schedule_of`.
+    `looks`: numbers of process pairs after which the words are judged, ascending; the last one is `pairs`. Empty in
+        comparisons that could not be extended: those have one look, which spends the whole error.
+    `begun_with`: what must be the same when the comparison is continued, by name: software, host, GPU and driver.
     """
 
     sides: Mapping[str, Side]
@@ -57,12 +61,16 @@ class Asked:
     argv: tuple[str, ...]
     tool_version: str
     bandwidth: Bandwidth | None = None
+    looks: tuple[int, ...] = ()
+    begun_with: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """The processes so far, and how they ran. `failure`: what ended the measuring before its time, and with `code`, its
-    exit code.
+    """The processes so far, and how they ran.
+
+    `failure`: what ended the measuring before its time, and with `code`, its exit code.
+    `resumed`: what a reader must know of each time that the measuring was continued, a sentence each.
     """
 
     found: tuple[Process, ...] = ()
@@ -71,6 +79,16 @@ class Processes:
     code: int | None = None
     ended: str = ""
     environment: Mapping[str, object] = field(default_factory=dict)
+    resumed: tuple[str, ...] = ()
+
+    def whole(self) -> set[int]:
+        """The numbers of the pairs whose processes have both ended well."""
+        sides = [{p.number for p in self.found if p.side == side} for side in SIDES]
+        return set.intersection(*sides)
+
+    def upto(self, count: int) -> tuple[Process, ...]:
+        """The processes of the first `count` pairs."""
+        return tuple(p for p in self.found if p.number < count)
 
 
 class AbFolder:
@@ -93,15 +111,19 @@ class AbFolder:
         return cls(top)
 
     @classmethod
-    def open(cls, path: Path) -> AbFolder:
-        """A stored comparison, to be read. Raises UsageError where `path` is none."""
+    def open(cls, path: Path, *, read_only: bool = True) -> AbFolder:
+        """A stored comparison. Raises UsageError where `path` is none."""
         if not is_comparison(path):
             raise UsageError(f"{path} is not a comparison: it has no {ASKED}", hint="give the folder `ab` printed")
-        return cls(RunFolder(path, read_only=True))
+        return cls(RunFolder(path, read_only=read_only))
 
     @property
     def path(self) -> Path:
         return self.top.path
+
+    def journals(self) -> dict[SideName, Journal]:
+        """The journals of both sides."""
+        return {name: side.journal() for name, side in self.sides.items()}
 
     def write_asked(self, asked: Asked) -> None:
         self.top.write_json(ASKED, {"schema": SCHEMA, **to_plain(Asked, asked)})

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from specgate.ab.folder import AbFolder, Asked, Processes
 from specgate.ab.schedule import ProcessPair, plan_of, schedule_of
 from specgate.analysis.machine.gpu_clocks import clock_warnings
 from specgate.analysis.reduce import Checked
+from specgate.analysis.two_builds.looks import share
 from specgate.analysis.two_builds.reduce import Found, SideSamples, compare_builds
 from specgate.core import EngineFacts, Plan, Scenario
 from specgate.core.conditions import GpuReading, Sample
-from specgate.core.two_builds import SIDES, SideName, TwoBuilds, Word
+from specgate.core.two_builds import SIDES, Look, Process, SideName, TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.files.journal import Journal
 from specgate.planning.plan import points_of
@@ -29,15 +32,26 @@ CODES: Mapping[Word, ExitCode] = {
 
 
 def schedules(asked: Asked) -> list[ProcessPair]:
-    """The schedule of everything that was asked. Scenarios that one process cannot run together get pairs of their
-    own.
+    """The schedule of everything that was asked, look after look. Scenarios that one process cannot run together get
+    pairs of their own.
     """
     found: list[ProcessPair] = []
-    for group in groups(tuple(asked.scenarios.values())):
-        points = [(s, p) for s in group for p in points_of(s, asked.sides["old"].backend)]
-        for pair in schedule_of(points, asked.pairs, asked.visits, asked.quads):
-            found.append(ProcessPair(len(found), pair.first, pair.visits))
+    for begin, end in pairwise((0, *looks_of(asked))):
+        for group in groups(tuple(asked.scenarios.values())):
+            points = [(s, p) for s in group for p in points_of(s, asked.sides["old"].backend)]
+            for pair in schedule_of(points, end - begin, asked.visits, asked.quads, begin):
+                found.append(ProcessPair(len(found), pair.first, pair.visits))
     return found
+
+
+def looks_of(asked: Asked) -> tuple[int, ...]:
+    """The numbers of process pairs, of every group of scenarios, after which the words are judged."""
+    return asked.looks or (asked.pairs,)
+
+
+def running_until(asked: Asked, pairs: int) -> int:
+    """How many process pairs have run when every group of scenarios has had `pairs` of them."""
+    return pairs * len(groups(tuple(asked.scenarios.values())))
 
 
 def groups(scenarios: Sequence[Scenario]) -> list[list[Scenario]]:
@@ -55,8 +69,37 @@ def plans(asked: Asked, pairs: Sequence[ProcessPair]) -> dict[SideName, Plan]:
     return {name: plan_of(scenarios, pairs, asked.sides[name].backend) for name in SIDES}
 
 
-def find(asked: Asked, journals: Mapping[SideName, Journal], processes: Processes) -> Found:
-    """What the journals of both sides say."""
+def looks(
+    asked: Asked, journals: Mapping[SideName, Journal], processes: Processes
+) -> Iterator[tuple[Look, Found, int]]:
+    """Every look at what was measured, up to the first word that is not CANNOT TELL: the look, what it found, and how
+    many process pairs it saw. Where the pairs of a look are not complete, it is the last one.
+    """
+    whole = processes.whole()
+    for number, pairs in enumerate(looks_of(asked), 1):
+        count = running_until(asked, pairs)
+        error, then = asked.margins.error, None
+        if asked.looks:
+            error, then = share(asked.margins.error, number), share(asked.margins.error, number + 1)
+        found = find(asked, {name: first(journals[name], count) for name in SIDES}, processes.upto(count), error, then)
+        yield Look(pairs, error, found.word, found.reason), found, count
+        if found.word is not Word.CANNOT_TELL or not whole.issuperset(range(count)):
+            return
+
+
+def first(journal: Journal, count: int) -> Journal:
+    """What a journal holds of the first `count` process pairs."""
+    return replace(
+        journal,
+        blocks=[b for b in journal.blocks if b.worker_generation < count],
+        texts=[t for t in journal.texts if t.worker_generation < count],
+    )
+
+
+def find(
+    asked: Asked, journals: Mapping[SideName, Journal], processes: Sequence[Process], error: float, then: float | None
+) -> Found:
+    """What the journals of both sides say at an error of `error` a side. `then`: what the next look may spend."""
     planned = plans(asked, schedules(asked))
     sides = [
         SideSamples(
@@ -71,13 +114,16 @@ def find(asked: Asked, journals: Mapping[SideName, Journal], processes: Processe
         )
         for name in SIDES
     ]
-    return compare_builds(sides[0], sides[1], processes.found, asked.margins)
+    return compare_builds(sides[0], sides[1], processes, replace(asked.margins, error=error), then)
 
 
-def warnings_of(asked: Asked, journals: Mapping[SideName, Journal], samples: Sequence[Sample]) -> Iterator[str]:
+def warnings_of(
+    look: Look, journals: Mapping[SideName, Journal], samples: Sequence[Sample], resumed: Sequence[str]
+) -> Iterator[str]:
     """What a reader must know of the schedule and of the GPU's clocks during the blocks of either side."""
-    if asked.pairs < SOUND_PAIRS:
-        yield f"{asked.pairs} processes per side: the error that is stated holds from {SOUND_PAIRS} on"
+    yield from resumed
+    if look.pairs < SOUND_PAIRS:
+        yield f"{look.pairs} processes per side: the error that is stated holds from {SOUND_PAIRS} on"
     readings: dict[str, list[GpuReading]] = {name: [] for name in SIDES}
     for name in SIDES:
         spans = [block.span_ns for block in journals[name].blocks if block.span_ns is not None]
@@ -90,13 +136,15 @@ def warnings_of(asked: Asked, journals: Mapping[SideName, Journal], samples: Seq
 
 def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journal], processes: Processes) -> TwoBuilds:
     """The whole comparison, as ab.json stores it. Where the measuring was cut short, no word is said."""
-    warnings = warnings_of(asked, journals, folder.top.samples())
-    found = find(asked, journals, processes)
+    looked = list(looks(asked, journals, processes))
+    last, found, _ = looked[-1]
+    warnings = warnings_of(last, journals, folder.top.samples(), processes.resumed)
     engines: dict[str, Mapping[str, EngineFacts]] = {name: journals[name].engines for name in SIDES}
     acceptance = next((f.acceptance for side in engines.values() for f in side.values() if f.acceptance), None)
     word, reason, code = found.word, found.reason, CODES[found.word] if found.word else ExitCode.INVALID
     if processes.failure is not None:
         word, reason, code = None, processes.failure, ExitCode(processes.code or ExitCode.INTERNAL)
+        last = replace(last, word=None, reason=reason)
     return TwoBuilds(
         id=folder.path.name,
         started=asked.started,
@@ -121,4 +169,5 @@ def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journa
         word=word,
         reason=reason,
         code=code,
+        looks=(*(look for look, _, _ in looked[:-1]), last) if asked.looks else (),
     )

@@ -30,6 +30,8 @@ class AbRequest:
 
     `old`, `new`: what `--old` and `--new` said. `base`: the revision that the old side is built from. `build`: the
     command that builds a checkout. `package`: where, below a checkout, the code lies. `same`: both sides are one build.
+    `looks`: numbers of process pairs, ascending. After each, the words are judged, and it goes on only from CANNOT
+        TELL.
     `steps`: most engine steps of a block; None for as many as the scenario has.
     """
 
@@ -49,7 +51,7 @@ class AbRequest:
     pair: str | None = None
     target: Path | None = None
     draft: Path | None = None
-    pairs: int = 8
+    looks: tuple[int, ...] = (8,)
     visits: int = 1
     quads: int = 2
     steps: int | None = 64
@@ -68,8 +70,8 @@ class Build:
 
 def check(request: AbRequest) -> None:
     """Raises UsageError where the command line contradicts itself."""
-    if request.pairs < LEAST_PAIRS:
-        raise UsageError(f"--processes {request.pairs}", hint=f"at least {LEAST_PAIRS}: fewer have no interval")
+    if request.looks[0] < LEAST_PAIRS:
+        raise UsageError(f"--processes {request.looks[0]}", hint=f"at least {LEAST_PAIRS}: fewer have no interval")
     if request.same and (request.base or request.old or request.new):
         raise UsageError("--same together with --base, --old or --new", hint="--same compares one build with itself")
     if not (request.same or request.base or request.old or request.new):

@@ -6,9 +6,11 @@ an order that was drawn. Either way a pair of processes gives one difference.
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from specgate.ab.folder import AbFolder, Processes
@@ -29,6 +31,14 @@ from specgate.run.worker import EngineWorker
 
 WARM_UP_STEPS = 8
 """Steps of each role that a fresh process decodes before it is measured."""
+WARM_UP_TOKENS = 4096
+"""Tokens of each prompt that a fresh process prefills before it is measured: every kernel runs, and a prefill of 32K
+tokens would take as long as five blocks.
+"""
+PREFILLED_NS, MOST_PREFILLS = 200_000_000, 16
+"""A visit prefills until that much time of the slower side is measured, but no more often than that: one prefill of
+20 ms is mostly the host's noise.
+"""
 OF_ONE_BUILD = ("target_sha256", "draft_sha256", "device", "dtype")
 """What the facts of all processes of both sides must have in common."""
 
@@ -44,19 +54,21 @@ class SideSetup:
     plan: Plan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Running:
-    """A process that is ready. `device_bytes`: the GPU memory that it has taken."""
+    """A process that is ready. `device_bytes`: the GPU memory that it has taken by the end of its first prefill."""
 
     worker: EngineWorker
     start_ns: int
     device_bytes: int | None
+    prefilled: bool = False
 
 
 class AbRunner:
     """Measures a schedule and journals every block at once.
 
-    After `run`, `processes` holds what was seen of them, and why the measuring ended before its time, if it did.
+    A folder may hold blocks of earlier process pairs already. `processes`: what was seen of those, and by and by of
+    all. Only the very first pair may find that two processes do not fit beside each other.
     """
 
     def __init__(
@@ -68,18 +80,19 @@ class AbRunner:
         checks: TokenChecks | None,
         report: Progress,
         total: int,
-        *,
-        apart: bool,
+        processes: Processes,
     ) -> None:
         self.sides, self.prompts, self.folder, self.report, self.total = sides, prompts, folder, report, total
         self._request_of = open_request_of
-        self.blocks: dict[SideName, list[Block]] = {"old": [], "new": []}
-        self.engines: dict[SideName, dict[str, EngineFacts]] = {"old": {}, "new": {}}
+        self.blocks: dict[SideName, list[Block]] = {name: side.blocks() for name, side in folder.sides.items()}
+        self.engines: dict[SideName, dict[str, EngineFacts]] = {
+            name: side.engines() for name, side in folder.sides.items()
+        }
         self.evidence = {
             name: TokenEvidence(side.plan, folder.sides[name], self.blocks[name], self.engines[name], checks)
             for name, side in sides.items()
         }
-        self.processes, self.cpus = Processes(beside=not apart), CpuProbe()
+        self.processes, self.cpus = processes, CpuProbe()
 
     def run(self, pairs: Sequence[ProcessPair]) -> None:
         """Measure all `pairs`.
@@ -102,27 +115,27 @@ class AbRunner:
         self._apart(pair)
 
     def _beside(self, pair: ProcessPair) -> None:
-        names = (pair.first, other(pair.first))
-        with ExitStack() as stack:
-            running: dict[SideName, Running] = {}
-            for name in names:
+        running: dict[SideName, Running] = {}
+        try:
+            for name in (pair.first, other(pair.first)):
                 try:
                     running[name] = self._start(name, pair)
                 except BackendError:
-                    if running and pair.number == 0:
+                    if running and not self.processes.found:
                         raise _NoRoom from None
                     raise
-                stack.callback(running[name].worker.close)
             for visit in pair.visits:
-                self._visit(visit, pair.number, {name: running[name].worker for name in names})
+                self._visit(visit, pair.number, running)
             self._note(pair, running)
+        finally:
+            close_all(process.worker for process in running.values())
 
     def _apart(self, pair: ProcessPair) -> None:
         for name in (pair.first, other(pair.first)):
             running = self._start(name, pair)
             try:
                 for visit in pair.visits:
-                    self._visit(visit, pair.number, {name: running.worker})
+                    self._visit(visit, pair.number, {name: running})
                 self._note(pair, {name: running})
             finally:
                 running.worker.close()
@@ -141,7 +154,19 @@ class AbRunner:
             )
             for name, process in running.items()
         ]
+        for process in found:
+            self._hold_to_origin(process)
         self.processes = replace(self.processes, found=(*self.processes.found, *found))
+
+    def _hold_to_origin(self, process: Process) -> None:
+        """Raise UsageError where a process ran another specgate or Python than its side's earlier ones."""
+        before = next((p.origin for p in self.processes.found if p.side == process.side and p.origin), None)
+        for key in ("specgate_version", "python") if before and process.origin else ():
+            if (was := getattr(before, key)) != (is_ := getattr(process.origin, key)):
+                raise UsageError(
+                    f"{process.side}: {key}: an earlier process had {was}, this one has {is_}",
+                    hint="a side is one build: all its processes must be the same",
+                )
 
     # ── a process ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -162,17 +187,15 @@ class AbRunner:
                 for point in dict.fromkeys(points):
                     self._register(name, point, worker.facts())
                 self._warm_up(name, pair.visits[0], worker)
-                after = device_bytes_in_use()
             except BaseException:
                 worker.close()
                 raise
-        taken = after - before if before is not None and after is not None and after > before else None
-        return Running(worker, start_ns, taken)
+        return Running(worker, start_ns, grown(before, device_bytes_in_use()))
 
     def _warm_up(self, name: SideName, visit: Visit, worker: EngineWorker) -> None:
-        """Prefill the first visit's prompts and decode a few steps of every role."""
+        """Prefill the beginning of the first visit's prompts and decode a few steps of every role."""
         scenario = self.sides[name].plan.scenarios[visit.point.scenario]
-        ids = self._ids(visit)
+        ids = [prompt[:WARM_UP_TOKENS] for prompt in self._ids(visit)]
         worker.prefill(ids, draft=any(q.role.speculative for q in visit.quads))
         longest = scenario.budget.steps or scenario.budget.new_tokens or WARM_UP_STEPS
         for role in scenario.roles:
@@ -207,30 +230,54 @@ class AbRunner:
 
     # ── a visit ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _visit(self, visit: Visit, number: int, workers: Mapping[SideName, EngineWorker]) -> None:
+    def _visit(self, visit: Visit, number: int, running: Mapping[SideName, Running]) -> None:
         """Prefill one prompt set and run its quads, on all sides that have a process."""
-        names = [name for name in (visit.first, other(visit.first)) if name in workers]
-        draft, ids = any(q.role.speculative for q in visit.quads), self._ids(visit)
-        shared: dict[SideName, int] = {}
-        for name in names:
-            with named(name):
-                shared[name] = workers[name].prefill(ids, draft=draft)
+        names = [name for name in (visit.first, other(visit.first)) if name in running]
+        workers = {name: running[name].worker for name in names}
+        shared = self._prefill(visit, running, names)
         self._settle(visit, workers)
         for count, quad in enumerate(visit.quads):
             self._quad(visit, quad, earlier(visit.quads, count), number, workers, shared)
+            if not quad.role.speculative and self._micro(visit):
+                # Each side has just decoded the baseline: its text goes on from there, which is cheaper than anew.
+                for name in names:
+                    with named(name):
+                        self.evidence[name].extend_text(
+                            self._own(name, visit.point), visit.prompt_set, workers[name], number
+                        )
         for name in names:
             with named(name):
                 self.evidence[name].gather(self._own(name, visit.point), visit.prompt_set, workers[name], number)
 
+    def _prefill(
+        self, visit: Visit, running: Mapping[SideName, Running], names: Sequence[SideName]
+    ) -> dict[SideName, int]:
+        """Prefill the visit's prompts on every side in turn, equally often. Returns the median nanoseconds of each."""
+        draft, ids = any(q.role.speculative for q in visit.quads), self._ids(visit)
+        taken: dict[SideName, list[int]] = {name: [] for name in names}
+        for name in names:
+            process, before = running[name], None if running[name].prefilled else device_bytes_in_use()
+            with named(name):
+                taken[name].append(process.worker.prefill(ids, draft=draft))
+            if not process.prefilled and (more := grown(before, device_bytes_in_use())):
+                process.device_bytes = (process.device_bytes or 0) + more
+            process.prefilled = True
+        for _ in range(more_prefills(max(ns for found in taken.values() for ns in found)) if self._micro(visit) else 0):
+            for name in names:
+                with named(name):
+                    taken[name].append(running[name].worker.prefill(ids, draft=draft))
+        return {name: round(statistics.median(found)) for name, found in taken.items()}
+
+    def _micro(self, visit: Visit) -> bool:
+        """Whether all blocks of a visit share its prefill. A block of whole requests has its own."""
+        return self.sides["old"].plan.scenarios[visit.point.scenario].kind == "micro"
+
     def _settle(self, visit: Visit, workers: Mapping[SideName, EngineWorker]) -> None:
-        """Decode one untimed block on every side, since the first one after a prefill is slower on a GPU. A block of
-        whole requests has its own prefill.
-        """
-        scenario = self.sides["old"].plan.scenarios[visit.point.scenario]
-        if scenario.kind == "micro":
+        """Decode one untimed block on every side, since the first one after a prefill is slower on a GPU."""
+        if self._micro(visit):
             for name, worker in workers.items():
                 with named(name):
-                    worker.decode(visit.quads[0].role, scenario.budget, ())
+                    worker.decode(visit.quads[0].role, self.sides[name].plan.scenarios[visit.point.scenario].budget, ())
 
     def _quad(
         self,
@@ -287,6 +334,27 @@ def origin_of(worker: EngineWorker) -> Origin | None:
         return worker.origin()
     except BackendError:
         return None
+
+
+def more_prefills(slowest_ns: int) -> int:
+    """How many more prefills a visit makes whose first one took up to `slowest_ns`. None where a prefill takes no time,
+    as a server's, which is part of every request.
+    """
+    if slowest_ns <= 0:
+        return 0
+    return min(MOST_PREFILLS, -(-PREFILLED_NS // slowest_ns)) - 1
+
+
+def grown(before: int | None, after: int | None) -> int | None:
+    """By how many bytes a use has grown; None where it has not, or is not known."""
+    return after - before if before is not None and after is not None and after > before else None
+
+
+def close_all(workers: Iterable[EngineWorker]) -> None:
+    """End processes, at the same time: each takes a second to give its memory back."""
+    with ThreadPoolExecutor() as pool:
+        for closing in [pool.submit(worker.close) for worker in workers]:
+            closing.result()
 
 
 class _NoRoom(Exception):

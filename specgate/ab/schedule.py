@@ -55,24 +55,28 @@ class ProcessPair:
     visits: tuple[Visit, ...]
 
 
-def schedule_of(points: Sequence[tuple[Scenario, Point]], pairs: int, visits: int, quads: int) -> list[ProcessPair]:
-    """The whole schedule: `pairs` pairs of processes, `visits` prompt sets of every point in each, `quads` quads of
-    every role on each visit.
+def schedule_of(
+    points: Sequence[tuple[Scenario, Point]], pairs: int, visits: int, quads: int, begin: int = 0
+) -> list[ProcessPair]:
+    """The schedule of `pairs` pairs of processes: `visits` prompt sets of every point in each, `quads` quads of every
+    role on each visit.
 
-    The seed is that of the first scenario.
+    `begin`: how many pairs have come before, in a schedule of their own. The visits go on where those ended, and each
+    side is first in half of these pairs, too. The seed is that of the first scenario.
     """
-    source = random.Random(f"ab {points[0][0].workload.seed} {pairs} {visits} {quads}")
+    later = f" from {begin}" if begin else ""
+    source = random.Random(f"ab {points[0][0].workload.seed} {pairs} {visits} {quads}{later}")
     starting = balanced(pairs, source)
     leading = {(point, role): balanced(pairs, source) for scenario, point in points for role in scenario.roles}
     found = []
     for number, first in enumerate(starting):
         planned = [
-            visit_of(scenario, point, number, place, visits, quads, first, leads)
+            visit_of(scenario, point, begin + number, place, visits, quads, first, leads)
             for scenario, point in points
             for leads in [{role: leading[point, role][number] for role in scenario.roles}]
             for place in range(visits)
         ]
-        found.append(ProcessPair(number, first, tuple(planned)))
+        found.append(ProcessPair(begin + number, first, tuple(planned)))
     return found
 
 

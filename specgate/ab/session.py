@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from specgate import __version__, plugins
-from specgate.ab.folder import FILES, AbFolder, Asked
-from specgate.ab.judging import plans, result_of, schedules
+from specgate.ab.folder import FILES, AbFolder, Asked, Processes
+from specgate.ab.judging import looks, looks_of, plans, result_of, running_until, schedules
 from specgate.ab.recording import enter
 from specgate.ab.request import AbRequest, Build, builds, check
+from specgate.ab.resuming import earlier, refuse_changes, resumption, without_unfinished
 from specgate.ab.runner import AbRunner, SideSetup, blocks_of
 from specgate.api import OpenRequest
 from specgate.core import Plan, Point
-from specgate.core.two_builds import SIDES, SideName, TwoBuilds
+from specgate.core.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
 from specgate.errors import ExitCode, SpecgateError, UsageError
-from specgate.files.journal import Journal
 from specgate.files.plain import to_plain
 from specgate.files.redaction import credentials_in
-from specgate.machine import inventory
+from specgate.machine import host, inventory
 from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot, watching
+from specgate.machine.software import software
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.run.beginning import fitting_prompts, now
@@ -42,18 +43,96 @@ def carry_out(request: AbRequest) -> ExitCode:
         asked, prompts = asked_of(request, sides)
         refuse_credentials(asked)
         folder = AbFolder.create(request.out, tuple(asked.scenarios), inventory.source_tree_sha256())
-        folder.write_asked(asked)
-        keep_logs(folder, Path(logs))
-        echo(f"comparison folder {folder.path}")
-        failure = measure(request, sides, asked, prompts, folder)
+        with folder.top.lock():
+            folder.write_asked(asked)
+            keep_logs(folder, Path(logs))
+            processes = Processes(beside=not request.apart)
+            return finish(request.plain, sides, asked, prompts, folder, processes)
+
+
+def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Sequence[str]], AbRequest]) -> ExitCode:
+    """Continue the comparison in the folder `path`: see `resuming.earlier`. The exit code is that of the whole."""
+    folder = AbFolder.open(path, read_only=False)
+    with folder.top.lock(), TemporaryDirectory(prefix="specgate-build-") as logs:
+        before = earlier(folder, more, request_of)
+        with builds(replace(before.request, plain=plain), Path(logs)) as sides:
+            again, prompts = asked_of(before.request, sides)
+            refuse_changes(before, again)
+            folder.top.put_manifest_aside()
+            folder.top.samples()
+            folder.write_asked(before.asked)
+            processes = without_unfinished(folder, before.processes)
+            said = (*processes.resumed, resumption(before, now()))
+            processes = replace(processes, failure=None, code=None, ended="", resumed=said)
+            return finish(plain, sides, before.asked, prompts, folder, processes)
+
+
+def finish(
+    plain: bool,
+    sides: Mapping[SideName, Build],
+    asked: Asked,
+    prompts: Mapping[str, Prompts],
+    folder: AbFolder,
+    processes: Processes,
+) -> ExitCode:
+    """Measure what is still to be measured, judge everything, store and print it."""
+    echo(f"comparison folder {folder.path}")
+    failure = measure(plain, sides, asked, prompts, folder, processes)
     result = conclude(folder, asked)
-    report = plugins.view("ab").render(result, "plain" if request.plain else "console")
+    report = plugins.view("ab").render(result, "plain" if plain else "console")
     echo(report, coloured=True)
     if failure is not None:
         echo(f"error: {failure}", err=True)
     echo(f"comparison folder {folder.path}")
+    if more := way_on(result, folder.path):
+        echo(more)
     echo(f"verdict {result.verdict} (exit {int(result.code)})")
     return result.code
+
+
+def way_on(result: TwoBuilds, folder: Path) -> str | None:
+    """The command that may tell more; None where there is none."""
+    if not result.looks or result.word not in (None, Word.CANNOT_TELL) or result.trouble:
+        return None
+    if result.code is ExitCode.USAGE:
+        return None  # two sides that cannot be compared
+    if result.word is None:
+        return f"to go on: specgate ab --resume {folder}"
+    wanted = [q.needed for q in result.quantities if q.decides and q.word is Word.CANNOT_TELL and q.name != ACCEPTANCE]
+    known = [n for n in wanted if n is not None]
+    if not wanted or len(known) < len(wanted):
+        return prompts_wanted(result, folder)
+    more = max(known) - result.looks[-1].pairs
+    return f"to go on: specgate ab --resume {folder} --processes {in_fours(more)}"
+
+
+def in_fours(count: int) -> int:
+    """At least `count`, in multiples of four, which balance every order."""
+    return max(4, -(-count // 4) * 4)
+
+
+def prompts_wanted(result: TwoBuilds, folder: Path) -> str | None:
+    """How many prompts would tell where only acceptance lengths cannot be told.
+
+    More processes help as long as the scenario has prompts that were not visited; then they visit the same again.
+    """
+    wanted = [q for q in result.quantities if q.decides and q.word is Word.CANNOT_TELL]
+    known = [q.needed for q in wanted if q.needed is not None]
+    if not wanted or len(known) < len(wanted) or any(q.name != ACCEPTANCE for q in wanted):
+        return None
+    if all(q.needed is not None and q.needed <= prompts_of(result, q) for q in wanted):
+        more = max(-(-n * result.looks[-1].pairs // q.n) for q, n in zip(wanted, known, strict=True))
+        return f"to go on: specgate ab --resume {folder} --processes {in_fours(more - result.looks[-1].pairs)}"
+    return (
+        f"only the acceptance length cannot be told: {max(known)} prompts in place of {min(q.n for q in wanted)} would "
+        "tell; give the scenario more prompt_sets, or --acceptance-margin-pct"
+    )
+
+
+def prompts_of(result: TwoBuilds, quantity: Quantity) -> int:
+    """How many prompts the scenario of a quantity's cell has."""
+    name, _, batch, *_ = quantity.cell.split("/")
+    return result.scenarios[name].workload.prompt_sets * int(batch.removeprefix("b"))
 
 
 def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked, dict[str, Prompts]]:
@@ -70,7 +149,7 @@ def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked
         pair=old.pair,
         policy=old.policy,
         scenarios=old.scenarios,
-        pairs=request.pairs,
+        pairs=request.looks[-1],
         visits=request.visits,
         quads=request.quads,
         margins=request.margins,
@@ -79,8 +158,22 @@ def asked_of(request: AbRequest, sides: Mapping[SideName, Build]) -> tuple[Asked
         argv=("specgate", *request.argv),
         tool_version=__version__,
         bandwidth=bandwidth_of(request.out),
+        looks=request.looks,
+        begun_with=begun_with(sides),
     )
     return asked, prompts
+
+
+def begun_with(sides: Mapping[SideName, Build]) -> dict[str, str | None]:
+    """Software, host, GPU and driver that a comparison is made with. The code of sides from elsewhere is not in it."""
+    installed = [b.side.backend for b in sides.values() if b.side.source is None and b.side.python is None]
+    gpu = inventory.visible_gpu() or {}
+    stated = {"gpu_uuid": gpu.get("uuid"), "driver": gpu.get("driver")}
+    return {
+        **software(installed, ()).facts,
+        **{key: None if value is None else str(value) for key, value in stated.items()},
+        "host": host.identity(),
+    }
 
 
 def refuse_credentials(asked: Asked) -> None:
@@ -96,26 +189,35 @@ def keep_logs(folder: AbFolder, logs: Path) -> None:
 
 
 def measure(
-    request: AbRequest, sides: Mapping[SideName, Build], asked: Asked, prompts: Mapping[str, Prompts], folder: AbFolder
+    plain: bool,
+    sides: Mapping[SideName, Build],
+    asked: Asked,
+    prompts: Mapping[str, Prompts],
+    folder: AbFolder,
+    processes: Processes,
 ) -> SpecgateError | KeyboardInterrupt | None:
-    """Run the whole schedule while the machine is being watched. Returns what ended it before its time."""
+    """Run the schedule from look to look, as far as `processes` have not, while the machine is being watched. Returns
+    what ended it before its time.
+    """
     pairs = schedules(asked)
     planned = plans(asked, pairs)
     setups = {name: setup_of(name, sides[name], planned[name]) for name in SIDES}
-    before = {**inventory.environment(), "env_before": snapshot(inventory.visible_gpu_uuid())}
-    failure: SpecgateError | KeyboardInterrupt | None = None
     uuid = inventory.visible_gpu_uuid()
+    before = processes.environment or {**inventory.environment(), "env_before": snapshot(uuid)}
+    failure: SpecgateError | KeyboardInterrupt | None = None
 
     def request_of(side: SideSetup, points: Sequence[Point]) -> OpenRequest:
         return open_request(side.plan, points, sides[side.name].config, folder.sides[side.name].log(""))
 
-    with folder.top.lock(), progress(request.plain) as report:
-        runner = AbRunner(
-            setups, prompts, request_of, folder, asked.policy.checks, report, blocks_of(pairs), apart=request.apart
-        )
+    with progress(plain) as report:
+        runner = AbRunner(setups, prompts, request_of, folder, asked.policy.checks, report, blocks_of(pairs), processes)
         try:
             with watching(folder.top.watch_file, 0, uuid) as watch:
-                runner.run(pairs)
+                for look in looks_of(asked):
+                    done, until = runner.processes.whole(), running_until(asked, look)
+                    runner.run([pair for pair in pairs[:until] if pair.number not in done])
+                    if look < asked.pairs and decided(asked, folder, runner.processes, look):
+                        break
             if watch.size is not None and watch.sha256 is not None:
                 folder.top.adopt_watch(watch.start, watch.size, watch.sha256)
             for name in SIDES:
@@ -131,14 +233,21 @@ def measure(
     return failure
 
 
+def decided(asked: Asked, folder: AbFolder, processes: Processes, pairs: int) -> bool:
+    """Whether the word after the first `pairs` process pairs is final. Where it is not, that is printed."""
+    found = next(found for look, found, _ in looks(asked, folder.journals(), processes) if look.pairs == pairs)
+    if found.word is Word.CANNOT_TELL:
+        echo(f"after {pairs} process pairs {found.word}, so more are measured: {found.reason}")
+    return found.word is not Word.CANNOT_TELL
+
+
 def setup_of(name: SideName, build: Build, plan: Plan) -> SideSetup:
     return SideSetup(name, build.side.backend, build.side.options, build.launch, plan)
 
 
 def conclude(folder: AbFolder, asked: Asked) -> TwoBuilds:
     """Reduce the journals, and write the result, its pages and the manifest."""
-    journals: dict[SideName, Journal] = {name: folder.sides[name].journal() for name in SIDES}
-    result = result_of(folder, asked, journals, folder.processes())
+    result = result_of(folder, asked, folder.journals(), folder.processes())
     folder.write_result(result)
     for format, file in FILES:
         folder.top.write_text(file, plugins.view("ab").render(result, format))

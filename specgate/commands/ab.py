@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from specgate.commands.run import key_value
+from specgate.errors import UsageError
+
+if TYPE_CHECKING:
+    from specgate.ab.request import AbRequest
 
 PERCENT = click.FloatRange(0, 100, min_open=True)
+MOST: Final = 200
+"""Processes of each side."""
 
 
 @click.command(short_help="Judge a change: two builds of an engine in one session.")
@@ -27,7 +35,12 @@ PERCENT = click.FloatRange(0, 100, min_open=True)
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
 @click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option of both sides.")
-@click.option("--processes", "pairs", type=click.IntRange(1, 100), default=8, show_default=True, help="Per side.")
+@click.option(
+    "--processes", metavar="N[,N…]", default="8", show_default=True, help="Per side; 8,16: 16 if 8 cannot tell."
+)
+@click.option(
+    "--resume", type=click.Path(path_type=Path), metavar="FOLDER", help="Go on; --processes says how many more."
+)
 @click.option("--prompt-sets", "visits", type=click.IntRange(1, 100), default=1, show_default=True, help="Per process.")
 @click.option(
     "--quads", type=click.IntRange(1, 100), default=2, show_default=True, help="A B B A per role and prompts."
@@ -40,20 +53,57 @@ PERCENT = click.FloatRange(0, 100, min_open=True)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Parent of folders.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of tables and progress bars.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
-def ab(**options: Any) -> None:
+@click.pass_context
+def ab(context: click.Context, /, **options: Any) -> None:
     """Measure an old and a new build of an engine in turns, and say whether the new one is SLOWER, FASTER or the SAME.
 
     A side is said by KEY=VALUE: source=DIR, a folder to import its code from; wheel=FILE; python=FILE, the interpreter
     of its environment; backend=NAME. Every other key is an option of its back end, such as url=… of a server.
 
+    --resume FOLDER goes on with a comparison that was cut off, or adds processes to one that ended with CANNOT TELL.
+
     Exit codes: SAME and FASTER 0, SLOWER 1, CANNOT TELL 3.
     """
+    from specgate.ab.session import carry_out, go_on
+
+    if options["resume"] is None:
+        sys.exit(carry_out(request_of(tuple(sys.argv[1:]), options)))
+    given = [p for p in options if context.get_parameter_source(p) is ParameterSource.COMMANDLINE]
+    if other := [p for p in given if p not in ("resume", "processes", "plain", "debug")]:
+        names = ", ".join(sorted(p.opts[0] for p in context.command.params if p.name in other))
+        raise UsageError(f"--resume together with {names}", hint="the comparison goes on with what it was started with")
+    counts = counts_of(options["processes"]) if "processes" in given else ()
+    if len(counts) > 1:
+        raise UsageError(f"--resume with --processes {options['processes']}", hint="give one number: how many more")
+    sys.exit(go_on(options["resume"], counts[0] if counts else None, plainly(options), stored_request))
+
+
+def stored_request(arguments: Sequence[str]) -> AbRequest:
+    """The request that a stored command line, which begins with `ab`, means."""
+    return request_of(arguments, ab.make_context("ab", list(arguments[1:])).params)
+
+
+def plainly(options: Mapping[str, Any]) -> bool:
+    return bool(options["plain"]) or not (sys.stdout and sys.stdout.isatty())
+
+
+def counts_of(text: str) -> tuple[int, ...]:
+    """`8` or `8,16`. Raises UsageError for anything but ascending numbers from 1 to MOST."""
+    parts = text.split(",")
+    counts = tuple(int(part) for part in parts if part.strip().isdecimal())
+    if len(counts) < len(parts) or list(counts) != sorted({*counts}) or not 1 <= counts[0] <= counts[-1] <= MOST:
+        raise UsageError(f"--processes {text}", hint=f"write 8, or 8,16: ascending numbers up to {MOST}")
+    return counts
+
+
+def request_of(argv: Sequence[str], given: Mapping[str, Any]) -> AbRequest:
+    """The request of the options `given`. `argv`: the arguments as they were written."""
     from specgate.ab.request import AbRequest
-    from specgate.ab.session import carry_out
     from specgate.core.two_builds import Margins
 
-    plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
-    options.pop("debug")
+    options = {**given, "looks": counts_of(given["processes"])}
+    for name in ("plain", "debug", "resume", "processes"):
+        options.pop(name)
     margins = Margins(
         step_pct=options.pop("margin_pct"),
         prefill_pct=options.pop("prefill_margin_pct"),
@@ -62,4 +112,4 @@ def ab(**options: Any) -> None:
     options["options"] = dict(key_value(o) for o in options["options"])
     for side in ("old", "new"):
         options[side] = tuple(key_value(o, f"--{side}") for o in options[side])
-    sys.exit(carry_out(AbRequest(argv=tuple(sys.argv[1:]), plain=plain, margins=margins, **options)))
+    return AbRequest(argv=tuple(argv), plain=plainly(given), margins=margins, **options)

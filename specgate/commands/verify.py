@@ -72,6 +72,8 @@ def verify_comparison(path: Path) -> None:
         sys.exit(ExitCode.INVALID)
     assert found.result is not None
     again = found.result
+    for note in found.notes:
+        echo(f"note: {note}")
     echo(f"comparison {path.name} holds: {found.files} files unchanged; {len(again.quantities)} quantities recomputed")
     echo(f"verdict {again.verdict} (exit {int(again.code)})")
 

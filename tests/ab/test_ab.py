@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specgate.ab.runner import more_prefills
+from specgate.api import Text
+from specgate.backends.fake import FakeEngine
 from specgate.eagle3.tiny import write_random_pair
 from tests.support.command import Cli
+from tests.support.in_process import EngineHere
 
 CLOCK = ("-o", "step_ns=2000000", "-o", "draft_ns=200000")
 THREE = ("--processes", "3")
@@ -99,6 +104,58 @@ def test_the_order_of_a_quad_is_a_b_b_a_or_its_mirror_image_and_both_sides_have_
         places.setdefault((b["session"], b["role"]["k"], b["round"] // 2), []).append((b["slot"], side))
     orders = {tuple(side for _, side in sorted(found)) for found in places.values()}
     assert orders <= {("old", "new", "new", "old"), ("new", "old", "old", "new")} and len(places) == 12
+
+
+def test_short_prefills_are_repeated_equally_often_and_a_fresh_process_warms_up_on_the_beginning_of_long_ones(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    prefill = EngineHere.prefill
+
+    def noted(engine: EngineHere, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        asked.append((id(engine), len(prompts[0])))
+        return prefill(engine, prompts, draft=draft)
+
+    monkeypatch.setattr(EngineHere, "prefill", noted)
+    monkeypatch.setattr("specgate.ab.runner.WARM_UP_TOKENS", 1000)
+    cli.write("tiny.yaml", (cli.folder / "tiny.yaml").read_text().replace("context: [24]", "context: [4070]"))
+    # 4,070 tokens of each of two prompts take 41 ms: five prefills are 200 ms.
+    ab(cli, "--same", "-o", "prefill_ns=5000", "--steps", "4", code=0)
+    by_process = [[length for process, length in asked if process == number] for number in {p for p, _ in asked}]
+    assert {tuple(lengths) for lengths in by_process} == {(1000, *[4070] * 5)}
+
+
+@pytest.mark.parametrize(("slowest_ns", "more"), [(0, 0), (1, 15), (20_000_000, 9), (199_999_999, 1), (10**9, 0)])
+def test_a_prefill_is_repeated_until_there_is_enough_of_it(slowest_ns: int, more: int) -> None:
+    assert more_prefills(slowest_ns) == more
+
+
+class ExtendingEngine(FakeEngine):
+    """A scripted engine that can decode on after a block of six steps."""
+
+    def extend(self, steps: int) -> Text:
+        slots = range(len(self.seeds))
+        return Text(tuple(tuple(self.token(s, i) for i in range(7 + steps)) for s in slots), ("steps",) * len(slots))
+
+
+@pytest.mark.parametrize("extends", [True, False])
+def test_the_baselines_text_goes_on_between_the_quads_where_the_engine_can_extend_it(
+    extends: bool, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if extends:
+        monkeypatch.setattr("specgate.backends.fake.FakeEngine", ExtendingEngine)
+    policy = cli.folder / "policy.yaml"
+    policy.write_text(policy.read_text() + "checks: {rescored_by: none}\n")
+    ab(cli, "--same", code=0)
+    assert all(t["compared"] == t["emitted"] > 0 and t["why"] is None for t in result(cli)["tokens"])
+    for side in ("old", "new"):
+        samples = newest(cli) / side / "samples"
+        texts = [json.loads(line) for line in (samples / "texts.jsonl").read_text().splitlines()]
+        blocks = [json.loads(line) for line in (samples / "blocks.jsonl").read_text().splitlines()]
+        assert sorted(t["session"] for t in texts) == [0, 1, 2]
+        for text in texts:
+            last = max(b["span_ns"][1] for b in blocks if b["session"] == text["session"])
+            assert (text["span_ns"][1] < last) is extends
 
 
 def test_builds_that_do_not_fit_beside_each_other_run_one_after_the_other(cli: Cli) -> None:

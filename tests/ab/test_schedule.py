@@ -47,6 +47,19 @@ def test_the_sides_take_turns_in_being_started_first() -> None:
     assert Counter(visit.first for pair in found for visit in pair.visits) == {"old": 8, "new": 8}
 
 
+def test_a_schedule_that_goes_on_visits_the_next_prompts_and_is_balanced_by_itself() -> None:
+    one = scenario()
+    points = [(one, point) for point in points_of(one, "fake")]
+    first, later = schedule_of(points, 8, 1, 2), schedule_of(points, 4, 1, 2, 8)
+    assert [pair.number for pair in later] == [8, 9, 10, 11]
+    assert Counter(pair.first for pair in later) == {"old": 2, "new": 2}
+    plan = plan_of([one], [*first, *later], "fake")
+    keys = [(r.point, r.prompt_set, r.index) for r in plan.rounds]
+    assert len(keys) == len(set(keys))
+    whole = plan_of([one], schedule_of(points, 12, 1, 2), "fake")
+    assert keys == [(r.point, r.prompt_set, r.index) for r in whole.rounds]
+
+
 def test_another_seed_draws_another_order() -> None:
     one = scenario()
     other = replace(one, workload=replace(one.workload, seed=one.workload.seed + 1))

@@ -7,6 +7,8 @@ role in the order that `schedule_of` draws, a prefill and an untimed block per s
 roles and the prefill time decide. A true difference is one of the step time of spec-3 alone: nothing else helps to find
 it.
 
+A comparison is judged at the error of its first look (`analysis.two_builds.looks`). `--table looks` extends it.
+
 The acceptance length decides as well. Where both builds emit the same texts, it is the same by count and takes no part.
 Where texts differ, it does: see `acceptances`.
 
@@ -16,8 +18,9 @@ Where texts differ, it does: see `acceptances`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 
 import click
 import numpy as np
@@ -25,7 +28,9 @@ from numpy.typing import NDArray
 from scipy import special
 
 from specgate.ab.schedule import other, schedule_of
+from specgate.analysis.intervals.levels import spent
 from specgate.analysis.two_builds.estimates import FITTED_FROM
+from specgate.analysis.two_builds.looks import share
 from specgate.core.two_builds import Margins, Word
 from specgate.planning.plan import points_of
 from tests.bench.first_statistics import bound
@@ -113,14 +118,18 @@ class Layout:
     firsts: Floats
 
 
-def layout(pairs: int, noise: Noise, draws: int = DRAWS) -> Layout:
-    """Schedules of as many seeds. The places of a pair are a prefill of either side, then the quads of either role."""
+def layout(looks: Sequence[int], noise: Noise, draws: int = DRAWS) -> Layout:
+    """Schedules of as many seeds, drawn look by look. The places of a pair are a prefill of either side, then the quads
+    of either role.
+    """
+    pairs = looks[-1]
     signs, firsts = np.empty((draws, pairs, 2 + 8 * noise.quads)), np.empty((draws, pairs))
     for seed in range(draws):
         asked = scenario(prompt_sets=8, rounds=4)
         asked = replace(asked, workload=replace(asked.workload, seed=seed))
         points = [(asked, point) for point in points_of(asked, "any")]
-        for pair in schedule_of(points, pairs, 1, noise.quads):
+        drawn_pairs = [schedule_of(points, b - a, 1, noise.quads, a) for a, b in pairwise((0, *looks))]
+        for pair in chain.from_iterable(drawn_pairs):
             (visit,) = pair.visits
             order = [visit.first, other(visit.first), *(side for quad in visit.quads for side in quad.order)]
             if noise.apart:
@@ -156,11 +165,13 @@ def drawn(source: np.random.Generator, shape: tuple[int, ...], freedom: int | No
     return source.standard_t(freedom, shape) * math.sqrt((freedom - 2) / freedom)
 
 
-def log_ratios(noise: Noise, runs: int, pairs: int, source: np.random.Generator) -> tuple[Floats, Floats]:
+def log_ratios(
+    noise: Noise, runs: int, pairs: int, source: np.random.Generator, looks: Sequence[int] = ()
+) -> tuple[Floats, Floats]:
     """ln(new / old) of PREFILL, BASELINE and SPEC of every process pair of equal builds, float64 [runs, pairs, 3]; and
     which side was started first, as `Layout.firsts` has it, float64 [runs, pairs].
     """
-    plan = layout(pairs, noise)
+    plan = layout(looks or (pairs,), noise)
     run = source.integers(len(plan.signs), size=runs)
     signed, firsts = plan.signs[run] * blocks(noise, runs, pairs, source), plan.firsts[run]
     places = [plan.quantities == quantity for quantity in (PREFILL, BASELINE, SPEC)]
@@ -171,14 +182,17 @@ def log_ratios(noise: Noise, runs: int, pairs: int, source: np.random.Generator)
     return found + noise.second / 100 * firsts[:, :, None], firsts
 
 
-def acceptances(changed: float, runs: int, prompts: int, source: np.random.Generator) -> tuple[Floats, Floats]:
+def acceptances(
+    changed: float, runs: int, prompts: int, source: np.random.Generator, moved: float = 6.0
+) -> tuple[Floats, Floats]:
     """Acceptance lengths of the old and the new build, float64 [runs, prompts], over equally many steps each.
 
-    Prompts have a length of 3.6 ± 0.6; another text moves it by 6 %, up or down. So the length of 8 prompts differs by
-    1.5 % where half of the texts change, as between source trees of the built-in engine.
+    Prompts have a length of 3.6 ± 0.6; another text moves it by `moved` percent, up or down. With 6 %,
+    the length of 8 prompts differs by 1.5 % where half of the texts change, as between source trees of the built-in
+    engine.
     """
     old = np.clip(source.normal(3.6, 0.6, (runs, prompts)), 1.5, 5.0)
-    new = old * (1 + 0.06 * source.standard_normal(old.shape) * (source.random(old.shape) < changed))
+    new = old * (1 + moved / 100 * source.standard_normal(old.shape) * (source.random(old.shape) < changed))
     return old, new
 
 
@@ -336,22 +350,71 @@ def enough_pairs(runs: int, counts: Sequence[int], margins: Margins, source: np.
         yield f"| {sd:g} % | {' | '.join(cells)} |"
 
 
-def enough_prompts(runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator) -> Iterator[str]:
+def enough_prompts(
+    runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator, moved: float = 6.0
+) -> Iterator[str]:
     """What can be said of the acceptance length where texts change and it stays as long as it was."""
     yield f"| prompts | texts that change | SAME | SLOWER | FASTER | CANNOT TELL |\n{'|---' * 6}|"
     for prompts in counts:
         for changed in (0.1, 0.5, 1.0):
-            lengths = over_prompts(*acceptances(changed, runs, prompts, source))
+            lengths = over_prompts(*acceptances(changed, runs, prompts, source, moved))
             found = words(lengths, [math.log1p(margins.acceptance_pct / 100)], margins.error)
             shares = [f"{(found == word).mean():.2%}" for word in (SAME, SLOWER, FASTER, CANNOT_TELL)]
             yield f"| {prompts} | {changed:.0%} | {' | '.join(shares)} |"
 
 
+def extended(runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator) -> Iterator[str]:
+    """A comparison that is extended from look to look while it cannot tell: what is wrong by the end, and what the
+    first look sees, with the error shared as it ships, by halves, and not shared.
+    """
+    total = margins.error / share(1.0, 1)  # `margins` has the error of the first look
+    sharing: dict[str, Callable[[float, int], float]] = {"80/20": share, "halves": spent, "one look": lambda e, _: e}
+    ends = " → ".join(map(str, counts))
+    yield (
+        f"| noise | error shared | A/A: SLOWER | 0.5 %: false SAME | A/A: SAME | 1 %: SLOWER | {ends}: A/A: SLOWER "
+        f"| 0.5 %: false SAME | A/A: SAME | 1 %: SLOWER |\n{'|---' * 10}|"
+    )
+    for noise in (n for n in NOISES if not n.changed and n.quads == 2):
+        ratios, firsts = log_ratios(noise, runs, counts[-1], source, counts)
+        for name, shared in sharing.items():
+            seen = counts if name != "one look" else counts[:1]
+            errors = [shared(total, look) for look in range(1, len(seen) + 1)]
+            yield f"| {noise.name} | {name} | {' | '.join(looks_at(ratios, firsts, seen, errors, margins))} |"
+
+
+def looks_at(
+    ratios: Floats, firsts: Floats, counts: Sequence[int], errors: Sequence[float], margins: Margins
+) -> list[str]:
+    """The rates after the first look, and after the last one."""
+    scale = [math.log1p(p / 100) for p in (margins.prefill_pct, margins.step_pct, margins.step_pct)]
+    cells: dict[bool, list[str]] = {True: [], False: []}
+    for what, true, goal in ((SLOWER, 0.0, 0.005), (SAME, 0.5, 0.005), (SAME, 0.0, None), (SLOWER, 1.0, None)):
+        whole, open_ = np.full(len(ratios), CANNOT_TELL), np.ones(len(ratios), dtype=bool)
+        step = whole.copy()
+        for look, (pairs, error) in enumerate(zip(counts, errors, strict=True)):
+            of = over_processes(ratios[:, :pairs], firsts[:, :pairs])
+            found = words(replace(of, mean=of.mean + math.log1p(true / 100) * (np.arange(3) == SPEC)), scale, error)
+            whole[open_], step[open_] = overall(found)[open_], found[open_, SPEC]
+            open_ = whole == CANNOT_TELL
+            if look in (0, len(counts) - 1):
+                hits = (step if true == 0.5 else whole) == what
+                said = marked(hits, goal, at_most=True) if goal is not None else f"{hits.mean():.2%}"
+                cells[look == 0] += [said]
+    return [*cells[True], *cells[False]]
+
+
+def moved_texts(runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator) -> Iterator[str]:
+    """`enough_prompts` for a planted pair, where another text moves the acceptance length by 1.3 %."""
+    yield from enough_prompts(runs, counts, margins, source, 1.3)
+
+
 TABLES = {
+    "looks": (extended, (8, 16, 24)),
     "rates": (rates, (8, 5, 12)),
     "words": (all_words, (8,)),
     "pairs": (enough_pairs, (3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48)),
     "prompts": (enough_prompts, (8, 16, 32, 64, 128, 256)),
+    "planted": (moved_texts, (8, 16, 32, 64)),
 }
 """What can be printed, and for which numbers of process pairs or prompts."""
 
@@ -364,6 +427,7 @@ TABLES = {
 def main(runs: int, table: str, counts: Sequence[int], seed: int) -> None:
     """Print a table of simulated rates."""
     margins = Margins()
+    margins = replace(margins, error=share(margins.error, 1))
     rows, usual = TABLES[table]
     of = f"step {margins.step_pct:g} %, prefill {margins.prefill_pct:g} %, acceptance {margins.acceptance_pct:g} %"
     click.echo(f"{runs} runs each, numpy {np.__version__}, error {margins.error:g} a side; margins: {of}")

@@ -61,8 +61,13 @@ class Cli:
 
     def run_apart(self, *arguments: str | Path, pair: bool = True) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "specgate", *self._command(arguments, pair)]
-        environment = {**os.environ, "PYTHONPATH": str(self.root), "NO_COLOR": "1"}
-        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=120
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a process that runs this tree's `specgate`."""
+        return {**os.environ, "PYTHONPATH": str(self.root), "NO_COLOR": "1"}
 
     def micro(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return self.run("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *arguments)

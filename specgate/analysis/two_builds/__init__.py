@@ -3,5 +3,6 @@
 reduce.py       the journals of both sides → quantities, texts, tokens: the entry point
 quantities.py   step and prefill times, acceptance, start-up and memory, each with its word
 estimates.py    a difference with its standard error: over process pairs, and over prompts
+looks.py        how the looks at a comparison that is extended share its error
 words.py        differences → SLOWER, FASTER, SAME, CANNOT TELL
 """

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.two_builds.estimates import LEAST, Difference, over_processes, over_prompts
-from specgate.analysis.two_builds.words import log_margin, needed, words_of
+from specgate.analysis.two_builds.words import MOST_PROCESSES, MOST_PROMPTS, log_margin, needed, words_of
 from specgate.core import Block, Role
 from specgate.core.two_builds import (
     ACCEPTANCE,
@@ -155,8 +155,12 @@ def geometric(values: Sequence[float]) -> float | None:
     return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
 
 
-def with_words(raws: Sequence[Raw], margins: Margins) -> tuple[Quantity, ...]:
-    """The quantities with their words. Those that decide form one family, the others another."""
+def with_words(raws: Sequence[Raw], margins: Margins, then: float | None = None) -> tuple[Quantity, ...]:
+    """The quantities with their words. Those that decide form one family, the others another.
+
+    `then`: the error on each side at which more samples would be judged. None in a comparison that cannot be extended:
+        it would be judged like this one, and no number of prompts beyond MOST_PROCESSES is named.
+    """
     words: dict[str, Word] = {}
     sizes: dict[bool, int] = {}
     for decides in (True, False):
@@ -164,10 +168,10 @@ def with_words(raws: Sequence[Raw], margins: Margins) -> tuple[Quantity, ...]:
         scale = {r.key: log_margin(percent_of(r.name, margins)) for r in raws}
         words |= words_of(family, scale, margins.error)
         sizes[decides] = len(family)
-    return tuple(quantity(r, words.get(r.key), margins, sizes[r.decides]) for r in raws)
+    return tuple(quantity(r, words.get(r.key), margins, sizes[r.decides], then) for r in raws)
 
 
-def quantity(raw: Raw, word: Word | None, margins: Margins, family: int) -> Quantity:
+def quantity(raw: Raw, word: Word | None, margins: Margins, family: int, then: float | None) -> Quantity:
     percent, (old, new) = percent_of(raw.name, margins), raw.means
     bare = Quantity(
         name=raw.name,
@@ -194,7 +198,10 @@ def quantity(raw: Raw, word: Word | None, margins: Margins, family: int) -> Quan
         return bare
     half = found.half_width(margins.error)
     low, high = math.exp(found.mean - half), math.exp(found.mean + half)
-    more = needed(loss, log_margin(percent), margins.error, family) if word is Word.CANNOT_TELL else None
+    more = None
+    if word is Word.CANNOT_TELL:
+        most = MOST_PROMPTS if then is not None and raw.unit_of_n == "prompts" else MOST_PROCESSES
+        more = needed(loss, log_margin(percent), then or margins.error, family, most)
     said = reason_of(word, math.exp(found.mean), low, high, percent, raw, more)
     return replace(
         bare, ratio=math.exp(found.mean), low=low, high=high, sd=found.sd, word=word, reason=said, needed=more

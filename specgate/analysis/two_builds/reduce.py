@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure
@@ -17,6 +18,9 @@ from specgate.analysis.two_builds.words import overall
 from specgate.core import Block, Cell, CellResult, Comparison, EngineFacts, Margin, Plan, Point
 from specgate.core.cycle_budget import Bandwidth
 from specgate.core.two_builds import Margins, Process, Quantity, TextChange, TokensOf, Word
+
+LEAST_PROMPTS: Final = 3
+"""Prompts that all begin with another token before the weights are doubted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +55,23 @@ class Found:
     reason: str
 
 
-def compare_builds(old: SideSamples, new: SideSamples, processes: Sequence[Process], margins: Margins) -> Found:
+def compare_builds(
+    old: SideSamples, new: SideSamples, processes: Sequence[Process], margins: Margins, then: float | None = None
+) -> Found:
     """Compare the new build with the old one.
 
-    A block counts only where both sides have measured the whole round that it belongs to.
+    A block counts only where both sides have measured the whole round that it belongs to. `then`: the error on each
+    side at which more samples would be judged; None in a comparison that cannot be extended.
     """
     judged_old, judged_new = judged(old), judged(new)
     tokens = (*tokens_of(old, *judged_old), *tokens_of(new, *judged_new))
     cells = list(cells_of(old, new))
-    trouble = (*facts_trouble(old, new), *token_trouble(tokens))
     texts = tuple(text_change(cell) for cell in cells)
+    trouble = (*facts_trouble(old, new), *token_trouble(tokens), *(weights_trouble(texts) if then is not None else ()))
     quantities = with_words(
-        [*(q for cell in cells for q in raw_of_cell(cell, firsts_of(processes))), *raw_of_processes(processes)], margins
+        [*(q for cell in cells for q in raw_of_cell(cell, firsts_of(processes))), *raw_of_processes(processes)],
+        margins,
+        then,
     )
     word, reason = overall(quantities)
     warnings = tuple(repetition_warnings(old, judged_old[0])) + tuple(repetition_warnings(new, judged_new[0]))
@@ -113,6 +122,18 @@ def facts_trouble(old: SideSamples, new: SideSamples) -> Iterator[str]:
                 yield f"{key}: {name}: old has {mine}, new has {theirs}: two builds are compared on the same weights"
 
 
+def weights_trouble(texts: Sequence[TextChange]) -> Iterator[str]:
+    """Cells in which every text begins with another token. Of a server that somebody else has started, nobody sees
+    which weights it has; another order of additions changes the first token of a few prompts, but not of all.
+    """
+    for cell in texts:
+        if cell.prompts >= LEAST_PROMPTS and len([at for _, _, at in cell.changed if at == 0]) == cell.prompts:
+            yield (
+                f"{cell.cell}: all {cell.prompts} prompts begin with another token in the new build: other weights, "
+                "another tokeniser or another prompt template; two builds are compared on the same weights"
+            )
+
+
 def repetition_warnings(side: SideSamples, cells: Sequence[CellResult]) -> Iterator[str]:
     """Which cells of a side gave other tokens for the same prompt in another block."""
     for result in cells:
@@ -161,4 +182,22 @@ def text_change(cell: Both) -> TextChange:
             firsts.setdefault((a.prompt_set, slot), texts)
     places = {prompt: first_difference(*texts) for prompt, texts in firsts.items()}
     changed = tuple((*prompt, at) for prompt, at in places.items() if at is not None)
-    return TextChange(cell.cell, len(firsts), sum(min(map(len, texts)) for texts in firsts.values()), changed)
+    unsteady = (*unsteady_texts("old", cell.old), *unsteady_texts("new", cell.new))
+    return TextChange(cell.cell, len(firsts), sum(min(map(len, texts)) for texts in firsts.values()), changed, unsteady)
+
+
+def unsteady_texts(side: str, blocks: Sequence[Block]) -> Iterator[tuple[str, int, int, int]]:
+    """(side, prompt set, slot, first token that differs) of every prompt to which a later process of one side gave
+    another text than its first one.
+    """
+    firsts: dict[tuple[int, int], tuple[int, Sequence[int]]] = {}
+    seen = set[tuple[int, int]]()
+    for block in blocks:
+        for slot, text in enumerate(block.tokens):
+            prompt = block.prompt_set, slot
+            process, before = firsts.setdefault(prompt, (block.worker_generation, text))
+            if process == block.worker_generation or prompt in seen:
+                continue
+            if (at := first_difference(before, text)) is not None:
+                seen.add(prompt)
+                yield side, *prompt, at

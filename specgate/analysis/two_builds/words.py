@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -11,6 +12,9 @@ from specgate.analysis.two_builds.estimates import Difference
 from specgate.core.two_builds import NAMES, Quantity, Word
 
 MOST_PROCESSES: Final = 200
+"""Process pairs that anybody can be asked for."""
+MOST_PROMPTS: Final = 10_000
+"""Prompts that anybody can be asked for."""
 
 
 def words_of(differences: Mapping[str, Difference], margins: Mapping[str, float], error: float) -> dict[str, Word]:
@@ -48,17 +52,21 @@ def holm(chances: Mapping[str, float], error: float) -> set[str]:
     return rejected
 
 
-def needed(found: Difference, margin: float, error: float, family: int) -> int | None:
+def needed(found: Difference, margin: float, error: float, family: int, most: int = MOST_PROCESSES) -> int | None:
     """How many process pairs (or prompts) would be enough to tell, if mean and `sd` stay as they are.
 
     Enough is what proves either SAME or the sign, the latter at the share of the error that the first of `family`
-    quantities gets. None where MOST_PROCESSES would not do.
+    quantities gets. None where `most` would not do.
     """
-    for n in range(found.n + 1, MOST_PROCESSES + 1):
+
+    def enough(n: int) -> bool:
         more = replace(found, n=n)
-        if abs(found.mean) + more.half_width(error) < margin or abs(found.mean) > more.half_width(error / family):
-            return n
-    return None
+        return abs(found.mean) + more.half_width(error) < margin or abs(found.mean) > more.half_width(error / family)
+
+    # More are always better, so the first number that is enough can be searched by halving.
+    counts = range(found.n + 1, most + 1)
+    at = bisect_left(counts, True, key=enough)
+    return counts[at] if at < len(counts) else None
 
 
 def overall(quantities: Sequence[Quantity]) -> tuple[Word, str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Literal
 
 from specgate.core.asked import AcceptanceSource, Scenario
 from specgate.core.measured import EngineFacts
-from specgate.core.two_builds.sides import Process, Side
+from specgate.core.two_builds.sides import SIDES, Process, Side
 from specgate.errors import ExitCode
 
 
@@ -99,16 +99,32 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """The word after the first `pairs` process pairs of every schedule, and what it is due to.
+
+    `error`: the share of `Margins.error` that it could spend; the shares of all looks sum up to less than the whole.
+    """
+
+    pairs: int
+    error: float
+    word: Word | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TextChange:
     """The texts of one cell in both builds: how many prompts were compared, and which gave another text.
 
     `changed`: (prompt set, slot, index of the first token that differs) of every such prompt.
+    `unsteady`: (side, prompt set, slot, index of the first token that differs) of every prompt to which one side gave
+        another text in a later process than in its first one.
     """
 
     cell: str
     prompts: int
     tokens: int
     changed: tuple[tuple[int, int, int], ...]
+    unsteady: tuple[tuple[str, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +151,7 @@ class TwoBuilds:
     `trouble`: what makes the comparison INVALID, a sentence each.
     `word`: None where there is trouble or the measuring was cut short.
     `code`: the exit code: SLOWER 1, SAME and FASTER 0, CANNOT TELL 3, trouble 6, else that of what cut it short.
+    `looks`: the words so far, the last one the comparison's; empty in comparisons that could not be extended.
     """
 
     id: str
@@ -161,6 +178,18 @@ class TwoBuilds:
     word: Word | None
     reason: str
     code: ExitCode
+    looks: tuple[Look, ...] = ()
+
+    @property
+    def error(self) -> float:
+        """The error on each side of every interval: what the last look could spend."""
+        return self.looks[-1].error if self.looks else self.margins.error
+
+    @property
+    def one_build(self) -> bool:
+        """Whether both sides are one build: the same code, interpreter, back end and options."""
+        old, new = (self.sides[name] for name in SIDES)
+        return replace(old, name="new", source=new.source, revision=new.revision, changed=new.changed) == new
 
     @property
     def verdict(self) -> str:

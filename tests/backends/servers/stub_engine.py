@@ -85,6 +85,9 @@ class Stub:
     def plan(self, prompt: Sequence[int], limit: int) -> list[Step]:
         k = 0 if self.has("no_drafts") else self.k
         planned = list(steps(prompt, limit, k))
+        if self.has("other_weights"):
+            for step in planned:
+                step.tokens = [2 + (token - 1) % (VOCAB - 2) for token in step.tokens]
         if self.has("strange_ids"):
             planned[-1].tokens[-1] = 10**6
         return planned[:3] if self.has("short") else planned

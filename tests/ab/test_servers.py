@@ -1,0 +1,94 @@
+"""`specgate ab` with servers on both sides: processes that speak vLLM's protocol, started here or attached."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specgate.eagle3.tiny import write_random_pair
+from tests.backends.servers.helpers import program, running_stub
+from tests.support.command import Cli
+
+FIXED = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "vllm", "--processes", "3", "--quads", "1")
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    cli = Cli(tmp_path, *write_random_pair(tmp_path / "pair", seed=8))
+    text = (tmp_path / "tiny.yaml").read_text().replace("spec: [2, 3]", "spec: [3]")
+    cli.write("tiny.yaml", text)
+    return cli
+
+
+def result(cli: Cli) -> dict[str, Any]:
+    (folder,) = (cli.folder / "runs").glob("*-ab-*")
+    found: dict[str, Any] = json.loads((folder / "ab.json").read_text())
+    return found
+
+
+def ratios(found: dict[str, Any]) -> dict[str, float]:
+    return {q["cell"].rpartition("/")[2]: q["ratio"] for q in found["quantities"] if q["name"] == "step_ms"}
+
+
+def attached(stack: ExitStack, side: str, *arguments: str) -> list[str]:
+    """Arguments that say a side whose servers run already, one per role."""
+    plain, drafting = (stack.enter_context(running_stub("vllm", k, *arguments)) for k in (0, 3))
+    said = {"url.baseline": plain, "url.spec-3": drafting, "model": "specgate"}
+    return [part for key, value in said.items() for part in (f"--{side}", f"{key}={value}")]
+
+
+def test_two_attached_servers_are_told_apart_by_their_time_per_token(cli: Cli) -> None:
+    with ExitStack() as stack:
+        old = attached(stack, "old", "--rate", "200")
+        new = attached(stack, "new", "--rate", "20")
+        done = cli.run("ab", *FIXED, *old, *new)
+    assert done.returncode in (1, 3), done.stdout + done.stderr
+    found = result(cli)
+    assert min(ratios(found).values()) > 4
+    by = {(q["name"], q["word"]) for q in found["quantities"] if q["decides"]}
+    assert ("acceptance_length", "SAME") in by and ("step_ms", "SAME") not in by and ("step_ms", "FASTER") not in by
+    assert [t["changed"] for t in found["texts"]] == [[], []]
+    assert cli.run("verify", next((cli.folder / "runs").glob("*-ab-*")), pair=False).returncode == 0
+
+
+@pytest.mark.slow("starts twelve servers")
+def test_servers_are_started_for_either_side_by_a_program_of_its_own(cli: Cli) -> None:
+    sides = []
+    for side, rate in (("old", "20"), ("new", "200")):
+        (cli.folder / side).mkdir()
+        sides += [f"--{side}", f"program={program(cli.folder / side, 'vllm', '--rate', rate)}"]
+    done = cli.run("ab", *FIXED, *sides)
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    assert max(ratios(result(cli)).values()) < 0.25
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "said"),
+    [
+        ("die_after=9", 7, "new: "),
+        ("other_weights", 6, "begin with another token in the new build: other weights"),
+        ("adds_bos", 7, "new: "),
+        ("strange_ids", 7, "new: "),
+    ],
+)
+def test_a_side_that_cannot_be_compared_is_named_and_no_word_is_said(
+    cli: Cli, fault: str, code: int, said: str
+) -> None:
+    with ExitStack() as stack:
+        old = attached(stack, "old", "--rate", "200")
+        new = attached(stack, "new", "--rate", "200", "--fault", fault)
+        done = cli.run("ab", *FIXED, *old, *new)
+    assert done.returncode == code and said in done.stdout + done.stderr, done.stdout + done.stderr
+    assert result(cli)["word"] is None and [look["word"] for look in result(cli)["looks"]] == [None]
+
+
+def test_a_model_that_a_server_does_not_have_is_named_with_its_side(cli: Cli) -> None:
+    with ExitStack() as stack:
+        old, new = attached(stack, "old"), attached(stack, "new", "--model-name", "another")
+        done = cli.run("ab", *FIXED, *old, *new)
+    assert done.returncode in (2, 7) and "new: " in done.stderr and "model" in done.stderr, done.stdout + done.stderr
+    assert result(cli)["word"] is None

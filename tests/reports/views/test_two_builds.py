@@ -1,0 +1,108 @@
+"""The page of `specgate ab`: in words, and in a real browser on a phone, a laptop and paper, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specgate import plugins
+from specgate.archive.builds_check import verify_builds
+from specgate.core.two_builds import TwoBuilds, Word
+from specgate.eagle3.tiny import write_random_pair
+from tests.support.browser import A4, NEEDED, WIDTHS, chromium, opened, too_wide, violations
+from tests.support.command import Cli
+
+DRAWS = True
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> TwoBuilds:
+    """A comparison that was measured, of two looks, which ended with SLOWER."""
+    folder = tmp_path_factory.mktemp("ab")
+    cli = Cli(folder, *write_random_pair(folder / "pair", seed=8))
+    fixed = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake", "-o", "step_ns=2000000")
+    done = cli.run("ab", *fixed, "--new", "prompt_jitter=0.002", "--new", "slowdown=1.02", "--processes", "3")
+    assert done.returncode in (1, 3), done.stdout + done.stderr
+    (made,) = (folder / "runs").glob("*-ab-*")
+    result = verify_builds(made).result
+    assert result is not None
+    first = replace(result.looks[0], word=Word.CANNOT_TELL, reason="prefill time tiny/c24/b2 +0.10% (-0.30% … +0.51%)")
+    return replace(result, looks=(first, replace(result.looks[0], pairs=16, error=0.0008)))
+
+
+def unsteady(found: TwoBuilds, *, one_build: bool) -> TwoBuilds:
+    """`found` with another text of the old side's second process, as an A/A comparison or not."""
+    cell = replace(found.texts[0], changed=((1, 0, 7),), unsteady=(("old", 3, 1, 98),))
+    sides = {**found.sides, "new": replace(found.sides["old"], name="new")} if one_build else found.sides
+    return replace(found, sides=sides, texts=(cell, *found.texts[1:]))
+
+
+def plain(found: TwoBuilds) -> str:
+    return plugins.view("ab").render(found, "plain")
+
+
+def test_texts_that_differ_in_one_build_are_not_put_down_to_a_change(found: TwoBuilds) -> None:
+    said = plain(unsteady(found, one_build=True))
+    assert "texts of one build differ between its processes: for 2 of" in said and "process against process" in said
+    assert "set 1 slot 0 from token 7" in said and "no change of a build" in said
+
+
+def test_texts_that_differ_within_a_side_are_told_apart_from_those_of_the_change(found: TwoBuilds) -> None:
+    said = plain(unsteady(found, one_build=False))
+    assert "texts of one build differ between its processes: for 1 of" in said and "new against old" in said
+    assert "old: set 3 slot 1 from token 98" in said
+
+
+def test_texts_that_repeat_have_no_note(found: TwoBuilds) -> None:
+    assert "texts of one build" not in plain(found)
+
+
+def test_every_look_is_shown_with_its_interval_and_its_word(found: TwoBuilds) -> None:
+    said = plain(found)
+    assert "99.2%\tCANNOT TELL" in said and "99.84% interval" in said
+    assert "Looks" not in plain(replace(found, looks=found.looks[:1]))
+
+
+@pytest.fixture(scope="module")
+def page_file(found: TwoBuilds, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("page") / "ab.html"
+    file.write_text(plugins.view("ab").render(unsteady(found, one_build=False), "html"), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as started:
+        yield started
+
+
+class TestInABrowser:
+    pytestmark = NEEDED
+
+    def test_opening_the_page_logs_nothing_and_requests_nothing_else(self, browser: Any, page_file: Path) -> None:
+        with opened(browser, page_file, 1280) as page:
+            assert (page.said, page.asked) == ([], [page_file.as_uri()])
+
+    @pytest.mark.parametrize("width", WIDTHS)
+    def test_a_screen_scrolls_in_one_direction_only(self, width: int, browser: Any, page_file: Path) -> None:
+        with opened(browser, page_file, width) as page:
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert too_wide(page) == []
+
+    def test_paper_has_room_for_everything(self, browser: Any, page_file: Path) -> None:
+        with opened(browser, page_file, A4[0], media="print") as page:
+            assert too_wide(page) == []
+
+    @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 480)])
+    def test_axe_finds_no_violation(self, scheme: str, width: int, browser: Any, page_file: Path) -> None:
+        with opened(browser, page_file, width, scheme=scheme) as page:
+            assert violations(page) is None
+
+    def test_the_word_and_its_picture_are_on_the_first_screen(self, browser: Any, page_file: Path) -> None:
+        with opened(browser, page_file, 1280) as page:
+            for what in (".verdict h1", ".verdict .reason", "#section-0 ~ .pictures figure figcaption"):
+                assert page.locator(what).first.bounding_box()["y"] < 800, what
