@@ -26,7 +26,7 @@ from tests.bench.gate_simulation import Between, Draw, Floats, Outcome, Turns, s
 MARGIN_PCT = 3.0
 DECISIONS = 12
 """Required decisions of a full run under `planted-8b`: two speeds, eight times, two acceptance lengths."""
-SHAPES = ("4 × 4", "8 × 4")
+SHAPES = ("4 × 8", "8 × 4")
 SIZES = (0.001, 0.002, 0.006)
 """Noise of a block: usual and at most in the stored micro runs on H200s, and of whole requests in full runs there."""
 USUAL = 0.002
