@@ -185,6 +185,7 @@ tests() {
     # files with slow tests come first (tests/conftest.py), so that no worker is left with one at the end.
     OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --numprocesses "$(workers)" --dist loadfile --no-loadscope-reorder \
         --durations=10 "${kept[@]}" "$@" || tested=$?
+    [ "$tested" -ne 2 ] || kill "$mypy" 2>/dev/null || true # interrupted
     say "mypy"
     wait "$mypy" || typed=$?
     trap - EXIT

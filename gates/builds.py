@@ -51,14 +51,15 @@ def judged(rule: Rule, run: Run, scenario: str, builds: Builds) -> Verdict:
         return verdict(rule, "", State.NOT_JUDGED, "no_revision", message, next_step=f"in the checkout: {step}")
     found = [c for c in builds.compared if scenario in c.scenarios]
     of_this = [c for c in found if difference(c, run) is None]
-    wanted = [c for c in of_this if c.base in (revision.commit, revision.branched_at)]
+    wanted = [c for c in of_this if c.base is not None and c.base in (revision.commit, revision.branched_at)]
     if not wanted:
         why = wanting(found, of_this, base, revision, run)
         return verdict(rule, "", State.NOT_JUDGED, "not_compared", f"{scenario}: {why}", next_step=step)
     decides = next((c for c in wanted if c.word == "SLOWER"), wanted[0])
     state, code = STATES[decides.word]
-    assert decides.base is not None  # it is one of two commits
-    of = f"{base} at {decides.base[:12]}" + ("" if decides.base == revision.commit else ", where the branch left it")
+    of = f"{base} at {str(decides.base)[:12]}" + (
+        "" if decides.base == revision.commit else ", where the branch left it"
+    )
     others = f"; one of {len(wanted)} comparisons of this build" if len(wanted) > 1 else ""
     message = f"{scenario}: {decides.word} as {of}: {decides.reason}; {decides.comparison}{others}"
     evidence = {"comparison": decides.comparison, "base": decides.base, "word": decides.word, "compared": len(wanted)}

@@ -14,6 +14,7 @@ import psutil
 import specgate
 from specgate import plugins
 from specgate.ab.folder import AbFolder, Asked
+from specgate.ab.sides import tree_sha256
 from specgate.core import State
 from specgate.core.two_builds import TwoBuilds, Word
 from specgate.errors import ExitCode
@@ -57,7 +58,7 @@ def entry_of(folder: AbFolder, asked: Asked, result: TwoBuilds) -> Entry:
         kind="ab",
         subject=subject_of(config),
         gates=digests(list(asked.scenarios.values())),
-        fingerprint=fingerprint_of(config, result),
+        fingerprint=fingerprint_of(config, asked, result),
         state=state_of(result),
         exit_code=int(result.code),
         pid=os.getpid(),
@@ -76,24 +77,35 @@ def state_of(result: TwoBuilds) -> State:
     return State.ENV_REJECTED if result.code is ExitCode.ENV_REJECTED else State.INCONCLUSIVE
 
 
-def fingerprint_of(config: Config, result: TwoBuilds) -> dict[str, str | None]:
+def fingerprint_of(config: Config, asked: Asked, result: TwoBuilds) -> dict[str, str | None]:
     """The fingerprint that a run of the new build has here: software, machine, weights and device.
 
-    Of code that is not what runs here use, only the machine is known.
+    Of code that is not what runs here use, or that was changed while it was measured, only the machine is known.
     """
     machine = machine_fingerprint(config.policy)
     facts = next(iter(result.engines.get("new", {}).values()), None)
-    if facts is None or not is_installed(config.backend, result):
+    software = software_of(config).facts
+    if facts is None or not is_installed(config.backend, asked, result) or changed_since(asked, software):
         return machine
-    return {**software_of(config).facts, **machine, **engine_fingerprint(facts)}
+    return {**software, **machine, **engine_fingerprint(facts)}
 
 
-def is_installed(backend: str, result: TwoBuilds) -> bool:
-    """Whether every process of the new side imported the back end and specgate from where runs import them."""
+def changed_since(asked: Asked, software: Mapping[str, str | None]) -> bool:
+    """Whether the software, or the code of the new side, is another one than when the comparison began."""
+    new = asked.sides["new"]
+    if any(key in software and software[key] != value for key, value in asked.begun_with.items()):
+        return True
+    return new.source is not None and tree_sha256(Path(new.source)) != new.sha256
+
+
+def is_installed(backend: str, asked: Asked, result: TwoBuilds) -> bool:
+    """Whether every process of the new side was of this interpreter, and imported the back end and specgate from where
+    runs import them.
+    """
     entry = plugins.registered("specgate.backends").get(backend)
     found = find_spec(entry.module) if entry is not None else None
     origins = [p.origin for p in result.processes if p.side == "new"]
-    if found is None or found.origin is None or not origins:
+    if found is None or found.origin is None or not origins or asked.sides["new"].python is not None:
         return False
     here = (Path(found.origin).resolve(), Path(specgate.__file__).resolve())
     return all(

@@ -19,10 +19,11 @@ from specgate.core import Block, Margin
 from specgate.core.measured import BaselineText
 from specgate.core.two_builds import SIDES, Word
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.manifest import MANIFEST, manifest_differences
 from specgate.files.plain import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import as_json, without_home
+from specgate.promotion.ledger import Ledger
+from specgate.run.resuming import contradictions, last_entry
 
 OF_A_SIDE: Final = ("backend", "options", "python", "sha256")
 """What of a side must be what it was. Where its files lie may change: a revision's worktree is made anew."""
@@ -48,7 +49,8 @@ def earlier(folder: AbFolder, more: int | None, request_of: Callable[[Sequence[s
     InvalidResult where its files are not those that it ended with.
     """
     path = folder.path
-    if (path / MANIFEST).is_file() and (found := next(manifest_differences(path, FOLDERS), None)):
+    entry = last_entry(Ledger(path.absolute().parent), path.absolute().name)
+    if found := next(contradictions(path, entry, FOLDERS), None):
         raise InvalidResult(f"{path}: {found}", hint="only a comparison as it was stored can go on")
     stored, processes = folder.asked(), folder.processes()
     if not stored.looks:
@@ -121,9 +123,10 @@ def without_unfinished(folder: AbFolder, processes: Processes) -> Processes:
         texts = [t for t in side.texts() if t.worker_generation in whole]
         margins = [m for m in side.margins() if (m.cell, m.prompt_set, m.round) in kept]
         if len(blocks) < len(side.blocks()):
-            write_journal(side, "blocks", [to_plain(Block, b) for b in blocks])
-            write_journal(side, "texts", [to_plain(BaselineText, t) for t in texts])
+            # Blocks come last: while they are there, a rewriting that was cut off is done again.
             write_journal(side, "margins", [to_plain(Margin, m) for m in margins])
+            write_journal(side, "texts", [to_plain(BaselineText, t) for t in texts])
+            write_journal(side, "blocks", [to_plain(Block, b) for b in blocks])
         side.adopt()
     return replace(processes, found=tuple(p for p in processes.found if p.number in whole))
 

@@ -26,6 +26,7 @@ from specgate.machine.monitor import snapshot, watching
 from specgate.machine.software import software
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
+from specgate.promotion.ledger import Ledger
 from specgate.run.beginning import fitting_prompts, now
 from specgate.run.progress import progress
 from specgate.run.runner import open_request
@@ -39,6 +40,7 @@ def carry_out(request: AbRequest) -> ExitCode:
     does not build. What was measured until a side failed stays in the folder, without a word for the whole.
     """
     check(request)
+    Ledger(request.out).read()  # what cannot be entered in the end is not measured
     with TemporaryDirectory(prefix="specgate-build-") as logs, builds(request, Path(logs)) as sides:
         asked, prompts = asked_of(request, sides)
         refuse_credentials(asked)
@@ -87,6 +89,7 @@ def finish(
     if more := way_on(result, folder.path):
         echo(more)
     echo(f"verdict {result.verdict} (exit {int(result.code)})")
+    enter(folder, asked, result)
     return result.code
 
 
@@ -252,5 +255,4 @@ def conclude(folder: AbFolder, asked: Asked) -> TwoBuilds:
     for format, file in FILES:
         folder.top.write_text(file, plugins.view("ab").render(result, format))
     folder.top.write_manifest()
-    enter(folder, asked, result)
     return result

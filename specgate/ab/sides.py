@@ -22,6 +22,8 @@ _CODE: Final = frozenset(
     f".{kind}" for kind in ["py", "pyi", "so", "c", "cc", "cpp", "cu", "cuh", "h", "hpp", "rs", "json", "yaml"]
 )
 _NO_CODE: Final = frozenset((".git", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"))
+_OF_RUNS: Final = ("ledger.jsonl", "MANIFEST.sha256", "asked.json")
+"""A folder that holds one of them has results and no code: it may lie in the checkout, and grows with every run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,5 +149,9 @@ def tree_sha256(folder: Path) -> str:
 
 def code_files(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
-        folders[:] = [f for f in folders if f not in _NO_CODE]
+        folders[:] = [f for f in folders if f not in _NO_CODE and not has_results(Path(parent, f))]
         yield from (Path(parent, name) for name in names if os.path.splitext(name)[1] in _CODE)
+
+
+def has_results(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _OF_RUNS)

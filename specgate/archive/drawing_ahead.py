@@ -56,10 +56,17 @@ def drawing_ahead(folder: RunFolder) -> Iterator[Ahead]:
     if len(stored.cells) < WORTH_IT or len(usable_cpus()) < 2:
         yield Ahead()
         return
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    try:
+        pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+    except (OSError, ImportError, NotImplementedError):  # a system without semaphores
+        yield Ahead()
+        return
+    try:
         # From the last, which take longest. What has not begun when it is asked for, the first process renders.
         files = [file for file in reversed(report_files()) if (folder.path / file).is_file()]
         yield Ahead(stored, {file: pool.submit(rendered, folder.path, file) for file in files})
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def rendered(path: Path, file: str) -> str:

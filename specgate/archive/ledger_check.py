@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from specgate.core import Run
@@ -29,23 +30,27 @@ def ledger_differences(path: Path, run: Run, signers: Path | None) -> tuple[list
     if entry is None:
         return _without_entry(path, signers)
     found = [*entry_differences(path, run, entry), *signature_differences(entry, signers)]
-    notes = []
+    return found, signature_notes(entry, signers, found)
+
+
+def signature_notes(entry: Entry, signers: Path | None, found: Sequence[Difference]) -> list[str]:
+    """What is worth knowing about the signature of an entry in which `found` differs."""
     if signers is None:
         signed = (
             "its entry is signed, but no --allowed-signers says whose keys are believed"
             if entry.signature
-            else ("its entry is not signed")
+            else "its entry is not signed"
         )
-        notes.append(f"{signed}: whoever can write to both the folder and the ledger can make them agree")
-    elif not found and entry.signature:
-        notes.append(f"the ledger entry is signed by {signer(entry.signature, signers, entry.time)}")
-    return found, notes
+        return [f"{signed}: whoever can write to both the folder and the ledger can make them agree"]
+    if not found and entry.signature:
+        return [f"the ledger entry is signed by {signer(entry.signature, signers, entry.time)}"]
+    return []
 
 
 def _without_entry(path: Path, signers: Path | None) -> tuple[list[Difference], list[str]]:
     beside = "has no entry of this run" if (path.absolute().parent / "ledger.jsonl").is_file() else "is not there"
     if signers is not None:
-        return [Difference(FILE, "", f"{beside}: no signature vouches for the run")], []
+        return [Difference(FILE, "", f"{beside}: no signature vouches for it")], []
     open_ = "that the manifest is the one the run ended with cannot be checked, nor can samples, environment and times"
     return [], [f"the ledger beside the run {beside}: {open_}"]
 
@@ -68,25 +73,28 @@ def entry_differences(path: Path, run: Run, entry: Entry) -> list[Difference]:
     return found
 
 
-def comparison_differences(path: Path, result: TwoBuilds | None) -> list[Difference]:
-    """Where the newest entry of the comparison in the folder `path`, if the ledger beside it has one, contradicts it.
+def comparison_differences(
+    path: Path, result: TwoBuilds | None, signers: Path | None
+) -> tuple[list[Difference], list[str]]:
+    """As `ledger_differences`, for the newest entry of the comparison in the folder `path`.
 
     `result`: as it was recomputed, or None.
     """
     try:
         entries = Ledger(path.absolute().parent).read().entries
     except InvalidResult as error:
-        return [Difference(FILE, "", str(error))]
+        return [Difference(FILE, "", str(error))], []
     entry = next((e for e in reversed(entries) if e.run == path.absolute().name), None)
     if entry is None:
-        return []
+        return _without_entry(path, signers)
     where, found = f"{FILE} ({entry.run})", []
     manifest = sha256_of(path / MANIFEST) if (path / MANIFEST).is_file() else None
     if manifest != entry.manifest_sha256:
         found.append(Difference(where, "manifest_sha256", f"{entry.manifest_sha256}; {MANIFEST} has {manifest}"))
     if result is not None and entry.exit_code != result.code:
         found.append(Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(result.code)}"))
-    return found
+    found += signature_differences(entry, signers)
+    return found, signature_notes(entry, signers, found)
 
 
 def signature_differences(entry: Entry, signers: Path | None) -> list[Difference]:

@@ -31,7 +31,7 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
     from specgate.ab.folder import is_comparison
 
     if is_comparison(run):
-        verify_comparison(run)
+        verify_comparison(run, allowed_signers)
         return
     from specgate.analysis.verdict import in_words
     from specgate.archive.verification import verify as verified
@@ -58,13 +58,14 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
             echo(f"not judged: {in_words(gap)}")
 
 
-def verify_comparison(path: Path) -> None:
+def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
     """As `verify`, for the folder of a comparison of two builds."""
     from specgate.archive.builds_check import verify_builds
     from specgate.archive.ledger_check import comparison_differences
 
     found = verify_builds(path)
-    found = replace(found, differences=(*found.differences, *comparison_differences(path, found.result)))
+    beside, said = comparison_differences(path, found.result, allowed_signers)
+    found = replace(found, differences=(*found.differences, *beside), notes=(*found.notes, *said))
     for difference in found.differences:
         echo(f"differs: {difference}")
     if found.differences:

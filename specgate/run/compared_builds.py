@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from specgate.files.config import Config
 from specgate.files.json_record import stored_json
 from specgate.files.manifest import MANIFEST, Difference, listings
 from specgate.files.writing import sha256_of
+from specgate.machine import inventory
 from specgate.machine.checkout import git
 from specgate.promotion.claim import machine_fingerprint, subject_of
 from specgate.promotion.ledger import Entry, Ledger
@@ -22,8 +24,11 @@ from specgate.promotion.streak import time_of
 
 GATE: Final = "builds"
 MOST: Final = 16
-"""Comparisons that are copied, the newest."""
+"""Comparisons that are copied of one source tree, the newest."""
+TREES: Final = 4
+"""Source trees whose comparisons are copied beside those of this one: they say why none counts."""
 MACHINE: Final = ("gpu_uuid", "host")
+TREE: Final = "source_tree_sha256"
 
 
 def compared_builds(config: Config, ledger: Ledger, began: datetime, checkout: Path) -> Builds | None:
@@ -45,13 +50,17 @@ def compared_builds(config: Config, ledger: Ledger, began: datetime, checkout: P
         and time_of(entry) <= began
     ]
     found: dict[str, ComparedBuild] = {}
+    of_tree: Counter[str | None] = Counter()
+    this = inventory.source_tree_sha256()
     for entry in entries:
-        if len(found) == MOST:
-            break
+        tree = entry.fingerprint.get(TREE)
+        if of_tree[tree] == MOST or (tree not in of_tree and tree != this and len(of_tree.keys() - {this}) == TREES):
+            continue
         folder = folder_of(entry, ledger)
         if entry.run not in found and folder is not None and doubt_of_comparison(entry, ledger, folder) is None:
             copied = read(entry, folder)
             found |= {entry.run: copied} if copied else {}
+            of_tree[tree] += copied is not None
     return Builds({base: revision_of(base, checkout) for base in bases}, tuple(found.values()))
 
 
@@ -111,6 +120,8 @@ def builds_differences(path: Path, run: Run) -> Iterator[Difference]:
         if Path(copied.comparison).name != copied.comparison or not (folder / MANIFEST).is_file():
             continue
         if (found := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
+            if was_extended(folder, copied):
+                continue
             said = f"{copied.manifest_sha256}; {folder.name} has {found}"
             yield Difference("run.json", f"{where}.manifest_sha256", said)
             continue
@@ -121,3 +132,13 @@ def builds_differences(path: Path, run: Run) -> Iterator[Difference]:
             continue
         if again != copied:
             yield Difference("run.json", where, f"is not what the folder of {copied.comparison} says")
+
+
+def was_extended(folder: Path, copied: ComparedBuild) -> bool:
+    """Whether the ledger knows the comparison as it was copied, and as one that went on since."""
+    try:
+        entries = [e for e in Ledger(folder.parent).read().entries if e.run == copied.comparison]
+    except SpecgateError:
+        return False
+    known = [entry.manifest_sha256 for entry in entries]
+    return copied.manifest_sha256 in known[:-1] and sha256_of(folder / MANIFEST) == known[-1]

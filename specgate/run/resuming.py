@@ -20,7 +20,15 @@ from specgate.core import Block, Plan, Round, Run
 from specgate.errors import ExitCode, InvalidResult, UsageError
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json
-from specgate.files.manifest import FORMER, MANIFEST, Difference, grown_differences, manifest_differences, odd_files
+from specgate.files.manifest import (
+    FOLDERS,
+    FORMER,
+    MANIFEST,
+    Difference,
+    grown_differences,
+    manifest_differences,
+    odd_files,
+)
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
 from specgate.machine.software import Software
@@ -76,17 +84,17 @@ def undecided(path: Path) -> bool:
     return isinstance(gates, dict) and gates.get("exit_code") == ExitCode.INCONCLUSIVE
 
 
-def contradictions(path: Path, entry: Entry | None) -> Iterator[Difference]:
-    """Where the run folder is not what its manifest and its entry in the ledger say."""
+def contradictions(path: Path, entry: Entry | None, folders: frozenset[str] = FOLDERS) -> Iterator[Difference]:
+    """Where the run folder is not what its manifest and its entry in the ledger say. `folders`: what it may hold."""
     if (path / MANIFEST).is_file():
-        yield from manifest_differences(path)
+        yield from manifest_differences(path, folders)
         manifest = path / MANIFEST
     elif (path / FORMER).is_file():
-        yield from odd_files(path)
+        yield from odd_files(path, folders)
         yield from grown_differences(path)
         manifest = path / FORMER
     else:
-        yield from odd_files(path)
+        yield from odd_files(path, folders)
         if entry is not None:
             yield Difference(MANIFEST, "", f"is missing, and the ledger knows that the run ended at {entry.time}")
         return

@@ -109,11 +109,11 @@ def test_the_order_of_a_quad_is_a_b_b_a_or_its_mirror_image_and_both_sides_have_
 def test_short_prefills_are_repeated_equally_often_and_a_fresh_process_warms_up_on_the_beginning_of_long_ones(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[int, int]] = []
+    asked: list[tuple[EngineHere, int]] = []
     prefill = EngineHere.prefill
 
     def noted(engine: EngineHere, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
-        asked.append((id(engine), len(prompts[0])))
+        asked.append((engine, len(prompts[0])))
         return prefill(engine, prompts, draft=draft)
 
     monkeypatch.setattr(EngineHere, "prefill", noted)
@@ -121,7 +121,7 @@ def test_short_prefills_are_repeated_equally_often_and_a_fresh_process_warms_up_
     cli.write("tiny.yaml", (cli.folder / "tiny.yaml").read_text().replace("context: [24]", "context: [4070]"))
     # 4,070 tokens of each of two prompts take 41 ms: five prefills are 200 ms.
     ab(cli, "--same", "-o", "prefill_ns=5000", "--steps", "4", code=0)
-    by_process = [[length for process, length in asked if process == number] for number in {p for p, _ in asked}]
+    by_process = [[n for e, n in asked if e is engine] for engine in {e for e, _ in asked}]
     assert {tuple(lengths) for lengths in by_process} == {(1000, *[4070] * 5)}
 
 

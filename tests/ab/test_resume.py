@@ -8,12 +8,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specgate.ab.folder import AbFolder
+from specgate.ab.recording import changed_since
+from specgate.ab.resuming import earlier
 from specgate.eagle3.tiny import write_random_pair
+from specgate.errors import InvalidResult
 from specgate.files.manifest import MANIFEST, manifest_of
 from tests.ab.test_sides import commits, git, git_worktrees, write_build
 from tests.support import in_process
@@ -161,6 +166,42 @@ def test_a_folder_that_was_changed_does_not_go_on(cli: Cli, undecided: Path) -> 
     blocks = undecided / "new" / "samples" / "blocks.jsonl"
     blocks.write_text(blocks.read_text().replace('"elapsed_ns":', '"elapsed_ns":1', 1))
     assert "only a comparison as it was stored" in resumed(cli, undecided, "--processes", "4", code=6)
+
+
+def test_nor_does_one_whose_manifest_is_gone_while_the_ledger_knows_that_it_ended(stored: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    undecided = shutil.copytree(stored, runs / stored.name)
+    for file in stored.parent.glob("ledger.*"):
+        shutil.copy(file, runs)
+    blocks = undecided / "new" / "samples" / "blocks.jsonl"
+    blocks.write_text(blocks.read_text().replace('"elapsed_ns":', '"elapsed_ns":1', 1))
+    (undecided / MANIFEST).unlink()
+    with pytest.raises(InvalidResult, match="the ledger knows that the run ended"):
+        earlier(AbFolder.open(undecided, read_only=True), 4, lambda _: pytest.fail("is not asked"))
+    edited(undecided, "processes.json", lambda data: None)  # with a manifest of its own
+    with pytest.raises(InvalidResult, match="the ledger says"):
+        earlier(AbFolder.open(undecided, read_only=True), 4, lambda _: pytest.fail("is not asked"))
+
+
+def test_a_comparison_that_nobody_signed_does_not_hold_for_who_asks_for_a_signature(
+    cli: Cli, stored: Path, tmp_path: Path
+) -> None:
+    holds = cli.run("verify", stored, pair=False)
+    assert holds.returncode == 0 and "its entry is not signed" in holds.stdout
+    (tmp_path / "signers").write_text("")
+    done = cli.run("verify", stored, "--allowed-signers", tmp_path / "signers", pair=False)
+    assert done.returncode == 6 and "nobody has signed" in done.stdout
+    alone = shutil.copytree(stored, tmp_path / stored.name)
+    done = cli.run("verify", alone, "--allowed-signers", tmp_path / "signers", pair=False)
+    assert done.returncode == 6 and "no signature vouches for it" in done.stdout
+
+
+def test_code_that_changed_while_it_was_measured_is_not_what_was_compared(stored: Path) -> None:
+    asked = AbFolder.open(stored, read_only=True).asked()
+    assert not changed_since(asked, asked.begun_with)
+    assert changed_since(asked, {**asked.begun_with, "source_tree_sha256": "0" * 64})
+    new = replace(asked.sides["new"], source=str(stored), sha256="0" * 64)
+    assert changed_since(replace(asked, sides={**asked.sides, "new": new}), asked.begun_with)
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,18 @@ def test_the_hash_of_a_side_follows_its_code_and_nothing_else(tmp_path: Path) ->
     assert tree_sha256(folder) != before
 
 
+def test_results_that_lie_in_a_checkout_are_no_code_of_it(tmp_path: Path) -> None:
+    (tmp_path / "engine.py").write_text("step = 1\n")
+    before = tree_sha256(tmp_path)
+    for kept, file in (("runs", "ledger.jsonl"), ("comparison", "asked.json"), ("run", "MANIFEST.sha256")):
+        (tmp_path / kept / "deeper").mkdir(parents=True)
+        for name in (file, "deeper/run.json"):
+            (tmp_path / kept / name).write_text("{}")
+    assert tree_sha256(tmp_path) == before
+    (tmp_path / "more.json").write_text("{}")
+    assert tree_sha256(tmp_path) != before
+
+
 def test_a_wheel_is_unpacked_and_cannot_write_outside(tmp_path: Path) -> None:
     wheel = tmp_path / "evil-1.0.whl"
     with zipfile.ZipFile(wheel, "w") as archive:

@@ -75,6 +75,13 @@ def test_a_comparison_of_something_else_leaves_the_run_not_judged(changes: dict[
     assert overall(replace(run, verdicts=(found,), not_judged=()))[1] is ExitCode.NOT_JUDGED
 
 
+def test_in_a_shallow_checkout_a_build_without_a_commit_is_not_where_the_branch_left() -> None:
+    """There, neither is known: nothing is not the same as nothing."""
+    compared = replace(COMPARED, base=None)
+    shallow = replace(RUN, builds=Builds({"main": Revision(MAIN, None, "origin/main")}, (compared,)))
+    assert verdict(shallow).state is State.NOT_JUDGED
+
+
 def test_the_command_that_is_missing_is_said_whole() -> None:
     argv = ("specgate", "micro", "--policy", "merge", "--pair", "mine", "-o", "graph=off", "--out", "my runs")
     rule = replace(RULE, params={"base": "main", "scenarios": "demo-64 other"})

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specgate.run.compared_builds import revision_of
+from specgate.core.references import Builds
+from specgate.files.writing import sha256_of
+from specgate.promotion.ledger import Ledger
+from specgate.run.compared_builds import builds_differences, revision_of
+from tests.gates.test_builds import COMPARED, RUN
+from tests.promotion.test_streak import entry
 from tests.support.command import Cli
 
 POLICY = """\
@@ -71,6 +77,22 @@ def test_without_a_comparison_a_run_is_not_judged_and_says_the_command(checkout:
     assert found["state"] == "NOT_JUDGED" and found["next_step"].startswith("specgate ab --base main --scenario tiny")
     assert "specgate ab --base main" in (checkout.newest() / "report.html").read_text()
     assert checkout.run("verify", checkout.newest(), pair=False).returncode == 0
+
+
+def test_a_run_that_rests_on_a_comparison_holds_after_that_one_went_on(tmp_path: Path) -> None:
+    folder = tmp_path / COMPARED.comparison
+    folder.mkdir()
+    (folder / "MANIFEST.sha256").write_text("of the longer comparison\n")
+    now = sha256_of(folder / "MANIFEST.sha256")
+    run = replace(RUN, builds=Builds({}, (COMPARED,)))
+    ledger = Ledger(tmp_path)
+    ledger.append(replace(entry(1), run=COMPARED.comparison, kind="ab", manifest_sha256=now))
+    assert [d.place for d in builds_differences(tmp_path / "run", run)] == ["builds.compared[0].manifest_sha256"]
+    (tmp_path / "ledger.jsonl").unlink()
+    (tmp_path / "ledger.head").unlink()
+    for manifest in (COMPARED.manifest_sha256, now):
+        ledger.append(replace(entry(1), run=COMPARED.comparison, kind="ab", manifest_sha256=manifest))
+    assert not list(builds_differences(tmp_path / "run", run))
 
 
 @pytest.mark.slow("engine processes for two comparisons")

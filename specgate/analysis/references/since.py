@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from specgate.analysis.intervals.between_runs import ASSUMED, either
+from specgate.analysis.intervals.between_runs import ASSUMED, either, half_width
+from specgate.analysis.intervals.levels import FALSE_PASS
 from specgate.analysis.references.cell_times import same_text
 from specgate.analysis.stats import Pairs
 from specgate.analysis.two_builds.estimates import Difference, over_prompts
@@ -48,7 +49,7 @@ def between_two_runs(known: Iterable[BetweenRuns]) -> BetweenRuns:
     is assumed where nothing was measured.
     """
     alone = (BetweenRuns(found.process_sd, found.process_freedom) for found in known)
-    widest = max((ASSUMED, *alone), key=lambda found: found.process_sd)
+    widest = max((ASSUMED, *alone), key=lambda found: half_width(found, FALSE_PASS))
     return either(widest, widest)
 
 

@@ -2,8 +2,10 @@
 
 A comparison is judged after so many process pairs. Where the word is CANNOT TELL, more pairs may be added, and all of
 them are judged again. Every look spends a share of the error of its own, and the shares sum up to less than the whole.
-So the chance that any look says a wrong word is at most the error of one comparison (Bonferroni), however often and for
-whatever reason it is extended. The first word that is not CANNOT TELL is final.
+So the chance that any look says a wrong word is at most the error of one comparison (Bonferroni), however often it is
+extended. That holds for numbers of pairs that do not depend on what was seen. Chosen by the noise that was seen, as the
+printed command does it, they cost at the worst 3 % of the error more (0.515 for 0.5 %, normal approximation). The first
+word that is not CANNOT TELL is final.
 """
 
 from __future__ import annotations
