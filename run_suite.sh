@@ -180,9 +180,9 @@ tests() {
     "$VENV/bin/mypy" >"$VENV/mypy.log" 2>&1 &
     mypy=$!
     trap "kill $mypy 2>/dev/null || true" EXIT
-    # Workers side by side, each with one thread, and one more than there are CPUs, since tests also wait: for processes,
-    # and for scripted engines, which take the time that they say. A file's tests stay together, for what they share, and
-    # files with slow tests come first (tests/conftest.py), so that no worker is left with one at the end.
+    # Workers side by side, each with one thread, and no more than there are CPUs: scripted engines take the time that
+    # they say, and one that is starved contradicts the harness's clock. A file's tests stay together, for what they
+    # share, and files with slow tests come first (tests/conftest.py), so that no worker is left with one at the end.
     OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --numprocesses "$(workers)" --dist loadfile --no-loadscope-reorder \
         --durations=10 "${kept[@]}" "$@" || tested=$?
     [ "$tested" -ne 2 ] || kill "$mypy" 2>/dev/null || true # interrupted
@@ -194,12 +194,12 @@ tests() {
     return "$typed"
 }
 
-# How many workers pytest gets: one more than there are CPUs that this process may use, at most 4.
+# How many workers pytest gets: one for each CPU that this process may use, at most 4.
 workers() {
     "$VENV/bin/python" -c '
 import os
 usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-print(min(4, usable + 1))'
+print(min(4, usable))'
 }
 
 # What starts an engine here, on one thread like the others.
