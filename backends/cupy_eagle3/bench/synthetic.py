@@ -76,6 +76,4 @@ def random_tensors(wanted: Mapping[str, Wanted], device: torch.device | str) -> 
 def random_weight(shape: tuple[int, ...], device: torch.device | str) -> Tensor:
     """A matrix [out, in], or the weight of a norm [H], about one."""
     weight = torch.empty(shape, dtype=torch.bfloat16, device=device)
-    if weight.is_meta:  # torch would import its compiler to fill nothing
-        return weight
     return weight.normal_(1.0, 0.1) if len(shape) == 1 else weight.normal_(0.0, shape[-1] ** -0.5)
