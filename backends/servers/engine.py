@@ -21,6 +21,8 @@ from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, new_port
 from specgate.core import BASELINE, Budget, EngineFacts, Role, Served
+from specgate.eagle3.counters import NO_DRAFT_COUNTERS
+from specgate.eagle3.spec_config.launching import OPTION, check_chain
 from specgate.errors import BackendError, UsageError
 
 AT_ONCE: Final = 32
@@ -28,8 +30,8 @@ AT_ONCE: Final = 32
 
 
 class ServerEngine:
-    """Starts, or attaches to, one server per role when the role is first asked for. The baseline's server comes at
-    once.
+    """Starts, or attaches to, one server per role when the role is first asked for. That of the request's first role
+    comes at once.
 
     With `servers=together` all of them keep running, and at most one is busy. With `servers=apart` the previous server
     is ended before another is started.
@@ -41,7 +43,7 @@ class ServerEngine:
         self.prompts: list[tuple[int, ...]] = []
         self.texts = PromptTexts(request.pair.target) if options.prompts == "text" else None
         try:
-            self._facts = server_facts(adapter, request, options, self.server(BASELINE).version)
+            self._facts = server_facts(adapter, request, options, self.server(request.first_role).version)
         except BaseException:
             self.close()
             raise
@@ -109,6 +111,8 @@ class ServerEngine:
             options=self.options,
             folder=self.folder,
         )
+        if role.speculative and self.options.spec_config is not None:
+            check_chain(role.k, str(role), {OPTION: self.options.spec_config})
         if url := self.options.url_of(role):
             server = Server(self.adapter, role, Running(url.rstrip("/")), self.options, self.request.max_batch)
         else:
@@ -142,6 +146,7 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
     refuse_unstreamed(answers, where)
     first = min(a.times.chunk_ns[0] for a in answers)
     cached = cache_hits(answers, counted)
+    uncounted = role.speculative and own is None and counted.speculative is False
     return Decoded(
         elapsed_ns=max(a.times.chunk_ns[-1] for a in answers) - first,
         step_ns=(),
@@ -153,6 +158,7 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
         counters={
             **({"undrafted_steps": undrafted} if undrafted is not None else {}),
             **({"cache_hit_tokens": cached} if cached is not None else {}),
+            **({NO_DRAFT_COUNTERS: 1} if uncounted else {}),
         },
         prefill_ns=first,
         served=Served(tuple(a.times for a in answers), acceptance),

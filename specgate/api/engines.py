@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from specgate.core import Budget, EngineFacts, PairRef, Role, Score, Served
+from specgate.core import BASELINE, Budget, EngineFacts, LogCause, PairRef, Role, Score, Served
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -71,6 +71,8 @@ class OpenRequest:
     run folder when a call fails and when the engine is closed, each up to 16 MiB. In errors and in what the engine
     prints, their paths become those of the copies.
     """
+    first_role: Role = BASELINE
+    """The role that is asked for first. An engine that starts a program per role begins with this one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,14 @@ class Backend(Protocol):
 
     def open(self, request: OpenRequest) -> Engine:
         """Load the pair. Raises BackendError (CheckpointError) with file, tensor or key, and what would be right."""
+
+
+@runtime_checkable
+class ExplainsLogs(Protocol):
+    """Optional for a back end whose engine starts programs: know what lines of their logs mean."""
+
+    def explain_log(self, lines: Sequence[str]) -> Sequence[LogCause]:
+        """The lines that have a known cause: each cause once, with the first line that shows it."""
 
 
 @runtime_checkable

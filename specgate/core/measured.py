@@ -57,6 +57,19 @@ class EngineFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LogCause:
+    """A line of a program's log that has a known cause.
+
+    `cause`: what the line means, and what would be right.
+    `silent`: whether the program went on after it, but without its draft or with a wrong one.
+    """
+
+    cause: str
+    line: str
+    silent: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ServedRequest:
     """One request to a server as its client saw it. Times are nanoseconds since the block began.
 

@@ -26,7 +26,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, TypeAdapter
 
 from specgate.api import OpenRequest
-from specgate.core import AcceptanceSource, Budget, PairRef, Role
+from specgate.core import BASELINE, AcceptanceSource, Budget, PairRef, Role
 
 SHOWN: Final = 80
 """Characters of a value that an error shows."""
@@ -56,6 +56,7 @@ class Open:
     perf_mode: bool
     options: Mapping[str, str]
     logs: str | None
+    first_role: Role = BASELINE
     kind: Literal["open"] = "open"
 
 
@@ -161,6 +162,7 @@ def open_of(backend: str, request: OpenRequest) -> Open:
         perf_mode=request.perf_mode,
         options=request.options,
         logs=str(request.logs) if request.logs else None,
+        first_role=request.first_role,
     )
 
 
@@ -182,6 +184,7 @@ def open_request(message: Open) -> OpenRequest:
         perf_mode=message.perf_mode,
         options=message.options,
         logs=Path(message.logs) if message.logs is not None else None,
+        first_role=message.first_role,
     )
 
 
