@@ -23,6 +23,16 @@ NO_COUNTERS: Final = re.compile(
 """What the server back ends say where counters are missing."""
 
 
+SWITCHES: Final[Mapping[str, str]] = {
+    "vllm": "num_speculative_tokens_per_batch_size with 0 for this batch; a prompt beyond the draft's max_model_len",
+    "sglang": "--speculative-adaptive, whose steps may fall to 0; --speculative-num-steps without an algorithm",
+    "trtllm": "max_concurrency and draft_len_schedule (by batch size), acceptance_length_threshold (for good)",
+    "lmdeploy": "--backend turbomind, which warns and goes on without; a TurboMind draft whose load failed",
+    "llamacpp": "--spec-type none (the default); --spec-draft-p-min, below which it drafts nothing",
+}
+"""Back end → what switches drafts off without an error (versions: `eagle3/spec_config/formats`)."""
+
+
 def findings_of(e: Evidence) -> tuple[Finding, ...]:
     """Every known cause, checked, in the order of `CAUSES`."""
     return tuple(check(e) for check in CAUSES)
@@ -141,12 +151,33 @@ def single_token(e: Evidence) -> Finding:
     return ruled_out("single_token", checked, seen)
 
 
+def silently_off(e: Evidence) -> Finding:
+    """The engine was started with speculation, counts its drafts, and drafts nothing."""
+    checked = "steps without any draft in an engine that counts drafts"
+    d = e.drafting
+    if d is None or e.block is None:
+        return unchecked("silently_off", checked, "no block was decoded")
+    if e.block.counters.get(NO_DRAFT_COUNTERS):
+        return ruled_out("silently_off", checked, "it counts no drafts at all")
+    if not d.num_drafts and e.block.emitted:
+        return found("silently_off", checked, f"0 drafts for {e.block.emitted} tokens", switches(e))
+    return ruled_out("silently_off", checked, f"{d.num_drafts} steps had a draft")
+
+
+def switches(e: Evidence) -> str:
+    """What is known to switch drafts off without a word, in this engine."""
+    known = SWITCHES.get(e.backend)
+    return f"known switches of {e.backend}: {known}" if known else "see the engine's log, and its flags"
+
+
 def steps_without_drafts(e: Evidence) -> Finding:
     """Part of the steps had no draft."""
     checked = "request-steps without a draft"
     d = e.drafting
     if d is None or d.undrafted is None:
         return unchecked("steps_without_drafts", checked, "not counted")
+    if not d.num_drafts:
+        return ruled_out("steps_without_drafts", checked, "no step had one: see silently_off")
     total = d.num_drafts + d.undrafted
     seen = f"{d.undrafted} of {total}"
     if d.undrafted > max(2, total // 10):
@@ -209,6 +240,7 @@ CAUSES: Final[tuple[Callable[[Evidence], Finding], ...]] = (
     ended_at_once,
     zero_acceptance,
     single_token,
+    silently_off,
     steps_without_drafts,
     looping,
     made_up,
@@ -236,6 +268,7 @@ TITLES: Final[Mapping[str, str]] = {
     "ended_at_once": "the answer ended at once",
     "zero_acceptance": "not one draft token is accepted",
     "single_token": "one draft token per step only",
+    "silently_off": "drafts are off, and the engine does not say so",
     "steps_without_drafts": "steps without a draft",
     "looping": "the text is a loop",
     "made_up": "acceptance is not the draft's",

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from os.path import exists, expanduser, isdir, isfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -73,11 +74,10 @@ def read_source(text: str) -> StatedConfig:
     Raises UsageError with file, key and value for what cannot be read.
     """
     engine, body = named(text)
-    path = Path(body).expanduser() if len(body) < 1000 and "\n" not in body and "\0" not in body else None
-    if path is not None and path.is_dir():
-        return of_folder(path)
-    if path is not None and path.is_file():
-        return of_text(file_text(path), engine, path)
+    if isdir(place := expanduser(body)):
+        return of_folder(Path(place))
+    if isfile(place):
+        return of_text(file_text(Path(place)), engine, Path(place))
     if not body.lstrip().startswith(("{", "-")) and len(body.split()) < 2:
         hint = "a run folder, a config file, JSON, or flags such as '--speculative-num-steps 3 …'"
         raise UsageError(f"{body[:200]!r}: no such file or folder", hint=hint)
@@ -87,7 +87,7 @@ def read_source(text: str) -> StatedConfig:
 def named(text: str) -> tuple[str | None, str]:
     """(the engine that a prefix `ENGINE:` names, the rest)."""
     found = re.match(r"([A-Za-z]+):(?!//)(.*)", text, re.DOTALL)
-    if found is None or len(found[1]) < 2 or Path(text).exists():
+    if found is None or len(found[1]) < 2 or exists(text):
         return None, text
     if found[1].lower() not in FORMATS:
         near = get_close_matches(found[1].lower(), FORMATS, 1)

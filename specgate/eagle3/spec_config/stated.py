@@ -52,6 +52,11 @@ class StatedConfig:
         value = self.value(term)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
+    def stated_count(self, term: str) -> int | None:
+        """As `count`, where the config itself says it."""
+        said = self.terms.get(term)
+        return self.count(term) if said is not None and said.how == "stated" else None
+
     @property
     def speculative(self) -> bool:
         """Whether the config asks for speculation at all."""
@@ -67,6 +72,6 @@ class StatedConfig:
             num_speculative_tokens=k,
             max_path_len=self.count("path_len") or chain.max_path_len,
             max_decoding_tokens=self.count("verified") or max(chain.max_decoding_tokens, self.count("path_len") or 0),
-            max_non_leaves_per_layer=self.count("non_leaves") or 1,
+            max_non_leaves_per_layer=self.stated_count("non_leaves") or 1,
         )
         yield from broken_rules(sizes)
