@@ -22,7 +22,6 @@ from specgate.run.engine_process.messages import NO_JSON, Decode, Extend, Reques
 from specgate.run.engine_process.records import (
     ActivityForm,
     Count,
-    Counts,
     DecodedForm,
     Digest,
     FactsForm,
@@ -89,7 +88,7 @@ class FollowedText(Answer):
     """`tokens` is None where the engine cannot decode from any text."""
 
     kind: Literal["followed"]
-    tokens: Counts | None
+    tokens: tuple[Count, ...] | None
 
 
 class Extended(Answer):
