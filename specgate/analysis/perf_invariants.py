@@ -94,8 +94,6 @@ def certificates(
     engines: Mapping[str, EngineFacts],
     traces: Mapping[str, BlockTrace],
     ties: NearTies = BIT_EXACT,
-    *,
-    outside: bool = False,
 ) -> dict[str, tuple[Invariant, ...]]:
     """Cell key → its certificate, for the scenarios that ask for PERF_MODE. `blocks` must come from whole rounds."""
     compared = {c.cell: c for c in comparisons}
@@ -108,7 +106,7 @@ def certificates(
             traces.get(result.cell.key),
             plan.scenarios[result.cell.point.scenario].budget,
             ties,
-            outside=outside,
+            outside=plan.scenarios[result.cell.point.scenario].statistics > 3,
         )
         for result in cells
         if plan.scenarios[result.cell.point.scenario].perf_mode

@@ -86,6 +86,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "comparisons*.tokens.sequences",
         "comparisons*.tokens.followed",
         "comparisons*.tokens.divergences*.unit",
+        "conditions.*.gpu.prefill_clock_mhz",
     ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or

@@ -185,7 +185,7 @@ def test_a_stored_scenario_without_the_field_has_the_order_it_was_run_in() -> No
     del plain["statistics"], plain["schedule"]["extended"]
     again = from_plain(Scenario, plain, Path("config.resolved.yaml"))
     assert build_plan([again], "fake").rounds == build_plan([scenario_of()], "fake").rounds
-    assert again.statistics == 1 and find("cpu-1k-single").statistics == 3
+    assert again.statistics == 1 and find("cpu-1k-single").statistics == 4
 
 
 def test_every_shipped_scenario_has_an_even_number_of_prompt_sets() -> None:
