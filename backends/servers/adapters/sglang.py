@@ -56,6 +56,8 @@ class Sglang:
             "--context-length", str(launch.max_positions), "--max-running-requests", str(launch.max_batch),
             "--disable-radix-cache", "--enable-metrics",
         ]  # fmt: skip
+        if not launch.has_tokenizer:
+            argv.append("--skip-tokenizer-init")
         if launch.role.speculative:
             argv += self.speculation(launch)
         return Command((*argv, *launch.options.args_of(launch.role)), {"HF_HUB_OFFLINE": "1", **self.forcing(launch)})
