@@ -11,9 +11,9 @@ from specgate.backends.servers.options import Options
 from specgate.core import AcceptanceSource, EngineFacts
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.files import checkpoint_sha256
+from specgate.eagle3.hf.any_target import read_any_target
 from specgate.eagle3.hf.draft import DraftKeys, window_of
-from specgate.eagle3.hf.target import target_geometry, with_generation_eos
-from specgate.eagle3.hf_keys import read_config, read_json
+from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.planted.recipe import from_seed
 from specgate.errors import BackendError, UsageError
 
@@ -42,27 +42,22 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
 def server_facts(adapter: Adapter, request: OpenRequest, options: Options, version: str) -> EngineFacts:
     """Facts from the checkpoints on this machine. What a server really loaded cannot be checked."""
     target, draft = request.pair.target, request.pair.draft if request.max_k else None
-    config = read_config(target)
-    geometry = target_geometry(config)
-    hashed = [config.file]
-    if (generation := target / "generation_config.json").is_file():
-        geometry = with_generation_eos(geometry, read_json(generation))
-        hashed.append(generation)
+    sizes = read_any_target(target)
     eagle = draft is not None and options.drafter == "eagle3"
     meant = engines = window = None
     if eagle and draft is not None:
         config = read_config(draft)
-        meant, engines = resolve_boundaries(config, geometry.layers), adapter.capture(config, geometry.layers)
+        meant, engines = resolve_boundaries(config, sizes.layers), adapter.capture(config, sizes.layers)
         window = window_of(DraftKeys.of(config).layer)
     gguf = "target_gguf" in options.own
     return EngineFacts(
         backend=adapter.name,
         device=f"{adapter.name} server",
         dtype="as in the GGUF files" if gguf else request.dtype,
-        vocab=geometry.vocab,
+        vocab=sizes.vocab,
         max_positions=request.max_positions,
-        eos_token_ids=geometry.eos_token_ids,
-        target_sha256=checkpoint_sha256(target, hashed),
+        eos_token_ids=sizes.eos_token_ids,
+        target_sha256=checkpoint_sha256(target, sizes.files),
         draft_sha256=checkpoint_sha256(draft, [draft / "config.json"]) if eagle and draft is not None else None,
         capture_rule=engines.rule if engines else None,
         has_draft=request.max_k > 0,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate.core import AcceptanceSource, PairRef
+from specgate.eagle3.hf.any_target import read_any_target
 from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import PLANTED, read_config
 from specgate.errors import UsageError
@@ -69,10 +70,17 @@ def checkpoint(option: str, folder: Path) -> Path:
     return folder.resolve()
 
 
-def target_limits(pair: PairRef, rope: Mapping[str, float | str] | None) -> tuple[int, int]:
+def target_limits(
+    pair: PairRef, rope: Mapping[str, float | str] | None, *, any_architecture: bool = False
+) -> tuple[int | None, int]:
     """(positions that the target allows under the RoPE override `rope`, size of its vocabulary).
 
-    Raises CheckpointError for a bad config.
+    With `any_architecture` the engine is somebody else's and reads the target by itself. Positions are None where the
+    config states none. Raises CheckpointError for a bad config, and otherwise for one that specgate's own engines do
+    not support.
     """
+    if any_architecture and rope is None:
+        found = read_any_target(pair.target)
+        return found.max_positions, found.vocab
     geometry = target_geometry(read_config(pair.target), rope)
     return geometry.max_positions, geometry.vocab

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from specgate import plugins
-from specgate.api import ChecksOptions
+from specgate.api import ChecksOptions, DrivesAnotherEngine
 from specgate.core import PairRef, Policy, Scenario
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
@@ -81,6 +81,16 @@ def usable_backend(request: Request) -> str:
     if isinstance(backend, ChecksOptions):
         backend.check_options(request.options)
     return backend.name
+
+
+def another_engine(backend: str) -> DrivesAnotherEngine | None:
+    """The back end of that name where it drives somebody else's engine; None for others, and for one that only another
+    environment knows.
+    """
+    if backend not in plugins.registered("specgate.backends"):
+        return None
+    found: object = plugins.backend(backend)
+    return found if isinstance(found, DrivesAnotherEngine) else None
 
 
 def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:
