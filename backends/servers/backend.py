@@ -55,7 +55,7 @@ class ServerBackend:
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.servers.engine import ServerEngine
         from specgate.backends.servers.engines import adapter_named
-        from specgate.backends.servers.facts import check_request
+        from specgate.backends.servers.facts.engine import check_request
         from specgate.backends.servers.options import Options
 
         adapter = adapter_named(self.name)

@@ -24,6 +24,12 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder)."
     ),
+    click.option(
+        "--tokenizer",
+        type=click.Path(path_type=Path),
+        metavar="FILE|DIR",
+        help="Tokenizer of a running server (-o url=URL), in the place of a pair.",
+    ),
     click.option("--warmup-runs", type=WARMUP_RUNS, metavar="N", help="Warm-up rounds (overrides the scenario)."),
     click.option(
         "--measurement-runs",

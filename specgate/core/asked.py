@@ -60,6 +60,8 @@ class PairRef:
         `EngineFacts`.
     `rope`: overrides the target's RoPE scaling (Hugging Face keys, e.g. ``{"rope_type": "yarn", "factor": 4.0}``). None
         keeps the checkpoint's.
+    `weights`: `server` where a running server has them, and this machine does not. `target` is then no checkpoint, but
+        what its tokens are known by: a folder with its `tokenizer.json`, or that file under any name.
     """
 
     name: str
@@ -67,6 +69,13 @@ class PairRef:
     draft: Path | None
     acceptance: AcceptanceSource = "real"
     rope: Mapping[str, float | str] | None = None
+    weights: Literal["here", "server"] = "here"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The target's tokenizer file, which need not be there."""
+        is_file = self.weights == "server" and self.target.suffix == ".json"
+        return self.target if is_file else self.target / "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)

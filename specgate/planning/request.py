@@ -23,6 +23,8 @@ class Request:
     pair: str | None = None
     target: Path | None = None
     draft: Path | None = None
+    tokenizer: Path | None = None
+    """Of a server that runs already, in the place of a pair."""
     warmup_runs: int | None = None
     measurement_runs: int | None = None
     perf_mode: bool | None = None

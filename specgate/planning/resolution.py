@@ -13,7 +13,7 @@ from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.machine import inventory
-from specgate.pairs.resolve import refuse_two_names, resolve_pair
+from specgate.pairs.resolve import refuse_two_names, resolve_pair, served_pair
 from specgate.planning.policy import find_policy
 from specgate.planning.prompts import RANDOM
 from specgate.planning.request import Request
@@ -27,6 +27,7 @@ FIXED_BY_A_RUN = (
     "pair",
     "target",
     "draft",
+    "tokenizer",
     "warmup_runs",
     "perf_mode",
     "options",
@@ -52,8 +53,8 @@ def resolve(request: Request, *, foreign: bool = False) -> Config:
         )
         for scenario in select(request.scenarios, request.only, request.kind, size)
     ]
-    pair = chosen_pair(request, chosen)
-    chosen = fitted(chosen, pair, other_target=request.target is not None or request.pair is not None)
+    pair = chosen_pair(request, chosen, backend)
+    chosen = fitted(chosen, pair, other_target=any((request.target, request.pair, request.tokenizer)))
     return Config(
         kind=request.kind,
         backend=backend,
@@ -93,12 +94,26 @@ def another_engine(backend: str) -> DrivesAnotherEngine | None:
     return found if isinstance(found, DrivesAnotherEngine) else None
 
 
-def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:
+def chosen_pair(request: Request, scenarios: Sequence[Scenario], backend: str) -> PairRef:
     """The pair that the command line names, else the one that the scenarios name.
 
-    Raises UsageError where the scenarios name several pairs, or the command line names two.
+    Raises UsageError where the scenarios name several pairs, or the command line names two. A server that runs already
+    serves what it serves, so that there the command line has to name it.
     """
-    refuse_two_names(request.pair, request.target, request.draft)
+    refuse_two_names(request.pair, request.target, request.draft, request.tokenizer)
+    engine = another_engine(backend)
+    attached = engine is not None and engine.attaches(request.options)
+    if request.tokenizer is not None:
+        if not attached:
+            hint = "for other engines: --target and --draft; for a server that runs: -o url=URL"
+            raise UsageError(f"--tokenizer with back end {backend}, and no server that runs already", hint=hint)
+        return served_pair(request.tokenizer)
+    if attached and not (request.pair or request.target or request.draft):
+        raise UsageError(
+            f"back end {backend}: a server that runs already, and nothing says what it serves",
+            hint="--tokenizer FILE|DIR, the tokenizer of its target; or, where its weights are on this machine too, "
+            "--pair or --target and --draft",
+        )
     if request.pair is not None:
         return resolve_pair(request.pair, None, None)
     names = {s.pair for s in scenarios}

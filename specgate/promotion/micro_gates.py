@@ -32,12 +32,14 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
     if [s.name for s in gates] != [s.name for s in select((), None, "micro", size)]:
         words += [word for s in gates for word in ("--scenario", _said(s))]
     words += [*pair, *other_options(request)]
-    return fitted(gates, config.pair, other_target="--pair" in pair or "--target" in pair), shlex.join(words)
+    other_target = not {"--pair", "--target", "--tokenizer"}.isdisjoint(pair)
+    return fitted(gates, config.pair, other_target=other_target), shlex.join(words)
 
 
 def pair_options(request: Request) -> Iterator[str]:
     """The options of `request` that name the pair, as words of a command line."""
-    for option, value in (("--pair", request.pair), ("--target", request.target), ("--draft", request.draft)):
+    named = ("--pair", request.pair), ("--target", request.target), ("--draft", request.draft)
+    for option, value in (*named, ("--tokenizer", request.tokenizer)):
         if value is not None:
             yield from (option, str(value))
 

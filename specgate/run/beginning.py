@@ -44,7 +44,7 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     others = another_engine(config.backend) is not None
     limits = {name: target_limits(config.pair, s.rope, any_architecture=others) for name, s in config.scenarios.items()}
     check_limits(plan, {name: p for name, (p, _) in limits.items() if p is not None}, config.pair.name)
-    file = config.pair.target / "tokenizer.json"
+    file = config.pair.tokenizer
     tokenizer = file if file.is_file() else None
     return {
         p.key: build_prompts(config.scenarios[p.scenario], p.context, p.batch, tokenizer, limits[p.scenario][1])

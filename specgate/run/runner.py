@@ -174,7 +174,7 @@ class Runner:
         """
         facts = replace(facts, least_weight_bytes=least_weight_bytes(self.config.pair.target))
         before = self.engines.setdefault(point.key, facts)
-        for key in (*ENGINE_KEYS, "dtype", "capture_rule"):
+        for key in (*ENGINE_KEYS, "identity", "dtype", "capture_rule"):
             old, new = getattr(before, key), getattr(facts, key)
             if old != new:
                 hint = "start a new run: blocks of two engines must not be paired"

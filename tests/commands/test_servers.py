@@ -14,13 +14,14 @@ from urllib.parse import quote
 
 import psutil
 import pytest
+from tokenizers import Tokenizer, models
 
 from specgate.backends.servers.engines import adapter_named
-from specgate.backends.servers.facts import check_request
+from specgate.backends.servers.facts.engine import check_request
 from specgate.backends.servers.options import Options
 from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
-from tests.backends.servers.helpers import program, request_of
+from tests.backends.servers.helpers import program, request_of, running_stub
 from tests.backends.servers.test_process import eventually
 from tests.support import in_process
 from tests.support.command import Cli
@@ -81,6 +82,33 @@ def test_the_command_that_an_export_of_a_planted_pair_prints_measures_it(cli: Cl
     asked = request_of((seeded / "target", seeded / "draft"), cli.folder, {})
     with pytest.raises(UsageError, match=r"seeded/target: its weights are made from a seed"):
         check_request(adapter_named("vllm"), asked, Options())
+
+
+@pytest.mark.slow("starts servers")
+def test_servers_whose_weights_are_not_here_are_named_as_they_name_themselves(cli: Cli) -> None:
+    """Never as the demo pair, and with no hash: what they serve is their own word."""
+    words = {f"w{i}": i for i in range(255)} | {"a": 255}
+    Tokenizer(models.WordLevel(words, unk_token="a")).save(str(cli.folder / "tok.json"))
+    not_scored(cli)
+    served = ["--model-name", "qwen-prod", "--rate", "500"]
+    with running_stub("vllm", 0, *served) as plain, running_stub("vllm", 2, *served) as two:
+        scenario = (cli.folder / "tiny.yaml").read_text().replace("[2, 3]", "[2]")
+        cli.write("tiny.yaml", scenario)
+        urls = ["--backend", "vllm", "-o", f"url.baseline={plain}", "-o", f"url.spec-2={two}", "-o", "build=wheel-7"]
+        command = ["micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--plain", *urls]
+        nameless = cli.run(*command, pair=False)
+        done = cli.run(*command, "--tokenizer", "tok.json", pair=False)
+    assert nameless.returncode == 2 and "nothing says what it serves" in nameless.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = RunFolder.open(cli.newest()).read_run()
+    (facts,) = run.engines.values()
+    assert (run.pair.name, run.pair.weights, run.pair.draft, facts.target_sha256) == ("served", "server", None, None)
+    assert run.fingerprint["engine:build"] == "wheel-7" and run.fingerprint["engine:attention"] == "unknown"
+    assert "qwen-prod, as the server says" in done.stdout and "build wheel-7, as the command line says" in done.stdout
+    page = (cli.newest() / "report.html").read_text()
+    assert "qwen-prod, as the server says" in page and "attention, moe, cuda graphs" in page
+    assert "demo" not in (cli.newest() / "summary.md").read_text()
+    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
 
 
 @pytest.mark.slow("starts servers")

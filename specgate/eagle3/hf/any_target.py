@@ -29,13 +29,14 @@ ENDS: Final = "eos_token_id"
 class AnyTarget:
     """Sizes of a target.
 
-    `vocab`: token ids are below it. `layers`: hidden layers. `max_positions`: None where the config states none.
+    `vocab`: token ids are below it. `layers`: hidden layers; None where only the tokenizer is known. `max_positions`:
+        None where the config states none.
     `eos_token_ids`: of the config and of generation_config.json, which serving engines stop at. `files`: what this was
     read from. `architecture`: the first that the config names; None where it names none.
     """
 
     vocab: int
-    layers: int
+    layers: int | None
     max_positions: int | None
     eos_token_ids: tuple[int, ...]
     files: tuple[Path, ...]
@@ -65,13 +66,30 @@ def read_any_target(folder: Path) -> AnyTarget:
     )
 
 
+def read_served_target(tokenizer: Path) -> AnyTarget:
+    """The sizes of a target whose weights are a server's: of the config beside `tokenizer`, where there is one, else of
+    the tokenizer alone.
+
+    Raises CheckpointError for a file that is no tokenizer, and as `read_any_target` does.
+    """
+    vocab = ids_of(tokenizer)
+    if (tokenizer.parent / "config.json").is_file():
+        return read_any_target(tokenizer.parent)
+    return AnyTarget(vocab=vocab, layers=None, max_positions=None, eos_token_ids=(), files=(tokenizer,))
+
+
+def ids_of(tokenizer: Path) -> int:
+    """One more than the largest id of a tokenizer."""
+    return max(read_tokenizer(tokenizer).get_vocab(with_added_tokens=True).values()) + 1
+
+
 def vocabulary(config: Keys, text: Keys, folder: Path) -> int:
     """The size of the vocabulary. Gemma 3 leaves it to its class's default: then that of its tokenizer is taken, which
     the embedding is at least as large as.
     """
     stated = any(key in section for section in (text, config) for key in VOCAB)
     if not stated and (file := folder / "tokenizer.json").is_file():
-        return max(read_tokenizer(file).get_vocab(with_added_tokens=True).values()) + 1
+        return ids_of(file)
     return count(config, text, VOCAB)
 
 

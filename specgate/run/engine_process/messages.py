@@ -41,6 +41,7 @@ class Pair:
     draft: str | None
     acceptance: AcceptanceSource
     rope: Mapping[str, int | float | str] | None
+    weights: Literal["here", "server"] = "here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,14 @@ def open_of(backend: str, request: OpenRequest) -> Open:
     pair = request.pair
     return Open(
         backend=backend,
-        pair=Pair(pair.name, str(pair.target), str(pair.draft) if pair.draft else None, pair.acceptance, pair.rope),
+        pair=Pair(
+            name=pair.name,
+            target=str(pair.target),
+            draft=str(pair.draft) if pair.draft else None,
+            acceptance=pair.acceptance,
+            rope=pair.rope,
+            weights=pair.weights,
+        ),
         dtype=request.dtype,
         max_batch=request.max_batch,
         max_positions=request.max_positions,
@@ -174,6 +182,7 @@ def open_request(message: Open) -> OpenRequest:
             draft=Path(pair.draft) if pair.draft is not None else None,
             acceptance=pair.acceptance,
             rope=pair.rope,
+            weights=pair.weights,
         ),
         dtype=message.dtype,
         max_batch=message.max_batch,

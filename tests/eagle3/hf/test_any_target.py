@@ -1,4 +1,4 @@
-"""Sizes of targets of any architecture, from configs as their publishers wrote them (keys that matter and some more)."""
+"""Sizes of targets of any architecture, from configs as their publishers wrote them (the keys that matter)."""
 
 from __future__ import annotations
 
@@ -171,4 +171,4 @@ def test_no_config_is_a_surprise(changed: dict[str, Any]) -> None:
     except CheckpointError as error:
         assert error.message.startswith("config.json: ")
     else:
-        assert found.vocab > 0 and found.layers > 0 and all(0 <= i < found.vocab for i in found.eos_token_ids)
+        assert found.vocab > 0 and (found.layers or 0) > 0 and all(0 <= i < found.vocab for i in found.eos_token_ids)
