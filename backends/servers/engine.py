@@ -30,7 +30,7 @@ AT_ONCE: Final = 32
 
 class ServerEngine:
     """Starts, or attaches to, one server per role when the role is first asked for. The baseline's server comes at
-    once, and so do those that run already: what they tell of themselves is part of the facts.
+    once, and so does one with speculation that runs already: what they tell of themselves is part of the facts.
 
     With `servers=together` all of them keep running, and at most one is busy. With `servers=apart` the previous server
     is ended before another is started.
@@ -52,8 +52,9 @@ class ServerEngine:
 
     def _at_once(self) -> list[Role]:
         """The roles whose servers are asked at once who they are: the baseline's, and all that run already."""
-        attached = [role for role in (BASELINE, Role(self.request.max_k)) if self.options.url_of(role)]
-        return list(dict.fromkeys((BASELINE, *attached)))
+        spec = Role(self.request.max_k)
+        first = BASELINE if self.request.baseline else spec
+        return list(dict.fromkeys((first, *([spec] if self.options.url_of(spec) else []))))
 
     def facts(self) -> EngineFacts:
         return self._facts

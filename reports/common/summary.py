@@ -54,6 +54,7 @@ def headline(run: Run) -> Headline:
     return Headline(state.value, code, f"{about(culprit)}: {culprit.message}", culprit.next_step)
 
 
+_ALONE = "No baseline was measured: no speed-up is claimed, and no tokens are compared."
 _OF_A_POLICY = (
     "The policy needs a required rule for it (one with `otherwise: true` speaks of every cell that no other does), or "
     "an entry under `not_judged` that says why it is not judged."
@@ -64,7 +65,8 @@ def _unjudged(run: Run) -> str:
     """What a run that is NOT_JUDGED lacks."""
     silent = [gap_in_words(gap) for gap in run.not_judged or () if gap.why is None]
     lacking = f"No required rule judges {', '.join(silent)}." if silent else ""
-    return lacking or "No required rule judged a cell of this run."
+    alone = "" if all(s.baseline for s in run.scenarios.values()) else f"{_ALONE} "
+    return alone + (lacking or "No required rule judged a cell of this run.")
 
 
 def not_judged(run: Run) -> list[str]:

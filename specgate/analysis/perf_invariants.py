@@ -55,7 +55,7 @@ def certify(
     """The seven invariants of one cell.
 
     `blocks`: its timed blocks, without warm-up, each of which was asked for with `budget`.
-    `comparison`: None for a baseline cell.
+    `comparison`: None for a baseline cell, and where no baseline was measured.
     `trace`: its traced block; None where none was traced.
     """
     return (
@@ -203,6 +203,8 @@ def deterministic(
     if mismatches.value:
         message = f"{mismatches.value:.0f} of {mismatches.n} blocks do not repeat the tokens of the first"
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
+    if comparison is None and result.cell.role.speculative:
+        return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
     if comparison is not None and not comparison.tokens.identical:
         first = comparison.tokens.divergences[0]
         message = (

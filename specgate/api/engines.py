@@ -64,6 +64,8 @@ class OpenRequest:
     max_k: int
     perf_mode: bool
     options: Mapping[str, str] = field(default_factory=dict)
+    baseline: bool = True
+    """Whether baseline blocks may be asked for."""
     logs: Path | None = None
     """A folder for the output of programs that the engine starts; None for a temporary one.
 

@@ -43,6 +43,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Check the PERF_MODE invariants or not (overrides the scenario).",
     ),
     click.option(
+        "--no-baseline",
+        "baseline",
+        flag_value=False,
+        default=True,
+        help="Measure a server with speculation on by itself: no speed-up is claimed.",
+    ),
+    click.option(
         "--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option; may be repeated."
     ),
     click.option(

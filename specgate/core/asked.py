@@ -204,10 +204,15 @@ class Scenario:
     newest, and stored runs without this field have the first.
     """
 
+    baseline: bool = True
+    """Whether the baseline runs too. Without it there is no speed-up, and nothing to compare tokens with: one server
+    with speculation on, measured by itself.
+    """
+
     @property
     def roles(self) -> tuple[Role, ...]:
-        """The baseline, then one role per draft length of the grid."""
-        return (BASELINE, *(Role(k) for k in self.grid.spec))
+        """The baseline, unless it is left out, then one role per draft length of the grid."""
+        return (*((BASELINE,) if self.baseline else ()), *(Role(k) for k in self.grid.spec))
 
 
 @dataclass(frozen=True, slots=True)

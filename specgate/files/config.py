@@ -12,7 +12,7 @@ from specgate.core import PairRef, Policy, Scenario
 from specgate.files.plain import to_plain
 from specgate.files.writing import without_home
 
-LATER: Final[Mapping[str, object]] = {"goodput": None, "definitions": 1, "statistics": 1}
+LATER: Final[Mapping[str, object]] = {"goodput": None, "definitions": 1, "statistics": 1, "baseline": True}
 """Fields of a scenario that older versions did not have → what stands for the way in which these did it."""
 
 

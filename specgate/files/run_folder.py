@@ -82,7 +82,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "conditions.*.gpu.capped",
     ),
     "1.5.0": ("times", "earlier", "builds", "between_runs.*.least_process_sd", "comparisons*.even_prefill"),
-    "1.6.0": ("engines.*.identity", "pair.weights"),
+    "1.6.0": ("engines.*.identity", "pair.weights", "scenarios.*.baseline"),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
 null.

@@ -28,6 +28,8 @@ class Request:
     warmup_runs: int | None = None
     measurement_runs: int | None = None
     perf_mode: bool | None = None
+    baseline: bool = True
+    """False: the roles with a draft alone, of a server that is measured by itself."""
     options: Mapping[str, str] = field(default_factory=dict)
     resume: Path | None = None
     override_order: str | None = None

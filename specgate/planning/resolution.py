@@ -44,12 +44,18 @@ def resolve(request: Request, *, foreign: bool = False) -> Config:
     """
     size = machine_size()
     backend = request.backend if request.backend and foreign else usable_backend(request)
+    if not request.baseline and another_engine(backend) is None:
+        raise UsageError(
+            f"--no-baseline with back end {backend}: it runs the baseline by itself",
+            hint="leave it out; it is for one server with speculation on, which is measured by itself",
+        )
     chosen = [
         override(
             scenario,
             warmup_runs=request.warmup_runs,
             measurement_runs=request.measurement_runs,
             perf_mode=request.perf_mode,
+            baseline=request.baseline,
         )
         for scenario in select(request.scenarios, request.only, request.kind, size)
     ]
@@ -125,7 +131,8 @@ def chosen_pair(request: Request, scenarios: Sequence[Scenario], backend: str) -
 def read_back(request: Request) -> Config:
     """The configuration of the run to be continued. Raises UsageError for options that the run has fixed."""
     assert request.resume is not None
-    if given := [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]:
+    given = [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]
+    if given := [*given, *([] if request.baseline else ["no_baseline"])]:
         options = ", ".join("--" + name.removesuffix("s").replace("_", "-") for name in given)
         raise UsageError(f"--resume with {options}", hint="the run's own config.resolved.yaml says what it measures")
     config = RunFolder.open(request.resume).read_config()

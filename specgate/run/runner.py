@@ -291,6 +291,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
         max_k=max(role.k for s in scenarios for role in s.roles),
         perf_mode=first.perf_mode,
         options=config.options,
+        baseline=any(s.baseline for s in scenarios),
         logs=logs,
     )
 

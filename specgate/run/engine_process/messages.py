@@ -57,6 +57,7 @@ class Open:
     perf_mode: bool
     options: Mapping[str, str]
     logs: str | None
+    baseline: bool = True
     kind: Literal["open"] = "open"
 
 
@@ -169,6 +170,7 @@ def open_of(backend: str, request: OpenRequest) -> Open:
         perf_mode=request.perf_mode,
         options=request.options,
         logs=str(request.logs) if request.logs else None,
+        baseline=request.baseline,
     )
 
 
@@ -191,6 +193,7 @@ def open_request(message: Open) -> OpenRequest:
         perf_mode=message.perf_mode,
         options=message.options,
         logs=Path(message.logs) if message.logs is not None else None,
+        baseline=message.baseline,
     )
 
 
