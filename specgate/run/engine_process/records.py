@@ -22,6 +22,7 @@ from specgate.core import (
     Served,
     ServedModel,
     ServedRequest,
+    TopTokens,
 )
 from specgate.core.acceptance import Totals
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
@@ -178,6 +179,12 @@ class ServedForm(Form):
     record = Served
     requests: tuple[ServedRequestForm, ...]
     acceptance: AcceptanceForm | None
+
+
+class TopTokensForm(Form):
+    record = TopTokens
+    values: tuple[Finite, ...]
+    tokens: Counts
 
 
 class DecodedForm(Form):
