@@ -135,9 +135,10 @@ class ServerEngine:
         if url := self.options.url_of(role):
             server = Server(self.adapter, role, Running(url.rstrip("/")), self.options, self.request.max_batch)
         elif self.request.pair.weights == "server":
+            alone = "" if role.speculative else "; or --no-baseline, to measure the other server by itself"
             raise UsageError(
                 f"option url: no server is named for {role}, and there are no weights here to start one with",
-                hint=f"-o url.{role}=URL; or the pair that it serves: --pair, or --target and --draft",
+                hint=f"-o url.{role}=URL; or the pair that it serves: --pair, or --target and --draft{alone}",
             )
         else:
             check_forced(self.options.force_al, role)

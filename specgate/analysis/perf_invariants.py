@@ -318,6 +318,8 @@ def but_for_near_ties(result: CellResult, comparison: Comparison | None, ties: N
     if mismatches.value:
         message = f"{mismatches.value:.0f} of {mismatches.n} blocks leave the first one's tokens, and not at a near tie"
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
+    if comparison is None and result.cell.role.speculative:
+        return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
     found = result.values.get("repeat_near_ties")
     repeats = int(found.value or 0) if found is not None else 0
     check = comparison.tokens if comparison is not None else None
