@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 
 from specgate.core import CellResult, Comparison, Divergence, Rule, Run, ScoreCheck, State, TokenCheck, Verdict
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 
 
 class Tokens:
@@ -56,6 +56,7 @@ class Tokens:
             or (self.judge_extent(rule, comparison, run) if comparison else None)
             or (self.judge_logits(rule, comparison) if comparison else None)
             or self.judge_scores(rule, result)
+            or no_baseline(rule, result, run)
             or self.agreed(rule, result, comparison)
         )
 

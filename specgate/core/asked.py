@@ -60,6 +60,8 @@ class PairRef:
         `EngineFacts`.
     `rope`: overrides the target's RoPE scaling (Hugging Face keys, e.g. ``{"rope_type": "yarn", "factor": 4.0}``). None
         keeps the checkpoint's.
+    `weights`: `server` where a running server has them, and this machine does not. `target` is then no checkpoint, but
+        what its tokens are known by: a folder with its `tokenizer.json`, or that file under any name.
     """
 
     name: str
@@ -67,6 +69,13 @@ class PairRef:
     draft: Path | None
     acceptance: AcceptanceSource = "real"
     rope: Mapping[str, float | str] | None = None
+    weights: Literal["here", "server"] = "here"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The target's tokenizer file, which need not be there."""
+        is_file = self.weights == "server" and self.target.suffix == ".json"
+        return self.target if is_file else self.target / "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +205,15 @@ class Scenario:
     newest, and stored runs without this field have the first.
     """
 
+    baseline: bool = True
+    """Whether the baseline runs too. Without it there is no speed-up, and nothing to compare tokens with: one server
+    with speculation on, measured by itself.
+    """
+
     @property
     def roles(self) -> tuple[Role, ...]:
-        """The baseline, then one role per draft length of the grid."""
-        return (BASELINE, *(Role(k) for k in self.grid.spec))
+        """The baseline, unless it is left out, then one role per draft length of the grid."""
+        return (*((BASELINE,) if self.baseline else ()), *(Role(k) for k in self.grid.spec))
 
 
 @dataclass(frozen=True, slots=True)

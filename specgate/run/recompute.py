@@ -96,13 +96,16 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
 
 
 def loaded(engines: Mapping[str, EngineFacts]) -> dict[str, str | None]:
-    """The part of a run's fingerprint that only a loaded engine knows: its weights, its device and its version."""
+    """The part of a run's fingerprint that only a loaded engine knows: its weights, its device, its version and, of
+    somebody else's engine, its build and how it is set up.
+    """
     facts = next(iter(engines.values()), None)
     return {
         "target_sha256": facts.target_sha256 if facts else None,
         "draft_sha256": facts.draft_sha256 if facts else None,
         "device": facts.device if facts else None,
         **({"engine_version": facts.engine_version} if facts and facts.engine_version else {}),
+        **(facts.identity.fingerprint if facts and facts.identity else {}),
     }
 
 
