@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.api import ScriptedTrace
+from specgate.api import FollowsText, RanksTokens, ScriptedTrace
 from specgate.core import BASELINE, Budget, Finish, Role
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
