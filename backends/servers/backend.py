@@ -57,10 +57,14 @@ class ServerBackend:
         known = (*adapter_named(self.name).failures, *COMMON)
         return [LogCause(failure.cause, line, failure.silent) for failure, line in explain(lines, known)]
 
+    def attaches(self, options: Mapping[str, str]) -> bool:
+        """Whether a server that runs already is named."""
+        return any(key.partition(".")[0] == "url" for key in options)
+
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.servers.engine import ServerEngine
         from specgate.backends.servers.engines import adapter_named
-        from specgate.backends.servers.facts import check_request
+        from specgate.backends.servers.facts.engine import check_request
         from specgate.backends.servers.options import Options
 
         adapter = adapter_named(self.name)

@@ -31,6 +31,12 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder of `pairs plant` (default: demo).")
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
 @click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="FILE|DIR",
+    help="Tokenizer of a running server (-o url=URL), in the place of a pair.",
+)
 @click.option("--spec", "k", default=3, show_default=True, type=count(1, DRAFT_TOKENS), help="Draft tokens per step.")
 @click.option("--prompt", "text", metavar="TEXT", help="Prompt (default: a text that comes along).")
 @click.option(
@@ -49,9 +55,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=TIME, help="Seconds of one call.")
 @click.option("--logs", type=FOLDER, metavar="DIR", help="Keep the engine's logs in this new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def smoke(
-    pair: str | None, target: Path | None, draft: Path | None, logs: Path | None, as_json: bool, **wish: Any
-) -> None:
+def smoke(logs: Path | None, as_json: bool, **wish: Any) -> None:
     """Decode one prompt with speculation, and say whether several draft tokens per step are proposed and accepted.
 
     If they are not, the known causes are checked one by one: what was looked at, what was there, and what would be
@@ -60,7 +64,6 @@ def smoke(
 
     Exit code 0 if multi-token speculation is active, 1 if it is not, 7 if the engine failed.
     """
-    from specgate.pairs.resolve import refuse_two_names, resolve_pair
     from specgate.run.smoke.prompt import PromptWish
     from specgate.run.smoke.short_run import Wish
     from specgate.run.smoke.short_run import smoke as carry_out
@@ -68,9 +71,8 @@ def smoke(
     prompt = PromptWish(wish.pop("text"), wish.pop("file"), wish.pop("context"))
     if sum(part is not None for part in (prompt.text, prompt.file, prompt.context)) > 1:
         raise UsageError("--prompt, --prompt-file and --context together", hint="give one of them")
-    refuse_two_names(pair, target, draft)
     options = dict(key_value(o) for o in wish.pop("options"))
-    asked = Wish(pair=resolve_pair(pair, target, draft), prompt=prompt, options=options, **wish)
+    asked = Wish(prompt=prompt, options=options, **wish)
     if logs is not None and logs.exists() and any(logs.iterdir()):
         raise UsageError(f"--logs {logs}: is not empty", hint="a new folder")
     folder = logs or Path(tempfile.mkdtemp(prefix="specgate-smoke-"))

@@ -27,15 +27,16 @@ def configs_of(pair: PairRef) -> PairConfigs:
     """What the configs, the vocabulary map and the tokenizers of `pair` say. Weights are not looked at."""
     problems: list[str] = []
     found = PairConfigs()
-    target = tried(lambda: read_config(pair.target), problems)
+    folder = pair.tokenizer.parent if pair.weights == "server" else pair.target
+    target = tried(lambda: read_config(folder), problems) if folder == pair.target or has_config(folder) else None
     if target is not None:
         found = tried(lambda: with_target(found, target), problems) or found
-    folder = pair.draft
-    draft = tried(lambda: read_config(folder), problems) if folder is not None else None
+    drafts = pair.draft
+    draft = tried(lambda: read_config(drafts), problems) if drafts is not None else None
     if draft is not None:
         for add in (with_draft, with_boundaries, with_map):
             found = tried(partial(add, found, draft), problems) or found
-        found = replace(found, tokenizers=tokenizers(pair.target, draft.file.parent))
+        found = replace(found, tokenizers=tokenizers(pair.tokenizer, draft.file.parent))
     return replace(found, unreadable=tuple(problems))
 
 
@@ -114,12 +115,17 @@ def weights_of(folder: Path) -> TensorFiles | None:
         return None
 
 
+def has_config(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
 def tokenizers(target: Path, draft: Path) -> str | None:
-    """What differs between the tokenizer files of the two; "" where they agree, None where one has none.
+    """What differs between the tokenizer file `target` and that in the folder `draft`; "" where they agree, None where
+    one is not there.
 
     Files of the same content agree, and so do files that map the same tokens to the same ids.
     """
-    files = [folder / "tokenizer.json" for folder in (target, draft)]
+    files = [target, draft / "tokenizer.json"]
     if not all(file.is_file() for file in files):
         return None
     if len({hashlib.sha256(file.read_bytes()).hexdigest() for file in files}) == 1:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from specgate.core import PairRef
-from specgate.eagle3.hf_keys import read_config
 from specgate.errors import UsageError
 from specgate.files.json_text import parse_json, read_bytes
 from specgate.files.panics import first_line
+from specgate.pairs.resolve import target_limits
 from specgate.planning.bounds import POSITIONS
 from specgate.planning.prompts import SOURCES as KINDS
 from specgate.planning.prompts import random_prompts, text_prompts
@@ -61,9 +61,7 @@ def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
     A planted pair gets random ids, since its tokens have no meaning and it has no tokenizer. Raises UsageError for a
     file that cannot be read, for a target without a tokenizer, and for ids that are none.
     """
-    vocab = read_config(pair.target).optional_count("vocab_size") or read_config(pair.target).part("text_config").count(
-        "vocab_size"
-    )
+    _, vocab = target_limits(pair, None, any_architecture=True)
     ids = given_ids(wish.file) if wish.file is not None else None
     if ids is not None:
         return checked(ids, vocab, str(wish.file))
@@ -72,7 +70,7 @@ def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
         if text is not None:
             raise UsageError(f"pair {pair.name!r} has no tokenizer", hint="its tokens have no meaning: --context N")
         return next(random_prompts("smoke", wish.context or PLANTED_LENGTH, vocab)).token_ids
-    tokenizer_file = pair.target / "tokenizer.json"
+    tokenizer_file = pair.tokenizer
     if not tokenizer_file.is_file():
         hint = "give the prompt as token ids: --prompt-file FILE with a JSON list"
         raise UsageError(f"{tokenizer_file}: no such file, and the prompt is text", hint=hint)

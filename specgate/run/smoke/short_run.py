@@ -20,8 +20,9 @@ from specgate.core import BASELINE, Block, Budget, LogCause, PairRef, Point, Rol
 from specgate.eagle3.spec_config.sources import FORMATS
 from specgate.errors import BackendError, ExitCode, InvalidResult, UsageError
 from specgate.machine.inventory import has_cuda_gpu
+from specgate.pairs.resolve import resolve_pair
 from specgate.planning.request import Request
-from specgate.planning.resolution import usable_backend
+from specgate.planning.resolution import another_engine, chosen_pair, usable_backend
 from specgate.run.runner import make_block
 from specgate.run.smoke.pair_configs import configs_of, wrong_weights
 from specgate.run.smoke.prompt import PromptWish, prompt_ids
@@ -35,9 +36,16 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a smoke run was asked for. `tokens`: how many are decoded. `timeout_s`: of one call of the engine."""
+    """What a smoke run was asked for.
 
-    pair: PairRef
+    `pair`, `target`, `draft`, `tokenizer`: as for a run; the demo pair where nothing is named and no server runs
+    already. `tokens`: how many are decoded. `timeout_s`: of one call of the engine.
+    """
+
+    pair: str | None = None
+    target: Path | None = None
+    draft: Path | None = None
+    tokenizer: Path | None = None
     backend: str | None = None
     k: int = 3
     prompt: PromptWish = field(default_factory=PromptWish)
@@ -82,41 +90,62 @@ def smoke(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: None
     Whatever goes wrong in the engine becomes a finding. Raises UsageError for a wish that makes no sense, and
     EnvironmentRefused where the back end cannot run here.
     """
-    request = Request(kind="micro", argv=(), plain=True, out=logs, backend=wish.backend, options=wish.options)
-    backend = usable_backend(request)
-    ids = prompt_ids(wish.prompt, wish.pair)
+    backend, pair = resolved(wish, logs)
+    ids = prompt_ids(wish.prompt, pair)
     role, budget = Role(wish.k), Budget(new_tokens=wish.tokens, ignore_eos=wish.ignore_eos)
     evidence = Evidence(
         backend=backend,
         role=role,
         budget=budget,
         prompt_tokens=len(ids),
-        pair=configs_of(wish.pair),
+        pair=configs_of(pair),
         options=wish.options,
         stated=stated_by(backend, wish.options),
     )
-    say(f"{backend}: opening {wish.pair.name} for {role}, {len(ids)} prompt tokens")
+    say(f"{backend}: opening {pair.name} for {role}, {len(ids)} prompt tokens")
     began = time.monotonic()
     try:
-        evidence = decoded(evidence, wish, backend, ids, logs, say)
+        evidence = decoded(evidence, wish, pair, ids, logs, say)
     except (BackendError, InvalidResult) as error:
         evidence = replace(evidence, error=str(error))
     say(f"done after {time.monotonic() - began:.0f} s")
     evidence = replace(evidence, log=known_lines(backend, logs))
     if evidence.drafting is not None and evidence.drafting.state == "nothing accepted":
-        evidence = replace(evidence, pair=with_weights(evidence, wish.pair))
+        evidence = replace(evidence, pair=with_weights(evidence, pair))
     findings = findings_of(evidence)
     went_on = any(line.silent for line in evidence.log or ())
     return Smoke(evidence, findings, failed=evidence.drafting is None and not went_on)
 
 
+def resolved(wish: Wish, logs: Path) -> tuple[str, PairRef]:
+    """The name of the back end, and the pair. Raises UsageError where they are named wrongly, twice or not at all."""
+    request = Request(
+        kind="micro",
+        argv=(),
+        plain=True,
+        out=logs,
+        backend=wish.backend,
+        pair=wish.pair,
+        target=wish.target,
+        draft=wish.draft,
+        tokenizer=wish.tokenizer,
+        options=wish.options,
+    )
+    backend = usable_backend(request)
+    engine = another_engine(backend)
+    attached = engine is not None and engine.attaches(wish.options)
+    if wish.pair or wish.tokenizer or (attached and not (wish.target or wish.draft)):
+        return backend, chosen_pair(request, (), backend)
+    return backend, resolve_pair(None, wish.target, wish.draft)
+
+
 def decoded(
-    evidence: Evidence, wish: Wish, backend: str, ids: tuple[int, ...], logs: Path, say: Callable[[str], None]
+    evidence: Evidence, wish: Wish, pair: PairRef, ids: tuple[int, ...], logs: Path, say: Callable[[str], None]
 ) -> Evidence:
     """`evidence` with the engine's facts and a block of every role. Raises BackendError, InvalidResult, UsageError."""
-    role, budget = evidence.role, evidence.budget
+    backend, role, budget = evidence.backend, evidence.role, evidence.budget
     request = OpenRequest(
-        pair=wish.pair,
+        pair=pair,
         dtype=wish.dtype or ("bfloat16" if has_cuda_gpu() else "float32"),
         max_batch=1,
         max_positions=len(ids) + budget.longest(role.k) + role.k + 2,
@@ -124,7 +153,7 @@ def decoded(
         perf_mode=False,
         options=wish.options,
         logs=logs,
-        first_role=role,
+        baseline=wish.baseline,
     )
     with opened(backend, request, wish.timeout_s, logs / LOG) as engine:
         facts = engine.facts()

@@ -143,7 +143,11 @@ def test_a_server_that_is_started_is_looked_into(cli: Cli, ids: Path, faults: st
 def test_a_server_without_speculation_is_told_from_one_that_drafts_nothing(cli: Cli, ids: Path) -> None:
     with running_stub("vllm", 0, "--rate", "500") as url:
         code, found = smoked(cli, ids, "--backend", "vllm", "-o", f"url={url}")
+        arguments = ["smoke", "--backend", "vllm", "--prompt-file", str(ids), "--tokens", "24", "--json"]
+        tokenizer = ["--tokenizer", str(cli.target), "-o", f"url={url}"]
+        unnamed = cli.run(*arguments, *tokenizer, pair=False)
     assert code == 1 and found["causes"] == ["baseline_server"]
+    assert unnamed.returncode == 1 and json.loads(unnamed.stdout)["causes"] == ["baseline_server"], unnamed.stderr
 
 
 @pytest.mark.slow("starts a server")

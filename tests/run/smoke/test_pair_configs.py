@@ -68,9 +68,9 @@ def write_tokenizer(folder: Path, words: list[str]) -> None:
 def test_tokenizers_are_compared_token_by_token(tmp_path: Path) -> None:
     for name, words in (("target", ["x", "y"]), ("same", ["x", "y"]), ("other", ["y", "x"])):
         write_tokenizer(tmp_path / name, words)
-    assert tokenizers(tmp_path / "target", tmp_path / "same") == ""
-    assert tokenizers(tmp_path / "target", tmp_path / "none") is None
-    assert "2 tokens have other ids" in (tokenizers(tmp_path / "target", tmp_path / "other") or "")
+    assert tokenizers(tmp_path / "target" / "tokenizer.json", tmp_path / "same") == ""
+    assert tokenizers(tmp_path / "target" / "tokenizer.json", tmp_path / "none") is None
+    assert "2 tokens have other ids" in (tokenizers(tmp_path / "target" / "tokenizer.json", tmp_path / "other") or "")
 
 
 def test_weights_of_zeros_and_of_no_numbers_are_named(copied: PairRef) -> None:
