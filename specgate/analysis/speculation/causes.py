@@ -185,6 +185,49 @@ def steps_without_drafts(e: Evidence) -> Finding:
     return ruled_out("steps_without_drafts", checked, seen)
 
 
+def short_drafts(e: Evidence) -> Finding:
+    """Fewer draft tokens per step than K, although a chain has K in every step. More would be a contradiction."""
+    checked = "draft tokens against K × steps"
+    d = e.drafting
+    if d is None or not d.num_drafts:
+        return unchecked("short_drafts", checked, "nothing was drafted")
+    whole = d.k * d.num_drafts
+    seen = f"{d.drafted} of {whole}"
+    if d.num_drafts < d.drafted < whole - d.k:  # the last step may have no room for K
+        todo = "a draft that stops where it is unsure (llama.cpp: --spec-draft-p-min 0), or a K that varies"
+        return found("short_drafts", checked, seen, todo)
+    return ruled_out("short_drafts", checked, seen)
+
+
+def forced_shape(e: Evidence) -> Finding:
+    """Forced acceptance with the right mean, but not with the distribution that the engine documents.
+
+    vLLM accepts ⌊L⌋ − 1 draft tokens or one more for a length of L, so that its mean is L and its variance the smallest
+    (0.25.1, `SpeculativeConfig._acceptance_length_to_rates`). A wider spread makes steps that are unlike a measurement.
+    """
+    checked = "how many drafts each step accepted, against the two counts that a forced length allows"
+    length = forced_length(e)
+    record = e.block.served.acceptance if e.block is not None and e.block.served is not None else None
+    if length is None or record is None or not record.hist:
+        return unchecked("forced_shape", checked, "acceptance is not forced, or its shape is not documented")
+    least = min(int(length - 1), e.role.k)
+    allowed = {least} if length - 1 == least else {least, least + 1}
+    outside = sum(n for accepted, n in enumerate(record.hist) if accepted not in allowed)
+    counts = " or ".join(map(str, sorted(allowed)))
+    if outside:
+        seen = f"{outside} of {record.steps} steps accepted something else than {counts}: {record.hist}"
+        return found("forced_shape", checked, seen, "another engine version; its speed is that of another distribution")
+    return ruled_out("forced_shape", checked, f"all {record.steps} steps accepted {counts}")
+
+
+def forced_length(e: Evidence) -> float | None:
+    """The acceptance length that the options force, of an engine whose distribution is documented."""
+    try:
+        return float(e.options["force_al"]) if e.backend == "vllm" else None
+    except (KeyError, ValueError):
+        return None
+
+
 def looping(e: Evidence) -> Finding:
     """The text repeats itself. Loops are easy to draft, so acceptance says nothing of other text."""
     checked = "share of 8-grams of the text that occurred before"
@@ -242,11 +285,15 @@ CAUSES: Final[tuple[Callable[[Evidence], Finding], ...]] = (
     single_token,
     silently_off,
     steps_without_drafts,
+    short_drafts,
     looping,
     made_up,
+    forced_shape,
     other_text,
 )
-HARMLESS: Final = frozenset({"looping", "made_up", "other_text", "window_ignored", "steps_without_drafts"})
+HARMLESS: Final = frozenset({
+    "looping", "made_up", "other_text", "window_ignored", "steps_without_drafts", "short_drafts", "forced_shape",
+})  # fmt: skip
 """Causes that do not turn speculation off: they say how its figures are to be taken."""
 
 TITLES: Final[Mapping[str, str]] = {
@@ -270,8 +317,10 @@ TITLES: Final[Mapping[str, str]] = {
     "single_token": "one draft token per step only",
     "silently_off": "drafts are off, and the engine does not say so",
     "steps_without_drafts": "steps without a draft",
+    "short_drafts": "drafts shorter than K",
     "looping": "the text is a loop",
     "made_up": "acceptance is not the draft's",
+    "forced_shape": "forced acceptance of another distribution",
     "other_text": "the text is not the baseline's",
 }
 """Cause → what it is, in a few words."""

@@ -29,6 +29,12 @@ def pair(**changes: Any) -> Any:
     return replace(PAIR, **changes)
 
 
+def forced(hist: list[int], length: float) -> Evidence:
+    """vLLM, told to accept `length` tokens per step."""
+    facts = replace(FACTS, acceptance="forced")
+    return evidence(served(hist), backend="vllm", facts=facts, options={"force_al": f"{length:g}"})
+
+
 CASES: dict[str, tuple[Evidence, set[str]]] = {
     "draft error": (evidence(OFF, facts=replace(FACTS, draft_error="bad")), {"draft_not_loaded", "silently_off"}),
     "weights not initialised, by the log": (
@@ -93,6 +99,8 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
     "one token per step": (evidence(stepped([1, 0, 1, 1], drafted=1)), {"single_token"}),
     "no drafts, and not a word": (evidence(served([0] * 4, 30)), {"silently_off"}),
     "pauses": (evidence(served([2, 2, 2, 4], 20)), {"steps_without_drafts"}),
+    "short drafts": (evidence(stepped([2, 1, 2, 0, 2, 1], drafted=2)), {"short_drafts"}),
+    "forced, with the right mean and too wide": (forced([5, 0, 0, 5], 2.5), {"made_up", "forced_shape"}),
     "a loop": (evidence(stepped([3] * 20, tokens=[5, 6, 7, 8] * 20 + [5])), {"looping"}),
     "forced": (evidence(GOOD, facts=replace(FACTS, acceptance="forced")), {"made_up"}),
     "another text": (evidence(GOOD, baseline=stepped([0] * 17, 0, tokens=[1, 2, 9, *range(4, 19)])), {"other_text"}),
@@ -131,3 +139,11 @@ def test_without_anything_known_nothing_is_claimed() -> None:
     unknown = evidence(None, facts=None, pair=PairConfigs())
     assert not [f for f in findings_of(unknown) if f.state == "found"]
     assert all(not f.todo for f in findings_of(unknown))
+
+
+@pytest.mark.parametrize(
+    ("hist", "length"), [([0, 5, 5, 0], 2.5), ([0, 0, 9, 0], 3.0), ([0, 0, 0, 7], 4.0), ([7, 0, 0, 0], 1.0)]
+)
+def test_forced_acceptance_of_the_documented_shape_is_right(hist: list[int], length: float) -> None:
+    shape = next(f for f in findings_of(forced(hist, length)) if f.cause == "forced_shape")
+    assert shape.state == "ruled out"
