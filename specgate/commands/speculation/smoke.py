@@ -50,7 +50,11 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option("--tokens", default=64, show_default=True, type=count(2, 1 << 16), help="Tokens to decode.")
 @click.option("--ignore-eos", is_flag=True, help="Decode on past the end of the answer.")
 @click.option("--baseline", is_flag=True, help="Also decode without speculation, and compare the texts.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="(default: float32 without a GPU)")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Dtype (default: bfloat16 with a GPU, else float32).",
+)
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option, as for a run.")
 @click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=TIME, help="Seconds of one call.")
 @click.option("--logs", type=FOLDER, metavar="DIR", help="Keep the engine's logs in this new folder.")
