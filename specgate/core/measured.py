@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from specgate.core.acceptance import AcceptanceRecord
 from specgate.core.asked import AcceptanceSource, Cell, Point, Role
 from specgate.core.conditions import CpuUse
 from specgate.core.stored_keys import stored_keys
 from specgate.core.traffic import Traffic
+
+MAY_NOT_DRAFT: Final = "may draft nothing: "
+"""How a warning of an engine begins that explains a cell without drafts, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ class Block:
     `phase_ns`: phase → its part of `elapsed_ns`.
     `span_ns`: when the harness asked for the block and when it had the result, on the host's monotonic clock; None in
         runs stored before this was recorded.
+    `own_prefill`: the block prefilled anew within its span, in a micro run too. A server's always does.
 
     Where `served` is set, the engine is a server:
 
@@ -152,6 +156,7 @@ class Block:
     served: Served | None = None
     cpu: CpuUse | None = None
     """What the CPUs did meanwhile; None in runs stored before this was recorded."""
+    own_prefill: bool = False
 
     @property
     def cell(self) -> Cell:

@@ -322,4 +322,5 @@ def make_block(
         counters=decoded.counters,
         phase_ns=decoded.phase_ns,
         served=decoded.served,
+        own_prefill=decoded.prefill_ns is not None,
     )
