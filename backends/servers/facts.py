@@ -8,7 +8,7 @@ from specgate.api import OpenRequest
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.conventions import warning, window_warning
 from specgate.backends.servers.options import Options
-from specgate.core import AcceptanceSource, EngineFacts
+from specgate.core import MAY_NOT_DRAFT, AcceptanceSource, EngineFacts
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.files import checkpoint_sha256
 from specgate.eagle3.hf.draft import DraftKeys, window_of
@@ -97,6 +97,8 @@ def warnings_of(
         yield f"{adapter.name} was started by someone else: that it serves this pair, with these roles, is its own word"
     if meant is not None and engines is not None and (text := warning(adapter.name, engines, meant)):
         yield text
+    if meant is not None and options.own.get("engine") == "turbomind":
+        yield f"{MAY_NOT_DRAFT}TurboMind takes no draft in LMDeploy's releases, only in builds that add EAGLE-3 to it"
     if text := window_warning(adapter.name, window, adapter.reads_window):
         yield text
     if options.drafter == "ngram":

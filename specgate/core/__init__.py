@@ -76,6 +76,7 @@ from specgate.core.judged import (
     Verdict,
 )
 from specgate.core.measured import (
+    MAY_NOT_DRAFT,
     BaselineText,
     Block,
     EngineFacts,
@@ -92,6 +93,7 @@ from specgate.core.traffic import Traffic
 
 __all__ = [
     "BASELINE",
+    "MAY_NOT_DRAFT",
     "PASS_ROUNDS",
     "STATISTICS",
     "AcceptanceRecord",
