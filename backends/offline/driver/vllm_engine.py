@@ -56,7 +56,7 @@ class Engine:
             "batched_tokens": scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens,
             "in_one_process": hasattr(self.core, "engine_core"),
             "shown": {
-                "attention": plain(getattr(getattr(config, "attention_config", None), "backend", None)),
+                "attention": attention_of(config),
                 "compilation mode": plain(compilation.mode),
                 "CUDA graphs": "off" if config.model_config.enforce_eager else plain(compilation.cudagraph_mode),
                 "async scheduling": plain(scheduler.async_scheduling),
@@ -188,6 +188,16 @@ def cached_tokens(output: Any) -> int:
     """Prompt tokens that came from a cache, which the first output of a request says."""
     stats = getattr(output, "prefill_stats", None)
     return int((stats.num_cached_tokens if stats is not None else getattr(output, "num_cached_tokens", 0)) or 0)
+
+
+def attention_of(config: Any) -> str:
+    """The attention back ends of the loaded layers, where these are in this process, or else the one that was asked
+    for.
+    """
+    layers = getattr(config.compilation_config, "static_forward_context", {}).values()
+    used = {layer.attn_backend.get_name() for layer in layers if getattr(layer, "attn_backend", None) is not None}
+    asked = getattr(getattr(config, "attention_config", None), "backend", None)
+    return ", ".join(sorted(used)) or (plain(asked) if asked is not None else "not told")
 
 
 def plain(value: object) -> str:

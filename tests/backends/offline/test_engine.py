@@ -101,6 +101,7 @@ def test_what_the_engine_is_stands_in_its_facts(vllm: OfflineEngine) -> None:
     facts = vllm.facts()
     assert (facts.backend, facts.engine_version) == ("vllm-offline", "0.25.1 (g752a3a504)")
     assert facts.details["blocks show"] == "steps" and facts.details["CUDA graphs"] == "FULL_AND_PIECEWISE"
+    assert facts.details["attention"] == "FLASH_ATTN"
     assert facts.details["torch"] == "2.11.0+stand.in" and facts.has_draft and facts.capture_rule is not None
 
 

@@ -74,6 +74,12 @@ class Running:
     cycle: int = -1
 
 
+class FlashAttention:
+    @staticmethod
+    def get_name() -> str:
+        return "FLASH_ATTN"
+
+
 class EngineCore:
     def __init__(self, k: int) -> None:
         self.k = k
@@ -144,7 +150,11 @@ class LLMEngine:
         self.totals = SpecDecodingStats()
         batched = arguments.get("max_num_batched_tokens", 8192)
         self.vllm_config = SimpleNamespace(
-            compilation_config=SimpleNamespace(mode=3, cudagraph_mode=Mode.FULL_AND_PIECEWISE),
+            compilation_config=SimpleNamespace(
+                mode=3,
+                cudagraph_mode=Mode.FULL_AND_PIECEWISE,
+                static_forward_context={"layer.0": SimpleNamespace(attn_backend=FlashAttention), "other": object()},
+            ),
             scheduler_config=SimpleNamespace(
                 async_scheduling=True, max_num_batched_tokens=batched, max_num_scheduled_tokens=None
             ),
