@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from specgate.api import Availability, Engine, OpenRequest
+from specgate.errors import UsageError
 
 
 class OfflineBackend:
@@ -35,10 +36,15 @@ class OfflineBackend:
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.offline.engine import OfflineEngine
         from specgate.backends.offline.libraries import library_named, parse
-        from specgate.backends.servers.facts import check_request
+        from specgate.backends.servers.facts.engine import check_request
 
         library = library_named(self.name)
         options = parse(library, request.options)
+        if request.pair.weights != "here":
+            raise UsageError(
+                f"back end {self.name}: the pair's weights are with a server, and a library needs them here",
+                hint="--target DIR, and --draft DIR",
+            )
         check_request(library.adapter, request, options.common)
         folder = request.logs or Path(tempfile.mkdtemp(prefix="specgate-"))
         return OfflineEngine(library, request, options, folder)

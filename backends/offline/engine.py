@@ -18,7 +18,9 @@ from specgate.backends.offline.library import Library, Opening
 from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.offline.replies import loop_of, requests_of, two_of
 from specgate.backends.offline.wire import Driven
-from specgate.backends.servers.facts import server_facts
+from specgate.backends.servers.facts.engine import server_facts
+from specgate.backends.servers.facts.identity import Seen
+from specgate.backends.servers.failures import read_end
 from specgate.core import BASELINE, Budget, EngineFacts, Role
 from specgate.errors import BackendError, UsageError
 
@@ -26,8 +28,8 @@ LONGEST_FACT: Final = 200
 
 
 class OfflineEngine:
-    """Starts one process per role. The baseline's comes at once, and that of the longest drafts before the first block,
-    so that no block waits for it.
+    """Starts one process per role. Those of the baseline and of the longest drafts come at once, so that no block waits
+    for them, and what they tell of themselves is part of the facts.
 
     With `servers=together` all of them stay loaded, and at most one is busy. With `servers=apart` the previous one is
     ended before another is started.
@@ -37,13 +39,13 @@ class OfflineEngine:
         self.library, self.request, self.options, self.folder = library, request, options, folder
         self.processes: dict[Role, Driven] = {}
         self.prompts: list[list[int]] = []
+        self.first = BASELINE if request.baseline else Role(request.max_k)
         try:
-            baseline = self.process(BASELINE)
-            opening = Opening(BASELINE, request, options)
-            self.shows_steps = library.shows_steps(opening, baseline.facts)
-            self._facts = facts_of(library, opening, baseline, self.shows_steps)
-            if request.max_k and options.common.servers == "together":
+            process, opening = self.process(self.first), Opening(self.first, request, options)
+            self.shows_steps = library.shows_steps(opening, process.facts)
+            if options.common.servers == "together":
                 self.process(Role(request.max_k))
+            self._facts = facts_of(library, opening, list(self.processes.values()), self.shows_steps)
         except BaseException:
             self.close()
             raise
@@ -99,7 +101,7 @@ class OfflineEngine:
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         """Two log-probabilities from the baseline's process; None where the engine gives fewer."""
-        process = self.process(BASELINE)
+        process = self.process(self.first)
         prompt = [*self.prompts[slot], *map(int, continuation)]
         return two_of(process.ask("top", {"prompt": prompt}), process.where)
 
@@ -130,29 +132,40 @@ def check_forced(length: float | None, role: Role) -> None:
         )
 
 
-def facts_of(library: Library, opening: Opening, process: Driven, shows_steps: bool) -> EngineFacts:
-    """The pair's facts, and what the driver says of the engine."""
-    told = {key: text_of(value) for key, value in process.facts.items() if key != "shown"}
-    shown = process.facts.get("shown")
-    details = {str(k): text_of(v) for k, v in shown.items()} if isinstance(shown, Mapping) else {}
-    build = told.get("build")
-    version = told.get("version", "not told") + (f" ({build})" if build and build != "None" else "")
-    facts = server_facts(library.adapter, opening.request, opening.options.common, version)
-    device = told.get("device", "None")
+def facts_of(library: Library, opening: Opening, processes: Sequence[Driven], shows_steps: bool) -> EngineFacts:
+    """The pair's facts, and what the drivers say of the engine. Raises BackendError where they are of different
+    versions.
+    """
+    common, told = opening.options.common, processes[0].facts
+    seen = [Seen(process.role, version_of(process.facts), settings_of(library, process)) for process in processes]
+    facts = server_facts(library.adapter, opening.request, common, seen)
+    device, shown = told.get("device"), told.get("shown")
     return replace(
         facts,
         backend=library.name,
-        device=f"{library.module} in a process of its own" if device == "None" else device,
+        device=text_of(device) if device is not None else f"{library.module} in a process of its own",
         dtype=opening.request.dtype,
         details={
             **facts.details,
-            "servers": opening.options.common.servers,
+            "servers": common.servers,
             "blocks show": "steps" if shows_steps else "requests",
-            "torch": told.get("torch", "not told"),
-            **details,
+            "torch": text_of(told.get("torch")),
+            **({str(key): text_of(value) for key, value in shown.items()} if isinstance(shown, Mapping) else {}),
         },
-        engine_version=version,
     )
+
+
+def version_of(told: Mapping[str, object]) -> str:
+    """The version, and behind `+` the commit that it was built from, where that is told and not in it already."""
+    version, build = text_of(told.get("version")), told.get("build")
+    return version if build is None or str(build) in version else f"{version}+{text_of(build)}"
+
+
+def settings_of(library: Library, process: Driven) -> Mapping[str, str]:
+    """How the engine is set up. Where its log tells too, it is in the words of a server's."""
+    told = process.facts.get("settings")
+    found = {str(key): text_of(value) for key, value in told.items()} if isinstance(told, Mapping) else {}
+    return {**found, **library.settings_in(read_end(process.log, process.log_start))}
 
 
 def text_of(value: object) -> str:

@@ -52,3 +52,6 @@ class Library(Protocol):
         """Whether blocks of the opened engine can be shown step by step. Raises UsageError where option `show` asks for
         what cannot be.
         """
+
+    def settings_in(self, log: Sequence[str]) -> Mapping[str, str]:
+        """How the engine is set up, as lines of its log tell (`core.EngineIdentity.settings`)."""

@@ -53,5 +53,8 @@ class LmdeployLibrary:
             raise UsageError("option show = steps: LMDeploy's engines show requests only", hint="leave it out")
         return False
 
+    def settings_in(self, log: Sequence[str]) -> Mapping[str, str]:
+        return {}
+
 
 LIBRARY = LmdeployLibrary()

@@ -94,6 +94,7 @@ class OfflineOptions:
                 start_s=of_servers.number(given, "start_s", 600.0),
                 stall_s=of_servers.number(given, "stall_s", 120.0),
                 stop_s=of_servers.number(given, "stop_s", 20.0),
+                build=of_servers.build_of(given["build"]) if "build" in given else None,
                 own={key: of_servers.choice(given, key, tuple(values)) for key, values in own.items()},
             ),
         )

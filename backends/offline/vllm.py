@@ -8,6 +8,7 @@ from typing import Final
 from specgate.backends.offline.library import Opening
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.adapters import vllm
+from specgate.backends.servers.facts.told import vllm_settings
 from specgate.errors import UsageError
 
 MOST_BATCHED: Final = 1 << 17
@@ -66,6 +67,9 @@ class VllmLibrary:
         if show == "steps" and refused is not None:
             raise UsageError(f"option show = steps: {refused}", hint="-o show=requests, which is what a server shows")
         return show != "requests" and refused is None
+
+    def settings_in(self, log: Sequence[str]) -> Mapping[str, str]:
+        return vllm_settings(log)
 
 
 def why_no_steps(opening: Opening, facts: Mapping[str, object]) -> str | None:

@@ -41,6 +41,7 @@ class Driven:
     """
 
     def __init__(self, library: Library, opening: Opening, folder: Path) -> None:
+        self.role = opening.role
         self.where = f"{library.name} {opening.role}"
         self.limits = opening.options.common
         self.log = folder / f"{library.name}-{opening.role}.log"

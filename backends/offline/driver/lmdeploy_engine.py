@@ -54,11 +54,8 @@ class Engine:
             "build": None,
             "torch": torch.__version__,
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-            "shown": {
-                "engine": kind,
-                "CUDA graphs": graphs(getattr(used, "eager_mode", None)),
-                "cache share": str(getattr(used, "cache_max_entry_count", "not told")),
-            },
+            "settings": settings_of(used),
+            "shown": {"cache share": str(getattr(used, "cache_max_entry_count", "not told"))},
         }
 
     def prompts_are(self, prompts: list[list[int]]) -> None:
@@ -125,9 +122,12 @@ class Engine:
         return {"sent": sent, "chunks": chunks, "status": status, "cached": cached, "top": top}
 
 
-def graphs(eager: bool | None) -> str:
-    """Whether CUDA graphs are in use, which only the PyTorch engine tells."""
-    return "not told" if eager is None else "off" if eager else "on"
+def settings_of(config: Any) -> dict[str, str]:
+    """How the engine is set up, as far as its configuration tells."""
+    found = {"dtype": getattr(config, "dtype", None)}
+    eager = getattr(config, "eager_mode", None)  # the PyTorch engine's alone
+    found["cuda_graphs"] = None if eager is None else "off" if eager else "on"
+    return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def speculative_config(draft: dict[str, Any]) -> Any:

@@ -55,14 +55,18 @@ class Engine:
             "device": device_name(),
             "batched_tokens": scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens,
             "in_one_process": hasattr(self.core, "engine_core"),
-            "shown": {
+            "settings": {
                 "attention": attention_of(config),
+                "cuda_graphs": "NONE" if config.model_config.enforce_eager else plain(compilation.cudagraph_mode),
+                "dtype": plain(config.model_config.dtype).removeprefix("torch."),
+                "quantization": plain(config.model_config.quantization),
+                "kv_cache_dtype": plain(config.cache_config.cache_dtype),
+            },
+            "shown": {
                 "compilation mode": plain(compilation.mode),
-                "CUDA graphs": "off" if config.model_config.enforce_eager else plain(compilation.cudagraph_mode),
                 "async scheduling": plain(scheduler.async_scheduling),
                 "batched tokens": scheduler.max_num_batched_tokens,
                 "model runner": "V2" if getattr(config, "use_v2_model_runner", False) else "V1",
-                "cache dtype": plain(config.cache_config.cache_dtype),
             },
         }
 

@@ -99,10 +99,17 @@ def test_margins_come_from_the_baselines_process(vllm: OfflineEngine, lmdeploy: 
 
 def test_what_the_engine_is_stands_in_its_facts(vllm: OfflineEngine) -> None:
     facts = vllm.facts()
-    assert (facts.backend, facts.engine_version) == ("vllm-offline", "0.25.1 (g752a3a504)")
-    assert facts.details["blocks show"] == "steps" and facts.details["CUDA graphs"] == "FULL_AND_PIECEWISE"
-    assert facts.details["attention"] == "FLASH_ATTN"
-    assert facts.details["torch"] == "2.11.0+stand.in" and facts.has_draft and facts.capture_rule is not None
+    assert (facts.backend, facts.engine_version) == ("vllm-offline", "0.25.1+g752a3a504")
+    assert facts.details["blocks show"] == "steps" and facts.details["torch"] == "2.11.0+stand.in"
+    assert facts.has_draft and facts.capture_rule is not None and facts.identity is not None
+    assert (facts.identity.engine, facts.identity.build, facts.identity.told_by) == ("vllm", "752a3a504", "version")
+    assert facts.identity.settings == {
+        "attention": "FLASH_ATTN",
+        "cuda_graphs": "FULL_AND_PIECEWISE",
+        "dtype": "bfloat16",
+        "quantization": "None",
+        "kv_cache_dtype": "auto",
+    }
 
 
 def test_arguments_reach_the_library_and_its_output_a_log(vllm: OfflineEngine, folder: Path) -> None:
@@ -125,6 +132,13 @@ def test_a_pipelines_block_is_like_that_of_a_server(lmdeploy: OfflineEngine) -> 
     by_step = lmdeploy.options.own["engine"] == "pytorch"
     assert record.hist == (tuple(took.count(i) for i in range(4)) if by_step else ())
     assert blocks[SPEC].counters["undrafted_steps"] == 0
+
+
+def test_a_pipelines_engine_tells_what_its_configuration_has(lmdeploy: OfflineEngine) -> None:
+    facts, kind = lmdeploy.facts(), lmdeploy.options.own["engine"]
+    assert facts.identity is not None and facts.identity.engine == "lmdeploy" and facts.details["engine"] == kind
+    graphs = {"cuda_graphs": "on"} if kind == "pytorch" else {}
+    assert facts.identity.settings == {"dtype": "float32", **graphs} and facts.identity.build is None
 
 
 def test_turbomind_is_given_the_draft_in_both_places(lmdeploy: OfflineEngine, folder: Path) -> None:

@@ -158,7 +158,9 @@ class LLMEngine:
             scheduler_config=SimpleNamespace(
                 async_scheduling=True, max_num_batched_tokens=batched, max_num_scheduled_tokens=None
             ),
-            model_config=SimpleNamespace(enforce_eager=bool(arguments.get("enforce_eager"))),
+            model_config=SimpleNamespace(
+                enforce_eager=bool(arguments.get("enforce_eager")), dtype="torch.bfloat16", quantization=None
+            ),
             cache_config=SimpleNamespace(cache_dtype="auto"),
             attention_config=SimpleNamespace(backend=None),
         )
