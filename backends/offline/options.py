@@ -34,7 +34,7 @@ PREFIXES: Final = ("args", "spec", "env")
 """Options with a name after a dot: `args.ROLE`, and one entry of the speculative configuration or the environment. Each
 library has one more, for one argument of its own.
 """
-INHERITED: Final = "put it into the environment, which the engine's process inherits"
+INHERITED: Final = "put it into the environment, and its name into SPECGATE_PASS_ENV: the engine's process inherits it"
 
 
 @dataclass(frozen=True, slots=True)
