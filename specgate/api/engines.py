@@ -64,8 +64,6 @@ class OpenRequest:
     max_k: int
     perf_mode: bool
     options: Mapping[str, str] = field(default_factory=dict)
-    baseline: bool = True
-    """Whether baseline blocks may be asked for."""
     logs: Path | None = None
     """A folder for the output of programs that the engine starts; None for a temporary one.
 
@@ -73,6 +71,8 @@ class OpenRequest:
     run folder when a call fails and when the engine is closed, each up to 16 MiB. In errors and in what the engine
     prints, their paths become those of the copies.
     """
+    baseline: bool = True
+    """Whether baseline blocks may be asked for."""
 
 
 @dataclass(frozen=True, slots=True)

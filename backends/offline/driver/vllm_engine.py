@@ -56,7 +56,7 @@ class Engine:
             "batched_tokens": scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens,
             "in_one_process": hasattr(self.core, "engine_core"),
             "settings": {
-                "attention": attention_of(config),
+                **attention_of(config),
                 "cuda_graphs": "NONE" if config.model_config.enforce_eager else plain(compilation.cudagraph_mode),
                 "dtype": plain(config.model_config.dtype).removeprefix("torch."),
                 "quantization": plain(config.model_config.quantization),
@@ -194,14 +194,15 @@ def cached_tokens(output: Any) -> int:
     return int((stats.num_cached_tokens if stats is not None else getattr(output, "num_cached_tokens", 0)) or 0)
 
 
-def attention_of(config: Any) -> str:
+def attention_of(config: Any) -> dict[str, str]:
     """The attention back ends of the loaded layers, where these are in this process, or else the one that was asked
-    for.
+    for; empty where neither is known.
     """
     layers = getattr(config.compilation_config, "static_forward_context", {}).values()
     used = {layer.attn_backend.get_name() for layer in layers if getattr(layer, "attn_backend", None) is not None}
     asked = getattr(getattr(config, "attention_config", None), "backend", None)
-    return ", ".join(sorted(used)) or (plain(asked) if asked is not None else "not told")
+    found = ", ".join(sorted(used)) or (plain(asked) if asked is not None else "")
+    return {"attention": found} if found else {}
 
 
 def plain(value: object) -> str:
