@@ -80,6 +80,7 @@ from specgate.core.judged import (
     Verdict,
 )
 from specgate.core.measured import (
+    MAY_NOT_DRAFT,
     BaselineText,
     Block,
     EngineFacts,
@@ -99,6 +100,7 @@ from specgate.core.traffic import Traffic
 
 __all__ = [
     "BASELINE",
+    "MAY_NOT_DRAFT",
     "PASS_ROUNDS",
     "STATISTICS",
     "AcceptanceRecord",

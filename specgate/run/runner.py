@@ -335,4 +335,5 @@ def make_block(
         counters=decoded.counters,
         phase_ns=decoded.phase_ns,
         served=decoded.served,
+        own_prefill=decoded.prefill_ns is not None,
     )
