@@ -17,15 +17,15 @@ from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import PromptRecords, by_prompt, length_values, pooled, position_values
-from specgate.analysis.repetition import repeated_ngram_share
 from specgate.analysis.requests.distributions import distributions
 from specgate.analysis.requests.figures import request_values
 from specgate.analysis.requests.goodput import goodput_values
 from specgate.analysis.requests.percentiles import ERROR
 from specgate.analysis.requests.timing import requests_of
-from specgate.analysis.rescoring import Draw, check_scores, draws
 from specgate.analysis.stats import planned_looks
-from specgate.analysis.token_check import check_tokens, first_difference
+from specgate.analysis.tokens.comparison import check_tokens, first_difference
+from specgate.analysis.tokens.repetition import repeated_ngram_share
+from specgate.analysis.tokens.rescoring import Draw, check_scores, draws
 from specgate.core import (
     BASELINE,
     BaselineText,

@@ -14,7 +14,7 @@ from functools import reduce
 from operator import add
 
 from specgate.analysis.prompt_acceptance import record_of
-from specgate.analysis.token_check import departure, token_at
+from specgate.analysis.tokens.comparison import departure, token_at
 from specgate.archive.contrasting import by_cell, without_backend
 from specgate.archive.stored import StoredRun
 from specgate.archive.two_samples import log_ratio_of_ratios

@@ -15,8 +15,8 @@ from itertools import groupby
 from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
-from specgate.analysis.rescoring import Draw
 from specgate.analysis.rounds import whole_rounds
+from specgate.analysis.tokens.rescoring import Draw
 from specgate.api import OpenRequest
 from specgate.core import EngineFacts, Plan, Point, RescoredText, Rescoring, Score
 from specgate.core.cycle_budget import Bandwidth

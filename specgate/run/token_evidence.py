@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from specgate.analysis.rounds import pairs_of, whole_rounds
-from specgate.analysis.token_check import find_divergences, reaches_end
+from specgate.analysis.tokens.comparison import find_divergences, reaches_end
 from specgate.api import Text
 from specgate.core import (
     BASELINE,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.reduce import SPEEDS, measure
-from specgate.analysis.token_check import find_divergences
+from specgate.analysis.tokens.comparison import find_divergences
 from specgate.core import Block, Budget, Finish, Scenario
 from specgate.core.found import NO_TOKEN
 from tests.support.factories import blocks_of, corrupt, margins_of, plan_of, run_of, scenario

@@ -143,7 +143,7 @@ def corrupt(made: Block, *, slot: int = 0, at: int = 5, warmup: bool = False) ->
 
 def margins_of(blocks: Sequence[Block], margin: float) -> list[Margin]:
     """A recorded top-2 margin for every divergence in `blocks`."""
-    from specgate.analysis.token_check import find_divergences
+    from specgate.analysis.tokens.comparison import find_divergences
 
     return [
         Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, margin, 0.0)

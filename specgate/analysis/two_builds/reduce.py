@@ -12,7 +12,7 @@ from typing import Final
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
-from specgate.analysis.token_check import first_difference
+from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.two_builds.quantities import Both, firsts_of, raw_of_cell, raw_of_processes, with_words
 from specgate.analysis.two_builds.words import overall
 from specgate.core import Block, Cell, CellResult, Comparison, EngineFacts, Margin, Plan, Point

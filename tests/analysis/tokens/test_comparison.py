@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.token_check import check_logits, check_tokens, departure
+from specgate.analysis.tokens.comparison import check_logits, check_tokens, departure
 from specgate.core import BASELINE, BaselineText, Block, Cell, Divergence, Finish, LogitSample, Margin, Role
 from tests.support.factories import blocks_of, plan_of, scenario
 
