@@ -87,7 +87,7 @@ from specgate.core.measured import (
     Served,
     ServedRequest,
 )
-from specgate.core.traces import BlockTrace, Held, Invariant
+from specgate.core.traces import BlockTrace, Finding, Held, Invariant, LoopFigures, TraceSource
 from specgate.core.traffic import Traffic
 
 __all__ = [
@@ -111,6 +111,7 @@ __all__ = [
     "Divergence",
     "EngineFacts",
     "Exemption",
+    "Finding",
     "Finish",
     "Gap",
     "Grid",
@@ -121,6 +122,7 @@ __all__ = [
     "LatencyLimits",
     "LogitCheck",
     "LogitSample",
+    "LoopFigures",
     "Margin",
     "PairRef",
     "Plan",
@@ -142,6 +144,7 @@ __all__ = [
     "State",
     "TokenCheck",
     "TokenChecks",
+    "TraceSource",
     "Traffic",
     "Value",
     "Verdict",
