@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.failures import Failure
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 SERVED_NAME = "specgate"
 """The model name that servers started by specgate serve under."""
+
+TOKENIZER_FILES: Final = (
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "tekken.json", "vocab.json", "tiktoken.model",
+)  # fmt: skip
+"""What the tokenizers of Hugging Face folders are stored in."""
 
 Drafter = Literal["eagle3", "ngram"]
 
@@ -42,6 +47,11 @@ class Launch:
     def draft(self) -> Path:
         assert self.pair.draft is not None
         return self.pair.draft
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the target's folder holds a tokenizer; a planted pair's does not."""
+        return any((self.pair.target / name).is_file() for name in TOKENIZER_FILES)
 
 
 class Adapter(Protocol):

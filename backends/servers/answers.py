@@ -28,6 +28,7 @@ class Answer:
     times: ServedRequest
     spec: SpecCounts | None
     top: tuple[float, ...]
+    top_tokens: tuple[int, ...] = ()
 
 
 def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_tokens: int) -> Answer:
@@ -58,6 +59,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
             usage=chunk.usage or said.usage,
             spec=chunk.spec or said.spec,
             top=said.top or chunk.top,
+            top_tokens=said.top_tokens if said.top else chunk.top_tokens,
         )
     if said.finish is None or said.usage is None:
         missing = "no finish reason" if said.finish is None else "no usage record"
@@ -69,6 +71,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
         times=ServedRequest(recording.sent_ns, tuple(times), tuple(counts)),
         spec=said.spec,
         top=said.top,
+        top_tokens=said.top_tokens,
     )
     check(answer, ask, where, prompt_tokens)
     return answer

@@ -20,7 +20,7 @@ from specgate.backends.servers.facts import server_facts
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, new_port
-from specgate.core import BASELINE, Budget, EngineFacts, Role, Served
+from specgate.core import BASELINE, Budget, EngineFacts, Role, Served, TopTokens
 from specgate.errors import BackendError, UsageError
 
 AT_ONCE: Final = 32
@@ -80,11 +80,24 @@ class ServerEngine:
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         """Two log-probabilities from the baseline's server; None where the engine returns fewer."""
+        top = self.ranked(slot, continuation, 2)
+        return None if top is None else (top.values[0], top.values[1])
+
+    def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """`count` log-probabilities from the baseline's server; None where the engine returns fewer than two."""
+        answer = self._plainly(slot, continuation, new_tokens=1, top=count)
+        tokens = answer.top_tokens[:count]
+        return TopTokens(answer.top[:count], tokens) if len(answer.top) > 1 else None
+
+    def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
+        """What the baseline's server decodes from there on."""
+        return self._plainly(slot, continuation, new_tokens).tokens
+
+    def _plainly(self, slot: int, continuation: Sequence[int], new_tokens: int, top: int = 0) -> Answer:
         server, prompt = self.server(BASELINE), (*self.prompts[slot], *continuation)
-        ask = Ask(server.model, self._sent(prompt), new_tokens=1, ignore_eos=True, top=2)
+        ask = Ask(server.model, self._sent(prompt), new_tokens, ignore_eos=True, top=top)
         answers, _ = server.answer([ask], [len(prompt)])
-        top = answers[0].top
-        return (top[0], top[1]) if len(top) > 1 else None
+        return answers[0]
 
     def close(self) -> None:
         """End all servers. All are asked first, and an error of one does not stop the others."""

@@ -13,7 +13,8 @@ from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.files import checkpoint_sha256
 from specgate.eagle3.hf.draft import DraftKeys, window_of
 from specgate.eagle3.hf.target import target_geometry, with_generation_eos
-from specgate.eagle3.hf_keys import PLANTED, read_config, read_json
+from specgate.eagle3.hf_keys import read_config, read_json
+from specgate.eagle3.planted.recipe import from_seed
 from specgate.errors import BackendError, UsageError
 
 
@@ -25,10 +26,10 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
             hint="write the scaling into config.json of a copy of the target, and give that as --target",
         )
     for folder in (request.pair.target, request.pair.draft):
-        if folder is not None and not options.url and PLANTED in read_config(folder):
+        if folder is not None and not options.url and from_seed(read_config(folder)):
             raise UsageError(
                 f"{folder}: its weights are made from a seed when specgate's own engines load it",
-                hint="other engines need a pair with weights in files",
+                hint="other engines need weights in files: `specgate pairs export` writes them",
             )
     if request.max_k and request.pair.draft is None and options.drafter == "eagle3":
         raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")

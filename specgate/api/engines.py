@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from specgate.core import Budget, EngineFacts, PairRef, Role, Score, Served
+from specgate.core import Budget, EngineFacts, PairRef, Role, Score, Served, TopTokens
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -203,6 +203,31 @@ class ScoresTokens(Protocol):
 
         `continuation` begins with the token that follows the prompt. Whatever was cached before is forgotten.
         """
+
+
+@runtime_checkable
+class RanksTokens(Protocol):
+    """An engine that can show more than its two largest logits. Optional.
+
+    An engine that is not bit-exact should: the gaps between them show the unit in the last place of its logits, and
+    whose they are shows whether another token than the expected one was nearly as likely.
+    """
+
+    def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """The `count` most likely tokens to follow prompt[slot] + continuation; fewer where it shows fewer, None where
+        it shows none.
+        """
+
+
+@runtime_checkable
+class FollowsText(Protocol):
+    """An engine that can decode plainly from any text on. Optional.
+
+    Where a speculative text has left the baseline's at a near tie, it shows whether the text stays greedy.
+    """
+
+    def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
+        """The tokens that the baseline role decodes greedily after prompt[slot] + continuation, EOS ignored."""
 
 
 @runtime_checkable

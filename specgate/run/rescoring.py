@@ -24,7 +24,7 @@ from specgate.errors import BackendError, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
-from specgate.planning.policy import near_tie_margin
+from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.run.worker import EngineWorker
 
@@ -58,12 +58,10 @@ class Rescorer:
         """What is to be scored of `point`; [] where it has no sound block."""
         alone = replace(self.plan, rounds=tuple(self.plan.rounds_of(point)))
         blocks = whole_rounds(alone, [b for b in journal.blocks if b.point == point])
-        checked = Checked(journal.texts, asked=self.asked, run_id=self.folder.id)
-        margin = near_tie_margin(self.config.policy)
+        checked = Checked(journal.texts, asked=self.asked, run_id=self.folder.id, followed=journal.followed)
+        ties = near_ties(self.config.policy)
         grounds = Grounds(self.engines, self.bandwidth)
-        _, comparisons = measure(
-            alone, blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds
-        )
+        _, comparisons = measure(alone, blocks, journal.margins, ties, checked, forced=journal.forced, grounds=grounds)
         sound = [b for found in sound_blocks(alone, blocks, journal.margins, grounds)[0].values() for b in found]
         return to_be_scored(sound, comparisons, checked) if sound else []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,8 +15,12 @@ from urllib.parse import quote
 import psutil
 import pytest
 
+from specgate.backends.servers.engines import adapter_named
+from specgate.backends.servers.facts import check_request
+from specgate.backends.servers.options import Options
+from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
-from tests.backends.servers.helpers import program
+from tests.backends.servers.helpers import program, request_of
 from tests.backends.servers.test_process import eventually
 from tests.support import in_process
 from tests.support.command import Cli
@@ -46,6 +51,36 @@ def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
         "vllm-spec-3.log",
     ]
     assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+
+
+@pytest.mark.slow("starts servers")
+def test_the_command_that_an_export_of_a_planted_pair_prints_measures_it(cli: Cli) -> None:
+    """Its weights are files now, whatever the section says that they were made from."""
+    import torch
+
+    from specgate.eagle3.pair import load_target
+    from specgate.pair_tools.export.command import Wish, export
+    from specgate.pair_tools.plant.geometries import tiny
+    from specgate.pair_tools.plant.write import write_draft, write_target
+    from specgate.pairs.resolve import resolve_pair
+    from tests.eagle3.planted.recipes import RECIPE_A
+
+    shape, seeded = tiny(), cli.folder / "seeded"
+    write_target(seeded / "target", shape.target, RECIPE_A, {}, written=False)
+    sha256 = load_target(seeded / "target", torch.float32, "cpu").sha256
+    write_draft(seeded / "draft", shape, RECIPE_A, {}, False, sha256)
+    _, printed = export(resolve_pair(str(seeded), None, None), Wish("hf", cli.folder / "out")).commands[-1]
+    words = shlex.split(printed.replace("\\\n", ""))
+    not_scored(cli)
+    server = ["-o", f"program={program(cli.folder, words[3], '--rate 500')}"]
+    files = ["--scenario", "tiny.yaml", "--policy", "policy.yaml", "--plain"]
+    done = cli.run(*words[1:], *files, *server, pair=False)
+    assert words[:2] == ["specgate", "micro"] and done.returncode == 0, done.stdout + done.stderr
+    run = RunFolder.open(cli.newest()).read_run()
+    assert run.pair.acceptance == "planted" and all(c.acceptance for c in run.cells if c.cell.role.speculative)
+    asked = request_of((seeded / "target", seeded / "draft"), cli.folder, {})
+    with pytest.raises(UsageError, match=r"seeded/target: its weights are made from a seed"):
+        check_request(adapter_named("vllm"), asked, Options())
 
 
 @pytest.mark.slow("starts servers")

@@ -21,6 +21,7 @@ from specgate.core import (
     Finish,
     Grid,
     Margin,
+    NearTies,
     PairRef,
     Plan,
     Policy,
@@ -169,7 +170,7 @@ def run_of(
         details={"threads": 2},
     )
     engines = {p.key: facts for p in plan.points}
-    cells, comparisons = measure(plan, blocks, margins, near_tie, grounds=Grounds(engines, None))
+    cells, comparisons = measure(plan, blocks, margins, NearTies(near_tie), grounds=Grounds(engines, None))
     made = Run(
         id="20261121T021500Z-micro-demo-64-1a2b3c4d-9f3e21",
         kind="micro",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specgate.api import masked
@@ -41,7 +42,8 @@ def read(event: Json, seen: int) -> Chunk:
         return Chunk(usage=usage)
     choice = choices[0]
     finish = choice.get("finish_reason")
-    return Chunk(tokens=integers(choice, "token_ids"), finish=finish, top=top_of(choice.get("logprobs")))
+    said = ranking(choice.get("logprobs"))
+    return replace(said, tokens=integers(choice, "token_ids"), finish=finish)
 
 
 def usage_of(usage: Mapping[str, object]) -> Usage:
@@ -50,10 +52,18 @@ def usage_of(usage: Mapping[str, object]) -> Usage:
     return Usage(integer(usage, "prompt_tokens"), integer(usage, "completion_tokens"), cached)
 
 
-def top_of(logprobs: object) -> tuple[float, ...]:
+TOKEN_ID = "token_id:"
+"""Begins the name of a token, where the server was asked to name them by their ids."""
+
+
+def ranking(logprobs: object) -> Chunk:
+    """The candidates for the first token, from {name: log-probability} per token; with ids, where all names are ids."""
     if not isinstance(logprobs, Mapping) or not logprobs.get("top_logprobs"):
-        return ()
-    return tuple(sorted((float(p) for p in logprobs["top_logprobs"][0].values()), reverse=True))
+        return Chunk()
+    found = logprobs["top_logprobs"][0]
+    if not all(name.startswith(TOKEN_ID) for name in found):
+        return Chunk(top=tuple(sorted((float(p) for p in found.values()), reverse=True)))
+    return Chunk.ranking((float(p), int(name.removeprefix(TOKEN_ID))) for name, p in found.items())
 
 
 def served_model(client: Client, wanted: str | None) -> str:

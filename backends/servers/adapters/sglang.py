@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
@@ -56,6 +57,8 @@ class Sglang:
             "--context-length", str(launch.max_positions), "--max-running-requests", str(launch.max_batch),
             "--disable-radix-cache", "--enable-metrics",
         ]  # fmt: skip
+        if not launch.has_tokenizer:
+            argv.append("--skip-tokenizer-init")
         if launch.role.speculative:
             argv += self.speculation(launch)
         return Command((*argv, *launch.options.args_of(launch.role)), {"HF_HUB_OFFLINE": "1", **self.forcing(launch)})
@@ -111,12 +114,12 @@ class Sglang:
         if len(ids) not in (total, total - seen):
             raise ValueError(f"{len(ids)} output_ids after {seen} tokens, but completion_tokens = {total}")
         finish = meta.get("finish_reason")
-        return Chunk(
+        return replace(
+            ranking(meta.get("output_top_logprobs")),
             tokens=ids[seen:] if len(ids) == total else ids,
             finish=str(part(meta, "finish_reason")["type"]) if finish else None,
             usage=Usage(integer(meta, "prompt_tokens"), total, integer(meta, "cached_tokens")) if finish else None,
             spec=counts_of(meta) if finish and "spec_verify_ct" in meta else None,
-            top=top_of(meta.get("output_top_logprobs")),
         )
 
     def meter(self) -> Meter:
@@ -139,11 +142,11 @@ def counts_of(meta: Mapping[str, object]) -> SpecCounts:
     return SpecCounts(steps, integer(meta, "spec_num_proposed_drafts"), accepted, hist)
 
 
-def top_of(positions: object) -> tuple[float, ...]:
-    """The log-probabilities of the candidates for the first token, from [[log-probability, id, text], …] per token."""
+def ranking(positions: object) -> Chunk:
+    """The candidates for the first token, from [[log-probability, id, text], …] per token."""
     if not isinstance(positions, list) or not positions or not positions[0]:
-        return ()
-    return tuple(float(entry[0]) for entry in positions[0])
+        return Chunk()
+    return Chunk.ranking((float(entry[0]), int(entry[1])) for entry in positions[0])
 
 
 ADAPTER = Sglang()

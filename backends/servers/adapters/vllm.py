@@ -70,6 +70,8 @@ class Vllm:
         ]  # fmt: skip
         if launch.role.speculative:
             argv += ["--speculative-config", json.dumps(self.speculation(launch))]
+        if not launch.has_tokenizer:
+            argv.append("--skip-tokenizer-init")
         env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": HOST}
         return Command((*argv, *launch.options.args_of(launch.role)), env)
 

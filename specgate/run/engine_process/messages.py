@@ -5,6 +5,8 @@
     decode    one block                            → decoded
     trace     one block, watched                   → traced
     top2      the two largest logits at a place    → top2
+    ranked    the most likely tokens at a place    → ranked
+    follow    plain decoding from a text on        → followed
     extend    more of the last block's text        → text
     logits    hashes of the logits at places       → logits
     score     what it thinks of another text       → scores
@@ -97,6 +99,26 @@ class Top2:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranked:
+    """`RanksTokens.ranked`."""
+
+    slot: int
+    continuation: tuple[int, ...]
+    count: int
+    kind: Literal["ranked"] = "ranked"
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """`FollowsText.follow`."""
+
+    slot: int
+    continuation: tuple[int, ...]
+    new_tokens: int
+    kind: Literal["follow"] = "follow"
+
+
+@dataclass(frozen=True, slots=True)
 class Extend:
     """`ExtendsText.extend`."""
 
@@ -137,7 +159,7 @@ class Close:
     kind: Literal["close"] = "close"
 
 
-Request = Open | Prefill | Decode | Trace | Top2 | Extend | Logits | ScoreText | Where | Close
+Request = Open | Prefill | Decode | Trace | Top2 | Ranked | Follow | Extend | Logits | ScoreText | Where | Close
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,16 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from specgate.api import Activity, Decoded, Text
-from specgate.core import AcceptanceRecord, AcceptanceSource, EngineFacts, Finish, Score, Served, ServedRequest
+from specgate.core import (
+    AcceptanceRecord,
+    AcceptanceSource,
+    EngineFacts,
+    Finish,
+    Score,
+    Served,
+    ServedRequest,
+    TopTokens,
+)
 from specgate.core.acceptance import Totals
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
 from specgate.core.two_builds import Origin
@@ -145,6 +154,12 @@ class ServedForm(Form):
     record = Served
     requests: tuple[ServedRequestForm, ...]
     acceptance: AcceptanceForm | None
+
+
+class TopTokensForm(Form):
+    record = TopTokens
+    values: tuple[Finite, ...]
+    tokens: Counts
 
 
 class DecodedForm(Form):

@@ -12,7 +12,7 @@ from specgate.analysis.checks.identities import check_block
 from specgate.analysis.perf_invariants import certify
 from specgate.analysis.reduce import measure
 from specgate.archive.recording import accept_counts
-from specgate.core import Block, Budget, Cell, Finish, Held, Plan, Role, Round, Served, ServedRequest
+from specgate.core import Block, Budget, Cell, Finish, Held, NearTies, Plan, Role, Round, Served, ServedRequest
 from specgate.core.acceptance import AcceptanceRecord, Totals
 from specgate.errors import InvalidResult, UsageError
 from tests.support import factories
@@ -61,7 +61,7 @@ def blocks() -> list[Block]:
 
 
 def test_figures_of_a_cell_come_from_the_clocks_of_its_requests() -> None:
-    cells, comparisons = measure(plan(), blocks(), (), 0.0)
+    cells, comparisons = measure(plan(), blocks(), (), NearTies())
     spec = next(c for c in cells if c.cell.role.speculative)
     assert spec.status == "ok" and spec.acceptance is not None
     values = {name: value.value for name, value in spec.values.items()}
@@ -82,7 +82,7 @@ def test_what_a_server_does_not_count_is_left_out_and_the_rest_stays() -> None:
         replace(b, served=replace(b.served, acceptance=blind)) if b.served and b.role.speculative else b
         for b in blocks()
     ]
-    cells, _ = measure(plan(), found, (), 0.0)
+    cells, _ = measure(plan(), found, (), NearTies())
     values = cells[1].values
     assert values["acceptance_length"].value == 1 + 18 / 8
     assert not [name for name in values if name.startswith(("accept_hist", "acceptance_at_pos"))]
@@ -125,7 +125,7 @@ def test_a_spec_block_without_acceptance_and_a_baseline_with_one_are_refused() -
 
 
 def test_the_layout_of_slots_cannot_be_seen_through_a_server() -> None:
-    cells, comparisons = measure(plan(), blocks(), (), 0.0)
+    cells, comparisons = measure(plan(), blocks(), (), NearTies())
     spec = next(c for c in cells if c.cell.role.speculative)
     mine = [b for b in blocks() if b.cell == spec.cell and not b.warmup]
     certificate = {i.id: i.held for i in certify(spec, mine, comparisons[0], None, None, Budget(steps=10))}
@@ -143,6 +143,6 @@ def test_no_tape_can_be_recorded_from_a_server() -> None:
 def test_cells_of_servers_have_no_cycle_budget() -> None:
     from specgate.analysis.cycle_accounting import cycle_budgets
 
-    cells, comparisons = measure(plan(), blocks(), (), 0.0)
+    cells, comparisons = measure(plan(), blocks(), (), NearTies())
     assert cycle_budgets(plan(), cells, comparisons, blocks(), {}, None) == {}
     assert {c.cell for c in cells} == {Cell(b.point, b.role) for b in blocks()}
