@@ -7,7 +7,9 @@
     recording.py    what both are read into: host calls, work on the device, ranges
     steps.py        the decode steps in a recording: by the ranges that an engine sets around them
     loop.py         a recording and its steps → kernels, copies and calls by name, waits, gaps, share of GPU busy
+    cuda_calls.py   names of CUDA functions that wait, copy to the host or allocate
     families.py     kernels by what they are known for: attention back ends; patterns of a file of one's own
+    gemm_shapes.py  shapes of matrix products that TurboMind writes
     same_run.py     whether a trace can be one of a stored run's cell
 
 Times are nanoseconds of the profiler's clock. A file may be odd in any way: what cannot be read raises UsageError.

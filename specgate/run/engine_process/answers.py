@@ -22,7 +22,6 @@ from specgate.run.engine_process.messages import NO_JSON, Decode, Extend, Reques
 from specgate.run.engine_process.records import (
     ActivityForm,
     Count,
-    Counts,
     DecodedForm,
     Digest,
     FactsForm,

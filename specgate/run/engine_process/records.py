@@ -7,7 +7,7 @@ Every integer fits into 64 bits. Keys that are not listed here are refused. The 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
@@ -16,7 +16,9 @@ from specgate.core import (
     AcceptanceRecord,
     AcceptanceSource,
     EngineFacts,
+    Finding,
     Finish,
+    LoopFigures,
     Score,
     Served,
     ServedRequest,
@@ -177,12 +179,41 @@ class DecodedForm(Form):
     served: ServedForm | None
 
 
+class LoopForm(Form):
+    record = LoopFigures
+    window_ns: Count
+    busy_ns: Count
+    gaps: Count
+    gap_p50_ns: Count
+    gap_p99_ns: Count
+    longest_gap_ns: Count
+    bytes_to_host: Count | None
+    waits_elsewhere: Count | None
+
+
+class FindingForm(Form):
+    record = Finding
+    invariant: Literal["I1", "I2", "I3", "I4", "I6"]
+    reason_code: str
+    breaks: bool
+    count: Size
+    where: str
+    text: str
+    meaning: str
+
+
 class ActivityForm(Form):
     record = Activity
     kernels: dict[str, Count]
     copies: dict[str, Count]
     calls: dict[str, Count]
     unseen: str | None
+    server_profiler: bool
+    steps: Count | None
+    loop: LoopForm | None
+    findings: tuple[FindingForm, ...]
+    allowed: tuple[str, ...] | None
+    notes: tuple[str, ...]
 
 
 # ── what tokens are checked by ───────────────────────────────────────────────────────────────────────────────────────
