@@ -17,6 +17,7 @@ PIECE: Final = 1 << 20
 """Characters that are read at a time."""
 LONGEST_VALUE: Final = 16 << 20
 """Characters of the longest event, or of the longest value beside the events."""
+_ENDS: Final = tuple(" \t\r\n,:]}")
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
@@ -99,8 +100,8 @@ class TraceDocument:
                 if not self._more():
                     raise self._malformed(f"no value: {type(error).__name__}") from error
                 continue
-            # A number at the end of what is held may go on in the next piece.
-            if end < len(self._held) or not self._more():
+            # A number may go on in the next piece: 0 of 0.5, or 1 of 1e9.
+            if self._held[end : end + 1] in _ENDS or not self._more():
                 self._at = end
                 return value
 
