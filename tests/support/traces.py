@@ -16,7 +16,7 @@ GEMM = "nvjet_tst_128x8_64x12_2x1_v_bz_TNT"
 IDS_TO_HOST = "Memcpy DtoH (Device -> Pinned)"
 H200 = "NVIDIA H200"
 BASE_NS = 1_795_398_352_000_000_000
-"""A moment of 2026, from which the traces' own times count."""
+"""A moment of 2026."""
 LOOP, COPIES = 20, 21
 """Threads: of the loop, and of what hands out tokens."""
 US = 1_000
@@ -24,13 +24,14 @@ US = 1_000
 
 @dataclass
 class Timeline:
-    """What happened, in nanoseconds since `BASE_NS`. `ranges`, `calls`: on a thread. `work`: launched by a call."""
+    """What happened, in nanoseconds since `base_ns`. `ranges`, `calls`: on a thread. `work`: launched by a call."""
 
     ranges: list[tuple[str, int, int, int]] = field(default_factory=list)
     calls: list[tuple[str, int, int, int, int]] = field(default_factory=list)
     work: list[tuple[str, str, int, int, int, int]] = field(default_factory=list)
     devices: tuple[str, ...] = (H200,)
     launches: int = 0
+    base_ns: int = BASE_NS
 
     def range(self, name: str, begin: int, end: int, thread: int = LOOP) -> None:
         self.ranges.append((name, begin, end, thread))
@@ -72,7 +73,7 @@ class Timeline:
                 events.append(event("gpu_memcpy", name, begin, end, 0, 14, **found))
         properties = [{"id": i, "name": name, "computeMajor": 9} for i, name in enumerate(self.devices)]
         head = {"schemaVersion": 1, "deviceProperties": properties, "cuda_runtime_version": 13000}
-        return {**head, "baseTimeNanoseconds": BASE_NS, "traceEvents": events, "traceName": "trace.json"}
+        return {**head, "baseTimeNanoseconds": self.base_ns, "traceEvents": events, "traceName": "trace.json"}
 
     def write_chrome(self, file: Path) -> Path:
         text = json.dumps(self.chrome(), indent=1)
@@ -94,6 +95,7 @@ class Timeline:
         kinds = {"HtoD": 1, "DtoH": 2, "DtoD": 8}
         memory = {"Pageable": 0, "Pinned": 1, "Device": 2}
         with closing(sqlite3.connect(file)) as db:
+            db.execute("pragma page_size = 512")  # small files, of which tests make many
             db.executescript(NSYS_SCHEMA)
             for name, begin, end, thread, launch in self.calls:
                 versioned = f"{name}_v3020" if name.startswith("cuda") else name
@@ -115,7 +117,7 @@ class Timeline:
                 db.execute("insert into NVTX_EVENTS values (?, ?, ?, ?, ?, ?)", mark)
             db.executemany("insert into StringIds values (?, ?)", [(number, text) for text, number in texts.items()])
             db.executemany("insert into TARGET_INFO_GPU values (?, ?)", enumerate(self.devices))
-            db.execute("insert into TARGET_INFO_SESSION_START_TIME values (?)", (BASE_NS,))
+            db.execute("insert into TARGET_INFO_SESSION_START_TIME values (?)", (self.base_ns,))
             db.executemany(
                 "insert into ENUM_CUDA_MEMCPY_OPER values (?, ?)",
                 [(1, "Host-to-Device"), (2, "Device-to-Host"), (8, "Device-to-Device")],

@@ -15,9 +15,12 @@ from specgate.analysis.traces.json_stream import Malformed, Text
 from specgate.analysis.traces.nsys import read_nsys
 from specgate.analysis.traces.recording import Recording
 from specgate.errors import UsageError
+from specgate.files.redaction import visible
 
 MOST_BYTES: Final = 4 << 30
 """Bytes of a trace, unpacked. A prefill of 32,000 tokens and some hundred decode steps have a tenth of that."""
+LONGEST_REASON: Final = 400
+"""Characters of an error: it may repeat what the file says."""
 SQLITE: Final = b"SQLite format 3\x00"
 GZIP: Final = b"\x1f\x8b"
 WANTED: Final = (
@@ -42,7 +45,7 @@ def read_trace(file: Path) -> Recording:
         with opened(file, head.startswith(GZIP)) as text:
             return read_chrome(text)
     except Malformed as error:
-        raise UsageError(f"{file}: {error}") from error
+        raise UsageError(f"{file}: {visible(str(error))[:LONGEST_REASON]}") from error
     except (OSError, EOFError, zlib.error) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{file}: {why}", hint=f"{WANTED} is needed") from error

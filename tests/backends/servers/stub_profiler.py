@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from aiohttp import web
@@ -47,6 +48,7 @@ def write_trace(stub: Stub, folder: Path) -> None:
     else:
         made = sglang_loop(steps, requests, drafts=stub.k > 0)
         file = folder / f"1795398352.{stamp}-TP-0.trace.json.gz"
+    made.base_ns = time.time_ns()
     if stub.has("bad_trace"):
         file.write_bytes(b"\x1f\x8bnonsense")
     else:
