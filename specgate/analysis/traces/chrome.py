@@ -63,7 +63,7 @@ def named_times(event: Mapping[str, Any], number: int) -> tuple[str, int, int]:
         raise Malformed(f"event {number:,}: name: {shown(name)}: a text is needed")
     where = f"event {number:,} ({shown(name)})"
     ts, dur = microseconds(event.get("ts"), where, "ts"), microseconds(event.get("dur", 0), where, "dur")
-    if dur < 0 or abs(ts) > EPOCH_US * 10 or dur > LONGEST_US:
+    if dur < 0 or abs(ts) > EPOCH_US * 4 or dur > LONGEST_US:
         raise Malformed(f"{where}: it begins at {ts} µs and lasts {dur} µs: no event does")
     begin = round(ts * 1000)
     return intern(name), begin, begin + round(dur * 1000)

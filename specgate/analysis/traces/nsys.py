@@ -30,6 +30,8 @@ COPY_KINDS: Final[Mapping[int, str]] = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "Hto
 _VERSION: Final = re.compile(r"(?:_ptsz|_ptds)?_v\d{4,5}$")
 """The version of the CUDA release that a runtime function's name carries: cudaStreamSynchronize_v3020."""
 _PROCESS_BITS: Final = 24
+MOST_NS: Final = 1 << 62
+"""No time of a trace is that late: it is a century after 1970."""
 
 Row = Mapping[str, Any]
 
@@ -39,7 +41,7 @@ def read_nsys(file: Path) -> Recording:
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             return Export(database).recording()
-    except (sqlite3.Error, OverflowError) as error:
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         raise Malformed(f"the database cannot be read: {error}") from error
 
 
@@ -68,7 +70,7 @@ class Export:
         work = [*self.kernels(), *self.copies(), *self.sets()]
         marks = [
             Mark(
-                row["text"] or self.name(row["textId"], "NVTX_EVENTS.textId"),
+                str(row["text"]) if row["text"] else self.name(row["textId"], "NVTX_EVENTS.textId"),
                 *times(row, "NVTX"),
                 str(row["globalTid"]),
             )
@@ -154,7 +156,7 @@ class Export:
 
 def times(row: Row, table: str) -> tuple[int, int]:
     begin, end = row["start"], row["end"]
-    if not isinstance(begin, int) or not isinstance(end, int) or end < begin:
+    if not isinstance(begin, int) or not isinstance(end, int) or not 0 <= begin <= end < MOST_NS:
         raise Malformed(f"{table}: a row from {begin} to {end}: two times in nanoseconds, in order, are needed")
     return begin, end
 
