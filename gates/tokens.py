@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 
 from specgate.core import CellResult, Comparison, Divergence, Rule, Run, ScoreCheck, State, TokenCheck, Verdict
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 
 
 class Tokens:
@@ -56,6 +56,7 @@ class Tokens:
             or (self.judge_extent(rule, comparison, run) if comparison else None)
             or (self.judge_logits(rule, comparison) if comparison else None)
             or self.judge_scores(rule, result)
+            or no_baseline(rule, result, run)
             or self.agreed(rule, result, comparison)
         )
 
@@ -88,9 +89,7 @@ class Tokens:
         )
         step = "the engine emits wrong tokens: compare verify logits with the baseline's at that position"
         if ulps_of(rule) and d.unit is None:
-            step = (
-                "too few log-probabilities are shown there, or they lie on no grid: no unit in the last place is seen"
-            )
+            step = "too few log-probabilities are shown there, or on no grid: no unit in the last place is seen"
         return verdict(rule, key, State.INVALID, "token_mismatch", message, evidence_of(check), step)
 
     def judge_followed(self, rule: Rule, comparison: Comparison) -> Verdict | None:
@@ -100,7 +99,8 @@ class Tokens:
             prompt_set, round_, slot, position = check.followed.first
             message = (
                 f"{check.followed.wrong} of {check.followed.sequences} texts are not greedy behind the near tie where "
-                f"they left the baseline's; first: prompt set {prompt_set}, round {round_}, slot {slot}, token {position}"
+                f"they left the baseline's; first: prompt set {prompt_set}, round {round_}, slot {slot}, "
+                f"token {position}"
             )
             step = "the engine emits wrong tokens: plain decoding from the same text does not choose them"
             return verdict(rule, key, State.INVALID, "not_greedy", message, evidence_of(check), step)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -54,6 +54,19 @@ class Launch:
         return any((self.pair.target / name).is_file() for name in TOKENIZER_FILES)
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a server tells of itself beside its version.
+
+    `settings`: those of `core.SETTINGS` that it tells. `path`: where it loaded its model from. `architecture`: its
+    model's.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    path: str | None = None
+    architecture: str | None = None
+
+
 class Adapter(Protocol):
     """An engine's flags, formats and conventions.
 
@@ -83,6 +96,9 @@ class Adapter(Protocol):
     def command(self, launch: Launch) -> Command: ...
 
     def version(self, client: Client) -> str: ...
+
+    def told(self, client: Client, log: Sequence[str]) -> Told:
+        """What the engine says of itself. `log`: the lines of a server that was started here; empty for others."""
 
     def forget(self, client: Client) -> None:
         """Make a server that someone else started drop its cached prefixes."""

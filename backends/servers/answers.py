@@ -110,6 +110,12 @@ def check(answer: Answer, ask: Ask, where: str, prompt_tokens: int) -> None:
             f"{where}: the server counted {usage.prompt} prompt tokens, {prompt_tokens} were meant",
             hint="another tokenizer, or tokens added to the prompt: is it the pair's target?",
         )
+    if not received and usage.completion:
+        raise BackendError(
+            f"{where}: it counts {usage.completion} tokens, and its answer has no token ids",
+            hint="without them tokens can neither be compared nor counted: is it older than docs/engines.md says, or "
+            "does a proxy in between drop them?",
+        )
     # Some engines count the token that ended the answer but do not return it.
     if usage.completion - received not in ((0,) if answer.finish is Finish.LENGTH else (0, 1)):
         raise BackendError(f"{where}: {received} tokens received, but the usage record says {usage.completion}")

@@ -145,11 +145,15 @@ class Client:
         """
         return self._run(self._post(path, body, silent_s))
 
-    def json(self, path: str) -> Any:
-        """The JSON at `path`. Raises BackendError, also where the answer is not JSON."""
+    def json(self, path: str, *, may_be_missing: bool = False) -> Any:
+        """The JSON at `path`; None for a missing path where that is allowed. Raises BackendError, also where the answer
+        is not JSON.
+        """
         import json
 
-        text = self.text(path)
+        text = self.text(path, may_be_missing=may_be_missing)
+        if may_be_missing and not text:
+            return None
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -21,7 +21,8 @@ from specgate.backends.servers.evidence.log_reading import findings_in
 from specgate.backends.servers.evidence.profilers import PROFILERS
 from specgate.backends.servers.evidence.tracing import OFF, attention_findings, traced
 from specgate.backends.servers.exchange import NOTHING, Ask, Reading
-from specgate.backends.servers.facts import server_facts
+from specgate.backends.servers.facts.engine import server_facts
+from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, new_port
@@ -34,7 +35,7 @@ AT_ONCE: Final = 32
 
 class ServerEngine:
     """Starts, or attaches to, one server per role when the role is first asked for. The baseline's server comes at
-    once.
+    once, and so does one with speculation that runs already: what they tell of themselves is part of the facts.
 
     With `servers=together` all of them keep running, and at most one is busy. With `servers=apart` the previous server
     is ended before another is started.
@@ -45,12 +46,21 @@ class ServerEngine:
         self.profiler = PROFILERS.get(adapter.name)
         self.servers: dict[Role, Server] = {}
         self.prompts: list[tuple[int, ...]] = []
-        self.texts = PromptTexts(request.pair.target) if options.prompts == "text" else None
+        self.texts = PromptTexts(request.pair.tokenizer) if options.prompts == "text" else None
+        self.seen: dict[Role, Seen] = {}
         try:
-            self._facts = server_facts(adapter, request, options, self.server(BASELINE).version)
+            for role in self._at_once():
+                self.server(role)
+            self._facts = server_facts(adapter, request, options, list(self.seen.values()))
         except BaseException:
             self.close()
             raise
+
+    def _at_once(self) -> list[Role]:
+        """The roles whose servers are asked at once who they are: the baseline's, and all that run already."""
+        spec = Role(self.request.max_k)
+        first = BASELINE if self.request.baseline else spec
+        return list(dict.fromkeys((first, *([spec] if self.options.url_of(spec) else []))))
 
     def facts(self) -> EngineFacts:
         return self._facts
@@ -169,12 +179,19 @@ class ServerEngine:
         )
         if url := self.options.url_of(role):
             server = Server(self.adapter, role, Running(url.rstrip("/")), self.options, self.request.max_batch)
+        elif self.request.pair.weights == "server":
+            alone = "" if role.speculative else "; or --no-baseline, to measure the other server by itself"
+            raise UsageError(
+                f"option url: no server is named for {role}, and there are no weights here to start one with",
+                hint=f"-o url.{role}=URL; or the pair that it serves: --pair, or --target and --draft{alone}",
+            )
         else:
             check_forced(self.options.force_al, role)
             folder = self.trace_folder(role)
             flags = self.profiler.flags(folder) if self.profiler and folder else ()
             server = Server.start(self.adapter, launch, flags)
-        self.servers[role] = server
+        self.servers[role], self.seen[role] = server, server.seen
+        identity_of(self.adapter.name, list(self.seen.values()), self.options.build)
         return server
 
     def _sent(self, prompt: tuple[int, ...]) -> tuple[int, ...] | str:

@@ -20,12 +20,14 @@ from specgate.errors import UsageError
 
 PLAIN: Final = (
     "url", "model", "program", "port", "args", "servers", "drafter", "force_al", "prompts",
-    "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote", "profile", "profile_dir", "kernels", "log",
+    "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote", "build", "profile", "profile_dir", "kernels",
+    "log",
 )  # fmt: skip
 FROM_ENVIRONMENT: Final = (
     "put it into an environment variable, which a server that is started here inherits (VLLM_API_KEY, LLAMA_API_KEY, "
     "HF_TOKEN, …); for a key that requests need, also -o api_key_env=NAME"
 )
+LONGEST_BUILD: Final = 200
 BY_ROLE: Final = ("url", "args", "profile_dir", "log")
 """Options that a suffix limits to one role, e.g. url.baseline, args.spec-3."""
 
@@ -51,6 +53,7 @@ class Options:
     stall_s: float = 60.0
     stop_s: float = 20.0
     api_key_env: str | None = None
+    build: str | None = None
     profile: bool = False
     profile_dir: Mapping[str, Path] = field(default_factory=dict)
     kernels: tuple[str, ...] | None = None
@@ -93,6 +96,7 @@ class Options:
             stall_s=number(given, "stall_s", 60.0),
             stop_s=number(given, "stop_s", 20.0),
             api_key_env=given.get("api_key_env"),
+            build=build_of(given["build"]) if "build" in given else None,
             profile=choice(given, "profile", ("off", "on")) == "on",
             profile_dir=by_role(given, "profile_dir", Path.is_dir, "no such folder"),
             kernels=read_patterns(Path(given["kernels"]).expanduser()) if "kernels" in given else None,
@@ -224,6 +228,14 @@ def by_role(given: Mapping[str, str], name: str, there: Callable[[Path], bool], 
             if not there(path):
                 raise UsageError(f"option {key} = {text}: {lacking}")
     return found
+
+
+def build_of(text: str) -> str:
+    """The name of a build. Raises UsageError for one that names nothing."""
+    if not text.strip() or not text.isprintable() or len(text) > LONGEST_BUILD:
+        hint = f"a commit, or the digest of a wheel or an image, in at most {LONGEST_BUILD} characters"
+        raise UsageError(f"option build = {text[:40]!r}", hint=hint)
+    return text.strip()
 
 
 def file_of(options: Options, key: str) -> Path:

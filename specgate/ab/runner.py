@@ -212,7 +212,7 @@ class AbRunner:
         target = self._request_of(self.sides[name], [point]).pair.target
         counted = replace(facts, least_weight_bytes=least_weight_bytes(target))
         before = self.engines[name].setdefault(point.key, counted)
-        for key in (*ENGINE_KEYS, "dtype"):
+        for key in (*ENGINE_KEYS, "identity", "dtype"):
             if (was := getattr(before, key)) != (is_ := getattr(counted, key)):
                 raise UsageError(
                     f"{name}: {key}: an earlier process had {was}, this one has {is_}",

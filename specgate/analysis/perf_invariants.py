@@ -56,7 +56,7 @@ def certify(
     """The seven invariants of one cell.
 
     `blocks`: its timed blocks, without warm-up, each of which was asked for with `budget`.
-    `comparison`: None for a baseline cell.
+    `comparison`: None for a baseline cell, and where no baseline was measured.
     `trace`: its traced block; None where none was traced.
     `ties`: where it has units in the last place, a text may leave another one at a near tie.
     `outside`: whether what a server's client sees of I3 and I5 counts, which it did not in runs stored before it did.
@@ -81,8 +81,6 @@ def certificates(
     engines: Mapping[str, EngineFacts],
     traces: Mapping[str, BlockTrace],
     ties: NearTies = BIT_EXACT,
-    *,
-    outside: bool = False,
 ) -> dict[str, tuple[Invariant, ...]]:
     """Cell key → its certificate, for the scenarios that ask for PERF_MODE. `blocks` must come from whole rounds."""
     compared = {c.cell: c for c in comparisons}
@@ -95,7 +93,7 @@ def certificates(
             traces.get(result.cell.key),
             plan.scenarios[result.cell.point.scenario].budget,
             ties,
-            outside=outside,
+            outside=plan.scenarios[result.cell.point.scenario].statistics > 3,
         )
         for result in cells
         if plan.scenarios[result.cell.point.scenario].perf_mode
@@ -332,6 +330,8 @@ def deterministic(
     if mismatches.value:
         message = f"{mismatches.value:.0f} of {mismatches.n} blocks do not repeat the tokens of the first"
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
+    if comparison is None and result.cell.role.speculative:
+        return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
     if comparison is not None and not comparison.tokens.identical:
         first = comparison.tokens.divergences[0]
         message = (
@@ -355,6 +355,8 @@ def but_for_near_ties(result: CellResult, comparison: Comparison | None, ties: N
     if mismatches.value:
         message = f"{mismatches.value:.0f} of {mismatches.n} blocks leave the first one's tokens, and not at a near tie"
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
+    if comparison is None and result.cell.role.speculative:
+        return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
     found = result.values.get("repeat_near_ties")
     repeats = int(found.value or 0) if found is not None else 0
     check = comparison.tokens if comparison is not None else None

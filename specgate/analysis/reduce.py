@@ -141,7 +141,7 @@ def measure(
     comparisons = tuple(
         compare(plan, cell, timed(by_point[cell.point], aside), tokens_of(cell), between.get(cell.key, ASSUMED))
         for cell in plan.cells
-        if cell.role.speculative
+        if cell.role.speculative and plan.scenarios[cell.point.scenario].baseline
     )
     unlike = {c.cell for c in comparisons if c.tokens.mismatches or (c.tokens.followed and c.tokens.followed.wrong)}
     measured_rounds = {point: measured(plan.rounds_of(point)) for point in plan.points}

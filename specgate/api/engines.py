@@ -64,6 +64,8 @@ class OpenRequest:
     max_k: int
     perf_mode: bool
     options: Mapping[str, str] = field(default_factory=dict)
+    baseline: bool = True
+    """Whether baseline blocks may be asked for."""
     logs: Path | None = None
     """A folder for the output of programs that the engine starts; None for a temporary one.
 
@@ -263,3 +265,14 @@ class ChecksOptions(Protocol):
 
     def check_options(self, options: Mapping[str, str]) -> None:
         """Raises UsageError for an option that is wrong, or that must not be written to disk."""
+
+
+@runtime_checkable
+class DrivesAnotherEngine(Protocol):
+    """Optional for a back end whose engine is somebody else's program, which reads checkpoints by rules of its own.
+
+    The harness then asks no more of a target than its sizes, of any architecture.
+    """
+
+    def attaches(self, options: Mapping[str, str]) -> bool:
+        """Whether these options name a program that runs already, so that its weights need not be on this machine."""

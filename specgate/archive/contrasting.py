@@ -284,6 +284,9 @@ def incomparable(partners: Partners) -> str | None:
 
 
 def target_hash(run: Run, point: Point) -> str | None:
-    """SHA-256 of the target weights that measured the point; None if no engine was loaded for it."""
+    """SHA-256 of the target weights that measured the point, or what a server says that it serves.
+
+    None if no engine was loaded for it.
+    """
     engine = run.engines.get(point.key)
-    return engine.target_sha256 if engine else None
+    return engine.target if engine else None

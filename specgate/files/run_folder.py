@@ -83,9 +83,13 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     ),
     "1.5.0": ("times", "earlier", "builds", "between_runs.*.least_process_sd", "comparisons*.even_prefill"),
     "1.6.0": (
+        "engines.*.identity",
+        "pair.weights",
+        "scenarios.*.baseline",
         "comparisons*.tokens.sequences",
         "comparisons*.tokens.followed",
         "comparisons*.tokens.divergences*.unit",
+        "conditions.*.gpu.prefill_clock_mhz",
     ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or

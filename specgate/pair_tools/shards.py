@@ -45,7 +45,7 @@ def lazy_tensors(source: TensorSource, names: Iterable[str] | None = None) -> di
 
 
 def read_or_make(source: TensorSource, name: str) -> Tensor:
-    """A tensor on the CPU. Planted weights are computed, to the same bits on any device: on a GPU where there is one."""
+    """A tensor on the CPU. Planted weights are computed, on a GPU where there is one: each device gives the same."""
     if isinstance(source, PlantedTensors) and torch.cuda.is_available():
         return source.read(name, "cuda").cpu()
     return source.read(name)

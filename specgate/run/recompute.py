@@ -65,7 +65,6 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     blocks = whole_rounds(plan, journal.blocks)
     checked = Checked(journal.texts, journal.logits, journal.rescorings, policy.checks, run.id, journal.followed)
     ties, grounds = near_ties(policy), Grounds(engines, run.bandwidth)
-    outside = policy.checks is not None and policy.checks.followed is not None
     hosts = judge_hosts(plan, blocks, policy, engines)
     aside = set_aside(hosts)
     cells, comparisons = measure(
@@ -86,7 +85,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         cells=cells,
         comparisons=comparisons,
         budgets=cycle_budgets(plan, cells, comparisons, timed(blocks, aside), engines, run.bandwidth),
-        certificates=certificates(plan, cells, comparisons, blocks, engines, journal.traces, ties, outside=outside),
+        certificates=certificates(plan, cells, comparisons, blocks, engines, journal.traces, ties),
         conditions=conditions_of(plan, blocks, journal.samples, hosts),
         ended_early=early,
         check_seconds=check_seconds(journal) if policy.checks else {},
@@ -97,13 +96,16 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
 
 
 def loaded(engines: Mapping[str, EngineFacts]) -> dict[str, str | None]:
-    """The part of a run's fingerprint that only a loaded engine knows: its weights, its device and its version."""
+    """The part of a run's fingerprint that only a loaded engine knows: its weights, its device, its version and, of
+    somebody else's engine, its build and how it is set up.
+    """
     facts = next(iter(engines.values()), None)
     return {
         "target_sha256": facts.target_sha256 if facts else None,
         "draft_sha256": facts.draft_sha256 if facts else None,
         "device": facts.device if facts else None,
         **({"engine_version": facts.engine_version} if facts and facts.engine_version else {}),
+        **(facts.identity.fingerprint if facts and facts.identity else {}),
     }
 
 

@@ -96,6 +96,8 @@ class Rescorer:
             return "acceptance was forced: the tokens are wrong by design"
         if source == "scripted":
             return "the engine is scripted: it decodes nothing"
+        if self.config.pair.weights == "server":
+            return "the weights are on a server, and not on this machine"
         if not self.asked.rescored_by:
             return "the policy names no engine to score them"
         available = plugins.backend(self.asked.rescored_by).available()

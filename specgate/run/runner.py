@@ -186,7 +186,7 @@ class Runner:
         """
         facts = replace(facts, least_weight_bytes=least_weight_bytes(self.config.pair.target))
         before = self.engines.setdefault(point.key, facts)
-        for key in (*ENGINE_KEYS, "dtype", "capture_rule"):
+        for key in (*ENGINE_KEYS, "identity", "dtype", "capture_rule"):
             old, new = getattr(before, key), getattr(facts, key)
             if old != new:
                 hint = "start a new run: blocks of two engines must not be paired"
@@ -317,6 +317,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
         max_k=max(role.k for s in scenarios for role in s.roles),
         perf_mode=first.perf_mode,
         options=config.options,
+        baseline=any(s.baseline for s in scenarios),
         logs=logs,
     )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
+from specgate.backends.servers.facts.told import text_of
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import file_of
@@ -88,6 +90,9 @@ class LlamaCpp:
 
     def version(self, client: Client) -> str:
         return str(client.json("/props")["build_info"])
+
+    def told(self, client: Client, log: Sequence[str]) -> Told:
+        return Told(path=text_of(client.json("/props"), "model_path"))
 
     def forget(self, client: Client) -> None:
         """Nothing to do: every request says cache_prompt: false."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from specgate.api import masked
 from specgate.backends.servers.adapter import integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
+from specgate.backends.servers.facts.told import text_of
+from specgate.core import ServedModel
 from specgate.errors import BackendError
 
 if TYPE_CHECKING:
@@ -66,19 +68,38 @@ def ranking(logprobs: object) -> Chunk:
     return Chunk.ranking((float(p), int(name.removeprefix(TOKEN_ID))) for name, p in found.items())
 
 
-def served_model(client: Client, wanted: str | None) -> str:
-    """The name of the server's model, from the list that all of these engines provide.
+def served_model(client: Client, wanted: str | None) -> ServedModel:
+    """The server's model, from the list that all of these engines provide.
 
     Raises BackendError where `wanted` is not served, or where nothing is wanted and several models are.
     """
     answer = client.json("/v1/models")
     try:
-        names = [str(model["id"]) for model in answer["data"]]
+        cards = {str(model["id"]): model for model in answer["data"]}
     except (LookupError, TypeError) as error:
         raise BackendError(f"{client.url}/v1/models: not a list of models: {masked(str(answer))[:120]}") from error
-    served = f"{client.url} serves {masked(', '.join(names))[:300] or 'no model'}"
-    if wanted is not None and wanted not in names:
+    served = f"{client.url} serves {masked(', '.join(cards))[:300] or 'no model'}"
+    if wanted is not None and wanted not in cards:
         raise BackendError(f"{served}, not {wanted!r}: another model")
-    if wanted is None and len(names) != 1:
+    if wanted is None and len(cards) != 1:
         raise BackendError(served, hint="name one of them: -o model=NAME")
-    return wanted or names[0]
+    name = wanted or next(iter(cards))
+    return model_of(name, cards[name])
+
+
+def model_of(name: str, card: Mapping[str, object]) -> ServedModel:
+    """What a model's card says: `root` and `max_model_len` of vLLM and SGLang, `meta` of llama.cpp. The rest of what
+    servers write there differs, and is left alone.
+    """
+    meta = card.get("meta")
+    root = text_of(card, "root")
+    return ServedModel(
+        name=name,
+        path=root if root != name else None,
+        max_positions=positive(card.get("max_model_len")),
+        vocab=positive(meta.get("n_vocab")) if isinstance(meta, Mapping) else None,
+    )
+
+
+def positive(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40 else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, integer, integers, part
 from specgate.backends.servers.conventions import nested_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
+from specgate.backends.servers.facts.told import sglang_settings, text_of
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
@@ -89,6 +90,10 @@ class Sglang:
 
     def version(self, client: Client) -> str:
         return str(client.json("/server_info")["version"])
+
+    def told(self, client: Client, log: Sequence[str]) -> Told:
+        answer, model = client.json("/server_info"), client.json("/model_info", may_be_missing=True)
+        return Told(sglang_settings(answer), text_of(answer, "model_path"), text_of(model, "architectures"))
 
     def forget(self, client: Client) -> None:
         client.text("/flush_cache", method="POST")

@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Final
 
 FEWEST: Final = 6
-"""Values that it takes. A gap that lies on no grid seems to lie on the finest one with a probability of 2 TOLERANCE."""
-TOLERANCE: Final = 0.02
-"""How far a gap may be from a multiple of the unit, in units: log-probabilities are rounded to float32."""
+"""Values that it takes. A gap on no grid seems to be on the finest one with a probability of 2 TOLERANCE / FINEST."""
+TOLERANCE: Final = 1e-5
+"""How far a gap may be from a multiple of the unit, in logits: log-probabilities are rounded to float32."""
 COARSEST: Final = 1.0
 FINEST: Final = 2.0**-12
 """Units that are looked for, in logits. Below the finest the rounding of log-probabilities would hide them."""
@@ -33,7 +33,8 @@ def unit_of(top: Sequence[float]) -> float | None:
     gaps = [a - b for a, b in pairwise(top)]
     unit = COARSEST
     while unit >= FINEST:
-        if all(abs(gap / unit - round(gap / unit)) <= TOLERANCE for gap in gaps) and any(gaps):
+        steps = [round(gap / unit) for gap in gaps]
+        if any(steps) and all(abs(gap - unit * n) <= TOLERANCE for gap, n in zip(gaps, steps, strict=True)):
             return unit
         unit /= 2
     return None

@@ -43,6 +43,7 @@ class Pair:
     draft: str | None
     acceptance: AcceptanceSource
     rope: Mapping[str, int | float | str] | None
+    weights: Literal["here", "server"] = "here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Open:
     perf_mode: bool
     options: Mapping[str, str]
     logs: str | None
+    baseline: bool = True
     kind: Literal["open"] = "open"
 
 
@@ -175,7 +177,14 @@ def open_of(backend: str, request: OpenRequest) -> Open:
     pair = request.pair
     return Open(
         backend=backend,
-        pair=Pair(pair.name, str(pair.target), str(pair.draft) if pair.draft else None, pair.acceptance, pair.rope),
+        pair=Pair(
+            name=pair.name,
+            target=str(pair.target),
+            draft=str(pair.draft) if pair.draft else None,
+            acceptance=pair.acceptance,
+            rope=pair.rope,
+            weights=pair.weights,
+        ),
         dtype=request.dtype,
         max_batch=request.max_batch,
         max_positions=request.max_positions,
@@ -183,6 +192,7 @@ def open_of(backend: str, request: OpenRequest) -> Open:
         perf_mode=request.perf_mode,
         options=request.options,
         logs=str(request.logs) if request.logs else None,
+        baseline=request.baseline,
     )
 
 
@@ -196,6 +206,7 @@ def open_request(message: Open) -> OpenRequest:
             draft=Path(pair.draft) if pair.draft is not None else None,
             acceptance=pair.acceptance,
             rope=pair.rope,
+            weights=pair.weights,
         ),
         dtype=message.dtype,
         max_batch=message.max_batch,
@@ -204,6 +215,7 @@ def open_request(message: Open) -> OpenRequest:
         perf_mode=message.perf_mode,
         options=message.options,
         logs=Path(message.logs) if message.logs is not None else None,
+        baseline=message.baseline,
     )
 
 

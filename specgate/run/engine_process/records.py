@@ -16,11 +16,13 @@ from specgate.core import (
     AcceptanceRecord,
     AcceptanceSource,
     EngineFacts,
+    EngineIdentity,
     Finding,
     Finish,
     LoopFigures,
     Score,
     Served,
+    ServedModel,
     ServedRequest,
     TopTokens,
 )
@@ -60,6 +62,8 @@ def made_of(value: object) -> object:
         return value.made()
     if isinstance(value, tuple) and value and isinstance(value[0], Form):
         return tuple(map(made_of, value))
+    if isinstance(value, dict):
+        return {key: made_of(part) for key, part in value.items()}
     return value
 
 
@@ -101,6 +105,26 @@ class TrafficForm(Form):
     draft: DraftForm | None
 
 
+class ServedModelForm(Form):
+    record = ServedModel
+    name: str
+    path: str | None
+    max_positions: Size | None
+    architecture: str | None
+    vocab: Size | None
+
+
+class IdentityForm(Form):
+    record = EngineIdentity
+    engine: str
+    version: str | None
+    build: str | None
+    told_by: Literal["version", "option"] | None
+    settings: dict[str, str]
+    differing: dict[str, dict[str, str]]
+    served: dict[str, ServedModelForm]
+
+
 class FactsForm(Form):
     record = EngineFacts
     backend: str
@@ -109,7 +133,7 @@ class FactsForm(Form):
     vocab: Size
     max_positions: Size
     eos_token_ids: Counts
-    target_sha256: str
+    target_sha256: str | None
     draft_sha256: str | None
     capture_rule: str | None
     has_draft: bool
@@ -123,6 +147,7 @@ class FactsForm(Form):
     traffic: TrafficForm | None
     least_weight_bytes: None  # the harness counts them, an engine has no say
     engine_version: str | None
+    identity: IdentityForm | None
 
 
 # ── a block ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -146,3 +146,39 @@ def test_cells_of_servers_have_no_cycle_budget() -> None:
     cells, comparisons = measure(plan(), blocks(), (), NearTies())
     assert cycle_budgets(plan(), cells, comparisons, blocks(), {}, None) == {}
     assert {c.cell for c in cells} == {Cell(b.point, b.role) for b in blocks()}
+
+
+CHUNKED = tuple(
+    ServedRequest(s * MS, tuple((10 + 2 * s + at) * MS for at in (0, 3, 5, 9, 10)), (1, 3, 2, 4, 1)) for s in range(2)
+)
+"""Two requests of 11 tokens, of which 10 came in 4 chunks behind the first."""
+
+
+def seen(**changes: Any) -> dict[str, Any]:
+    """The certificate of the spec cell, as statistics 4 has it, where every block is changed like this."""
+    of = [replace(block(r, role), **(changes if role.speculative else {})) for r in plan().rounds for role in r.order]
+    cells, comparisons = measure(plan(), of, (), NearTies())
+    mine = [b for b in of if b.role.speculative and not b.warmup]
+    return {i.id: i for i in certify(cells[1], mine, comparisons[0], None, None, BUDGET, outside=True)}
+
+
+def test_a_server_whose_chunks_are_its_drafted_steps_has_left_multi_token_mode_nowhere() -> None:
+    i3 = seen(served=Served(CHUNKED, RECORD))["I3"]
+    assert (i3.held, i3.reason_code) == (Held.HELD, "drafting_seen") and i3.evidence["undrafted_at_most"] == 0
+
+
+def test_where_chunks_are_no_steps_the_cut_ends_leave_it_open_and_too_many_of_them_leave_it_unseen() -> None:
+    # 8 steps a block; of 3 tokens that may be cut from each of two requests, all 6 are said to have been.
+    assert seen()["I3"].evidence["undrafted_at_most"] == 0
+    uncut = replace(RECORD, hist=(2, 4, 2, 0), emitted=16, truncated=0)
+    doubtful = seen(tokens=tuple(factories.text(0, s, 9) for s in range(2)), served=Served(unchunked(9), uncut))["I3"]
+    assert (doubtful.held, doubtful.evidence["undrafted_at_most"]) == (Held.UNSEEN, 6 * 8)
+
+
+def unchunked(tokens: int) -> tuple[ServedRequest, ...]:
+    return tuple(ServedRequest(0, tuple(range(10 * MS, (10 + tokens) * MS, MS))) for _ in range(2))
+
+
+def test_answers_with_streams_of_their_own_hold_the_layout_and_others_do_not_show_it() -> None:
+    assert seen(served=Served(CHUNKED, RECORD))["I5"].held is Held.HELD
+    assert seen()["I5"].held is Held.UNSEEN, "chunks whose tokens were not recorded"
