@@ -101,7 +101,8 @@ class ServerEngine:
             block, seen = decode(), Activity(unseen=self._untraced())
         said = self._said(role, server)
         flags = self.options.args_of(role) if server.running.process else ()
-        findings = (*said, *attention_findings(flags, seen))
+        told = self.seen[role].settings.get("attention")
+        findings = (*said, *attention_findings(flags, told, seen))
         return block, replace(seen, findings=findings, allowed=self.options.kernels)
 
     def trace_folder(self, role: Role) -> Path | None:

@@ -73,16 +73,21 @@ def activity_of(loop: Loop) -> Activity:
     )
 
 
-def attention_findings(flags: Sequence[str], found: Activity) -> Iterator[Finding]:
-    """Where flags name an attention back end, and another one runs in the loop."""
-    for flag, value in values_of(flags, ATTENTION_FLAGS):
-        if found.unseen is None and (instead := fallen_back(value, found.kernels)) is not None:
+def attention_findings(flags: Sequence[str], told: str | None, found: Activity) -> Iterator[Finding]:
+    """Where flags name an attention back end, or the engine says that it uses one (`told`), and another runs in the
+    loop.
+    """
+    claims = [(f"{flag} {value}", value) for flag, value in values_of(flags, ATTENTION_FLAGS)]
+    if told:
+        claims.append((f"the engine says that its attention is {told}", told.split()[0]))
+    for where, value in claims if found.unseen is None else []:
+        if (instead := fallen_back(value, found.kernels)) is not None:
             yield Finding(
                 invariant="I1",
                 reason_code="attention_fallback",
                 breaks=True,
                 count=1,
-                where=f"{flag} {value}",
+                where=where,
                 text=instead,
                 meaning="another attention back end runs than was asked for",
             )

@@ -42,9 +42,8 @@ ATTENTION: Final = (
     Family(
         "Triton",
         ("triton", "triton_attn", "triton_attn_vllm_v1"),
-        ("kernel_unified_attention*", "kernel_paged_attention*", "_fwd_kernel*", "_fwd_grouped_kernel*"),
+        ("kernel_unified_attention*", "kernel_paged_attention*", "_fwd_kernel_stage*", "_fwd_grouped_kernel*"),
     ),
-    Family("unfused attention", ("torch_native", "torch_sdpa"), ("*softmax_warp_forward*", "*SoftMaxForward*")),
 )
 
 

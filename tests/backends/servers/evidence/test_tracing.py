@@ -163,7 +163,14 @@ def test_values_of_flags_are_found_in_both_forms() -> None:
 
 def test_a_back_end_of_attention_is_not_judged_by_a_trace_that_shows_no_loop() -> None:
     seen = Activity(kernels={"kernel_unified_attention_2d": 3}, unseen="no ranges")
-    assert list(attention_findings(["--attention-backend", "fa3"], seen)) == []
+    assert list(attention_findings(["--attention-backend", "fa3"], "FLASH_ATTN 3", seen)) == []
+
+
+def test_what_an_engine_says_of_its_attention_is_held_against_its_kernels_too() -> None:
+    seen = Activity(kernels={"kernel_unified_attention_2d": 3})
+    (found,) = attention_findings([], "FLASH_ATTN 3", seen)
+    assert found.breaks and found.where == "the engine says that its attention is FLASH_ATTN 3"
+    assert list(attention_findings([], "TRITON_ATTN", seen)) == list(attention_findings([], None, seen)) == []
 
 
 @pytest.mark.parametrize(
