@@ -39,6 +39,8 @@ from specgate.core import (
 BIT_EXACT: Final = NearTies()
 IDS: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
 """The invariants, in the order of a certificate."""
+SHOWN_KERNELS: Final = 20
+
 Evidence = Mapping[str, float | int | str | None]
 
 
@@ -130,7 +132,7 @@ def own_kernels(facts: EngineFacts | None, trace: BlockTrace | None) -> Invarian
     if trace is None or trace.unseen is not None:
         return unseen("I1", trace)
     if trace.allowed is None and (facts is None or facts.kernels is None):
-        table = trace.kernels if trace.source == "server-profiler" else {}
+        table = most_frequent(trace.kernels) if trace.source == "server-profiler" else {}
         return Invariant("I1", Held.UNSEEN, "no_allow_list", "the engine names no kernels of its own to allow", table)
     if trace.allowed is not None:
         foreign, whose = strangers(trace.kernels, trace.allowed), "on the list of those that are allowed"
@@ -140,10 +142,16 @@ def own_kernels(facts: EngineFacts | None, trace: BlockTrace | None) -> Invarian
     if foreign:
         worst = max(foreign, key=lambda name: foreign[name])
         message = f"{len(foreign)} kernels in the loop are not {whose}, e.g. {worst} ({foreign[worst]} launches)"
-        return Invariant("I1", Held.BROKEN, "fallback_kernel", message, foreign)
+        shown = foreign if trace.allowed is None else most_frequent(foreign)
+        return Invariant("I1", Held.BROKEN, "fallback_kernel", message, shown)
     launches = sum(trace.kernels.values())
     message = f"{launches} launches of {len(trace.kernels)} kernels in {trace.steps} steps, all {whose}"
     return Invariant("I1", Held.HELD, "own_kernels", message, {"launches": launches, "source": trace.source})
+
+
+def most_frequent(kernels: Mapping[str, int]) -> dict[str, int]:
+    """The kernels that are launched most, as many as a page can show: a server has hundreds."""
+    return dict(sorted(kernels.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_KERNELS])
 
 
 def tuned_kernels(blocks: Sequence[Block]) -> Invariant:
