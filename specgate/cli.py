@@ -35,6 +35,7 @@ from specgate.commands.speculation.align import align
 from specgate.commands.speculation.smoke import smoke
 from specgate.commands.status import status
 from specgate.commands.tape import tape
+from specgate.commands.trace import trace
 from specgate.commands.tune import tune
 from specgate.commands.verify import check, verify
 from specgate.errors import ExitCode, SpecgateError
@@ -72,6 +73,7 @@ cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(policy)
 cli.add_command(tape)
+cli.add_command(trace)
 cli.add_command(bench)
 cli.add_command(tune)
 cli.add_command(selftest)

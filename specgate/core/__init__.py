@@ -95,7 +95,7 @@ from specgate.core.measured import (
     ServedModel,
     ServedRequest,
 )
-from specgate.core.traces import BlockTrace, Held, Invariant
+from specgate.core.traces import BlockTrace, Finding, Held, Invariant, LoopFigures, TraceSource
 from specgate.core.traffic import Traffic
 
 __all__ = [
@@ -121,6 +121,7 @@ __all__ = [
     "EngineFacts",
     "EngineIdentity",
     "Exemption",
+    "Finding",
     "Finish",
     "FollowCheck",
     "Followed",
@@ -134,6 +135,7 @@ __all__ = [
     "LogCause",
     "LogitCheck",
     "LogitSample",
+    "LoopFigures",
     "Margin",
     "NearTies",
     "PairRef",
@@ -158,6 +160,7 @@ __all__ = [
     "TokenCheck",
     "TokenChecks",
     "TopTokens",
+    "TraceSource",
     "Traffic",
     "Value",
     "Verdict",
