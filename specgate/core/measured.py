@@ -152,6 +152,13 @@ class Block:
     served: Served | None = None
     cpu: CpuUse | None = None
     """What the CPUs did meanwhile; None in runs stored before this was recorded."""
+    prompt_tokens: tuple[int, ...] = ()
+    """Slot → length of its prompt in tokens; () where each has as many as the point's context says."""
+
+    @property
+    def prompt_lengths(self) -> tuple[int, ...]:
+        """Slot → length of its prompt in tokens."""
+        return self.prompt_tokens or (self.point.context,) * len(self.tokens)
 
     @property
     def cell(self) -> Cell:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from specgate.planning.ad_hoc import NOTHING, Question
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -25,6 +27,8 @@ class Request:
     draft: Path | None = None
     warmup_runs: int | None = None
     measurement_runs: int | None = None
+    question: Question = NOTHING
+    """What is asked in the place of what the scenarios say."""
     perf_mode: bool | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     resume: Path | None = None

@@ -26,6 +26,7 @@ from specgate.pairs.resolve import target_limits
 from specgate.planning.plan import check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
+from specgate.planning.resolution import tokenizer_of
 from specgate.promotion.claim import host_identity
 from specgate.promotion.ledger import Ledger
 from specgate.run.compared_builds import compared_builds
@@ -42,8 +43,7 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     """
     limits = {name: target_limits(config.pair, s.rope) for name, s in config.scenarios.items()}
     check_limits(plan, {name: positions for name, (positions, _) in limits.items()}, config.pair.name)
-    file = config.pair.target / "tokenizer.json"
-    tokenizer = file if file.is_file() else None
+    tokenizer = tokenizer_of(config.pair)
     return {
         p.key: build_prompts(config.scenarios[p.scenario], p.context, p.batch, tokenizer, limits[p.scenario][1])
         for p in plan.points

@@ -361,8 +361,7 @@ def gguf(folder: Path) -> Ready:
 
 
 def tokenizer(folder: Path) -> Ready:
-    from specgate.eagle3.tokenizer_file import read_tokenizer
-    from specgate.planning.prompts import opening_ids
+    from specgate.eagle3.tokenizer_file import opening_ids, read_tokenizer
 
     target, _ = seeds.a_pair(folder)
     file = target / "tokenizer.json"
