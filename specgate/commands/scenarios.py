@@ -142,7 +142,7 @@ def with_own_prompts(
     """The scenarios, of prompts from a file with the length of the longest, and what is to be said of these prompts."""
     from specgate.pairs.resolve import refuse_two_names, resolve_pair
     from specgate.planning.plan import points_of
-    from specgate.planning.resolution import prompts_of, settled
+    from specgate.planning.resolution import another_engine, prompts_of, settled
 
     if not any(s.workload.own for s in chosen):
         return chosen, []
@@ -152,9 +152,10 @@ def with_own_prompts(
     for scenario in chosen:
         if scenario.workload.own:
             found = resolve_pair(pair or (None if target else scenario.pair), target, draft)
-            scenario = settled(scenario, found)
+            others = another_engine(backend) is not None
+            scenario = settled(scenario, found, any_architecture=others)
             for point in points_of(scenario, backend):
-                made = prompts_of(scenario, point, found)
+                made = prompts_of(scenario, point, found, any_architecture=others)
                 lines.append(f"{point.scenario} c{point.context} b{point.batch}: {made.in_words}")
         settled_.append(scenario)
     return settled_, lines

@@ -175,6 +175,8 @@ def stretched(scenario: Scenario, pair: PairRef) -> Scenario:
     if pair.name != DEMO or scenario.rope is not None or not scenario.grid.context:
         return scenario
     limit, _ = target_limits(pair, None)
+    if limit is None:
+        return scenario
     need = max(positions_needed(scenario, point) for point in points_of(scenario, ""))
     return (
         replace(scenario, rope={"rope_type": "yarn", "factor": float(math.ceil(need / limit))})

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from specgate import plugins
-from specgate.api import ChecksOptions
+from specgate.api import ChecksOptions, DrivesAnotherEngine
 from specgate.core import PairRef, Point, Policy, Scenario
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.machine import inventory
-from specgate.pairs.resolve import refuse_two_names, resolve_pair, target_limits
+from specgate.pairs.resolve import refuse_two_names, resolve_pair, served_pair, target_limits
 from specgate.planning.ad_hoc import Question, asked, stretched
 from specgate.planning.plan import room_needed
 from specgate.planning.policy import find_policy
@@ -31,6 +31,7 @@ FIXED_BY_A_RUN = (
     "pair",
     "target",
     "draft",
+    "tokenizer",
     "warmup_runs",
     "perf_mode",
     "options",
@@ -47,19 +48,26 @@ def resolve(request: Request, *, foreign: bool = False) -> Config:
     """
     size = machine_size()
     backend = request.backend if request.backend and foreign else usable_backend(request)
+    if not request.baseline and another_engine(backend) is None:
+        raise UsageError(
+            f"--no-baseline with back end {backend}: it runs the baseline by itself",
+            hint="leave it out; it is for one server with speculation on, which is measured by itself",
+        )
     chosen = [
         override(
             scenario,
             warmup_runs=request.warmup_runs,
             measurement_runs=request.measurement_runs,
             perf_mode=request.perf_mode,
+            baseline=request.baseline,
         )
         for scenario in chosen_scenarios(request.question, request.scenarios, request.only, request.kind, size)
     ]
-    pair = chosen_pair(request, chosen)
+    pair = chosen_pair(request, chosen, backend)
     if request.question and not names_scenarios(request.scenarios, request.only):
         chosen = [stretched(scenario, pair) for scenario in chosen]
-    chosen = fitted(chosen, pair, other_target=request.target is not None or request.pair is not None)
+    other_target = any((request.target, request.pair, request.tokenizer))
+    chosen = fitted(chosen, pair, other_target=other_target, backend=backend)
     return Config(
         kind=request.kind,
         backend=backend,
@@ -104,12 +112,36 @@ def usable_backend(request: Request) -> str:
     return backend.name
 
 
-def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:
+def another_engine(backend: str) -> DrivesAnotherEngine | None:
+    """The back end of that name where it drives somebody else's engine; None for others, and for one that only another
+    environment knows.
+    """
+    if backend not in plugins.registered("specgate.backends"):
+        return None
+    found: object = plugins.backend(backend)
+    return found if isinstance(found, DrivesAnotherEngine) else None
+
+
+def chosen_pair(request: Request, scenarios: Sequence[Scenario], backend: str) -> PairRef:
     """The pair that the command line names, else the one that the scenarios name.
 
-    Raises UsageError where the scenarios name several pairs, or the command line names two.
+    Raises UsageError where the scenarios name several pairs, or the command line names two. A server that runs already
+    serves what it serves, so that there the command line has to name it.
     """
-    refuse_two_names(request.pair, request.target, request.draft)
+    refuse_two_names(request.pair, request.target, request.draft, request.tokenizer)
+    engine = another_engine(backend)
+    attached = engine is not None and engine.attaches(request.options)
+    if request.tokenizer is not None:
+        if not attached:
+            hint = "for other engines: --target and --draft; for a server that runs: -o url=URL"
+            raise UsageError(f"--tokenizer with back end {backend}, and no server that runs already", hint=hint)
+        return served_pair(request.tokenizer)
+    if attached and not (request.pair or request.target or request.draft):
+        raise UsageError(
+            f"back end {backend}: a server that runs already, and nothing says what it serves",
+            hint="--tokenizer FILE|DIR, the tokenizer of its target; or, where its weights are on this machine too, "
+            "--pair or --target and --draft",
+        )
     if request.pair is not None:
         return resolve_pair(request.pair, None, None)
     names = {s.pair for s in scenarios}
@@ -122,6 +154,7 @@ def read_back(request: Request) -> Config:
     """The configuration of the run to be continued. Raises UsageError for options that the run has fixed."""
     assert request.resume is not None
     given = [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]
+    given = [*given, *([] if request.baseline else ["no_baseline"])]
     if given or request.question:
         said = ("--" + name.removesuffix("s").replace("_", "-") for name in given)
         options = ", ".join((*said, *request.question.options()))
@@ -159,8 +192,10 @@ def machine_size() -> Literal["cpu", "gpu"]:
     return "gpu" if inventory.has_cuda_gpu() else "cpu"
 
 
-def fitted(scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool) -> list[Scenario]:
-    """The scenarios as they run on `pair`. With `other_target` the command line named the target, not the scenarios."""
+def fitted(scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool, backend: str) -> list[Scenario]:
+    """The scenarios as they run on `pair` with the back end of that name. With `other_target` the command line named
+    the target, not the scenarios.
+    """
     if other_target:
         # A scenario's RoPE scaling is meant for the pair that the scenario names. Another target has its own.
         scenarios = [replace(s, rope=None) for s in scenarios]
@@ -170,22 +205,24 @@ def fitted(scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool) 
         scenarios = [
             s if s.workload.own else replace(s, workload=replace(s.workload, source=RANDOM)) for s in scenarios
         ]
-    return [settled(s, pair) for s in scenarios]
+    others = another_engine(backend) is not None
+    return [settled(s, pair, any_architecture=others) for s in scenarios]
 
 
-def settled(scenario: Scenario, pair: PairRef) -> Scenario:
+def settled(scenario: Scenario, pair: PairRef, *, any_architecture: bool = False) -> Scenario:
     """The scenario with the length of its longest prompt as its context, where prompts from a file keep their lengths.
 
-    Raises UsageError where the longest one, with the tokens that follow it, is longer than the pair allows.
+    `any_architecture`: as in `target_limits`. Raises UsageError where the longest one, with the tokens that follow it,
+    is longer than the pair allows.
     """
     file = scenario.workload.own
     if file is None or scenario.grid.context:
         return scenario
-    positions, vocab = target_limits(pair, scenario.rope)
+    positions, vocab = target_limits(pair, scenario.rope, any_architecture=any_architecture)
     own = own_prompts(scenario, tokenizer_of(pair), vocab)
     longest = own.draw(0, None, max(scenario.grid.batch)).longest
     tokens, room = len(longest.token_ids), room_needed(scenario)
-    if tokens + room > positions:
+    if positions is not None and tokens + room > positions:
         right = f"max_tokens: {positions - room}" if positions > room else f"fewer than {room} tokens after the prompt"
         raise UsageError(
             f"{longest.entry.where}: a prompt of {tokens} tokens; with {room} positions for the answer it needs "
@@ -195,13 +232,12 @@ def settled(scenario: Scenario, pair: PairRef) -> Scenario:
     return replace(scenario, grid=replace(scenario.grid, context=(tokens,)))
 
 
-def prompts_of(scenario: Scenario, point: Point, pair: PairRef) -> Prompts:
+def prompts_of(scenario: Scenario, point: Point, pair: PairRef, *, any_architecture: bool = False) -> Prompts:
     """The prompts of one point of the scenario on `pair`. Raises what `build_prompts` raises."""
-    _, vocab = target_limits(pair, scenario.rope)
+    _, vocab = target_limits(pair, scenario.rope, any_architecture=any_architecture)
     return build_prompts(scenario, point.context, point.batch, tokenizer_of(pair), vocab)
 
 
 def tokenizer_of(pair: PairRef) -> Path | None:
     """The target's `tokenizer.json`; None where it has none."""
-    file = pair.target / "tokenizer.json"
-    return file if file.is_file() else None
+    return pair.tokenizer if pair.tokenizer.is_file() else None
