@@ -238,6 +238,13 @@ class Block:
     cpu: CpuUse | None = None
     """What the CPUs did meanwhile; None in runs stored before this was recorded."""
     own_prefill: bool = False
+    prompt_tokens: tuple[int, ...] = ()
+    """Slot → length of its prompt in tokens; () where each has as many as the point's context says."""
+
+    @property
+    def prompt_lengths(self) -> tuple[int, ...]:
+        """Slot → length of its prompt in tokens."""
+        return self.prompt_tokens or (self.point.context,) * len(self.tokens)
 
     @property
     def cell(self) -> Cell:

@@ -219,7 +219,8 @@ class Runner:
         later = not warmup and self._comes_again(rounds[-1])
         if not todo and (later or not self.evidence.wanting(point, prompt_set)):
             return
-        ids = (prompts.warmup if warmup else prompts.measured)[prompt_set].token_ids
+        chosen = (prompts.warmup if warmup else prompts.measured)[prompt_set]
+        ids, lengths = chosen.token_ids, chosen.lengths if scenario.workload.own else ()
         shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
         for round_ in todo:
             for position, role in enumerate(round_.order):
@@ -228,7 +229,8 @@ class Runner:
                 decoded = engine.decode(role, scenario.budget, ())
                 block = make_block(round_, position, role, self.worker_generation, prefill_ns, decoded)
                 span_ns = asked_ns, time.monotonic_ns()
-                self._record(replace(block, span_ns=span_ns, cpu=between(before, self.cpus.read_again(before))))
+                cpu = between(before, self.cpus.read_again(before))
+                self._record(replace(block, span_ns=span_ns, cpu=cpu, prompt_tokens=lengths))
             if not warmup and not round_.order[-1].speculative:
                 self.evidence.extend_text(point, prompt_set, engine, self.worker_generation)
         if not warmup and not later:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import zipfile
@@ -387,8 +388,7 @@ def gguf(folder: Path) -> Ready:
 
 
 def tokenizer(folder: Path) -> Ready:
-    from specgate.eagle3.tokenizer_file import read_tokenizer
-    from specgate.planning.prompts import opening_ids
+    from specgate.eagle3.tokenizer_file import opening_ids, read_tokenizer
 
     target, _ = seeds.a_pair(folder)
     file = target / "tokenizer.json"
@@ -399,6 +399,28 @@ def tokenizer(folder: Path) -> Ready:
         opening_ids(read_tokenizer(file))
 
     return Ready(inputs, plain(small), read, file, CHECKPOINT, named=("tokenizer",))
+
+
+def prompts(folder: Path) -> Ready:
+    """A file of prompts, in whatever format its first record tells."""
+    from specgate.planning.prompt_files.formats import entries_of, recognise
+
+    file = folder / "fuzzed.jsonl"
+    lines = [
+        {"ids": [1, 2, 3], "id": 7, "category": "a"},
+        {"text": "Once", "subset": "b"},
+        {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]},
+        {"question_id": 81, "category": "writing", "turns": ["Compose.", "Rewrite."]},
+        {"id": "x_0", "conversations": [{"from": "human", "value": "Hi"}]},
+        {"input": "Who?", "context": "Long ago.", "dataset": "qasper", "_id": "8d0b"},
+    ]
+    valid = b"\n".join(json.dumps(line).encode() for line in lines[:3])
+
+    def read() -> None:
+        entries_of(file, *recognise(file, "auto"))
+
+    inputs = json_texts(lines) | byte_strings([valid, gzip.compress(valid, mtime=0)])
+    return Ready(inputs, valid, read, file, USAGE)
 
 
 def corpus(folder: Path) -> Ready:
@@ -475,6 +497,8 @@ def command_line(folder: Path) -> Ready:
         ["micro", "--scenario", "mine.yaml", "--warmup-runs", "3", "--measurement-runs", "8", *pair],
         ["micro", "--scenario", "mine.yaml", "--policy", "policy.yaml", "-o", "device=cpu", "--only", "m*", *pair],
         ["full", "--resume", str(run)],
+        ["plan", "--context", "8K,32K", "--batch", "1,4", "--spec", "2,3,5", "--prompt-sets", "8", "--steps", "64"],
+        ["micro", "--prompts", "mine.yaml", "--format", "gsm8k", "--shared-prefix", "8", "--context", "own", *pair],
         ["status", "--out", "runs", "--policy", "policy.yaml", *pair],
         ["tape", str(run), "out.json", "--point", "demo-64/fake/c64/b1"],
         ["explain", str(run)],
@@ -525,6 +549,7 @@ TARGETS: Final = (
     Target("shards", shards, 250),
     Target("gguf", gguf),
     Target("tokenizer", tokenizer, 250),
+    Target("prompts", prompts, 150),
     Target("corpus", corpus),
     Target("options", backend_options),
     Target("command-line", command_line, 30),
