@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +16,14 @@ from specgate.api import Activity, Decoded, OpenRequest
 from specgate.backends.servers.accounting import own_counts, record_of
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, refuse_strange_ids
+from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.exchange import NOTHING, Ask, Reading
 from specgate.backends.servers.facts import server_facts
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, new_port
-from specgate.core import BASELINE, Budget, EngineFacts, Role, Served
+from specgate.core import BASELINE, Budget, EngineFacts, RefusedRequest, Role, Served
+from specgate.core.load import OfferedLoad
 from specgate.errors import BackendError, UsageError
 
 AT_ONCE: Final = 32
@@ -72,6 +75,26 @@ class ServerEngine:
         refuse_strange_ids(answers, self._facts.vocab, server.where)
         return decoded(role, answers, counted, server.where)
 
+    def serve(
+        self,
+        role: Role,
+        prompts: Sequence[Sequence[int]],
+        budget: Budget,
+        offered: OfferedLoad,
+        stop_token_ids: Sequence[int],
+    ) -> Decoded:
+        """Put the role's server under load (`api.ServesLoad`)."""
+        if budget.new_tokens is None:
+            raise BackendError("a server under load answers whole requests: a budget of new_tokens is needed")
+        self.prompts = [tuple(prompt) for prompt in prompts]
+        server, stop = self.server(role), () if budget.ignore_eos else tuple(stop_token_ids)
+        asks = [Ask(server.model, self._sent(p), budget.new_tokens, budget.ignore_eos, stop) for p in self.prompts]
+        found, counted = server.serve(asks, [len(p) for p in self.prompts], offered)
+        answers = [one for one in found if isinstance(one, Answer)]
+        refuse_strange_ids(answers, self._facts.vocab, server.where)
+        block = decoded(role, answers, counted, server.where)
+        return block if len(answers) == len(found) else with_refused(block, found)
+
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode an ordinary block; the server's process cannot be profiled."""
         return self.decode(role, budget, ()), Activity(
@@ -110,7 +133,7 @@ class ServerEngine:
             folder=self.folder,
         )
         if url := self.options.url_of(role):
-            server = Server(self.adapter, role, Running(url.rstrip("/")), self.options, self.request.max_batch)
+            server = Server(self.adapter, role, Running(url.rstrip("/")), self.options)
         else:
             check_forced(self.options.force_al, role)
             server = Server.start(self.adapter, launch)
@@ -157,6 +180,14 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
         prefill_ns=first,
         served=Served(tuple(a.times for a in answers), acceptance),
     )
+
+
+def with_refused(block: Decoded, found: Sequence[Answer | TurnedAway]) -> Decoded:
+    """`block` with the requests that its server turned away. `found`: what became of every prompt."""
+    assert block.served is not None
+    refused = tuple(RefusedRequest(i, r.status, r.at_ns) for i, r in enumerate(found) if isinstance(r, TurnedAway))
+    prompts = tuple(i for i, one in enumerate(found) if isinstance(one, Answer))
+    return replace(block, served=replace(block.served, refused=refused, prompts=prompts))
 
 
 def cache_hits(answers: Sequence[Answer], counted: Reading) -> int | None:

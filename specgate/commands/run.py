@@ -1,16 +1,19 @@
-"""`specgate micro` and `specgate full`: measure an engine and judge it."""
+"""`specgate micro`, `specgate full` and `specgate load`: measure an engine and judge it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from specgate.commands.numbers import RUNS, WARMUP_RUNS
 from specgate.errors import UsageError
+
+if TYPE_CHECKING:
+    from specgate.core import RunKind
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--backend", metavar="NAME", help="Engine to measure (default: the best one usable here)."),
@@ -91,7 +94,19 @@ def full(**options: Any) -> None:
     _measure("full", options)
 
 
-def _measure(kind: Literal["micro", "full"], options: dict[str, Any]) -> None:
+@click.command(short_help="Put a server under load: up to which concurrency does speculation pay?")
+@_run_options
+def load(**options: Any) -> None:
+    """Put a server under load, at one level after the other, with and without speculation, and judge it.
+
+    Throughput, latency percentiles, goodput, and the concurrency up to which speculation pays, with its interval.
+    Without --scenario, the load scenarios meant for this machine run; the default policy is `load`. No micro gates come
+    before it.
+    """
+    _measure("load", options)
+
+
+def _measure(kind: RunKind, options: dict[str, Any]) -> None:
     from specgate.planning.request import Request
     from specgate.run.session import carry_out
 

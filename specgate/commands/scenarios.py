@@ -71,14 +71,16 @@ def validate(files: tuple[str, ...]) -> None:
 @click.option("--backend", metavar="NAME", help="Engine that would run (default: the best one usable here).")
 @click.option("--scenario", "names", multiple=True, metavar="FILE|NAME", help="Scenario to plan; may be repeated.")
 @click.option("--only", metavar="GLOB", help="Only scenarios whose name matches.")
-@click.option("--kind", type=click.Choice(("micro", "full")), help="Scenarios of which command (default: micro).")
+@click.option(
+    "--kind", type=click.Choice(("micro", "full", "load")), help="Scenarios of which command (default: micro)."
+)
 @click.option("--machine", type=click.Choice(("cpu", "gpu")), help="Plan for this machine (default: this one).")
 @click.option("--plain", is_flag=True, help="One line per point, fields separated by tabs.")
 def plan(
     backend: str | None,
     names: tuple[str, ...],
     only: str | None,
-    kind: Literal["micro", "full"] | None,
+    kind: Literal["micro", "full", "load"] | None,
     machine: Literal["cpu", "gpu"] | None,
     plain: bool,
 ) -> None:

@@ -36,7 +36,7 @@ from specgate.files.written import Content, changed, content_of
 from specgate.files.yamlfile import dump_yaml, load
 
 SCHEMA = "specgate.result/v1"
-SCHEMA_VERSION = "1.5.0"
+SCHEMA_VERSION = "1.6.0"
 LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.1.0": (
         "bandwidth",
@@ -82,6 +82,12 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "conditions.*.gpu.capped",
     ),
     "1.5.0": ("times", "earlier", "builds", "between_runs.*.least_process_sd", "comparisons*.even_prefill"),
+    "1.6.0": (
+        "break_even",
+        "cells*.cell.point.rate",
+        "comparisons*.cell.point.rate",
+        "scenarios.*.load",
+    ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
 null.

@@ -15,12 +15,13 @@ from os.path import isfile
 from pathlib import Path
 
 from specgate.core import STATISTICS, Budget, Grid, LatencyLimits, Scenario, Schedule, Workload
+from specgate.core.load import Load
 from specgate.core.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.yaml_schema import Problem, nearest, parse, refusal
 from specgate.files.yamlfile import Document, dump_yaml, load
 from specgate.planning.bounds import REPEATS, check_plan, excesses
-from specgate.planning.scenario_form import SCHEMA, Kind, Machine, ScenarioForm, contradictions
+from specgate.planning.scenario_form import SCHEMA, Kind, LoadForm, Machine, ScenarioForm, contradictions
 
 SHIPPED = Path(__file__).parents[1] / "scenarios"
 LONGEST_CHAIN = 16
@@ -56,10 +57,15 @@ def load_scenario(path: Path) -> Scenario:
         statistics=STATISTICS,
         goodput=LatencyLimits(**form.goodput.model_dump()) if form.goodput else None,
         definitions=DEFINITIONS,
+        load=load_of(form.load) if form.load else None,
     )
     if too_much := [Problem(key, why) for key, why in excesses(scenario)]:
         raise refusal(document, too_much)
     return scenario
+
+
+def load_of(form: LoadForm) -> Load:
+    return Load(form.requests, form.per_client, tuple(form.rates or ()))
 
 
 def _title_problems(document: Document) -> Iterator[Problem]:
@@ -204,6 +210,8 @@ def dump(scenario: Scenario) -> str:
     fields["budget"] = _without_none(fields["budget"])
     if scenario.goodput:
         fields["goodput"] = _without_none(fields["goodput"])
+    if scenario.load:
+        fields["load"] = {key: list(v) if key == "rates" else v for key, v in fields["load"].items() if v != ()}
     whole = {"schema": SCHEMA, **_without_none(fields)}
     return f"# {scenario.question}\n{dump_yaml(whole, flow=None, width=100)}"
 

@@ -45,8 +45,9 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     file = config.pair.target / "tokenizer.json"
     tokenizer = file if file.is_file() else None
     return {
-        p.key: build_prompts(config.scenarios[p.scenario], p.context, p.batch, tokenizer, limits[p.scenario][1])
+        p.key: build_prompts(s, p.context, s.prompts_in_set(p.batch), tokenizer, limits[p.scenario][1])
         for p in plan.points
+        for s in [config.scenarios[p.scenario]]
     }
 
 

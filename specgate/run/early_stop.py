@@ -33,13 +33,15 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
     """The points that stopped early: point key → number of measured rounds after which it was decided.
 
     A point that was decided only at its last look, or never, is not listed. Neither is one whose rounds up to the
-    deciding look are not all in the journal. `known`: see `measure`.
+    deciding look are not all in the journal, nor a level of load. `known`: see `measure`.
     """
     found = {}
     of: dict[Point, list[Block]] = defaultdict(list)
     for block in journal.blocks:
         of[block.point].append(block)
     for point in plan.points:
+        if plan.scenarios[point.scenario].load is not None:
+            continue  # the break-even rests on all levels of its sweep alike
         rounds = [r for r in plan.rounds_of(point) if not r.warmup]
         for look in planned_looks(plan.scenarios[point.scenario])[:-1]:
             kept = Plan(plan.scenarios, tuple(rounds[:look]))

@@ -139,11 +139,13 @@ class TokenEvidence:
                 yield cell, d, expected
 
     def _judged(self, point: Point, prompt_set: int | None) -> list[Block]:
-        """The blocks of whole rounds; none where acceptance is forced, since the tokens are then wrong by design."""
+        """The blocks of whole rounds; none where acceptance is forced, since the tokens are then wrong by design. A
+        block in which a server refused requests is compared with no other.
+        """
         if (facts := self.engines.get(point.key)) is not None and facts.acceptance == "forced":
             return []
         mine = [b for b in self.blocks if b.point == point and not b.warmup and prompt_set in (None, b.prompt_set)]
-        return whole_rounds(self.plan, mine)
+        return [b for b in whole_rounds(self.plan, mine) if b.answered_all]
 
     # ── logits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -12,7 +12,16 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from specgate.api import Activity, Decoded, Text
-from specgate.core import AcceptanceRecord, AcceptanceSource, EngineFacts, Finish, Score, Served, ServedRequest
+from specgate.core import (
+    AcceptanceRecord,
+    AcceptanceSource,
+    EngineFacts,
+    Finish,
+    RefusedRequest,
+    Score,
+    Served,
+    ServedRequest,
+)
 from specgate.core.acceptance import Totals
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
 from specgate.core.two_builds import Origin
@@ -122,6 +131,14 @@ class ServedRequestForm(Form):
     sent_ns: Count
     chunk_ns: Annotated[tuple[Count, ...], Field(min_length=1), FailFast()]
     chunk_tokens: Counts
+    due_ns: Count | None
+
+
+class RefusedForm(Form):
+    record = RefusedRequest
+    prompt: Count
+    status: Count
+    at_ns: Count
 
 
 class TotalsForm(Form):
@@ -145,6 +162,8 @@ class ServedForm(Form):
     record = Served
     requests: tuple[ServedRequestForm, ...]
     acceptance: AcceptanceForm | None
+    refused: tuple[RefusedForm, ...]
+    prompts: Counts
 
 
 class DecodedForm(Form):

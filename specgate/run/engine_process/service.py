@@ -10,7 +10,17 @@ from typing import Any
 
 import specgate
 from specgate import plugins
-from specgate.api import Activity, Decoded, Engine, ExtendsText, ScoresTokens, ScriptedTrace, ShowsLogits, Text
+from specgate.api import (
+    Activity,
+    Decoded,
+    Engine,
+    ExtendsText,
+    ScoresTokens,
+    ScriptedTrace,
+    ServesLoad,
+    ShowsLogits,
+    Text,
+)
 from specgate.core import EngineFacts
 from specgate.errors import BackendError
 from specgate.run import profiler
@@ -24,6 +34,7 @@ from specgate.run.engine_process.messages import (
     Prefill,
     Request,
     ScoreText,
+    Serve,
     Top2,
     Trace,
     Where,
@@ -70,6 +81,8 @@ class Service:
             case Decode():
                 decoded = engine.decode(request.role, request.budget, request.stop_token_ids)
                 return {"kind": "decoded", "decoded": record(decoded, Decoded, "decode")}
+            case Serve():
+                return served(engine, request)
             case Trace():
                 return traced(engine, request)
             case Top2():
@@ -98,6 +111,14 @@ def origin_of(engine: Engine) -> Mapping[str, str]:
         "specgate_version": specgate.__version__,
         "python": platform.python_version(),
     }
+
+
+def served(engine: Engine, request: Serve) -> Mapping[str, object]:
+    """The answer to `request`. Raises BackendError where the engine takes no requests while others run."""
+    if not isinstance(engine, ServesLoad):
+        raise BackendError("the engine takes no requests while others run: it has no `serve`", hint="measure a server")
+    asked = request.role, request.prompts, request.budget, request.offered, request.stop_token_ids
+    return {"kind": "decoded", "decoded": record(engine.serve(*asked), Decoded, "serve")}
 
 
 def traced(engine: Engine, request: Trace) -> Mapping[str, object]:

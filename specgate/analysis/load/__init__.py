@@ -1,0 +1,6 @@
+"""A server under load: figures of a level, and up to which level speculation pays.
+
+figures.py       blocks of one cell → throughput, requests in flight, refused requests
+break_even.py    the ratios of a sweep → the level at which speculation stops paying, with its interval
+sweeps.py        which cells make up a sweep
+"""
