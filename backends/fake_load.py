@@ -9,16 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from specgate.api import Decoded
+from specgate.api import Decoded, OpenRequest
+from specgate.backends.fake_script import Script
 from specgate.core import AcceptanceRecord, Budget, Finish, RefusedRequest, Role, Served, ServedRequest
 from specgate.core.load import OfferedLoad
 
-if TYPE_CHECKING:
-    from specgate.backends.fake import FakeEngine
-
 REFUSAL: Final = 503
+
+
+class Scripted(Protocol):
+    """What is used of the fake engine (`fake.FakeEngine`)."""
+
+    script: Script
+    request: OpenRequest
+
+    @property
+    def draft_usable(self) -> bool: ...
+
+    def step_ns(self, k: int, step: int) -> int: ...
+
+    def emitted(self, role: Role, slot: int, index: int) -> int: ...
 
 
 @dataclass(slots=True)
@@ -42,7 +54,7 @@ class Running:
 class ServedLoad:
     """One block of requests under load. `now`: the scripted clock."""
 
-    def __init__(self, engine: FakeEngine, role: Role, prompts: Sequence[Sequence[int]], budget: Budget) -> None:
+    def __init__(self, engine: Scripted, role: Role, prompts: Sequence[Sequence[int]], budget: Budget) -> None:
         assert budget.new_tokens is not None
         self.engine, self.role, self.prompts, self.limit = engine, role, prompts, budget.new_tokens
         self.k = role.k if engine.draft_usable and not engine.script.no_drafts else 0

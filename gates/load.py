@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 
-from specgate.analysis.intervals.levels import FALSE_PASS, false_fail
 from specgate.analysis.load.break_even import Level, pays_up_to
-from specgate.analysis.load.sweeps import levels_of, sweep_of, sweeps
+from specgate.analysis.load.sweeps import levels_of, sweeps
+from specgate.analysis.load.words import in_words, level_in_words, unit_of
 from specgate.core import BASELINE, Comparison, Rule, Run, State, Verdict
-from specgate.core.load import BreakEven, LevelRatio
+from specgate.core.load import BreakEven
 from specgate.gates.select import nothing_selected, verdict
 from specgate.gates.speed import with_source
 
@@ -43,13 +43,13 @@ class LoadGate:
     def judge_sweep(self, rule: Rule, sweep: Sequence[Comparison], run: Run) -> Verdict:
         asked = float(rule.params["min_break_even"])
         within = [c for c in sweep if c.cell.point.level <= asked] or sweep[:1]
-        key, unit = within[-1].cell.key, unit_of(sweep)
+        key, unit = within[-1].cell.key, unit_of(sweep[0].cell.point.rate is not None)
         if problem := unfit(rule, sweep, run):
             code, message, step = problem
             return verdict(rule, key, State.INVALID, code, message, next_step=step)
-        levels = levels_of(sweep, run.between_runs)
+        levels = levels_of(sweep, run.scenarios[sweep[0].cell.point.scenario], run.between_runs)
         known = next(b for b in run.break_even if b.levels and b.levels[0].cell == sweep[0].cell.key)
-        said, evidence = in_words(known, unit), evidence_of(known, asked)
+        said, evidence = in_words(known), evidence_of(known, asked)
         if len(levels) < len(sweep):
             few = ", ".join(f"{c.cell.point.level:g}" for c in sweep if not measured_at(c, levels))
             step = "a new run with more --measurement-runs"
@@ -59,13 +59,13 @@ class LoadGate:
             step = f"a grid that reaches {asked:g}"
             message = f"{said}: {asked:g} {unit} lie outside {levels[0].level:g} to {levels[-1].level:g}"
             return verdict(rule, key, State.INCONCLUSIVE, "outside_the_sweep", message, evidence, step)
-        side = pays_up_to(levels, asked, FALSE_PASS, false_fail(rule.required, required_sweeps(rule, run)))
+        side = pays_up_to(levels, asked)
         if side == "above":
             message = f"{said}: it pays up to {asked:g} {unit}"
             return verdict(rule, key, State.PASS, "pays_up_to_min", message, evidence)
         if side == "below":
             worst = min((x for x in known.levels if x.level <= asked), key=lambda x: x.ratio or math.inf)
-            message = f"{said}: {ratio_in_words(worst, unit)}, where {asked:g} {unit} were asked for"
+            message = f"{said}: {level_in_words(worst, unit)}, where {asked:g} {unit} were asked for"
             step = "a shorter draft, or speculation switched off above the break-even"
             return verdict(rule, key, State.FAIL, "costs_before_min", message, evidence, step)
         step = "a new run with more --measurement-runs: the intervals have to leave 1"
@@ -73,14 +73,10 @@ class LoadGate:
         return verdict(rule, key, State.INCONCLUSIVE, "one_not_excluded", message, evidence, step)
 
 
-def required_sweeps(rule: Rule, run: Run) -> int:
-    """How many sweeps `rule` judges: they share the error of a FAIL."""
-    return len({sweep_of(c.cell) for c in run.comparisons if rule.matches(c.cell)})
-
-
 def unfit(rule: Rule, sweep: Sequence[Comparison], run: Run) -> tuple[str, str, str] | None:
     """(reason code, message, next step) why a sweep cannot be judged; None where it can."""
     most, refused = float(rule.params.get("max_refused", 0.0)), ("", 0.0, 0)
+    unit = unit_of(sweep[0].cell.point.rate is not None)
     for comparison in sweep:
         point = comparison.cell.point
         for result in (
@@ -88,7 +84,7 @@ def unfit(rule: Rule, sweep: Sequence[Comparison], run: Run) -> tuple[str, str, 
         ):
             if result.status != "ok":
                 why = (run.failures.get(point.key) or result.reason or "incomplete").splitlines()[0]
-                return "not_measured", f"{point.level:g} {unit_of(sweep)}: {why}", "continue the run with --resume"
+                return "not_measured", f"{point.level:g} {unit}: {why}", "continue the run with --resume"
             found = result.values.get("refused_requests")
             share = found.value / found.n if found is not None and found.value else 0.0
             if share > max(refused[1], most):
@@ -96,7 +92,7 @@ def unfit(rule: Rule, sweep: Sequence[Comparison], run: Run) -> tuple[str, str, 
                 refused = (result.cell.key, share, round(found.value))
         if comparison.speedup.value is None:
             code = comparison.speedup.reason_code or "withheld"
-            return code, f"{point.level:g} {unit_of(sweep)}: no speed-up may be quoted: {code}", "see the tokens rule"
+            return code, f"{point.level:g} {unit}: no speed-up may be quoted: {code}", "see the tokens rule"
     key, share, count = refused
     if not key:
         return None
@@ -106,34 +102,6 @@ def unfit(rule: Rule, sweep: Sequence[Comparison], run: Run) -> tuple[str, str, 
 
 def measured_at(comparison: Comparison, levels: Sequence[Level]) -> bool:
     return any(level.level == comparison.cell.point.level for level in levels)
-
-
-def unit_of(sweep: Sequence[Comparison]) -> str:
-    return "clients" if sweep[0].cell.point.rate is None else "requests/s"
-
-
-def ratio_in_words(found: LevelRatio, unit: str) -> str:
-    span = "" if found.ci_low is None or found.ci_high is None else f" ({found.ci_low:.3f}–{found.ci_high:.3f})"
-    return f"{found.ratio:.3f}x{span} at {found.level:g} {unit}"
-
-
-def in_words(found: BreakEven, unit: str) -> str:
-    """The break-even of a sweep as a sentence."""
-    first, last = found.levels[0].level, found.levels[-1].level
-    low = f"{found.low:.3g}" if found.low is not None else f"below {first:g}"
-    high = f"{found.high:.3g}" if found.high is not None else f"beyond {last:g}"
-    at = f"at {found.value:.3g} {unit}" if found.value is not None else "outside the sweep by the estimate"
-    interval = f"{100 * found.confidence:.4g} % interval {low} to {high}"
-    return {
-        "everywhere": f"speculation pays at every level from {first:g} to {last:g} {unit}",
-        "nowhere": f"speculation costs at every level from {first:g} to {last:g} {unit}",
-        "crosses": f"speculation stops paying {at}, {interval}",
-        "beyond": f"speculation pays up to {low} {unit} at least, break-even {at}, {interval}",
-        "below": f"speculation costs from {high} {unit} on, break-even {at}, {interval}",
-        "mixed": f"speculation costs at a level and pays at a greater one between {first:g} and {last:g} {unit}",
-        "partly": f"speculation is told from the baseline at some levels from {first:g} to {last:g} {unit} only",
-        "unclear": f"at no level from {first:g} to {last:g} {unit} is speculation told from the baseline",
-    }[found.outcome]
 
 
 def evidence_of(found: BreakEven, asked: float) -> dict[str, float | int | str | None]:

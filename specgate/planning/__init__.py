@@ -7,5 +7,6 @@ scenario_form.py    which keys a scenario file has, what each may hold, what mus
 bounds.py           the largest numbers, and the largest products of numbers, that are accepted
 policy.py           policy YAML → `core.Policy`: which gate judges which cells, with which numbers
 prompts.py          real text of exactly the asked length, chosen by seed
+arrivals.py         when the requests of a server under load are sent
 plan.py             scenarios → `core.Plan`: every block in running order, and how long it will take
 """

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.load.sweeps import told_apart
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references.cell_times import cell_times
@@ -33,15 +34,13 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
     """The points that stopped early: point key → number of measured rounds after which it was decided.
 
     A point that was decided only at its last look, or never, is not listed. Neither is one whose rounds up to the
-    deciding look are not all in the journal, nor a level of load. `known`: see `measure`.
+    deciding look are not all in the journal. `known`: see `measure`.
     """
     found = {}
     of: dict[Point, list[Block]] = defaultdict(list)
     for block in journal.blocks:
         of[block.point].append(block)
     for point in plan.points:
-        if plan.scenarios[point.scenario].load is not None:
-            continue  # the break-even rests on all levels of its sweep alike
         rounds = [r for r in plan.rounds_of(point) if not r.warmup]
         for look in planned_looks(plan.scenarios[point.scenario])[:-1]:
             kept = Plan(plan.scenarios, tuple(rounds[:look]))
@@ -55,8 +54,10 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
 
 
 def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None) -> bool:
-    """Whether at least one rule that rests on samples judges a cell of `plan`, and no such rule needs more samples.
+    """Whether at least one rule that rests on samples judges a cell of `plan`, which has one point, and no such rule
+    needs more samples.
 
+    A level of load is decided where its speed is told from the baseline's besides, on whichever side.
     A host that is too disturbed to be judged on decides nothing: it may yet become quiet.
     """
     margin, hosts = near_tie_margin(policy), judge_hosts(plan, journal.blocks, policy, journal.engines)
@@ -81,6 +82,9 @@ def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known
     gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]
     verdicts = [v for rule, gate in gates if isinstance(gate, Sequential) for v in gate.judge(rule, cut)]
     states = {v.state for v in verdicts if v.state is not State.SKIPPED}
+    scenario = plan.scenarios[plan.points[0].scenario]
+    if scenario.load is not None:
+        return told_apart(scenario, comparisons, run.between_runs) and states <= DECIDED
     return bool(states) and states <= DECIDED
 
 

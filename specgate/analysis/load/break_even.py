@@ -45,7 +45,8 @@ PLACES: Final = 256
 class Level:
     """The mean log-ratio at one level, with the standard error that this run gives it.
 
-    `freedom`: degrees of freedom of the error. `between`: what differs between runs.
+    `freedom`: degrees of freedom of the error. `between`: what differs between runs. `error_above`, `error_below`: the
+    chance that a decision may be wrong which says that it lies above 0, or below.
     """
 
     level: float
@@ -53,6 +54,8 @@ class Level:
     error: float
     freedom: int
     between: BetweenRuns
+    error_above: float = ALPHA
+    error_below: float = ALPHA
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +86,44 @@ def break_even_of(levels: Sequence[Level], error: float = ALPHA) -> Found:
     return Found(outcome, value, low, high)
 
 
-def pays_up_to(levels: Sequence[Level], asked: float, error_pass: float, error_fail: float) -> Side:
+Side = Literal["above", "below", "open"]
+
+
+def pays_up_to(levels: Sequence[Level], asked: float) -> Side:
     """Does speculation pay at every level up to `asked`, which must lie within the sweep?
 
-    "above" where every place up to there is told to lie above 0 (an intersection–union test, Berger 1982: its error is
-    at most `error_pass`, with no adjustment). "below" where a measured level up to there is told to lie below 0; these
-    share `error_fail` (Bonferroni). Else "open".
+    "above" where every measured level up to there is told to lie above 0, and so is the place at `asked`: between two
+    such levels the line does, too. That is an intersection–union test (Berger 1982), whose error is at most that of a
+    level. "below" where a measured level up to there is told to lie below 0; the errors of all levels add up to that of
+    the sweep (Bonferroni). Else "open".
     """
-    limit = math.log2(asked) + 1e-9
-    along = sweep_line(levels, error_pass)
-    if all(side == 1 for x, side in zip(along.x, along.sides, strict=True) if x <= limit):
-        return "above"
-    within = [level for level in levels if math.log2(level.level) <= limit]
-    strict_ = [sweep_line([level], error_fail / len(within)).sides[0] for level in within]
-    return "below" if -1 in strict_ else "open"
+    within = [level for level in levels if level.level <= asked]
+    sides = [side_of(level) for level in within]
+    if -1 in sides:
+        return "below"
+    beyond = [level for level in levels if level.level > asked][:1] if within[-1].level < asked else []
+    for above in beyond:
+        sides.append(place_side(within[-1], above, asked))
+    return "above" if all(side == 1 for side in sides) else "open"
 
 
-Side = Literal["above", "below", "open"]
+def side_of(level: Level) -> int:
+    """At the errors of the level: 1 where its log-ratio is told to lie above 0, −1 where below, 0 where neither."""
+    if level.mean > reach_of(level, level.error_above):
+        return 1
+    return -1 if -level.mean > reach_of(level, level.error_below) else 0
+
+
+def reach_of(level: Level, error: float) -> float:
+    return sweep_line([level], error).reach[0]
+
+
+def place_side(a: Level, b: Level, asked: float) -> int:
+    """As `side_of`, of the place `asked` between two levels; with the smaller of their errors."""
+    error = min(a.error_above, b.error_above)
+    along = sweep_line([a, b], error)
+    at = min(range(len(along.x)), key=lambda i: abs(along.x[i] - math.log2(asked)))
+    return along.sides[at]
 
 
 def outcome_of(sides: Sequence[int]) -> Outcome:

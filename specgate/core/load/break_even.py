@@ -37,6 +37,9 @@ class LevelRatio:
 class BreakEven:
     """Where the ratio of speeds crosses 1 between the levels of one sweep: one scenario, context and draft length.
 
+    `open_loop`: levels are requests per second, and the ratio is of latencies; else levels are clients, and it is of
+        throughputs.
+
     `value`: the level at which the estimated ratio first falls to 1, interpolated in log2(level); None where it does
         not within the sweep.
     `low`, `high`: ends of the confidence interval of that level. None where the interval goes on beyond the sweep on
@@ -47,6 +50,7 @@ class BreakEven:
     scenario: str
     context: int
     k: int
+    open_loop: bool
     levels: tuple[LevelRatio, ...]
     outcome: Outcome
     value: float | None
