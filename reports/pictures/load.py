@@ -152,10 +152,12 @@ def curve(key: str, where: str, run: Run, scenario: str, context: int) -> Pictur
         for level, x, y in drawn.get(BASELINE, next(iter(drawn.values()))):
             place = {"textcoords": "offset points", "xytext": (5, -3), "ha": "left", "va": "top"}
             axes.annotate(f"{level:g}", (x, y), **place)
-        axes.set(xlabel="median E2E latency of a request (s)", ylabel="output tokens per second")
+        axes.set(xlabel="median E2E latency of a request", ylabel="output tok/s")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         axes.margins(x=0.08, y=0.1)
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g} s" if x >= 1 or not x else f"{1e3 * x:g} ms")
+        axes.yaxis.set_major_formatter(lambda y, _: f"{y / 1e3:g}k" if y >= 1e4 else f"{y:g}")
         svg.rows_of_grid(axes)
         svg.legend(axes, len(drawn))
 
