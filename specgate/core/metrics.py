@@ -80,6 +80,12 @@ _METRICS = (
     Metric("in_flight_avg", "requests", "none", "mean over time of the requests that were sent and not yet answered"),
     Metric("refused_requests", "requests", "equal", "requests that the server turned away with HTTP 429 or 503"),
     Metric("send_lag_ms", "ms", "lower", "open loop: by how much the latest request was sent after it was due"),
+    Metric(
+        "break_even_level",
+        "level",
+        "higher",
+        "the level of load (clients, or requests per second) at which spec / baseline falls to 1, interpolated",
+    ),
     Metric("goodput_share", "ratio", "higher", "share of the requests that kept to the scenario's latency limits"),
     Metric("goodput_req_s", "req/s", "higher", "requests per second that kept to the scenario's latency limits"),
     Metric("prefill_tok_s", "tok/s", "higher", "prompt tokens per second, no cache hits"),
