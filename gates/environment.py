@@ -131,6 +131,8 @@ def of_gpu(rule: Rule, gpu: GpuConditions) -> Iterator[Finding]:
         yield Finding("power_capped", what, f"nvidia-smi -i {gpu.uuid} -pl {default:.0f}")
     if (shift := clock_shift(gpu)) is not None and shift > float(rule.params["max_clock_shift"]):
         clocks = ", ".join(f"{role} {mhz:.0f} MHz" for role, mhz in gpu.sm_clock_mhz.items())
+        if gpu.prefill_clock_mhz:
+            clocks += "; in prefill " + ", ".join(f"{r} {mhz:.0f} MHz" for r, mhz in gpu.prefill_clock_mhz.items())
         yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", "measure again, longer blocks")
 
 
@@ -160,9 +162,12 @@ def throttling(gpu: GpuConditions) -> Iterator[Finding]:
 
 
 def clock_shift(gpu: GpuConditions) -> float | None:
-    """How far apart the mean SM clocks of two roles lie, as a share of the higher; None if fewer than two are known."""
-    clocks = list(gpu.sm_clock_mhz.values())
-    return 1 - min(clocks) / max(clocks) if len(clocks) > 1 and max(clocks) > 0 else None
+    """How far apart the mean SM clocks of two roles lie, as a share of the higher; None if fewer than two are known.
+
+    Like is compared with like: decoding with decoding, and prefill with prefill where they are told apart.
+    """
+    parts = [list(of.values()) for of in (gpu.sm_clock_mhz, gpu.prefill_clock_mhz)]
+    return max((1 - min(c) / max(c) for c in parts if len(c) > 1 and max(c) > 0), default=None)
 
 
 def of_host(rule: Rule, found: Conditions) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from specgate.analysis.intervals.between_runs import either
 from specgate.analysis.stats import Pairs
 from specgate.core import BASELINE, BetweenRuns, Cell, CellResult, Role, Rule, Run, State, Verdict
 from specgate.gates.samples import between_of, decision_on, evidence_of, more_pairs, smallest_effect, span
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 from specgate.gates.speed import with_source
 
 
@@ -44,6 +44,8 @@ class Regression:
             return verdict(rule, key, State.INVALID, "no_such_role", f"against: {error}")
         if base == result.cell.role:
             return verdict(rule, key, State.SKIPPED, "same_role", f"{against} is not compared with itself")
+        if skipped := no_baseline(rule, result, run):  # every ratio is taken over the pairs with the baseline
+            return skipped
         other = run.result(Cell(result.cell.point, base).key)
         if other is None:
             return verdict(rule, key, State.SKIPPED, "no_cell", f"no cell of this point has the role {against}")

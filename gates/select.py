@@ -44,6 +44,15 @@ def inflated(rule: Rule, cell: str, length: float, over_all: float) -> Verdict:
     return verdict(rule, cell, State.INVALID, "steps_left_out", message, evidence, step)
 
 
+def no_baseline(rule: Rule, result: CellResult, run: Run) -> Verdict | None:
+    """The verdict of a rule that compares with the baseline, where the scenario has none; None where it has one."""
+    if run.scenarios[result.cell.point.scenario].baseline:
+        return None
+    message = "no baseline was measured (--no-baseline): there is nothing to compare with"
+    step = "a server without speculation beside it: -o url.baseline=URL"
+    return verdict(rule, result.cell.key, State.SKIPPED, "no_baseline", message, next_step=step)
+
+
 def unmeasured(rule: Rule, result: CellResult, run: Run) -> Verdict:
     """The verdict on a cell that was planned but has no figures: INVALID, with the reason."""
     cause = run.failures.get(result.cell.point.key) or run.failures.get("run")

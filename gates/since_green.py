@@ -111,6 +111,8 @@ def earlier_of(cell: Cell, run: Run) -> EarlierRun | str:
         return f"{earlier.run} did not measure this cell"
     if earlier.prompts.get(point) != run.prompts.get(point, {}).get("sha256"):
         return f"{earlier.run} decoded other prompts"
+    if facts is not None and facts.target_sha256 is None:
+        return f"nothing shows that {earlier.run} had the same weights: a server has them"
     for key in ("target_sha256", "draft_sha256", "device"):
         if facts is not None and getattr(earlier, key) != getattr(facts, key):
             return f"{earlier.run} had another {key.removesuffix('_sha256')}"

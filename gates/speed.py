@@ -18,7 +18,7 @@ from specgate.gates.samples import (
     smallest_effect,
     span,
 )
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 
 
 class Speed:
@@ -37,7 +37,9 @@ class Speed:
             yield nothing_selected(rule)
         for result in results:
             comparison = run.comparison(result.cell.key)
-            if result.status == "failed" or comparison is None:
+            if result.status != "failed" and (skipped := no_baseline(rule, result, run)):
+                yield skipped
+            elif result.status == "failed" or comparison is None:
                 yield unmeasured(rule, result, run)
             else:
                 yield with_source(self.judge_pairs(rule, result, comparison, run), run)

@@ -7,21 +7,31 @@ chosen is one, too, whatever the baseline says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import UnionType
 
-from specgate.core import CellResult, Comparison, Rule, Run, ScoreCheck, State, TokenCheck, Verdict
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.core import CellResult, Comparison, Divergence, Rule, Run, ScoreCheck, State, TokenCheck, Verdict
+from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 
 
 class Tokens:
     """`near_tie_margin`: the gap between the two largest logits below which a different token is no defect, since the
     baseline's own choice was too close to call. Where it is 0, logits that differ in a bit are a defect, too.
 
+    `near_tie_ulps`: for engines that are not to be bit-exact, a gap of at most so many units in the last place of the
+    engine's logits is a near tie, too. Texts may part there, from the baseline's and from round to round. Behind that
+    place plain decoding is asked to go on from the text, and must repeat it.
+    `max_parted_share`: at most this share of the texts may part.
+
     The margin is applied when the samples are reduced (`analysis.reduce.measure`). The verdict counts the near ties.
     How far tokens are checked, and how near a tie has to be for the second engine, is the policy's `checks`.
     """
 
     name = "tokens"
-    params: Mapping[str, type] = {"near_tie_margin": float}
+    params: Mapping[str, type | UnionType] = {
+        "near_tie_margin": float,
+        "near_tie_ulps": float | None,
+        "max_parted_share": float | None,
+    }
 
     def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
         results = list(selected(rule, run))
@@ -45,9 +55,11 @@ class Tokens:
         return (
             (self.judge_repeats(rule, result) if alone else None)
             or (self.judge_equality(rule, comparison) if comparison else None)
+            or (self.judge_followed(rule, comparison) if comparison else None)
             or (self.judge_extent(rule, comparison, run) if comparison and alone else None)
             or (self.judge_logits(rule, comparison) if comparison else None)
             or self.judge_scores(rule, result)
+            or no_baseline(rule, result, run)
             or self.agreed(rule, result, comparison)
         )
 
@@ -74,13 +86,35 @@ class Tokens:
         if not check.mismatches:
             return None
         d = check.mismatches[0]
-        margin = "unknown" if d.margin is None else f"{d.margin:.3g}"
         message = (
             f"{len(check.mismatches)} sequences leave the baseline; first: prompt set {d.prompt_set}, "
-            f"slot {d.slot}, token {d.position}: {d.got} instead of {d.expected} (top-2 margin {margin})"
+            f"slot {d.slot}, token {d.position}: {d.got} instead of {d.expected} (top-2 margin {margin_of(d)})"
         )
         step = "the engine emits wrong tokens: compare verify logits with the baseline's at that position"
+        if ulps_of(rule) and d.unit is None:
+            step = "too few log-probabilities are shown there, or on no grid: no unit in the last place is seen"
         return verdict(rule, key, State.INVALID, "token_mismatch", message, evidence_of(check), step)
+
+    def judge_followed(self, rule: Rule, comparison: Comparison) -> Verdict | None:
+        """Behind a near tie a text must stay greedy, and not too many may part."""
+        key, check, most = comparison.cell.key, comparison.tokens, rule.params.get("max_parted_share")
+        if check.followed is not None and check.followed.wrong and check.followed.first is not None:
+            prompt_set, round_, slot, position = check.followed.first
+            message = (
+                f"{check.followed.wrong} of {check.followed.sequences} texts are not greedy behind the near tie where "
+                f"they left the baseline's; first: prompt set {prompt_set}, round {round_}, slot {slot}, "
+                f"token {position}"
+            )
+            step = "the engine emits wrong tokens: plain decoding from the same text does not choose them"
+            return verdict(rule, key, State.INVALID, "not_greedy", message, evidence_of(check), step)
+        share = len(check.divergences) / check.sequences if check.sequences else 0.0
+        if most is not None and share > float(most):
+            message = (
+                f"{len(check.divergences)} of {check.sequences} texts leave the baseline's at a near tie, "
+                f"{share:.0%} (at most {float(most):.0%})"
+            )
+            return verdict(rule, key, State.FAIL, "too_many_part", message, evidence_of(check))
+        return None
 
     def judge_extent(self, rule: Rule, comparison: Comparison, run: Run) -> Verdict | None:
         """Every text must have been compared to its end; of a sampled point, one prompt set's texts."""
@@ -100,7 +134,8 @@ class Tokens:
     def judge_logits(self, rule: Rule, comparison: Comparison) -> Verdict | None:
         """A policy that allows no near tie wants equal bits, and not of the tokens alone."""
         check, logits = comparison.tokens, comparison.tokens.logits
-        if logits is None or not logits.different or logits.first is None or float(rule.params["near_tie_margin"]) > 0:
+        exact = not ulps_of(rule) and not float(rule.params["near_tie_margin"])
+        if logits is None or not logits.different or logits.first is None or not exact:
             return None
         prompt_set, slot, position = logits.first
         message = (
@@ -138,6 +173,10 @@ class Tokens:
             return verdict(rule, key, State.PASS, "deterministic", message, scores_of(result.rescored))
         check = comparison.tokens
         evidence = {**evidence_of(check), **scores_of(result.rescored)}
+        if check.sequences is not None:
+            message = parted(check, float(ulps_of(rule))) + said
+            code = "near_tie_divergence" if check.divergences else "tokens_equal"
+            return verdict(rule, key, State.PASS, code, message, evidence)
         if check.divergences:
             message = f"{len(check.divergences)} near ties within the margin, otherwise the baseline's tokens"
             if check.emitted_tokens is not None:
@@ -146,6 +185,32 @@ class Tokens:
             return verdict(rule, key, State.PASS, "near_tie_divergence", message, evidence)
         message = f"{check.compared_tokens} tokens, all the baseline's{extent(check)}{said}"
         return verdict(rule, key, State.PASS, "tokens_equal", message, evidence)
+
+
+def ulps_of(rule: Rule) -> float:
+    return float(rule.params.get("near_tie_ulps", 0.0))
+
+
+def margin_of(d: Divergence) -> str:
+    """The gap at a divergence, in logits and, where they are known, in units in the last place."""
+    if d.margin is None:
+        return "unknown"
+    return f"{d.margin:.3g}" + (f", {d.margin / d.unit:.3g} units in the last place" if d.unit else "")
+
+
+def parted(check: TokenCheck, ulps: float) -> str:
+    """How many texts leave the baseline's at a near tie, as a message; none is the best of them."""
+    if not check.divergences:
+        return f"{check.compared_tokens:,} tokens of {check.sequences} texts, all the baseline's"
+    largest = max((d.margin / d.unit for d in check.divergences if d.margin is not None and d.unit), default=0.0)
+    message = (
+        f"{len(check.divergences)} of {check.sequences} texts leave the baseline's at a near tie (at most "
+        f"{largest:.3g} units in the last place, {ulps:g} allowed); {check.compared_tokens:,} tokens were compared"
+    )
+    if (found := check.followed) is not None and found.sequences:
+        again = f", {found.near_ties} leave it at another near tie" if found.near_ties else ""
+        message += f"; behind it {found.tokens:,} tokens of {found.sequences} texts are plain decoding's own{again}"
+    return message
 
 
 Evidence = dict[str, float | int | str | None]
@@ -159,6 +224,11 @@ def evidence_of(check: TokenCheck) -> Evidence:
     }
     if check.emitted_tokens is not None:
         found["emitted_tokens"] = check.emitted_tokens
+    if check.sequences is not None:
+        found |= {"sequences": check.sequences, "parted": len(check.divergences)}
+    if check.followed is not None:
+        found |= {"followed": check.followed.sequences, "followed_tokens": check.followed.tokens}
+        found |= {"followed_wrong": check.followed.wrong}
     if check.logits is not None:
         found |= {"compared_logits": check.logits.compared, "different_logits": check.logits.different}
     return found

@@ -13,7 +13,7 @@
     exchange.py       what goes to a server and comes back, in words that all engines share
     prompts.py        prompts as text, for servers that take no token ids
     conventions.py    how other engines read the auxiliary layers of a draft's config
-    facts.py          what a server is, for the fingerprint and the report; what must be refused before it starts
+    facts/            what a server is, for the fingerprint and the report; what must be refused before it starts
     failures.py       lines of a server's log that have a known cause, and what to do about it
     secrets.py        credentials: refused in options; an API key is taken from the environment, sent, never written
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.failures import Failure
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 SERVED_NAME = "specgate"
 """The model name that servers started by specgate serve under."""
+
+TOKENIZER_FILES: Final = (
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "tekken.json", "vocab.json", "tiktoken.model",
+)  # fmt: skip
+"""What the tokenizers of Hugging Face folders are stored in."""
 
 Drafter = Literal["eagle3", "ngram"]
 
@@ -42,6 +47,24 @@ class Launch:
     def draft(self) -> Path:
         assert self.pair.draft is not None
         return self.pair.draft
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the target's folder holds a tokenizer; a planted pair's does not."""
+        return any((self.pair.target / name).is_file() for name in TOKENIZER_FILES)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a server tells of itself beside its version.
+
+    `settings`: those of `core.SETTINGS` that it tells. `path`: where it loaded its model from. `architecture`: its
+    model's.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    path: str | None = None
+    architecture: str | None = None
 
 
 class Adapter(Protocol):
@@ -73,6 +96,9 @@ class Adapter(Protocol):
     def command(self, launch: Launch) -> Command: ...
 
     def version(self, client: Client) -> str: ...
+
+    def told(self, client: Client, log: Sequence[str]) -> Told:
+        """What the engine says of itself. `log`: the lines of a server that was started here; empty for others."""
 
     def forget(self, client: Client) -> None:
         """Make a server that someone else started drop its cached prefixes."""

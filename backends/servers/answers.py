@@ -28,6 +28,7 @@ class Answer:
     times: ServedRequest
     spec: SpecCounts | None
     top: tuple[float, ...]
+    top_tokens: tuple[int, ...] = ()
 
 
 def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_tokens: int) -> Answer:
@@ -58,6 +59,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
             usage=chunk.usage or said.usage,
             spec=chunk.spec or said.spec,
             top=said.top or chunk.top,
+            top_tokens=said.top_tokens if said.top else chunk.top_tokens,
         )
     if said.finish is None or said.usage is None:
         missing = "no finish reason" if said.finish is None else "no usage record"
@@ -69,6 +71,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
         times=ServedRequest(recording.sent_ns, tuple(times), tuple(counts), recording.due_ns),
         spec=said.spec,
         top=said.top,
+        top_tokens=said.top_tokens,
     )
     check(answer, ask, where, prompt_tokens)
     return answer
@@ -106,6 +109,12 @@ def check(answer: Answer, ask: Ask, where: str, prompt_tokens: int) -> None:
         raise BackendError(
             f"{where}: the server counted {usage.prompt} prompt tokens, {prompt_tokens} were meant",
             hint="another tokenizer, or tokens added to the prompt: is it the pair's target?",
+        )
+    if not received and usage.completion:
+        raise BackendError(
+            f"{where}: it counts {usage.completion} tokens, and its answer has no token ids",
+            hint="without them tokens can neither be compared nor counted: is it older than docs/engines.md says, or "
+            "does a proxy in between drop them?",
         )
     # Some engines count the token that ended the answer but do not return it.
     if usage.completion - received not in ((0,) if answer.finish is Finish.LENGTH else (0, 1)):

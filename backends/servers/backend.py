@@ -51,10 +51,14 @@ class ServerBackend:
         for key in adapter.needed_files if not parsed.url else ():
             file_of(parsed, key)
 
+    def attaches(self, options: Mapping[str, str]) -> bool:
+        """Whether a server that runs already is named."""
+        return any(key.partition(".")[0] == "url" for key in options)
+
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.servers.engine import ServerEngine
         from specgate.backends.servers.engines import adapter_named
-        from specgate.backends.servers.facts import check_request
+        from specgate.backends.servers.facts.engine import check_request
         from specgate.backends.servers.options import Options
 
         adapter = adapter_named(self.name)

@@ -215,9 +215,13 @@ class Client:
         """The body of an answer with status 200; "" for a missing path where that is allowed. Raises BackendError."""
         return self._run(self._text(path, method, may_be_missing))
 
-    def json(self, path: str) -> Any:
-        """The JSON at `path`. Raises BackendError, also where the answer is not JSON."""
-        text = self.text(path)
+    def json(self, path: str, *, may_be_missing: bool = False) -> Any:
+        """The JSON at `path`; None for a missing path where that is allowed. Raises BackendError, also where the answer
+        is not JSON.
+        """
+        text = self.text(path, may_be_missing=may_be_missing)
+        if may_be_missing and not text:
+            return None
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -18,11 +18,12 @@ from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, refuse_strange_ids
 from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.exchange import NOTHING, Ask, Reading
-from specgate.backends.servers.facts import server_facts
+from specgate.backends.servers.facts.engine import server_facts
+from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, new_port
-from specgate.core import BASELINE, Budget, EngineFacts, RefusedRequest, Role, Served
+from specgate.core import BASELINE, Budget, EngineFacts, RefusedRequest, Role, Served, TopTokens
 from specgate.core.load import OfferedLoad
 from specgate.errors import BackendError, UsageError
 
@@ -32,7 +33,7 @@ AT_ONCE: Final = 32
 
 class ServerEngine:
     """Starts, or attaches to, one server per role when the role is first asked for. The baseline's server comes at
-    once.
+    once, and so does one with speculation that runs already: what they tell of themselves is part of the facts.
 
     With `servers=together` all of them keep running, and at most one is busy. With `servers=apart` the previous server
     is ended before another is started.
@@ -42,12 +43,21 @@ class ServerEngine:
         self.adapter, self.request, self.options, self.folder = adapter, request, options, folder
         self.servers: dict[Role, Server] = {}
         self.prompts: list[tuple[int, ...]] = []
-        self.texts = PromptTexts(request.pair.target) if options.prompts == "text" else None
+        self.texts = PromptTexts(request.pair.tokenizer) if options.prompts == "text" else None
+        self.seen: dict[Role, Seen] = {}
         try:
-            self._facts = server_facts(adapter, request, options, self.server(BASELINE).version)
+            for role in self._at_once():
+                self.server(role)
+            self._facts = server_facts(adapter, request, options, list(self.seen.values()))
         except BaseException:
             self.close()
             raise
+
+    def _at_once(self) -> list[Role]:
+        """The roles whose servers are asked at once who they are: the baseline's, and all that run already."""
+        spec = Role(self.request.max_k)
+        first = BASELINE if self.request.baseline else spec
+        return list(dict.fromkeys((first, *([spec] if self.options.url_of(spec) else []))))
 
     def facts(self) -> EngineFacts:
         return self._facts
@@ -103,11 +113,24 @@ class ServerEngine:
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         """Two log-probabilities from the baseline's server; None where the engine returns fewer."""
+        top = self.ranked(slot, continuation, 2)
+        return None if top is None else (top.values[0], top.values[1])
+
+    def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """`count` log-probabilities from the baseline's server; None where the engine returns fewer than two."""
+        answer = self._plainly(slot, continuation, new_tokens=1, top=count)
+        tokens = answer.top_tokens[:count]
+        return TopTokens(answer.top[:count], tokens) if len(answer.top) > 1 else None
+
+    def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
+        """What the baseline's server decodes from there on."""
+        return self._plainly(slot, continuation, new_tokens).tokens
+
+    def _plainly(self, slot: int, continuation: Sequence[int], new_tokens: int, top: int = 0) -> Answer:
         server, prompt = self.server(BASELINE), (*self.prompts[slot], *continuation)
-        ask = Ask(server.model, self._sent(prompt), new_tokens=1, ignore_eos=True, top=2)
+        ask = Ask(server.model, self._sent(prompt), new_tokens, ignore_eos=True, top=top)
         answers, _ = server.answer([ask], [len(prompt)])
-        top = answers[0].top
-        return (top[0], top[1]) if len(top) > 1 else None
+        return answers[0]
 
     def close(self) -> None:
         """End all servers. All are asked first, and an error of one does not stop the others."""
@@ -134,10 +157,17 @@ class ServerEngine:
         )
         if url := self.options.url_of(role):
             server = Server(self.adapter, role, Running(url.rstrip("/")), self.options)
+        elif self.request.pair.weights == "server":
+            alone = "" if role.speculative else "; or --no-baseline, to measure the other server by itself"
+            raise UsageError(
+                f"option url: no server is named for {role}, and there are no weights here to start one with",
+                hint=f"-o url.{role}=URL; or the pair that it serves: --pair, or --target and --draft{alone}",
+            )
         else:
             check_forced(self.options.force_al, role)
             server = Server.start(self.adapter, launch)
-        self.servers[role] = server
+        self.servers[role], self.seen[role] = server, server.seen
+        identity_of(self.adapter.name, list(self.seen.values()), self.options.build)
         return server
 
     def _sent(self, prompt: tuple[int, ...]) -> tuple[int, ...] | str:

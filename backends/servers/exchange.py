@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,7 +79,8 @@ NOTHING: Final = SpecCounts(0, 0, 0)
 class Chunk:
     """One event of a streamed answer. A field is set where the engine says something about it.
 
-    `top` are the log-probabilities of the most likely tokens at the first of `tokens`, highest first.
+    `top` are the log-probabilities of the most likely tokens at the first of `tokens`, highest first; `top_tokens` are
+    these tokens, () where the engine does not name them.
     """
 
     tokens: tuple[int, ...] = ()
@@ -87,6 +88,13 @@ class Chunk:
     usage: Usage | None = None
     spec: SpecCounts | None = None
     top: tuple[float, ...] = ()
+    top_tokens: tuple[int, ...] = ()
+
+    @classmethod
+    def ranking(cls, candidates: Iterable[tuple[float, int]]) -> Chunk:
+        """A chunk with nothing but log-probabilities and the tokens that have them."""
+        ordered = sorted(candidates, reverse=True)
+        return cls(top=tuple(p for p, _ in ordered), top_tokens=tuple(token for _, token in ordered))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,13 @@ from specgate.errors import UsageError
 
 PLAIN: Final = (
     "url", "model", "program", "port", "args", "servers", "drafter", "force_al", "prompts",
-    "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote",
+    "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote", "build",
 )  # fmt: skip
 FROM_ENVIRONMENT: Final = (
     "put it into an environment variable, which a server that is started here inherits (VLLM_API_KEY, LLAMA_API_KEY, "
     "HF_TOKEN, …); for a key that requests need, also -o api_key_env=NAME"
 )
+LONGEST_BUILD: Final = 200
 BY_ROLE: Final = ("url", "args")
 """Options that a suffix limits to one role, e.g. url.baseline, args.spec-3."""
 
@@ -49,6 +50,7 @@ class Options:
     stall_s: float = 60.0
     stop_s: float = 20.0
     api_key_env: str | None = None
+    build: str | None = None
     own: Mapping[str, str] = field(default_factory=dict)
 
     def url_of(self, role: Role) -> str | None:
@@ -81,6 +83,7 @@ class Options:
             stall_s=number(given, "stall_s", 60.0),
             stop_s=number(given, "stop_s", 20.0),
             api_key_env=given.get("api_key_env"),
+            build=build_of(given["build"]) if "build" in given else None,
             own={key: value for key, value in given.items() if key in own},
         )
         options.check_together()
@@ -197,6 +200,14 @@ def port_of(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 1 << 16:
         raise UsageError(f"option port = {text!r}", hint="1 to 65535")
     return int(text)
+
+
+def build_of(text: str) -> str:
+    """The name of a build. Raises UsageError for one that names nothing."""
+    if not text.strip() or not text.isprintable() or len(text) > LONGEST_BUILD:
+        hint = f"a commit, or the digest of a wheel or an image, in at most {LONGEST_BUILD} characters"
+        raise UsageError(f"option build = {text[:40]!r}", hint=hint)
+    return text.strip()
 
 
 def file_of(options: Options, key: str) -> Path:

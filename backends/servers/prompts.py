@@ -10,10 +10,10 @@ from specgate.errors import BackendError, UsageError
 class PromptTexts:
     """Turns prompts into text with the target's tokenizer. Refuses a text that would give other tokens."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, file: Path) -> None:
+        """`file`: the target's tokenizer. Raises UsageError where there is none."""
         from specgate.eagle3.tokenizer_file import read_tokenizer
 
-        file = target / "tokenizer.json"
         if not file.is_file():
             raise UsageError(
                 f"option prompts = text: {file} does not exist", hint="leave it out: token ids are sent then"

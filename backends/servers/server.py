@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,12 +17,13 @@ from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.answers import Answer, understand
 from specgate.backends.servers.client import Client, Recording, StreamLimit, TurnedAway
 from specgate.backends.servers.exchange import Ask, Json, Reading
+from specgate.backends.servers.facts.identity import Seen
 from specgate.backends.servers.failures import COMMON, cause, diagnosis, explain, read_end
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import HOST, ServerProcess, free_port, is_free, shown, wait_until_free
 from specgate.backends.servers.secrets import Secret
-from specgate.core import Role
+from specgate.core import Role, ServedModel
 from specgate.core.load import OfferedLoad
 from specgate.errors import BackendError
 
@@ -61,12 +62,23 @@ class Server:
         try:
             with self.explained():
                 self._wait_until_ready()
-                self.model = openai.served_model(self.client, options.model)
+                model = openai.served_model(self.client, options.model)
+                self.model = model.name
                 self.version = version_of(adapter, self.client, self.where)
+                self.seen = self._seen(model)
                 self.counted = self.meter.read(self.client)
         except BaseException:
             self.stop()
             raise
+
+    def _seen(self, model: ServedModel) -> Seen:
+        """What it tells of itself. Of a server that was started here, what it serves is known."""
+        log = self.running.log
+        told = self.adapter.told(self.client, read_end(log, self.running.log_start) if log else ())
+        if self.running.process is not None:
+            return Seen(self.role, self.version, told.settings)
+        served = replace(model, path=told.path or model.path, architecture=told.architecture)
+        return Seen(self.role, self.version, told.settings, served)
 
     @classmethod
     def start(cls, adapter: Adapter, launch: Launch) -> Server:

@@ -49,12 +49,17 @@ def headline(run: Run) -> Headline:
         return Headline(code.name, code, f"{where} was cut short: {first}", rest.strip() or None)
     culprit = worst(run.verdicts)
     if state is State.NOT_JUDGED:
-        return Headline(state.value, code, _unjudged(run), _OF_A_POLICY)
+        return Headline(state.value, code, _unjudged(run), _TO_BE_ALONE if _alone(run) else _OF_A_POLICY)
     if culprit is None:
         return Headline(state.value, code, _all_green(run), _advisory(run))
     return Headline(state.value, code, f"{about(culprit)}: {culprit.message}", culprit.next_step)
 
 
+_ALONE = "No baseline was measured: no speed-up is claimed, and no tokens are compared."
+_TO_BE_ALONE = (
+    "A server without speculation beside it (-o url.baseline=URL) gives the speed-up. A run without one is green where "
+    "the policy asks for neither, and says why under `not_judged`."
+)
 _OF_A_POLICY = (
     "The policy needs a required rule for it (one with `otherwise: true` speaks of every cell that no other does), or "
     "an entry under `not_judged` that says why it is not judged."
@@ -65,7 +70,12 @@ def _unjudged(run: Run) -> str:
     """What a run that is NOT_JUDGED lacks."""
     silent = [gap_in_words(gap) for gap in run.not_judged or () if gap.why is None]
     lacking = f"No required rule judges {', '.join(silent)}." if silent else ""
-    return lacking or "No required rule judged a cell of this run."
+    return (f"{_ALONE} " if _alone(run) else "") + (lacking or "No required rule judged a cell of this run.")
+
+
+def _alone(run: Run) -> bool:
+    """Whether roles with a draft were measured without a baseline."""
+    return not all(scenario.baseline for scenario in run.scenarios.values())
 
 
 def not_judged(run: Run) -> list[str]:

@@ -146,7 +146,7 @@ def facts(run: Run, policy: Policy) -> list[tuple[str, str]]:
         rows.append(("driver", found))
     if engine := next(iter(run.engines.values()), None):
         rows += [("back end", engine.backend), ("dtype", engine.dtype)]
-    rows += [("pair", run.pair.name)]
+    rows += [*provenance.engine(run), ("pair", provenance.pair(run))]
     rows += [("started", run.started.replace("T", " ").replace("+00:00", " UTC")), ("status", run.status)]
     if took := summary.duration(run):
         rows.append(("took", took))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from specgate.api import visible
 from specgate.core import CellResult, Policy, Run, State, Verdict
-from specgate.reports.common import figures, machine, token_checks
+from specgate.reports.common import figures, machine, provenance, token_checks
 from specgate.reports.common.markup import markdown, markdown_table
 from specgate.reports.common.summary import (
     MARKS,
@@ -47,7 +47,8 @@ def lines(run: Run, policy: Policy) -> Iterator[str]:
     mark = next((mark for state, mark in MARKS.items() if state.value == head.state), "!")
     if warning := out_of_order(run):
         yield from (f"**{markdown(warning)}**", "")
-    yield f"## {mark} {markdown(head.state)}: specgate {run.kind}, {markdown(run.pair.name)} pair"
+    pair = provenance.pair(run) if run.pair.weights == "server" else f"{run.pair.name} pair"
+    yield f"## {mark} {markdown(head.state)}: specgate {run.kind}, {markdown(pair)}"
     yield ""
     yield markdown(head.reason)
     if head.advice:
@@ -59,6 +60,8 @@ def lines(run: Run, policy: Policy) -> Iterator[str]:
     said = "; ".join(f"{word}: {found}" for word, found in counted if found)
     yield f"Exit code {head.code.value}. Policy {markdown(policy.name)}{f'; {said}' if said else ''}."
     yield f"Run {markdown(run.id)}, {markdown(acceptance_label(run) or 'real acceptance')}."
+    if told := ", ".join(f"{name} {value}" for name, value in provenance.engine(run)):
+        yield f"{markdown(told[:1].upper() + told[1:])}."
     if gaps := not_judged(run):
         yield f"**{markdown(' '.join(gaps))}**"
     for said in filter(None, (token_checks.own_word(run), token_checks.sampled(run))):

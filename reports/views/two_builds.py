@@ -205,7 +205,7 @@ def facts_of(
     if facts is not None:
         yield "device", f"{facts.device}, {facts.dtype}"
         yield "engine's version", facts.engine_version or NONE
-        yield "target, SHA-256", facts.target_sha256[:12]
+        yield "target, SHA-256", (facts.target_sha256 or NONE)[:12]
         yield "tuned, SHA-256", (facts.tuned_sha256 or NONE)[:12]
 
 

@@ -19,7 +19,7 @@ from specgate.core.two_builds import SIDES, Look, Process, SideName, TwoBuilds, 
 from specgate.errors import ExitCode
 from specgate.files.journal import Journal
 from specgate.planning.plan import points_of
-from specgate.planning.policy import near_tie_margin
+from specgate.planning.policy import near_ties
 
 SOUND_PAIRS: Final = 8
 """Process pairs from which on the simulated error rates of `docs/ab.md` are at most those that are stated."""
@@ -108,8 +108,14 @@ def find(
             blocks=journals[name].blocks,
             margins=journals[name].margins,
             engines=journals[name].engines,
-            checked=Checked(journals[name].texts, journals[name].logits, {}, asked.policy.checks, name),
-            near_tie_margin=near_tie_margin(asked.policy),
+            checked=Checked(
+                journals[name].texts,
+                journals[name].logits,
+                asked=asked.policy.checks,
+                run_id=name,
+                followed=journals[name].followed,
+            ),
+            near_ties=near_ties(asked.policy),
             bandwidth=asked.bandwidth,
         )
         for name in SIDES

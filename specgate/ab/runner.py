@@ -17,7 +17,7 @@ from specgate.ab.folder import AbFolder, Processes
 from specgate.ab.memory import device_bytes_in_use, most_host_bytes
 from specgate.ab.schedule import ProcessPair, Quad, Visit, other
 from specgate.api import OpenRequest
-from specgate.core import Block, Budget, EngineFacts, Plan, Point, Round, TokenChecks
+from specgate.core import Block, Budget, EngineFacts, NearTies, Plan, Point, Round, TokenChecks
 from specgate.core.two_builds import Origin, Process, SideName
 from specgate.eagle3.parameters import least_weight_bytes
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
@@ -78,6 +78,7 @@ class AbRunner:
         open_request_of: Callable[[SideSetup, Sequence[Point]], OpenRequest],
         folder: AbFolder,
         checks: TokenChecks | None,
+        ties: NearTies,
         report: Progress,
         total: int,
         processes: Processes,
@@ -89,7 +90,7 @@ class AbRunner:
             name: side.engines() for name, side in folder.sides.items()
         }
         self.evidence = {
-            name: TokenEvidence(side.plan, folder.sides[name], self.blocks[name], self.engines[name], checks)
+            name: TokenEvidence(side.plan, folder.sides[name], self.blocks[name], self.engines[name], checks, ties)
             for name, side in sides.items()
         }
         self.processes, self.cpus = processes, CpuProbe()
@@ -211,7 +212,7 @@ class AbRunner:
         target = self._request_of(self.sides[name], [point]).pair.target
         counted = replace(facts, least_weight_bytes=least_weight_bytes(target))
         before = self.engines[name].setdefault(point.key, counted)
-        for key in (*ENGINE_KEYS, "dtype"):
+        for key in (*ENGINE_KEYS, "identity", "dtype"):
             if (was := getattr(before, key)) != (is_ := getattr(counted, key)):
                 raise UsageError(
                     f"{name}: {key}: an earlier process had {was}, this one has {is_}",

@@ -25,6 +25,7 @@ from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot, watching
 from specgate.machine.software import software
 from specgate.planning.plan import build_plan
+from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.promotion.ledger import Ledger
 from specgate.run.beginning import fitting_prompts, now
@@ -213,7 +214,8 @@ def measure(
         return open_request(side.plan, points, sides[side.name].config, folder.sides[side.name].log(""))
 
     with progress(plain) as report:
-        runner = AbRunner(setups, prompts, request_of, folder, asked.policy.checks, report, blocks_of(pairs), processes)
+        checks, ties = asked.policy.checks, near_ties(asked.policy)
+        runner = AbRunner(setups, prompts, request_of, folder, checks, ties, report, blocks_of(pairs), processes)
         try:
             with watching(folder.top.watch_file, 0, uuid) as watch:
                 for look in looks_of(asked):

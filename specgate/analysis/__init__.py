@@ -5,8 +5,7 @@
     checks/                 what records must satisfy before a figure is quoted: identities, clocks, floors
     references/             a run beside an earlier one that it is held against
     two_builds/             samples of two builds of an engine → quantities and words
-    token_check.py          tokens of a spec cell compared with the baseline's
-    rescoring.py            what a second engine says of a sample of tokens
+    tokens/                 are the tokens right: the baseline's, a second engine's choice, and no loops
     prompt_acceptance.py    acceptance of a cell, with intervals over prompts
     paired_blocks.py        spec blocks beside the baseline blocks they were paired with: tokens and speed
     stats.py                intervals for mean log-ratios, interim looks, and when such an interval decides
@@ -15,7 +14,6 @@
     load/                   a server under load: figures of a level, and up to which level speculation pays
     requests/               times of single requests: percentiles with intervals, goodput, how they are spread
     context_depth.py        acceptance length and step time by depth in the cache
-    repetition.py           loops in generated text, which inflate acceptance
     cycle_accounting.py     where the time of a cycle goes: cycle budgets
     speedup_limits.py       how fast a pair could be here, and what acceptance length a gate would take
     waterfall.py            a measured speed-up as a product of what it is made of

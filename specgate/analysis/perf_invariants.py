@@ -20,8 +20,20 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from specgate.analysis.checks.drafting import left_multi_token_mode
-from specgate.core import Block, BlockTrace, Budget, CellResult, Comparison, EngineFacts, Held, Invariant, Plan
+from specgate.core import (
+    Block,
+    BlockTrace,
+    Budget,
+    CellResult,
+    Comparison,
+    EngineFacts,
+    Held,
+    Invariant,
+    NearTies,
+    Plan,
+)
 
+BIT_EXACT: Final = NearTies()
 IDS: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
 """The invariants, in the order of a certificate."""
 TO_HOST: Final = ("*DtoH*", "*Device -> Pageable*", "*Device -> Pinned*", "*Device -> Host*")
@@ -51,21 +63,26 @@ def certify(
     facts: EngineFacts | None,
     trace: BlockTrace | None,
     budget: Budget,
+    ties: NearTies = BIT_EXACT,
+    *,
+    outside: bool = False,
 ) -> tuple[Invariant, ...]:
     """The seven invariants of one cell.
 
     `blocks`: its timed blocks, without warm-up, each of which was asked for with `budget`.
-    `comparison`: None for a baseline cell.
+    `comparison`: None for a baseline cell, and where no baseline was measured.
     `trace`: its traced block; None where none was traced.
+    `ties`: where it has units in the last place, a text may leave another one at a near tie.
+    `outside`: whether what a server's client sees of I3 and I5 counts, which it did not in runs stored before it did.
     """
     return (
         from_outside(own_kernels(facts, trace), trace),
         tuned_kernels(blocks),
-        always_drafting(result, blocks, budget),
+        always_drafting(result, blocks, budget, outside=outside),
         counted_zero("I4", "kv_integrity_failures", blocks, "kv_integrity"),
-        laid_out(result, blocks),
+        laid_out(result, blocks, outside=outside),
         from_outside(quiet_loop(trace), trace),
-        deterministic(result, blocks, comparison, trace),
+        deterministic(result, blocks, comparison, trace, ties),
     )
 
 
@@ -76,6 +93,7 @@ def certificates(
     blocks: Sequence[Block],
     engines: Mapping[str, EngineFacts],
     traces: Mapping[str, BlockTrace],
+    ties: NearTies = BIT_EXACT,
 ) -> dict[str, tuple[Invariant, ...]]:
     """Cell key → its certificate, for the scenarios that ask for PERF_MODE. `blocks` must come from whole rounds."""
     compared = {c.cell: c for c in comparisons}
@@ -87,6 +105,8 @@ def certificates(
             engines.get(result.cell.point.key),
             traces.get(result.cell.key),
             plan.scenarios[result.cell.point.scenario].budget,
+            ties,
+            outside=plan.scenarios[result.cell.point.scenario].statistics > 3,
         )
         for result in cells
         if plan.scenarios[result.cell.point.scenario].perf_mode
@@ -131,11 +151,11 @@ def tuned_kernels(blocks: Sequence[Block]) -> Invariant:
     return Invariant("I2", Held.HELD, "all_tuned", f"all {total} look-ups found their tuned configuration", evidence)
 
 
-def always_drafting(result: CellResult, blocks: Sequence[Block], budget: Budget) -> Invariant:
+def always_drafting(result: CellResult, blocks: Sequence[Block], budget: Budget, *, outside: bool = False) -> Invariant:
     """I3: no request-step had fewer drafts than K without a reason, counted by the harness from the steps.
 
-    A server shows no steps. That it had steps without drafts follows from its totals; that it had none does not, since
-    these cancel with tokens that were cut off.
+    A server shows no steps. That it had steps without drafts follows from its totals. That it had none is seen from
+    `outside` only where few of its steps can have been (`undrafted_at_most`).
     """
     if not result.cell.role.speculative:
         return Invariant("I3", Held.HELD, "nothing_to_leave", "a baseline block drafts nothing")
@@ -145,11 +165,55 @@ def always_drafting(result: CellResult, blocks: Sequence[Block], budget: Budget)
     if found is None:
         name, found = "undrafted_steps", total_of("undrafted_steps", blocks) or 0
         if not found:
-            return Invariant("I3", Held.UNSEEN, "not_counted", "a server does not show which of its steps had drafts")
+            most = undrafted_at_most(blocks) if outside else None
+            return not_counted() if most is None else drafting_bound(most, blocks)
     message = f"{name} = {found} over {len(blocks)} timed blocks"
     if found:
         return Invariant("I3", Held.BROKEN, "left_multi_token_mode", message, {name: found})
     return Invariant("I3", Held.HELD, "counted_zero", message, {name: found})
+
+
+def not_counted() -> Invariant:
+    return Invariant("I3", Held.UNSEEN, "not_counted", "a server does not show which of its steps had drafts")
+
+
+def undrafted_at_most(blocks: Sequence[Block]) -> int | None:
+    """How many request-steps of a server's `blocks` can have had no draft; None where it does not count its steps.
+
+    With S steps that drafted, A accepted drafts, E tokens emitted behind the first, t tokens cut off at the ends of
+    requests and u steps without a draft, S + A + u − t = E. At most K tokens of a request are cut off. So u is at most
+    E − S − A + K requests. Where every chunk behind the first is a step, and there are S, u is 0.
+    """
+    most = 0
+    for block in blocks:
+        record = block.served.acceptance if block.served else None
+        if record is None or block.served is None:
+            return None
+        chunks = sum(len(r.chunk_ns) - 1 for r in block.served.requests)
+        if chunks != record.steps:
+            most += max(0, record.k * len(block.tokens) - record.truncated)
+    return most
+
+
+UNDRAFTED: Final = 0.02
+"""The largest share of steps that may be in doubt for drafting to be seen from outside: the last steps of requests."""
+
+
+def drafting_bound(most: int, blocks: Sequence[Block]) -> Invariant:
+    """I3 of a server that has counted no step without a draft, of which `most` can have been without."""
+    steps = sum(b.served.acceptance.steps for b in blocks if b.served and b.served.acceptance)
+    evidence: Evidence = {
+        "undrafted_at_most": most,
+        "drafted_steps": steps,
+        "source": "the server's counters and its stream",
+    }
+    if most > UNDRAFTED * steps:
+        message = f"{most} of {steps + most} steps can have been without a draft: too many to tell"
+        return Invariant("I3", Held.UNSEEN, "not_counted", message, evidence)
+    message = f"all {steps} steps drafted, by the server's counters" + (
+        f"; at the requests' ends at most {most} more can have been without a draft" if most else " and its stream"
+    )
+    return Invariant("I3", Held.HELD, "drafting_seen", message, evidence)
 
 
 def counted_zero(id_: str, counter: str, blocks: Sequence[Block], broken: str) -> Invariant:
@@ -162,17 +226,31 @@ def counted_zero(id_: str, counter: str, blocks: Sequence[Block], broken: str) -
     return Invariant(id_, held, broken if found else "counted_zero", message, {counter: found})
 
 
-def laid_out(result: CellResult, blocks: Sequence[Block]) -> Invariant:
+def laid_out(result: CellResult, blocks: Sequence[Block], *, outside: bool = False) -> Invariant:
     """I5: the tokens of every slot account for its steps. The measurement checks this identity; a cell that breaks it
     has failed.
+
+    A server shows no steps. Seen from `outside`, each of its answers has a stream of its own, whose tokens are as many
+    as its usage record and all chunks say, and those of all answers account for the server's counters.
     """
     if not blocks or result.status == "failed":
         return Invariant("I5", Held.BROKEN, "counter_identity", result.reason or "no block was measured")
+    if outside and all(streams_of_their_own(b) for b in blocks):
+        answers = sum(len(b.tokens) for b in blocks)
+        message = f"each of {answers} answers has its own stream, with as many tokens as its chunks and usage say"
+        return Invariant("I5", Held.HELD, "per_answer", message, {"answers": answers})
     if any(b.served is not None for b in blocks):
         return Invariant("I5", Held.UNSEEN, "no_steps", "a server does not show the steps of its slots")
     slots = sum(len(b.tokens) for b in blocks)
     message = f"the tokens of {slots} slots in {len(blocks)} blocks account for their own steps"
     return Invariant("I5", Held.HELD, "per_slot", message, {"slots": slots})
+
+
+def streams_of_their_own(block: Block) -> bool:
+    """Whether each slot is an answer of a server whose chunks hold just its tokens."""
+    if block.served is None or len(block.served.requests) != len(block.tokens):
+        return False
+    return all(sum(r.chunk_tokens) == len(t) for r, t in zip(block.served.requests, block.tokens, strict=True))
 
 
 def quiet_loop(trace: BlockTrace | None) -> Invariant:
@@ -194,15 +272,27 @@ def quiet_loop(trace: BlockTrace | None) -> Invariant:
 
 
 def deterministic(
-    result: CellResult, blocks: Sequence[Block], comparison: Comparison | None, trace: BlockTrace | None
+    result: CellResult,
+    blocks: Sequence[Block],
+    comparison: Comparison | None,
+    trace: BlockTrace | None,
+    ties: NearTies = BIT_EXACT,
 ) -> Invariant:
-    """I7: rounds over the same prompts, the baseline and the traced block all have the same tokens."""
+    """I7: rounds over the same prompts, the baseline and the traced block all have the same tokens.
+
+    In its near-tie form, for engines that are not to be bit-exact, texts may part where `ties` says that it was too
+    close to call. A traced block that is another text is then no evidence against the timed ones.
+    """
+    if ties.ulps:
+        return but_for_near_ties(result, comparison, ties)
     mismatches = result.values.get("repeat_mismatches")
     if mismatches is None or mismatches.value is None or mismatches.n < 2:
         return Invariant("I7", Held.UNSEEN, "no_repeats", "no prompt set was decoded twice")
     if mismatches.value:
         message = f"{mismatches.value:.0f} of {mismatches.n} blocks do not repeat the tokens of the first"
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
+    if comparison is None and result.cell.role.speculative:
+        return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
     if comparison is not None and not comparison.tokens.identical:
         first = comparison.tokens.divergences[0]
         message = (
@@ -216,6 +306,34 @@ def deterministic(
         return Invariant("I7", Held.BROKEN, "trace_mismatch", message, {"prompt_set": trace.prompt_set})
     message = f"{mismatches.n} blocks repeat their tokens" + (" and are the baseline's" if comparison else "")
     return Invariant("I7", Held.HELD, "deterministic", message, {"blocks": mismatches.n})
+
+
+def but_for_near_ties(result: CellResult, comparison: Comparison | None, ties: NearTies) -> Invariant:
+    """I7 in its near-tie form."""
+    mismatches = result.values.get("repeat_mismatches")
+    if mismatches is None or mismatches.value is None or mismatches.n < 2:
+        return Invariant("I7", Held.UNSEEN, "no_repeats", "no prompt set was decoded twice")
+    if mismatches.value:
+        message = f"{mismatches.value:.0f} of {mismatches.n} blocks leave the first one's tokens, and not at a near tie"
+        return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
+    if comparison is None and result.cell.role.speculative:
+        return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
+    found = result.values.get("repeat_near_ties")
+    repeats = int(found.value or 0) if found is not None else 0
+    check = comparison.tokens if comparison is not None else None
+    wrong = len(check.mismatches) if check is not None else 0
+    behind = check.followed.wrong if check is not None and check.followed is not None else 0
+    parted = len(check.divergences) - wrong if check is not None else 0
+    evidence = {"near_tie_ulps": ties.ulps, "repeat_near_ties": repeats, "parted": parted, "blocks": mismatches.n}
+    if wrong or behind:
+        where = f"{wrong} texts leave the baseline's, and not at a near tie"
+        message = where if wrong else f"{behind} texts are not greedy behind their near tie"
+        return Invariant("I7", Held.BROKEN, "token_mismatch", message, {**evidence, "wrong": wrong + behind})
+    message = f"{mismatches.n} blocks repeat their tokens" + (" and are the baseline's" if comparison else "")
+    if repeats or parted:
+        parts = f"{repeats + parted} texts that part at a near tie"
+        message += f", but for {parts} (at most {ties.ulps:g} units in the last place)"
+    return Invariant("I7", Held.HELD, "deterministic", message, evidence)
 
 
 def same_text(trace: BlockTrace, blocks: Sequence[Block]) -> bool:

@@ -14,19 +14,21 @@ from specgate.analysis.checks.identities import draft_errors
 from specgate.analysis.checks.served import served_steps
 from specgate.analysis.context_depth import by_depth
 from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.load.compared import compared
 from specgate.analysis.load.figures import load_values
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import PromptRecords, by_prompt, length_values, pooled, position_values
-from specgate.analysis.repetition import repeated_ngram_share
 from specgate.analysis.requests.distributions import distributions
 from specgate.analysis.requests.figures import request_values
 from specgate.analysis.requests.goodput import goodput_values
 from specgate.analysis.requests.percentiles import ERROR
 from specgate.analysis.requests.timing import requests_of
-from specgate.analysis.rescoring import Draw, check_scores, draws
 from specgate.analysis.stats import planned_looks
-from specgate.analysis.token_check import check_tokens, first_difference
+from specgate.analysis.tokens.comparison import check_tokens, first_difference, repeats_of
+from specgate.analysis.tokens.following import check_followed, parted_texts
+from specgate.analysis.tokens.repetition import repeated_ngram_share
+from specgate.analysis.tokens.rescoring import Draw, check_scores, draws
 from specgate.core import (
     BASELINE,
     BaselineText,
@@ -37,8 +39,10 @@ from specgate.core import (
     CellResult,
     Comparison,
     Divergence,
+    Followed,
     LogitSample,
     Margin,
+    NearTies,
     Plan,
     Point,
     Rescoring,
@@ -76,6 +80,7 @@ class Checked:
     rescorings: Mapping[str, Rescoring] = field(default_factory=dict)
     asked: TokenChecks | None = None
     run_id: str = ""
+    followed: Sequence[Followed] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ def measure(
     plan: Plan,
     blocks: Sequence[Block],
     margins: Sequence[Margin],
-    near_tie_margin: float,
+    ties: NearTies,
     checked: Checked | None = None,
     *,
     forced: bool = False,
@@ -105,7 +110,7 @@ def measure(
     """Every cell of `plan`, and every spec cell compared with its baseline. Warm-up blocks are left out.
 
     `blocks` must come from whole rounds.
-    `near_tie_margin`: a divergence whose recorded top-2 margin (logits) is below it is a near tie.
+    `ties`: which recorded top-2 margins are near ties.
     `forced`: acceptance was forced, so tokens are not compared.
     `grounds`: what the records are held against beside each other.
     `known`: what earlier calls over the same blocks and `grounds` have left; this call adds its own.
@@ -126,25 +131,33 @@ def measure(
     def tokens_of(cell: Cell) -> TokenCheck:
         if forced:
             return TokenCheck(0, ())
-        pairs = [b for b in by_point[cell.point] if b.role in (BASELINE, cell.role) and b.answered_all]
+        mine = [b for b in by_point[cell.point] if b.role in (BASELINE, cell.role)]
+        pairs = compared(mine, plan.scenarios[cell.point.scenario])
         beside, whole = (texts[cell.point], checked.logits), checked.asked is not None
-        return check_tokens(cell, pairs, margins, near_tie_margin, *beside, whole=whole)
+        check = check_tokens(cell, pairs, margins, ties, *beside, whole=whole)
+        most = checked.asked.followed if checked.asked else None
+        if not most or not ties.ulps:
+            return check
+        parted = parted_texts(cell, pairs, check.divergences, most)
+        return replace(check, followed=check_followed(parted, checked.followed, ties))
 
     comparisons = tuple(
         compare(plan, cell, timed(by_point[cell.point], aside), tokens_of(cell), between.get(cell.key, ASSUMED))
         for cell in plan.cells
-        if cell.role.speculative
+        if cell.role.speculative and plan.scenarios[cell.point.scenario].baseline
     )
-    unlike = {c.cell for c in comparisons if c.tokens.mismatches}
+    unlike = {c.cell for c in comparisons if c.tokens.mismatches or (c.tokens.followed and c.tokens.followed.wrong)}
     measured_rounds = {point: measured(plan.rounds_of(point)) for point in plan.points}
 
     def reduced(cell: Cell) -> CellResult:
         rounds = measured_rounds[cell.point]
         left_out = aside.get(cell.point.key, frozenset())
-        key = (cell, rounds, tuple(map(id, of[cell])), tuple(map(id, texts[cell.point])), cell in unlike, left_out)
+        beside = tuple(map(id, texts[cell.point])), sum(m.cell == cell.key for m in margins) if ties.ulps else 0
+        key = (cell, rounds, tuple(map(id, of[cell])), beside, cell in unlike, left_out)
         if key not in known.results:
+            repeats = repeats_of(cell, of[cell], margins, ties)
             known.results[key] = reduce_cell(
-                plan, cell, of[cell], rounds, checked.texts, withhold=cell in unlike, aside=aside
+                plan, cell, of[cell], rounds, checked.texts, repeats, withhold=cell in unlike, aside=aside
             )
         return known.results[key]
 
@@ -232,6 +245,7 @@ def reduce_cell(
     blocks: Sequence[Block],
     rounds: Sequence[tuple[int, int]],
     texts_beside: Sequence[BaselineText],
+    repeats: Sequence[Divergence],
     *,
     withhold: bool,
     aside: SetAside,
@@ -239,7 +253,7 @@ def reduce_cell(
     """The result of one cell with blocks. With `withhold`, its speeds are left out because its tokens are wrong.
 
     `rounds`: (prompt set, round) of every planned round, in running order. `texts_beside`: the untimed baseline texts,
-    which a baseline cell has to repeat. `aside`: see `measure`.
+    which a baseline cell has to repeat. `repeats`: see `texts`. `aside`: see `measure`.
     """
     clocked = timed(blocks, aside)
     planned, scenario = len(rounds), plan.scenarios[cell.point.scenario]
@@ -253,7 +267,7 @@ def reduce_cell(
             *(latency_values(clocked, scenario) if version > 1 and clocked else ()),
             *active_values(blocks),
             *draft_values(blocks, prompts, acceptance, scenario.budget),
-            *texts(blocks, [] if cell.role.speculative else texts_beside),
+            *texts(blocks, [] if cell.role.speculative else texts_beside, repeats),
             *cache_hits(blocks),
         )
     }
@@ -351,17 +365,25 @@ def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
         yield Value("cache_hit_tokens", float(sum(counted)), "count", len(counted))
 
 
-def texts(blocks: Sequence[Block], beside: Sequence[BaselineText] = ()) -> Iterator[Value]:
+def texts(
+    blocks: Sequence[Block], beside: Sequence[BaselineText] = (), repeats: Sequence[Divergence] = ()
+) -> Iterator[Value]:
     """How much of the generated text is loops (once per prompt), and whether rounds over the same prompts gave the same
-    tokens. `beside`: untimed texts that must be the same, too. Blocks in which a server refused requests are left out.
+    tokens. `beside`: untimed texts that must be the same, too. `repeats`: places where a round leaves the first one,
+    those of near ties among them; looked for only in engines that are not bit-exact. Blocks in which a server refused
+    requests are left out.
     """
     if not (blocks := [block for block in blocks if block.answered_all]):
         return
     first: dict[int, Block] = {}
+    explained = {(d.prompt_set, d.round, d.slot) for d in repeats if d.near_tie}
     mismatches = 0
     for block in blocks:
         earlier = first.setdefault(block.prompt_set, block)
-        mismatches += any(first_difference(a, b) is not None for a, b in zip(earlier.tokens, block.tokens, strict=True))
+        mismatches += any(
+            first_difference(a, b) is not None and (block.prompt_set, block.round, slot) not in explained
+            for slot, (a, b) in enumerate(zip(earlier.tokens, block.tokens, strict=True))
+        )
     for text in beside:
         if text.point == blocks[0].point and (timed := first.get(text.prompt_set)):
             mismatches += any(
@@ -370,6 +392,8 @@ def texts(blocks: Sequence[Block], beside: Sequence[BaselineText] = ()) -> Itera
     shares = [repeated_ngram_share(tokens) for block in first.values() for tokens in block.tokens]
     yield Value("repeated_8gram_share", statistics.fmean(shares), "mean", len(shares))
     yield Value("repeat_mismatches", float(mismatches), "count", len(blocks))
+    if explained:
+        yield Value("repeat_near_ties", float(len(explained)), "count", sum(len(b.tokens) for b in blocks))
 
 
 def series(rounds: Sequence[tuple[int, int]], blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from specgate.core import Budget, EngineFacts, PairRef, Role, Score, Served
+from specgate.core import Budget, EngineFacts, PairRef, Role, Score, Served, TopTokens
 from specgate.core.load import OfferedLoad
 
 BLOCK_MARK = "specgate.block"
@@ -65,6 +65,8 @@ class OpenRequest:
     max_k: int
     perf_mode: bool
     options: Mapping[str, str] = field(default_factory=dict)
+    baseline: bool = True
+    """Whether baseline blocks may be asked for."""
     logs: Path | None = None
     """A folder for the output of programs that the engine starts; None for a temporary one.
 
@@ -233,10 +235,35 @@ class ServesLoad(Protocol):
 
 
 @runtime_checkable
+class RanksTokens(Protocol):
+    """An engine that can show more than its two largest logits. Optional.
+
+    An engine that is not bit-exact should: the gaps between them show the unit in the last place of its logits, and
+    whose they are shows whether another token than the expected one was nearly as likely.
+    """
+
+    def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """The `count` most likely tokens to follow prompt[slot] + continuation; fewer where it shows fewer, None where
+        it shows none.
+        """
+
+
+@runtime_checkable
 class OffersLoad(Protocol):
     """Optional for a back end: its engines are `ServesLoad`. All others are refused before they load anything."""
 
     serves_load: Literal[True]
+
+
+@runtime_checkable
+class FollowsText(Protocol):
+    """An engine that can decode plainly from any text on. Optional.
+
+    Where a speculative text has left the baseline's at a near tie, it shows whether the text stays greedy.
+    """
+
+    def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
+        """The tokens that the baseline role decodes greedily after prompt[slot] + continuation, EOS ignored."""
 
 
 @runtime_checkable
@@ -259,3 +286,14 @@ class ChecksOptions(Protocol):
 
     def check_options(self, options: Mapping[str, str]) -> None:
         """Raises UsageError for an option that is wrong, or that must not be written to disk."""
+
+
+@runtime_checkable
+class DrivesAnotherEngine(Protocol):
+    """Optional for a back end whose engine is somebody else's program, which reads checkpoints by rules of its own.
+
+    The harness then asks no more of a target than its sizes, of any architecture.
+    """
+
+    def attaches(self, options: Mapping[str, str]) -> bool:
+        """Whether these options name a program that runs already, so that its weights need not be on this machine."""

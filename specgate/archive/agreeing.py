@@ -14,7 +14,7 @@ from functools import reduce
 from operator import add
 
 from specgate.analysis.prompt_acceptance import record_of
-from specgate.analysis.token_check import departure, token_at
+from specgate.analysis.tokens.comparison import departure, token_at
 from specgate.archive.contrasting import by_cell, without_backend
 from specgate.archive.stored import StoredRun
 from specgate.archive.two_samples import log_ratio_of_ratios
@@ -98,7 +98,7 @@ def incomparable(reference: Run, mine: Cell, other: Run, cell: Cell) -> str | No
     prompts = [run.prompts.get(c.point.key, {}).get("sha256") for run, c in ((reference, mine), (other, cell))]
     if prompts[0] is None or prompts[0] != prompts[1]:
         return "other prompts"
-    if reference.engines[mine.point.key].target_sha256 != other.engines[cell.point.key].target_sha256:
+    if reference.engines[mine.point.key].target != other.engines[cell.point.key].target:
         return "another target"
     sources = reference.acceptance, other.acceptance
     if cell.role.speculative and (sources[0] != sources[1] or sources[0] not in ("real", "planted")):

@@ -15,7 +15,7 @@ from specgate.analysis.block_figures import paired_figures
 from specgate.analysis.intervals.between_runs import ASSUMED, of_one_role
 from specgate.analysis.machine.disturbed_blocks import SetAside, set_aside, timed
 from specgate.analysis.prompt_acceptance import by_prompt
-from specgate.analysis.token_check import first_difference
+from specgate.analysis.tokens.comparison import first_difference
 from specgate.archive.stored import StoredRun
 from specgate.archive.two_samples import Estimate, Logs, by_prompt_set, log_ratio, log_ratio_of_ratios
 from specgate.core import BetweenRuns, Block, Cell, CellResult, Comparison, Point, Run, Scenario, Value
@@ -284,6 +284,9 @@ def incomparable(partners: Partners) -> str | None:
 
 
 def target_hash(run: Run, point: Point) -> str | None:
-    """SHA-256 of the target weights that measured the point; None if no engine was loaded for it."""
+    """SHA-256 of the target weights that measured the point, or what a server says that it serves.
+
+    None if no engine was loaded for it.
+    """
     engine = run.engines.get(point.key)
-    return engine.target_sha256 if engine else None
+    return engine.target if engine else None

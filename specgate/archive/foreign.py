@@ -19,6 +19,7 @@ from specgate.core import (
     Cell,
     CellResult,
     Comparison,
+    NearTies,
     PairRef,
     Point,
     Policy,
@@ -32,7 +33,7 @@ from specgate.core import (
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.plain import from_plain
 from specgate.files.run_folder import SCHEMA
-from specgate.planning.policy import near_tie_margin
+from specgate.planning.policy import near_ties
 from specgate.run.recompute import judge
 
 ELSEWHERE: Final = "elsewhere"
@@ -63,7 +64,7 @@ def judged_file(
     if isinstance(data, dict) and data.get("schema") == SCHEMA:
         if baseline or scenario or role:
             raise UsageError(f"{file} is a run.json", hint="it says itself what it measured: leave the options out")
-        run = with_margin(from_plain(Run, data, file), near_tie_margin(policy))
+        run = with_near_ties(from_plain(Run, data, file), near_ties(policy))
         try:
             return judge(run, policy)
         except (ValueError, LookupError, TypeError, ArithmeticError) as error:
@@ -84,16 +85,16 @@ def judged_file(
 # ── run.json ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def with_margin(run: Run, margin: float) -> Run:
-    """`run` with its divergences judged by another near-tie margin.
+def with_near_ties(run: Run, ties: NearTies) -> Run:
+    """`run` with its divergences judged by other near ties.
 
     A speed-up that was withheld when the run was made stays withheld.
     """
-    return replace(run, comparisons=tuple(_with_margin(c, margin) for c in run.comparisons))
+    return replace(run, comparisons=tuple(_with_near_ties(c, ties) for c in run.comparisons))
 
 
-def _with_margin(comparison: Comparison, margin: float) -> Comparison:
-    divergences = tuple(d.judged(d.margin, margin) for d in comparison.tokens.divergences)
+def _with_near_ties(comparison: Comparison, ties: NearTies) -> Comparison:
+    divergences = tuple(d.judged(d.margin, ties, d.unit) for d in comparison.tokens.divergences)
     tokens = replace(comparison.tokens, divergences=divergences)
     speedup = comparison.speedup
     if tokens.mismatches and speedup.value is not None:

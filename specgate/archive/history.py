@@ -88,13 +88,13 @@ def ground(run: Run, cell: Cell) -> tuple[str, Mapping[str, str]]:
         "device": engine.device if engine else None,
         "CPU": nested(run.environment, "host", "cpu"),
         "dtype": engine.dtype if engine else None,
-        "pair": None if engine and engine.target_sha256 else run.pair.name,
-        "target": engine.target_sha256 if engine else None,
+        "pair": None if engine and engine.target else run.pair.name,
+        "target": engine.target if engine else None,
         "draft": engine.draft_sha256 if engine else None,
         "tape": engine.tape_sha256 if engine else None,
         "acceptance": run.acceptance,
         "prompts": nested(run.prompts, point.key, "sha256"),
-        "scenario": scenario_digest(scenario, named=not (engine and engine.target_sha256)) if scenario else None,
+        "scenario": scenario_digest(scenario, named=not (engine and engine.target)) if scenario else None,
     }
     stated = {name: str(value) for name, value in facts.items() if value is not None}
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:8], stated

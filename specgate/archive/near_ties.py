@@ -14,7 +14,7 @@ from pathlib import Path
 
 from specgate.archive.contrasting import without_backend
 from specgate.archive.stored import StoredRun
-from specgate.core import Divergence, Plan, Point
+from specgate.core import Divergence, NearTies, Plan, Point
 from specgate.core.agreement import Agreement, Match
 from specgate.errors import InvalidResult
 from specgate.planning.plan import build_plan
@@ -29,7 +29,7 @@ Place = tuple[CellKey, int, int, int, int]
 """(cell, prompt set, round, slot, position): where a sequence differs first."""
 
 
-def with_margins(agreement: Agreement, reference: StoredRun, near_tie_margin: float, folder: Path) -> Agreement:
+def with_margins(agreement: Agreement, reference: StoredRun, ties: NearTies, folder: Path) -> Agreement:
     """`agreement` with the top-2 margin of every divergence: the gap between the two largest logits of the reference.
 
     `Divergence.judged` says which are near ties. The engine's log goes to `folder`. If
@@ -40,7 +40,7 @@ def with_margins(agreement: Agreement, reference: StoredRun, near_tie_margin: fl
     margins = margins_at(places, reference, folder) if places else {}
 
     def explained(match: Match) -> Match:
-        judged = (d.judged(margins.get(place(match, d)), near_tie_margin) for d in match.divergences)
+        judged = (d.judged(margins.get(place(match, d)), ties) for d in match.divergences)
         return replace(match, divergences=tuple(judged))
 
     matches = map(explained, agreement.matches)

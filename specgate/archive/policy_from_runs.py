@@ -16,12 +16,12 @@ from typing import Final
 
 from specgate import plugins
 from specgate.analysis.verdict import overall
-from specgate.archive.foreign import with_margin
+from specgate.archive.foreign import with_near_ties
 from specgate.archive.stored import StoredRun
 from specgate.core import CellResult, Rule, Run, Scenario, State, Verdict
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import dump_yaml, loads
-from specgate.planning.policy import near_tie_margin, parse_policy
+from specgate.planning.policy import near_ties, parse_policy
 from specgate.planning.scenario import shipped
 from specgate.promotion.claim import digests
 from specgate.run.recompute import judge
@@ -108,7 +108,7 @@ def check_passes(text: str, stored: Sequence[StoredRun], folder: Path) -> None:
     gates = {name: gate.params for name, gate in plugins.gates().items()}
     policy = parse_policy(loads(text, folder / "policy.yaml"), gates)
     for one in stored:
-        run = judge(with_margin(one.run, near_tie_margin(policy)), policy)
+        run = judge(with_near_ties(one.run, near_ties(policy)), policy)
         state, _ = overall(run)
         if state is not State.PASS:
             red = next((v for v in run.verdicts if v.required and v.state is state), None)
@@ -163,10 +163,15 @@ def checks_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
 
 
 def tokens_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
-    margin = max(near_tie_margin(one.policy) for one in stored)
-    how = "bit for bit" if margin == 0 else f"but for near ties: a top-2 margin below {margin:g} is too close to call"
+    margin, ulps = (max(getattr(near_ties(one.policy), name) for one in stored) for name in ("margin", "ulps"))
+    params, how = {"near_tie_margin": margin}, "bit for bit"
+    if margin:
+        how = f"but for near ties: a top-2 margin below {margin:g} is too close to call"
+    if ulps:
+        params["near_tie_ulps"] = ulps
+        how = f"but for near ties: a top-2 margin of up to {ulps:g} units in the last place is too close to call"
     yield f"  # Tokens must be the baseline's, {how}."
-    yield from rule_line(Rule("tokens-equal", "tokens", True, params={"near_tie_margin": margin}))
+    yield from rule_line(Rule("tokens-equal", "tokens", True, params=params))
 
 
 def copied_lines(stored: Sequence[StoredRun]) -> Iterator[str]:

@@ -47,7 +47,7 @@ def origin(run: Run, point: Point, engine: EngineFacts) -> dict[str, str]:
         "point": point.key,
         "pair": run.pair.name,
         "acceptance": engine.acceptance or run.pair.acceptance,
-        "target_sha256": engine.target_sha256,
+        "target_sha256": engine.target_sha256 or "",
         "draft_sha256": engine.draft_sha256 or "",
         "device": engine.device,
         "dtype": engine.dtype,

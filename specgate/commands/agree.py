@@ -67,14 +67,15 @@ def agree(
     from specgate.archive.agreeing import agreement_of
     from specgate.archive.near_ties import with_margins
     from specgate.archive.stored import load_runs
+    from specgate.core import NearTies
     from specgate.core.agreement import Agreement
     from specgate.files.plain import to_plain
-    from specgate.planning.policy import near_tie_margin
+    from specgate.planning.policy import near_ties
 
     first, *others = load_runs((reference, *runs))
     agreement = agreement_of([first, *others], margin)
     if not offline:
-        tie = near_tie_margin(first.policy) if near_tie is None else near_tie
+        tie = near_ties(first.policy) if near_tie is None else NearTies(near_tie)
         with TemporaryDirectory(prefix="specgate-") as logs:
             agreement = with_margins(agreement, first, tie, Path(logs))
     view = plugins.view("agreement")

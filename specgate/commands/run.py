@@ -27,6 +27,12 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder)."
     ),
+    click.option(
+        "--tokenizer",
+        type=click.Path(path_type=Path),
+        metavar="FILE|DIR",
+        help="Tokenizer of a running server (-o url=URL), in the place of a pair.",
+    ),
     click.option("--warmup-runs", type=WARMUP_RUNS, metavar="N", help="Warm-up rounds (overrides the scenario)."),
     click.option(
         "--measurement-runs",
@@ -38,6 +44,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--perf-mode/--no-perf-mode",
         default=None,
         help="Check the PERF_MODE invariants or not (overrides the scenario).",
+    ),
+    click.option(
+        "--no-baseline",
+        "baseline",
+        flag_value=False,
+        default=True,
+        help="Measure a server with speculation on by itself: no speed-up is claimed.",
     ),
     click.option(
         "--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option; may be repeated."

@@ -28,6 +28,8 @@ WIDTH = 80
 @click.option("--pair", metavar="NAME|DIR", help="As for `specgate full`.")
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="As for `specgate full`.")
 @click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="As for `specgate full`.")
+@click.option("--tokenizer", type=click.Path(path_type=Path), metavar="FILE|DIR", help="As for `specgate full`.")
+@click.option("--no-baseline", "baseline", flag_value=False, default=True, help="As for `specgate full`.")
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="As for `specgate full`.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Folder with the ledger."

@@ -19,7 +19,7 @@ class Side:
     version: str
     device: str
     dtype: str
-    target_sha256: str
+    target_sha256: str | None
     draft_sha256: str | None
     capture_rule: str | None
     acceptance: AcceptanceSource

@@ -66,6 +66,8 @@ class PairRef:
         `EngineFacts`.
     `rope`: overrides the target's RoPE scaling (Hugging Face keys, e.g. ``{"rope_type": "yarn", "factor": 4.0}``). None
         keeps the checkpoint's.
+    `weights`: `server` where a running server has them, and this machine does not. `target` is then no checkpoint, but
+        what its tokens are known by: a folder with its `tokenizer.json`, or that file under any name.
     """
 
     name: str
@@ -73,6 +75,13 @@ class PairRef:
     draft: Path | None
     acceptance: AcceptanceSource = "real"
     rope: Mapping[str, float | str] | None = None
+    weights: Literal["here", "server"] = "here"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The target's tokenizer file, which need not be there."""
+        is_file = self.weights == "server" and self.target.suffix == ".json"
+        return self.target if is_file else self.target / "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +168,7 @@ class Schedule:
     extended: tuple[int, ...] = ()
 
 
-STATISTICS: Final = 3
+STATISTICS: Final = 4
 """The statistics that new runs are planned and judged by."""
 
 
@@ -189,10 +198,11 @@ class Scenario:
     default: bool = True
     """Whether a command that names no scenario runs this one."""
     source_file: Path | None = None
-    statistics: Literal[1, 2, 3] = 1
+    statistics: Literal[1, 2, 3, 4] = 1
     """By which rules its rounds are ordered, its interim looks placed and its pairs judged (docs/statistics.md). Runs
     that were stored before there was a choice have 1. In 3, verdicts are those of 2, and verdicts on whole requests
-    say what prefill does to their interval.
+    say what prefill does to their interval. In 4, SM clocks of prefill and of decoding are told apart, and PERF_MODE
+    takes what a server's client sees for evidence.
     """
     goodput: LatencyLimits | None = None
     """The latency limits of a request; None where none are asked for, so that there is no goodput."""
@@ -201,6 +211,10 @@ class Scenario:
     newest, and stored runs without this field have the first.
     """
 
+    baseline: bool = True
+    """Whether the baseline runs too. Without it there is no speed-up, and nothing to compare tokens with: one server
+    with speculation on, measured by itself.
+    """
     load: Load | None = None
     """What a server is offered in a scenario of `kind: load`; None in every other."""
 
@@ -215,8 +229,8 @@ class Scenario:
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """The baseline, then one role per draft length of the grid."""
-        return (BASELINE, *(Role(k) for k in self.grid.spec))
+        """The baseline, unless it is left out, then one role per draft length of the grid."""
+        return (*((BASELINE,) if self.baseline else ()), *(Role(k) for k in self.grid.spec))
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ class GpuConditions:
     `zeros`: fields that read 0 where 0 is impossible.
     `seen_at_work`: whether at least one sample lists the engine's process or shows a busy GPU.
     `foreign`: processes on the GPU that are not ours.
-    `sm_clock_mhz`: role name → the mean SM clock within the blocks of that role.
+    `sm_clock_mhz`: role name → the mean SM clock within the blocks of that role; since statistics 4, while they decode.
     `temperature_c`: (lowest, highest).
     """
 
@@ -160,6 +160,11 @@ class GpuConditions:
     """The mean within the blocks; None where `max_sm_clock_mhz` was not sampled."""
     capped: float | None = None
     """The share of the samples within the blocks in which the GPU was at a power cap; None as for `power_w`."""
+    prefill_clock_mhz: Mapping[str, float] = field(default_factory=dict)
+    """Role name → the mean SM clock within the prefills of its blocks, where blocks hold their own.
+
+    Prefill draws more power than decoding, so its clocks are lower, and roles differ in how much of a block it is.
+    """
 
 
 @dataclass(frozen=True, slots=True)

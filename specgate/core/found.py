@@ -36,12 +36,37 @@ NO_TOKEN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
+class NearTies:
+    """When another token than the expected one is no defect: the gap between the target's two largest logits there is
+    so small that two shapes of a batch cannot be expected to agree.
+
+    `margin`: a gap below it is, in logits.
+    `ulps`: a gap of at most so many units in the last place is. The unit is the spacing of the engine's logits at that
+        place, as far as it can be seen in what the engine shows of them. 0 in runs of engines that are to be bit-exact.
+    """
+
+    margin: float = 0.0
+    ulps: float = 0.0
+
+    def covers(self, gap: float | None, unit: float | None) -> bool:
+        """Whether `gap` is a near tie, `unit` being one unit in the last place. A negative or infinite gap is none."""
+        if gap is None or not 0 <= gap < math.inf:
+            return False
+        return gap < self.margin or (unit is not None and self.ulps > 0 and gap <= self.ulps * unit * (1 + ROUNDING))
+
+
+ROUNDING: Final = 0.01
+"""How far a gap between two log-probabilities, in float32, may be from a multiple of its unit, as a share."""
+
+
+@dataclass(frozen=True, slots=True)
 class Divergence:
     """The first token at which a speculative block differs from its baseline block in one slot.
 
     `position`: index into the slot's tokens.
     `margin`: the target's top-1 − top-2 logit (float32) at that position, teacher-forced along the baseline; None where
-        not recorded.
+        not recorded. In runs of engines that are not to be bit-exact, how far the lower one of the two tokens lies
+        below the largest logit, where the engine names the tokens; at least so far, where it does not show one.
     `near_tie`: whether the margin is so small that the two batch shapes cannot be expected to agree.
     """
 
@@ -53,14 +78,16 @@ class Divergence:
     got: int
     margin: float | None
     near_tie: bool
+    unit: float | None = None
+    """One unit in the last place of the engine's logits there, in logits; None where it could not be seen."""
 
-    def judged(self, margin: float | None, near_tie_margin: float) -> Divergence:
-        """The same with `margin`. It is a near tie where 0 ≤ `margin` < `near_tie_margin`.
+    def judged(self, margin: float | None, ties: NearTies, unit: float | None = None) -> Divergence:
+        """The same with `margin` and `unit`. It is a near tie where `ties` covers them.
 
-        The end of a sequence is never a near tie. A negative or infinite margin is no margin.
+        The end of a sequence is never a near tie.
         """
-        near = margin is not None and 0 <= margin < near_tie_margin and NO_TOKEN not in (self.expected, self.got)
-        return replace(self, margin=margin, near_tie=near)
+        near = ties.covers(margin, unit) and NO_TOKEN not in (self.expected, self.got)
+        return replace(self, margin=margin, near_tie=near, unit=unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +101,58 @@ class Margin:
     position: int
     top1: float
     top2: float
+    top: tuple[float, ...] = ()
+    """The largest logits, or log-probabilities, from the first on, where the engine shows more than two."""
+    top_tokens: tuple[int, ...] = ()
+    """The tokens that have them, where the engine names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopTokens:
+    """The most likely tokens at one place.
+
+    `values`: their logits, or log-probabilities, from the largest on. `tokens`: their ids; () where an engine does not
+    name them.
+    """
+
+    values: tuple[float, ...]
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How plain decoding goes on from a speculative text, behind the token with which that left the baseline's.
+
+    `position`: the index of that token in the text of `slot`.
+    `tokens`: what the baseline's role decodes greedily after the prompt and the text up to and including that token.
+    `top`, `top_tokens`: its largest logits, or log-probabilities, where `tokens` first differs from the text, and the
+        tokens that have them; () where it does not differ.
+    """
+
+    cell: str
+    prompt_set: int
+    round: int
+    slot: int
+    position: int
+    tokens: tuple[int, ...]
+    top: tuple[float, ...] = ()
+    top_tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FollowCheck:
+    """Whether texts that left the baseline's stay greedy behind that place, by plain decoding from there.
+
+    `sequences`: how many texts were followed. `tokens`: how many of their tokens plain decoding repeats.
+    `near_ties`: texts that leave it once more, at a near tie. `wrong`: those that leave it elsewhere.
+    `first`: (prompt set, round, slot, index) of the first wrong token.
+    """
+
+    sequences: int
+    tokens: int
+    near_ties: int
+    wrong: int
+    first: tuple[int, int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +176,8 @@ class TokenCheck:
     `emitted_tokens`: how many there are; None in runs that compared no more than the timed baseline blocks have.
     `whole_sets`: prompt sets whose texts were compared to their ends.
     `logits`: None where the engine does not show its logits.
+    `sequences`: how many texts were compared; None in runs stored before this was counted.
+    `followed`: None where the policy does not ask for it, or no text left the baseline's.
     """
 
     compared_tokens: int
@@ -104,6 +185,8 @@ class TokenCheck:
     emitted_tokens: int | None = None
     whole_sets: tuple[int, ...] = ()
     logits: LogitCheck | None = None
+    sequences: int | None = None
+    followed: FollowCheck | None = None
 
     @property
     def identical(self) -> bool:

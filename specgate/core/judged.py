@@ -108,6 +108,9 @@ class TokenChecks:
     `within_s`: how long it may take for one point, loading included, in seconds. Beyond that nothing is scored.
     `max_gap`: a token that is not its greedy choice is a near tie where the gap between their logits is at most this.
     `max_near_ties`: the largest share of scored tokens that may be near ties.
+    `followed`: behind a near tie, plain decoding is asked how it goes on from the text: at most for so many texts of a
+        cell. None in runs that were stored before there was this check.
+    `followed_tokens`: how many tokens it decodes for each.
     """
 
     text: Literal["whole", "sampled"] = "whole"
@@ -116,6 +119,8 @@ class TokenChecks:
     within_s: float = 120.0
     max_gap: float = 0.5
     max_near_ties: float = 0.1
+    followed: int | None = None
+    followed_tokens: int = 64
 
 
 @dataclass(frozen=True, slots=True)

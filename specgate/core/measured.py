@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final, Literal
 
 from specgate.core.acceptance import AcceptanceRecord
 from specgate.core.asked import AcceptanceSource, Cell, Point, Role
@@ -13,11 +13,69 @@ from specgate.core.conditions import CpuUse
 from specgate.core.stored_keys import stored_keys
 from specgate.core.traffic import Traffic
 
+UNKNOWN: Final = "unknown"
+"""Stands in a fingerprint for what an engine does not tell of itself."""
+OF_ENGINE: Final = "engine:"
+"""How the keys of a fingerprint begin that state an engine's identity."""
+SETTINGS: Final = ("attention", "moe", "cuda_graphs", "dtype", "quantization", "kv_cache_dtype")
+"""What an engine may be set up with, or choose by itself, that changes its speed. `attention`, `moe`: the back end of
+the attention and of the experts. `cuda_graphs`: what is captured, in the engine's own words.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What a running server says that it serves. It is the server's word: nothing of it was seen on this machine.
+
+    `name`: what requests call it. `path`: where the server loaded it from. `max_positions`: its longest context.
+    `architecture`, `vocab`: of its config. None where the server does not tell.
+    """
+
+    name: str
+    path: str | None = None
+    max_positions: int | None = None
+    architecture: str | None = None
+    vocab: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineIdentity:
+    """Which build of somebody else's engine ran, and how it was set up.
+
+    `build`: the commit, or the digest of a wheel or an image; None where nobody told.
+    `told_by`: where the build is known from: the engine's version, or the user's option.
+    `settings`: those of `SETTINGS` that the engine tells, in its own words.
+    `differing`: role name → what the server of that role says otherwise.
+    `served`: role name → what a server that was attached to says that it serves.
+    """
+
+    engine: str
+    version: str | None = None
+    build: str | None = None
+    told_by: Literal["version", "option"] | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    differing: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    served: Mapping[str, ServedModel] = field(default_factory=dict)
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """What is not known of it."""
+        return (*(() if self.build else ("build",)), *(name for name in SETTINGS if name not in self.settings))
+
+    @property
+    def fingerprint(self) -> dict[str, str | None]:
+        """Key → value, for the fingerprint of a run: another build, setting or model is another engine."""
+        found = {"build": self.build, **{name: self.settings.get(name) for name in SETTINGS}}
+        others = {f"{role}.{name}": told for role, part in self.differing.items() for name, told in part.items()}
+        models = {f"{role}.serves": model.path or model.name for role, model in self.served.items()}
+        return {OF_ENGINE + key: value or UNKNOWN for key, value in {**found, **others, **models}.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What a loaded engine is, for the fingerprint and the report.
 
+    `target_sha256`: None where the weights are a server's, and not on this machine.
     `details`: further printable facts, in the order in which they are printed.
     """
 
@@ -27,7 +85,7 @@ class EngineFacts:
     vocab: int
     max_positions: int
     eos_token_ids: tuple[int, ...]
-    target_sha256: str
+    target_sha256: str | None
     draft_sha256: str | None
     capture_rule: str | None
     has_draft: bool
@@ -54,6 +112,17 @@ class EngineFacts:
     """
     engine_version: str | None = None
     """The engine's own version and build, where it is not part of specgate or of the plug-in: that of a server."""
+    identity: EngineIdentity | None = None
+    """Which build of somebody else's engine this is, and how it is set up; None for engines of specgate's own process,
+    whose code and packages the fingerprint has.
+    """
+
+    @property
+    def target(self) -> str | None:
+        """What tells one target from another: the SHA-256 of its weights, or what a server says that it serves."""
+        if self.target_sha256 is not None or self.identity is None:
+            return self.target_sha256
+        return "; ".join(f"served {m.path or m.name}" for m in self.identity.served.values()) or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,13 @@ from specgate.core import PairRef, Policy, RunKind, Scenario
 from specgate.files.plain import to_plain
 from specgate.files.writing import without_home
 
-LATER: Final[Mapping[str, object]] = {"goodput": None, "definitions": 1, "statistics": 1, "load": None}
+LATER: Final[Mapping[str, object]] = {
+    "goodput": None,
+    "definitions": 1,
+    "statistics": 1,
+    "baseline": True,
+    "load": None,
+}
 """Fields of a scenario that older versions did not have → what stands for the way in which these did it."""
 
 
@@ -44,6 +50,8 @@ class Config:
         `~`.
         """
         plain = {**to_plain(Config, self), "policy": plain_policy(self.policy)}
+        if plain["pair"]["weights"] == "here":  # as in all runs before there was a choice
+            del plain["pair"]["weights"]
         plain["scenarios"] = {name: as_older(scenario) for name, scenario in plain["scenarios"].items()}
         canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(without_home(canonical).encode()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specgate.core import BaselineText, Block, BlockTrace, EngineFacts, LogitSample, Margin, Rescoring
+from specgate.core import BaselineText, Block, BlockTrace, EngineFacts, Followed, LogitSample, Margin, Rescoring
 from specgate.core.conditions import Sample
 
 
@@ -18,6 +18,7 @@ class Journal:
     `samples`: what the machine did, in the order in which it was observed.
     `texts`, `logits`: the untimed blocks that tokens and logits are compared with.
     `rescorings`: point key → how its tokens were scored by a second engine.
+    `followed`: how plain decoding went on from texts that had left the baseline's.
     """
 
     blocks: Sequence[Block]
@@ -28,6 +29,7 @@ class Journal:
     texts: Sequence[BaselineText] = ()
     logits: Sequence[LogitSample] = ()
     rescorings: Mapping[str, Rescoring] = field(default_factory=dict)
+    followed: Sequence[Followed] = ()
 
     @property
     def forced(self) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from specgate.core import BaselineText, Block, BlockTrace, EngineFacts, LogitSample, Margin, Rescoring, Run
+from specgate.core import BaselineText, Block, BlockTrace, EngineFacts, Followed, LogitSample, Margin, Rescoring, Run
 from specgate.core.conditions import Sample
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
@@ -87,6 +87,13 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "cells*.cell.point.rate",
         "comparisons*.cell.point.rate",
         "scenarios.*.load",
+        "engines.*.identity",
+        "pair.weights",
+        "scenarios.*.baseline",
+        "comparisons*.tokens.sequences",
+        "comparisons*.tokens.followed",
+        "comparisons*.tokens.divergences*.unit",
+        "conditions.*.gpu.prefill_clock_mhz",
     ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
@@ -95,7 +102,7 @@ null.
 EVIDENCE_FILES = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")
 JOURNALS = frozenset(
     f"samples/{name}.jsonl"
-    for name in ("blocks", "environment", "engines", "margins", "texts", "logits", "traces", "rescored")
+    for name in ("blocks", "environment", "engines", "margins", "texts", "logits", "traces", "rescored", "followed")
 )
 WATCH = "samples/environment.jsonl"
 """The journal that the monitor process writes; the harness writes all others."""
@@ -194,6 +201,10 @@ class RunFolder:
         """Append the top-2 logits of a divergence to the journal."""
         self._append("margins.jsonl", to_plain(Margin, margin))
 
+    def append_followed(self, followed: Followed) -> None:
+        """Append what plain decoding said behind a place where a text had left the baseline's."""
+        self._append("followed.jsonl", to_plain(Followed, followed))
+
     def append_text(self, text: BaselineText) -> None:
         """Append an untimed baseline text to the journal."""
         self._append("texts.jsonl", to_plain(BaselineText, text))
@@ -230,6 +241,10 @@ class RunFolder:
     def margins(self) -> list[Margin]:
         """The recorded top-2 logits of divergences."""
         return [from_plain(Margin, line, self.path) for line in self._lines("margins.jsonl")]
+
+    def followed(self) -> list[Followed]:
+        """What plain decoding said behind places where texts had left the baseline's."""
+        return [from_plain(Followed, line, self.path) for line in self._lines("followed.jsonl")]
 
     def texts(self) -> list[BaselineText]:
         """The untimed baseline texts."""
@@ -272,6 +287,7 @@ class RunFolder:
             texts=self.texts(),
             logits=self.logits(),
             rescorings=self.rescorings(),
+            followed=self.followed(),
         )
         self._journal = found if self.read_only else None
         return found

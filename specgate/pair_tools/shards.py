@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specgate.eagle3.checkpoint import DTYPE_NAMES, TensorSource
 from specgate.eagle3.files import INDEX
+from specgate.eagle3.planted.source import PlantedTensors
 
 SHARD_BYTES: Final = 2_000_000_000
 DTYPES: Final[Mapping[str, torch.dtype]] = {name: dtype for dtype, name in DTYPE_NAMES.items()}
@@ -40,7 +41,14 @@ class LazyTensor:
 def lazy_tensors(source: TensorSource, names: Iterable[str] | None = None) -> dict[str, LazyTensor]:
     """The tensors `names` of a checkpoint, or all of them, by name."""
     entries = {name: source.entries[name] for name in names or source.entries}
-    return {n: LazyTensor(e.shape, DTYPES[e.dtype], partial(source.read, n)) for n, e in entries.items()}
+    return {n: LazyTensor(e.shape, DTYPES[e.dtype], partial(read_or_make, source, n)) for n, e in entries.items()}
+
+
+def read_or_make(source: TensorSource, name: str) -> Tensor:
+    """A tensor on the CPU. Planted weights are computed, on a GPU where there is one: each device gives the same."""
+    if isinstance(source, PlantedTensors) and torch.cuda.is_available():
+        return source.read(name, "cuda").cpu()
+    return source.read(name)
 
 
 def write_shards(folder: Path, tensors: Mapping[str, LazyTensor]) -> None:

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from specgate.core import AcceptanceSource, PairRef
+from specgate.eagle3.hf.any_target import read_any_target, read_served_target
 from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import PLANTED, read_config
 from specgate.errors import UsageError
 from specgate.pairs.demo import DEMO, demo_pair, demo_target
 
+SERVED: Final = "served"
+"""The name of a pair whose weights are on a server. What the server says that it is, is in `EngineFacts.identity`."""
 SHIPPED: Final = Path(__file__).resolve().parent / "planted"
 """Planted pairs by name. They consist of configs and calibrations; their weights are generated when loaded."""
 
@@ -43,10 +46,32 @@ def resolve_pair(pair: str | None, target: Path | None, draft: Path | None) -> P
     )
 
 
-def refuse_two_names(pair: str | None, target: Path | None, draft: Path | None) -> None:
+def served_pair(tokenizer: Path) -> PairRef:
+    """The pair of servers that run already, whose weights are not here. `tokenizer`: that of their target, or a folder
+    with it.
+
+    Raises UsageError where there is no such file.
+    """
+    file = tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer
+    if not file.is_file():
+        raise UsageError(
+            f"--tokenizer {tokenizer}: {file} does not exist",
+            hint="the tokenizer.json of the served target, or a folder with it",
+        )
+    if file.suffix != ".json":
+        raise UsageError(f"--tokenizer {tokenizer}: not a .json file", hint="the tokenizer.json of the served target")
+    return PairRef(SERVED, tokenizer.resolve(), None, weights="server")
+
+
+def refuse_two_names(pair: str | None, target: Path | None, draft: Path | None, tokenizer: Path | None = None) -> None:
     """Raise UsageError where a command line names its pair in two ways."""
     if pair is not None and (target is not None or draft is not None):
         raise UsageError("--pair together with --target or --draft", hint="name the pair in one way")
+    if tokenizer is not None and (pair or target or draft):
+        raise UsageError(
+            "--tokenizer together with --pair, --target or --draft",
+            hint="it stands for a pair whose weights only a server has",
+        )
 
 
 def shipped_names() -> tuple[str, ...]:
@@ -69,10 +94,20 @@ def checkpoint(option: str, folder: Path) -> Path:
     return folder.resolve()
 
 
-def target_limits(pair: PairRef, rope: Mapping[str, float | str] | None) -> tuple[int, int]:
+def target_limits(
+    pair: PairRef, rope: Mapping[str, float | str] | None, *, any_architecture: bool = False
+) -> tuple[int | None, int]:
     """(positions that the target allows under the RoPE override `rope`, size of its vocabulary).
 
-    Raises CheckpointError for a bad config.
+    With `any_architecture` the engine is somebody else's and reads the target by itself. Positions are None where the
+    config states none. Raises CheckpointError for a bad config, and otherwise for one that specgate's own engines do
+    not support.
     """
+    if pair.weights == "server":
+        served = read_served_target(pair.tokenizer)
+        return served.max_positions, served.vocab
+    if any_architecture and rope is None:
+        found = read_any_target(pair.target)
+        return found.max_positions, found.vocab
     geometry = target_geometry(read_config(pair.target), rope)
     return geometry.max_positions, geometry.vocab

@@ -119,11 +119,13 @@ def room_needed(scenario: Scenario) -> int:
 def check_limits(plan: Plan, limits: Mapping[str, int], pair: str) -> None:
     """Check that the pair called `pair` has enough positions for every point.
 
-    `limits`: scenario name → positions of the pair under that scenario's RoPE scaling.
+    `limits`: scenario name → positions of the pair under that scenario's RoPE scaling. A scenario that is not in it has
+        a pair that states no limit.
 
     Raises UsageError that lists every point that needs more, with the numbers and what would be right.
     """
-    too_long = [p for p in plan.points if positions_needed(plan.scenarios[p.scenario], p) > limits[p.scenario]]
+    limited = [p for p in plan.points if p.scenario in limits]
+    too_long = [p for p in limited if positions_needed(plan.scenarios[p.scenario], p) > limits[p.scenario]]
     if too_long:
         lines = [_too_long(plan.scenarios[p.scenario], p, limits[p.scenario], pair) for p in too_long]
         raise UsageError("context longer than the pair allows\n  " + "\n  ".join(lines))

@@ -26,7 +26,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import ConfigDict, Field
 
 from specgate.analysis.verdict import kind_of
-from specgate.core import Exemption, Policy, Rule, Scenario, TokenChecks
+from specgate.core import Exemption, NearTies, Policy, Rule, Scenario, TokenChecks
 from specgate.errors import UsageError
 from specgate.files.yaml_schema import Form, Problem, nearest, parse, refusal
 from specgate.files.yamlfile import Document, load
@@ -76,6 +76,8 @@ class ChecksForm(Form):
     within_s: Annotated[float, Field(gt=0, le=86_400)] = USUAL.within_s
     max_gap: Annotated[float, Field(ge=0, le=100)] = USUAL.max_gap
     max_near_ties: Annotated[float, Field(ge=0, le=1)] = USUAL.max_near_ties
+    followed: Annotated[int, Field(ge=0, le=4096)] = 8
+    followed_tokens: Annotated[int, Field(ge=1, le=65_536)] = USUAL.followed_tokens
 
 
 class PolicyForm(Form):
@@ -136,13 +138,14 @@ def find_policy(name_or_path: str, gates: GateParams, folder: Path = SHIPPED) ->
     return load_policy(path, gates)
 
 
-def near_tie_margin(policy: Policy) -> float:
-    """The top-2 logit gap below which two batch shapes need not agree; 0 where no rule of the policy sets one.
+def near_ties(policy: Policy) -> NearTies:
+    """Which top-2 gaps the policy's `tokens` rules take for near ties; none where it has no such rule.
 
-    Of several `tokens` rules the smallest margin counts.
+    Of several rules the strictest counts.
     """
-    margins = [float(rule.params.get("near_tie_margin", 0.0)) for rule in policy.rules if rule.gate == "tokens"]
-    return min(margins, default=0.0)
+    rules = [rule.params for rule in policy.rules if rule.gate == "tokens"]
+    margin, ulps = ([float(params.get(key, 0.0)) for params in rules] for key in ("near_tie_margin", "near_tie_ulps"))
+    return NearTies(min(margin, default=0.0), min(ulps, default=0.0))
 
 
 def _rule(form: RuleForm, params: Mapping[str, type | UnionType], policy: PolicyForm) -> Rule:

@@ -26,9 +26,13 @@ class Request:
     pair: str | None = None
     target: Path | None = None
     draft: Path | None = None
+    tokenizer: Path | None = None
+    """Of a server that runs already, in the place of a pair."""
     warmup_runs: int | None = None
     measurement_runs: int | None = None
     perf_mode: bool | None = None
+    baseline: bool = True
+    """False: the roles with a draft alone, of a server that is measured by itself."""
     options: Mapping[str, str] = field(default_factory=dict)
     resume: Path | None = None
     override_order: str | None = None

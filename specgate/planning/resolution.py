@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Literal
 
 from specgate import plugins
-from specgate.api import Backend, ChecksOptions, OffersLoad
+from specgate.api import Backend, ChecksOptions, DrivesAnotherEngine, OffersLoad
 from specgate.core import PairRef, Policy, Scenario
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.machine import inventory
-from specgate.pairs.resolve import refuse_two_names, resolve_pair
+from specgate.pairs.resolve import refuse_two_names, resolve_pair, served_pair
 from specgate.planning.policy import find_policy
 from specgate.planning.prompts import RANDOM
 from specgate.planning.request import Request
@@ -27,6 +27,7 @@ FIXED_BY_A_RUN = (
     "pair",
     "target",
     "draft",
+    "tokenizer",
     "warmup_runs",
     "perf_mode",
     "options",
@@ -43,17 +44,23 @@ def resolve(request: Request, *, foreign: bool = False) -> Config:
     """
     size = machine_size()
     backend = request.backend if request.backend and foreign else usable_backend(request)
+    if not request.baseline and another_engine(backend) is None:
+        raise UsageError(
+            f"--no-baseline with back end {backend}: it runs the baseline by itself",
+            hint="leave it out; it is for one server with speculation on, which is measured by itself",
+        )
     chosen = [
         override(
             scenario,
             warmup_runs=request.warmup_runs,
             measurement_runs=request.measurement_runs,
             perf_mode=request.perf_mode,
+            baseline=request.baseline,
         )
         for scenario in select(request.scenarios, request.only, request.kind, size)
     ]
-    pair = chosen_pair(request, chosen)
-    chosen = fitted(chosen, pair, other_target=request.target is not None or request.pair is not None)
+    pair = chosen_pair(request, chosen, backend)
+    chosen = fitted(chosen, pair, other_target=any((request.target, request.pair, request.tokenizer)))
     return Config(
         kind=request.kind,
         backend=backend,
@@ -95,12 +102,36 @@ def refuse_without_load(backend: Backend) -> None:
         )
 
 
-def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:
+def another_engine(backend: str) -> DrivesAnotherEngine | None:
+    """The back end of that name where it drives somebody else's engine; None for others, and for one that only another
+    environment knows.
+    """
+    if backend not in plugins.registered("specgate.backends"):
+        return None
+    found: object = plugins.backend(backend)
+    return found if isinstance(found, DrivesAnotherEngine) else None
+
+
+def chosen_pair(request: Request, scenarios: Sequence[Scenario], backend: str) -> PairRef:
     """The pair that the command line names, else the one that the scenarios name.
 
-    Raises UsageError where the scenarios name several pairs, or the command line names two.
+    Raises UsageError where the scenarios name several pairs, or the command line names two. A server that runs already
+    serves what it serves, so that there the command line has to name it.
     """
-    refuse_two_names(request.pair, request.target, request.draft)
+    refuse_two_names(request.pair, request.target, request.draft, request.tokenizer)
+    engine = another_engine(backend)
+    attached = engine is not None and engine.attaches(request.options)
+    if request.tokenizer is not None:
+        if not attached:
+            hint = "for other engines: --target and --draft; for a server that runs: -o url=URL"
+            raise UsageError(f"--tokenizer with back end {backend}, and no server that runs already", hint=hint)
+        return served_pair(request.tokenizer)
+    if attached and not (request.pair or request.target or request.draft):
+        raise UsageError(
+            f"back end {backend}: a server that runs already, and nothing says what it serves",
+            hint="--tokenizer FILE|DIR, the tokenizer of its target; or, where its weights are on this machine too, "
+            "--pair or --target and --draft",
+        )
     if request.pair is not None:
         return resolve_pair(request.pair, None, None)
     names = {s.pair for s in scenarios}
@@ -112,7 +143,8 @@ def chosen_pair(request: Request, scenarios: Sequence[Scenario]) -> PairRef:
 def read_back(request: Request) -> Config:
     """The configuration of the run to be continued. Raises UsageError for options that the run has fixed."""
     assert request.resume is not None
-    if given := [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]:
+    given = [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]
+    if given := [*given, *([] if request.baseline else ["no_baseline"])]:
         options = ", ".join("--" + name.removesuffix("s").replace("_", "-") for name in given)
         raise UsageError(f"--resume with {options}", hint="the run's own config.resolved.yaml says what it measures")
     config = RunFolder.open(request.resume).read_config()

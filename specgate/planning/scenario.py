@@ -176,6 +176,7 @@ def override(
     warmup_runs: int | None = None,
     measurement_runs: int | None = None,
     perf_mode: bool | None = None,
+    baseline: bool = True,
 ) -> Scenario:
     """`scenario` with the settings of a command line. Raises UsageError where the orders of the roles would no longer
     balance, or where the numbers are too large.
@@ -195,7 +196,8 @@ def override(
             f"{scenario.name}: {scenario.workload.prompt_sets} prompt sets × {schedule.rounds} measurement runs is odd",
             hint="the roles run in two orders that must balance: ask for an even number of runs",
         )
-    changed = replace(scenario, schedule=schedule, perf_mode=scenario.perf_mode if perf_mode is None else perf_mode)
+    perf_mode = scenario.perf_mode if perf_mode is None else perf_mode
+    changed = replace(scenario, schedule=schedule, perf_mode=perf_mode, baseline=scenario.baseline and baseline)
     check_plan([changed])
     return changed
 
@@ -203,7 +205,7 @@ def override(
 def dump(scenario: Scenario) -> str:
     """The scenario as one complete YAML file that inherits nothing. `load_scenario` reads an equal scenario back."""
     fields = asdict(scenario)
-    for key in ("name", "question", "source_file", "definitions", "statistics"):
+    for key in ("name", "question", "source_file", "definitions", "statistics", "baseline"):
         del fields[key]
     del fields["schedule"]["extended"]
     fields["grid"] = {axis: list(values) for axis, values in fields["grid"].items()}

@@ -5,7 +5,8 @@ These must agree:
     subject        policy, pair, back end and options, by name
     gates          the content of the micro scenarios, as SHA-256
     fingerprint    source tree, interpreter, packages, CUDA, plug-ins from outside, policy rules, GPU, driver and clock
-                   policy (without a GPU: the host), weights, device, the engine's own version
+                   policy (without a GPU: the host), weights, device, the engine's own version; of somebody else's
+                   engine also its build and how it is set up
 
 What the engine is (`ENGINE_KEYS`) is known only once it is loaded. Until then the values of the last micro run are
 assumed; `admission.admit` checks them before the first block of the full run.
@@ -19,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from specgate.core import EngineFacts, Policy, Run, Scenario
+from specgate.core.measured import OF_ENGINE
 from specgate.files.config import Config, as_older, plain_policy
 from specgate.files.plain import to_plain
 from specgate.machine import host, inventory
@@ -26,7 +28,9 @@ from specgate.machine.software import Software, software
 from specgate.promotion.streak import Claim
 
 ENGINE_KEYS: Final = (*("target_sha256", "draft_sha256", "device", "engine_version", "tape_sha256", "tuned_sha256"),)
-"""The keys of the fingerprint that only a loaded engine knows. Each is a field of `core.EngineFacts`."""
+"""The keys of the fingerprint that only a loaded engine knows. Each is a field of `core.EngineFacts`. What identifies
+somebody else's engine is stated by further keys, which begin with `OF_ENGINE`.
+"""
 
 
 def claim_of(config: Config, gates: Mapping[str, str], rests_on: Software) -> Claim:
@@ -81,7 +85,8 @@ def host_identity() -> str | None:
 def begun_with(run: Run) -> dict[str, str | None]:
     """The software in the fingerprint of a run, which was read when it began."""
     others = ("config_sha256", "host", *ENGINE_KEYS)
-    return {key: value for key, value in run.fingerprint.items() if key not in others}
+    begun = {key: value for key, value in run.fingerprint.items() if key not in others}
+    return {key: value for key, value in begun.items() if not key.startswith(OF_ENGINE)}
 
 
 def clock_policy(gpu: Mapping[str, object]) -> str | None:
@@ -91,7 +96,8 @@ def clock_policy(gpu: Mapping[str, object]) -> str | None:
 
 def engine_fingerprint(facts: EngineFacts) -> dict[str, str | None]:
     """The keys of the fingerprint that only a loaded engine knows."""
-    return {key: getattr(facts, key) for key in ENGINE_KEYS}
+    known = {key: getattr(facts, key) for key in ENGINE_KEYS}
+    return {**known, **(facts.identity.fingerprint if facts.identity else {})}
 
 
 def digests(scenarios: Sequence[Scenario]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from specgate.files.config import Config
 from specgate.planning.policy import micro_scenarios
 from specgate.planning.request import Request
 from specgate.planning.resolution import fitted, machine_size
-from specgate.planning.scenario import SHIPPED, select
+from specgate.planning.scenario import SHIPPED, override, select
 
 
 def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
@@ -27,17 +27,19 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
     pair = list(pair_options(request))
     if not asking and not pair:
         pair = ["--pair", config.pair.name]
-    gates = asking or listed
+    gates = [override(s, baseline=request.baseline) for s in asking or listed]
     words = ["specgate", "micro"]
     if [s.name for s in gates] != [s.name for s in select((), None, "micro", size)]:
         words += [word for s in gates for word in ("--scenario", _said(s))]
     words += [*pair, *other_options(request)]
-    return fitted(gates, config.pair, other_target="--pair" in pair or "--target" in pair), shlex.join(words)
+    other_target = not {"--pair", "--target", "--tokenizer"}.isdisjoint(pair)
+    return fitted(gates, config.pair, other_target=other_target), shlex.join(words)
 
 
 def pair_options(request: Request) -> Iterator[str]:
     """The options of `request` that name the pair, as words of a command line."""
-    for option, value in (("--pair", request.pair), ("--target", request.target), ("--draft", request.draft)):
+    named = ("--pair", request.pair), ("--target", request.target), ("--draft", request.draft)
+    for option, value in (*named, ("--tokenizer", request.tokenizer)):
         if value is not None:
             yield from (option, str(value))
 
@@ -49,6 +51,8 @@ def other_options(request: Request) -> Iterator[str]:
             yield from (option, value)
     for key, value in request.options.items():
         yield from ("-o", f"{key}={value}")
+    if not request.baseline:
+        yield "--no-baseline"
     if request.out != Path("runs"):
         yield from ("--out", str(request.out))
 

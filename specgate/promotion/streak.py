@@ -22,6 +22,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from specgate.core import State
+from specgate.core.measured import OF_ENGINE
 from specgate.promotion.fingerprint import changes, in_words, incomplete
 from specgate.promotion.ledger import Entry
 
@@ -145,5 +146,6 @@ def assuming_last_engine(claim: Claim, entries: Iterable[Entry], keys: Sequence[
     If there is no such run, the claim is returned as it is.
     """
     last = next((e for e in reversed(list(relevant(entries, claim))) if set(keys) <= e.fingerprint.keys()), None)
-    assumed = {key: last.fingerprint[key] for key in keys} if last else {}
+    found = last.fingerprint if last else {}
+    assumed = {key: value for key, value in found.items() if key in keys or key.startswith(OF_ENGINE)}
     return Claim(claim.subject, claim.gates, {**claim.fingerprint, **assumed})

@@ -26,6 +26,7 @@ from specgate.pairs.resolve import target_limits
 from specgate.planning.plan import check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
+from specgate.planning.resolution import another_engine
 from specgate.promotion.claim import host_identity
 from specgate.promotion.ledger import Ledger
 from specgate.run.compared_builds import compared_builds
@@ -40,9 +41,10 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     They are all built before anything is measured, so that a run that cannot work is refused at once. Raises UsageError
     if a context is longer than the pair allows, or if a text source has too few prompts.
     """
-    limits = {name: target_limits(config.pair, s.rope) for name, s in config.scenarios.items()}
-    check_limits(plan, {name: positions for name, (positions, _) in limits.items()}, config.pair.name)
-    file = config.pair.target / "tokenizer.json"
+    others = another_engine(config.backend) is not None
+    limits = {name: target_limits(config.pair, s.rope, any_architecture=others) for name, s in config.scenarios.items()}
+    check_limits(plan, {name: p for name, (p, _) in limits.items() if p is not None}, config.pair.name)
+    file = config.pair.tokenizer
     tokenizer = file if file.is_file() else None
     return {
         p.key: build_prompts(s, p.context, s.prompts_in_set(p.batch), tokenizer, limits[p.scenario][1])

@@ -22,7 +22,7 @@ from specgate.analysis.stats import planned_looks
 from specgate.api import Counting, Sequential
 from specgate.core import Block, Cell, Plan, Point, Policy, Rule, Run, State
 from specgate.files.journal import Journal
-from specgate.planning.policy import near_tie_margin
+from specgate.planning.policy import near_ties
 
 DECIDED = {State.PASS, State.IMPROVED, State.FAIL}
 """States that stop a point. INVALID does not: the margin of a divergence may not be recorded yet, and the divergence
@@ -60,16 +60,19 @@ def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known
     A level of load is decided where its speed is told from the baseline's besides, on whichever side.
     A host that is too disturbed to be judged on decides nothing: it may yet become quiet.
     """
-    margin, hosts = near_tie_margin(policy), judge_hosts(plan, journal.blocks, policy, journal.engines)
+    ties, hosts = near_ties(policy), judge_hosts(plan, journal.blocks, policy, journal.engines)
     if any(host.too_many for host in hosts.values()):
         return False
     aside = set_aside(hosts)
-    checked, grounds = Checked(journal.texts, asked=policy.checks), Grounds(journal.engines, run.bandwidth)
+    checked, grounds = (
+        Checked(journal.texts, asked=policy.checks, followed=journal.followed),
+        Grounds(journal.engines, run.bandwidth),
+    )
     cells, comparisons = measure(
         plan,
         journal.blocks,
         journal.margins,
-        margin,
+        ties,
         checked,
         forced=journal.forced,
         grounds=grounds,

@@ -38,7 +38,7 @@ from specgate.errors import ExitCode, SpecgateError
 from specgate.files.config import plain_policy
 from specgate.files.journal import Journal
 from specgate.files.plain import to_plain
-from specgate.planning.policy import near_tie_margin
+from specgate.planning.policy import near_ties
 from specgate.run import early_stop
 
 Stopped = SpecgateError | KeyboardInterrupt | None
@@ -64,15 +64,15 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     early = early_stop.ended_early(plan, run, policy, journal, known)
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
-    checked = Checked(journal.texts, journal.logits, journal.rescorings, policy.checks, run.id)
-    margin, grounds = near_tie_margin(policy), Grounds(engines, run.bandwidth)
+    checked = Checked(journal.texts, journal.logits, journal.rescorings, policy.checks, run.id, journal.followed)
+    ties, grounds = near_ties(policy), Grounds(engines, run.bandwidth)
     hosts = judge_hosts(plan, blocks, policy, engines)
     aside = set_aside(hosts)
     cells, comparisons = measure(
         plan,
         blocks,
         journal.margins,
-        margin,
+        ties,
         checked,
         forced=journal.forced,
         grounds=grounds,
@@ -86,7 +86,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         cells=cells,
         comparisons=comparisons,
         budgets=cycle_budgets(plan, cells, comparisons, timed(blocks, aside), engines, run.bandwidth),
-        certificates=certificates(plan, cells, comparisons, blocks, engines, journal.traces),
+        certificates=certificates(plan, cells, comparisons, blocks, engines, journal.traces, ties),
         conditions=conditions_of(plan, blocks, journal.samples, hosts),
         ended_early=early,
         check_seconds=check_seconds(journal) if policy.checks else {},
@@ -98,13 +98,16 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
 
 
 def loaded(engines: Mapping[str, EngineFacts]) -> dict[str, str | None]:
-    """The part of a run's fingerprint that only a loaded engine knows: its weights, its device and its version."""
+    """The part of a run's fingerprint that only a loaded engine knows: its weights, its device, its version and, of
+    somebody else's engine, its build and how it is set up.
+    """
     facts = next(iter(engines.values()), None)
     return {
         "target_sha256": facts.target_sha256 if facts else None,
         "draft_sha256": facts.draft_sha256 if facts else None,
         "device": facts.device if facts else None,
         **({"engine_version": facts.engine_version} if facts and facts.engine_version else {}),
+        **(facts.identity.fingerprint if facts and facts.identity else {}),
     }
 
 

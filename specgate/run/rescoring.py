@@ -15,8 +15,8 @@ from itertools import groupby
 from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
-from specgate.analysis.rescoring import Draw
 from specgate.analysis.rounds import whole_rounds
+from specgate.analysis.tokens.rescoring import Draw
 from specgate.api import OpenRequest
 from specgate.core import EngineFacts, Plan, Point, RescoredText, Rescoring, Score
 from specgate.core.cycle_budget import Bandwidth
@@ -24,7 +24,7 @@ from specgate.errors import BackendError, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
-from specgate.planning.policy import near_tie_margin
+from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.run.worker import EngineWorker
 
@@ -58,12 +58,10 @@ class Rescorer:
         """What is to be scored of `point`; [] where it has no sound block."""
         alone = replace(self.plan, rounds=tuple(self.plan.rounds_of(point)))
         blocks = whole_rounds(alone, [b for b in journal.blocks if b.point == point])
-        checked = Checked(journal.texts, asked=self.asked, run_id=self.folder.id)
-        margin = near_tie_margin(self.config.policy)
+        checked = Checked(journal.texts, asked=self.asked, run_id=self.folder.id, followed=journal.followed)
+        ties = near_ties(self.config.policy)
         grounds = Grounds(self.engines, self.bandwidth)
-        _, comparisons = measure(
-            alone, blocks, journal.margins, margin, checked, forced=journal.forced, grounds=grounds
-        )
+        _, comparisons = measure(alone, blocks, journal.margins, ties, checked, forced=journal.forced, grounds=grounds)
         sound = [b for found in sound_blocks(alone, blocks, journal.margins, grounds)[0].values() for b in found]
         return to_be_scored(sound, comparisons, checked) if sound else []
 
@@ -98,6 +96,8 @@ class Rescorer:
             return "acceptance was forced: the tokens are wrong by design"
         if source == "scripted":
             return "the engine is scripted: it decodes nothing"
+        if self.config.pair.weights == "server":
+            return "the weights are on a server, and not on this machine"
         if not self.asked.rescored_by:
             return "the policy names no engine to score them"
         available = plugins.backend(self.asked.rescored_by).available()

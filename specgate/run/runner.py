@@ -22,7 +22,6 @@ from specgate.analysis.rounds import whole_generation
 from specgate.analysis.stats import planned_looks
 from specgate.api import Decoded, OpenRequest
 from specgate.core import (
-    BASELINE,
     PASS_ROUNDS,
     Block,
     BlockTrace,
@@ -45,6 +44,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.machine.cpu_counters import CpuProbe, between
 from specgate.planning.arrivals import offered_load
 from specgate.planning.plan import positions_needed, prefill_group
+from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.promotion.claim import ENGINE_KEYS
 from specgate.run.rescoring import Rescorer
@@ -99,7 +99,9 @@ class Runner:
         self.folder, self.progress = folder, progress
         self.may_stop, self.admit, self.sampling = may_stop, admit, sampling
         self.blocks, self.engines, self.traces = folder.blocks(), folder.engines(), folder.traces()
-        self.evidence = TokenEvidence(plan, folder, self.blocks, self.engines, config.policy.checks)
+        self.evidence = TokenEvidence(
+            plan, folder, self.blocks, self.engines, config.policy.checks, near_ties(config.policy)
+        )
         self.rescorer = Rescorer(plan, prompts, config, folder, self.engines, bandwidth)
         watched = (s.worker_generation for s in folder.samples())
         self.worker_generation = max((*(b.worker_generation for b in self.blocks), *watched), default=-1)
@@ -122,7 +124,14 @@ class Runner:
 
     def _journal(self) -> Journal:
         evidence = self.evidence
-        return Journal(self.blocks, evidence.margins, self.engines, texts=evidence.texts, logits=evidence.logits)
+        return Journal(
+            self.blocks,
+            evidence.margins,
+            self.engines,
+            texts=evidence.texts,
+            logits=evidence.logits,
+            followed=evidence.followed,
+        )
 
     def _unfinished(self, point: Point) -> bool:
         measured = [r for r in self.plan.rounds_of(point) if not r.warmup]
@@ -177,7 +186,7 @@ class Runner:
         """
         facts = replace(facts, least_weight_bytes=least_weight_bytes(self.config.pair.target))
         before = self.engines.setdefault(point.key, facts)
-        for key in (*ENGINE_KEYS, "dtype", "capture_rule"):
+        for key in (*ENGINE_KEYS, "identity", "dtype", "capture_rule"):
             old, new = getattr(before, key), getattr(facts, key)
             if old != new:
                 hint = "start a new run: blocks of two engines must not be paired"
@@ -213,7 +222,7 @@ class Runner:
         if scenario.load is None:
             shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
         elif not todo:  # so that the engine knows which prompts the evidence that is missing is about
-            engine.serve(BASELINE, ids, scenario.budget, offered_load(scenario, rounds[0]), ())
+            engine.serve(rounds[0].order[0], ids, scenario.budget, offered_load(scenario, rounds[0]), ())
         for round_ in todo:
             for position, role in enumerate(round_.order):
                 before, asked_ns = self.cpus.read(engine.pid), time.monotonic_ns()
@@ -303,6 +312,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
         max_k=max(role.k for s in scenarios for role in s.roles),
         perf_mode=first.perf_mode,
         options=config.options,
+        baseline=any(s.baseline for s in scenarios),
         logs=logs,
     )
 

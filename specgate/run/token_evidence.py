@@ -1,7 +1,8 @@
 """What a run records beside its timed blocks to check their tokens by. None of it is part of a timed block.
 
 texts      the baseline's text, as far as the longest text of any spec block of the prompt set goes
-margins    the target's two largest logits wherever a spec block leaves the baseline
+margins    the target's largest logits wherever a spec block leaves the baseline
+followed   plain decoding from there on, for engines that are not to be bit-exact
 logits     digests of the logits that a sample of tokens was chosen from, of every role
 scores     what a second engine says of a sample of tokens (`run.rescoring`)
 """
@@ -13,8 +14,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from specgate.analysis.load.compared import compared
 from specgate.analysis.rounds import pairs_of, whole_rounds
-from specgate.analysis.token_check import find_divergences, reaches_end
+from specgate.analysis.tokens.comparison import find_divergences, find_repeats, first_difference, reaches_end
+from specgate.analysis.tokens.following import Parted, parted_texts
 from specgate.api import Text
 from specgate.core import (
     BASELINE,
@@ -25,15 +28,20 @@ from specgate.core import (
     Divergence,
     EngineFacts,
     Finish,
+    Followed,
     LogitSample,
     Margin,
+    NearTies,
     Plan,
     Point,
     TokenChecks,
+    TopTokens,
 )
 from specgate.files.run_folder import RunFolder
 from specgate.run.worker import EngineWorker
 
+CANDIDATES: Final = 20
+"""Tokens that an engine is asked to rank where texts part: as many as vLLM shows by default (`--max-logprobs`)."""
 LOGIT_POSITIONS: Final = 32
 """Tokens of every slot whose logits are sampled."""
 LOGIT_DEPTH: Final = 128
@@ -45,6 +53,7 @@ class TokenEvidence:
 
     `blocks`, `engines`: the journal's; they grow while the run goes on.
     `asked`: how far the policy wants tokens to be checked; None where it does not say.
+    `ties`: what the policy takes for a near tie.
     `sampled_after`: see `core.Run`.
     """
 
@@ -55,9 +64,12 @@ class TokenEvidence:
         blocks: Sequence[Block],
         engines: Mapping[str, EngineFacts],
         asked: TokenChecks | None,
+        ties: NearTies,
     ) -> None:
         self.plan, self.folder, self.blocks, self.engines, self.asked = plan, folder, blocks, engines, asked
+        self.ties = ties
         self.texts, self.margins, self.logits = folder.texts(), folder.margins(), folder.logits()
+        self.followed = folder.followed()
         self.sampled_after: str | None = None
 
     def wanting(self, point: Point, prompt_set: int | None = None) -> bool:
@@ -65,12 +77,15 @@ class TokenEvidence:
         sets = {b.prompt_set for b in self._judged(point, prompt_set)}
         if any(self._text_steps(point, s) for s in sets):
             return True
-        return any(True for _ in self._divergences_without_margin(point, prompt_set))
+        if any(True for _ in self._divergences_without_margin(point, prompt_set)):
+            return True
+        return any(True for _ in self._not_followed(point, prompt_set))
 
     def gather(self, point: Point, prompt_set: int, engine: EngineWorker, worker_generation: int) -> None:
         """Check the blocks of one prompt set, while its prompts are still in the engine's cache."""
         self._record_text(point, prompt_set, engine, worker_generation)
         self._record_margins(point, prompt_set, engine)
+        self._record_followed(point, prompt_set, engine)
 
     # ── texts ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -121,11 +136,17 @@ class TokenEvidence:
     # ── margins ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _record_margins(self, point: Point, prompt_set: int, engine: EngineWorker) -> None:
+        count, seen = CANDIDATES if self.ties.ulps else 2, dict[tuple[int, tuple[int, ...]], TopTokens | None]()
         for cell, d, expected in list(self._divergences_without_margin(point, prompt_set)):
-            top2 = engine.top2(d.slot, expected[: d.position])
-            if top2 is None:
+            given = expected[: d.position]
+            if (d.slot, given) not in seen:  # rounds part at the same place, and a server prefills for each answer
+                seen[d.slot, given] = engine.ranked(d.slot, given, count)
+            top = seen[d.slot, given]
+            if top is None:
                 continue
-            margin = Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, *top2)
+            shown = top if self.ties.ulps else TopTokens(())
+            place = cell.key, d.prompt_set, d.round, d.slot, d.position
+            margin = Margin(*place, top.values[0], top.values[1], shown.values, shown.tokens)
             self.folder.append_margin(margin)
             self.margins.append(margin)
 
@@ -134,18 +155,51 @@ class TokenEvidence:
     ) -> Iterator[tuple[Cell, Divergence, tuple[int, ...]]]:
         """The divergences of `point` whose top-2 margin is not recorded yet, each with the baseline's tokens."""
         known = {(m.cell, m.prompt_set, m.round, m.slot, m.position) for m in self.margins}
-        for cell, d, expected in find_divergences(self._judged(point, prompt_set), self.texts):
+        blocks = self._judged(point, prompt_set)
+        repeats = find_repeats(blocks) if self.ties.ulps else ()
+        for cell, d, expected in (*find_divergences(blocks, self.texts), *repeats):
             if (cell.key, d.prompt_set, d.round, d.slot, d.position) not in known:
                 yield cell, d, expected
 
+    # ── behind a divergence ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _record_followed(self, point: Point, prompt_set: int, engine: EngineWorker) -> None:
+        """Decode on, in the baseline's role, from every text that left the baseline's."""
+        assert self.asked is not None or not self.ties.ulps
+        for text in list(self._not_followed(point, prompt_set)):
+            most = min(self.asked.followed_tokens if self.asked else 0, len(text.rest))
+            tokens = engine.follow(text.slot, text.given, most)
+            if tokens is None:
+                return
+            at = first_difference(text.rest, tokens)
+            top = engine.ranked(text.slot, (*text.given, *tokens[:at]), CANDIDATES) if at is not None else None
+            shown = top or TopTokens(())
+            place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
+            found = Followed(*place, tokens, shown.values, shown.tokens)
+            self.folder.append_followed(found)
+            self.followed.append(found)
+
+    def _not_followed(self, point: Point, prompt_set: int | None) -> Iterator[Parted]:
+        """The texts of `point` that left the baseline's and are to be followed, but have not been yet."""
+        if self.asked is None or not self.asked.followed or not self.ties.ulps:
+            return
+        known = {(f.cell, f.prompt_set, f.round, f.slot, f.position) for f in self.followed}
+        blocks = self._judged(point, None)
+        for cell in dict.fromkeys(b.cell for b in blocks if b.role.speculative):
+            divergences = [d for found, d, _ in find_divergences(blocks, self.texts) if found == cell]
+            for text in parted_texts(cell, blocks, divergences, self.asked.followed):
+                place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
+                if prompt_set in (None, text.prompt_set) and place not in known:
+                    yield text
+
     def _judged(self, point: Point, prompt_set: int | None) -> list[Block]:
-        """The blocks of whole rounds; none where acceptance is forced, since the tokens are then wrong by design. A
-        block in which a server refused requests is compared with no other.
+        """The blocks of whole rounds, as far as their tokens are compared; none where acceptance is forced, since the
+        tokens are then wrong by design.
         """
         if (facts := self.engines.get(point.key)) is not None and facts.acceptance == "forced":
             return []
         mine = [b for b in self.blocks if b.point == point and not b.warmup and prompt_set in (None, b.prompt_set)]
-        return [b for b in whole_rounds(self.plan, mine) if b.answered_all]
+        return compared(whole_rounds(self.plan, mine), self.plan.scenarios[point.scenario])
 
     # ── logits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -33,7 +33,7 @@ from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.open import open_engine
 from specgate.backends.reference.state import Pending
 from specgate.backends.reference.target import target_forward
-from specgate.core import Block, Budget, CycleBudget, Finish, PairRef, Plan, Role, Rule, Run
+from specgate.core import Block, Budget, CycleBudget, Finish, NearTies, PairRef, Plan, Role, Rule, Run
 from specgate.core.cycle_budget import Bandwidth
 from specgate.core.tape import Tape, sha256_of_ids
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, PassTraffic, Traffic
@@ -288,7 +288,7 @@ def test_slots_that_end_early_and_tokens_that_are_cut_are_a_factor_of_their_own(
         return replace(made, accepted=rows, drafted=drafted, tokens=(made.tokens[0], made.tokens[1][:2]))
 
     blocks = blocks_of(plan, steps=4, accept=(1,), jitter=0, change=lambda b: ended(split(b)))
-    cells, comparisons = measure(plan, blocks, (), 0.0)
+    cells, comparisons = measure(plan, blocks, (), NearTies())
     budget = cycle_budgets(plan, cells, comparisons, blocks, {}, None)[cells[1].cell.key]
     assert budget.waterfall is not None
     ratios = {f.name: f.ratio for f in budget.waterfall.factors}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.reduce import SPEEDS, measure
-from specgate.analysis.token_check import find_divergences
-from specgate.core import Block, Budget, Finish, Scenario
+from specgate.analysis.tokens.comparison import find_divergences
+from specgate.core import Block, Budget, Finish, NearTies, Scenario
 from specgate.core.found import NO_TOKEN
 from tests.support.factories import blocks_of, corrupt, margins_of, plan_of, run_of, scenario
 
@@ -90,7 +90,7 @@ def test_warm_up_blocks_count_for_nothing() -> None:
     plan = plan_of(scenario())
     blocks = blocks_of(plan)
     spoiled = [replace(b, elapsed_ns=1, tokens=((1,),)) if b.warmup else b for b in blocks]
-    assert measure(plan, spoiled, (), 0.0) == measure(plan, blocks, (), 0.0)
+    assert measure(plan, spoiled, (), NearTies()) == measure(plan, blocks, (), NearTies())
 
 
 def test_blocks_of_two_processes_are_never_paired() -> None:
@@ -193,7 +193,7 @@ def stopping_at_eos(asked: Scenario) -> Scenario:
 def test_active_slots_are_those_that_a_step_worked_on(accept: list[int], ends: list[int]) -> None:
     plan = plan_of(stopping_at_eos(scenario(batch=(3,), prompt_sets=2, rounds=1)))
     blocks = blocks_of(plan, accept=accept, change=lambda b: ending_at(b, ends) if b.role.speculative else b)
-    (_, spec), _ = measure(plan, blocks, (), 0.0)
+    (_, spec), _ = measure(plan, blocks, (), NearTies())
     found = eagle_speculation(spec, blocks, Budget(steps=12))
     per_step = [sum(end > step for end in ends) for step in range(max(ends))] * 2
     assert found is not None
@@ -245,7 +245,7 @@ def test_only_a_recorded_margin_below_the_policys_makes_a_near_tie(margin: float
     plan = plan_of(scenario())
     blocks = blocks_of(plan, change=corrupt)
     known = margins_of(blocks, margin) if margin is not None else []
-    (comparison,) = measure(plan, blocks, known, 1e-3)[1]
+    (comparison,) = measure(plan, blocks, known, NearTies(1e-3))[1]
     assert {d.near_tie for d in comparison.tokens.divergences} == {near_tie}
     assert (comparison.speedup.value is not None) is near_tie
 
@@ -253,7 +253,7 @@ def test_only_a_recorded_margin_below_the_policys_makes_a_near_tie(margin: float
 def test_a_margin_of_zero_excuses_nothing() -> None:
     plan = plan_of(scenario())
     blocks = blocks_of(plan, change=corrupt)
-    (comparison,) = measure(plan, blocks, margins_of(blocks, 0.0), 0.0)[1]
+    (comparison,) = measure(plan, blocks, margins_of(blocks, 0.0), NearTies())[1]
     assert len(comparison.tokens.mismatches) == 8
 
 
@@ -262,7 +262,7 @@ def test_a_sequence_that_goes_on_where_the_baseline_ended_is_no_match_and_no_nea
     blocks = blocks_of(plan, change=lambda b: b if b.role.speculative else replace(b, finish=(Finish.EOS,)))
     ((_, found, expected),) = find_divergences([b for b in blocks if not b.warmup])
     assert (found.position, found.expected) == (len(expected), NO_TOKEN)
-    (comparison,) = measure(plan, blocks, margins_of(blocks, 0.0), 1e-3)[1]
+    (comparison,) = measure(plan, blocks, margins_of(blocks, 0.0), NearTies(1e-3))[1]
     assert comparison.tokens.mismatches
 
 
@@ -297,8 +297,8 @@ def test_the_speculation_block_counts_what_the_blocks_hold_and_a_baseline_has_no
 def test_wrong_tokens_withhold_no_speed_where_acceptance_was_forced() -> None:
     plan = plan_of()
     blocks = blocks_of(plan, change=corrupt)
-    _, (withheld,) = measure(plan, blocks, [], 0.0)
-    cells, (forced,) = measure(plan, blocks, [], 0.0, forced=True)
+    _, (withheld,) = measure(plan, blocks, [], NearTies())
+    cells, (forced,) = measure(plan, blocks, [], NearTies(), forced=True)
     assert withheld.speedup.value is None and forced.speedup.value is not None
     assert forced.tokens.compared_tokens == 0 and forced.tokens.divergences == ()
     assert cells[1].values["output_tok_s"].value is not None

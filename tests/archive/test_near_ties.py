@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from specgate.archive.agreeing import agreement_of
 from specgate.archive.near_ties import with_margins
 from specgate.archive.stored import StoredRun, load_run
-from specgate.core import Block, Divergence
+from specgate.core import Block, Divergence, NearTies
 from specgate.errors import InvalidResult
 from specgate.planning.plan import build_plan
 from specgate.run.beginning import fitting_prompts
@@ -41,7 +41,7 @@ def run(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> St
 
 def divergences(run: StoredRun, near_tie_margin: float, folder: Path) -> Sequence[Divergence]:
     strayed = Strayed(run.path, run.run, run.config)
-    agreement = with_margins(agreement_of([run, strayed], 3.0), run, near_tie_margin, folder)
+    agreement = with_margins(agreement_of([run, strayed], 3.0), run, NearTies(near_tie_margin), folder)
     return [d for match in agreement.matches for d in match.divergences]
 
 
@@ -63,7 +63,7 @@ def test_a_margin_is_the_gap_of_the_targets_two_largest_logits(run: StoredRun, t
 
 def test_nothing_is_loaded_where_all_texts_are_the_same(run: StoredRun, tmp_path: Path) -> None:
     agreement = agreement_of([run, run], 3.0)
-    assert with_margins(agreement, run, 0.0, tmp_path) == agreement and not list(tmp_path.glob("agree.log"))
+    assert with_margins(agreement, run, NearTies(), tmp_path) == agreement and not list(tmp_path.glob("agree.log"))
 
 
 def test_prompts_that_cannot_be_made_again_are_refused(run: StoredRun, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,12 +14,17 @@ from urllib.parse import quote
 
 import psutil
 import pytest
+from tokenizers import Tokenizer, models
 
+from specgate.backends.servers.engines import adapter_named
+from specgate.backends.servers.facts.engine import check_request
+from specgate.backends.servers.options import Options
+from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
-from tests.backends.servers.helpers import program
+from tests.backends.servers.helpers import program, request_of, running_stub
 from tests.backends.servers.test_process import eventually
 from tests.support import in_process
-from tests.support.command import Cli
+from tests.support.command import SCENARIO, Cli
 
 KEY = "sk-not-to-be-written"
 ECHOED = 'horse&battery"staple<9>'
@@ -45,6 +51,95 @@ def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
         "vllm-spec-2.log",
         "vllm-spec-3.log",
     ]
+    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+
+
+@pytest.mark.slow("starts servers")
+def test_the_command_that_an_export_of_a_planted_pair_prints_measures_it(cli: Cli) -> None:
+    """Its weights are files now, whatever the section says that they were made from."""
+    import torch
+
+    from specgate.eagle3.pair import load_target
+    from specgate.pair_tools.export.command import Wish, export
+    from specgate.pair_tools.plant.geometries import tiny
+    from specgate.pair_tools.plant.write import write_draft, write_target
+    from specgate.pairs.resolve import resolve_pair
+    from tests.eagle3.planted.recipes import RECIPE_A
+
+    shape, seeded = tiny(), cli.folder / "seeded"
+    write_target(seeded / "target", shape.target, RECIPE_A, {}, written=False)
+    sha256 = load_target(seeded / "target", torch.float32, "cpu").sha256
+    write_draft(seeded / "draft", shape, RECIPE_A, {}, False, sha256)
+    _, printed = export(resolve_pair(str(seeded), None, None), Wish("hf", cli.folder / "out")).commands[-1]
+    words = shlex.split(printed.replace("\\\n", ""))
+    not_scored(cli)
+    server = ["-o", f"program={program(cli.folder, words[3], '--rate 500')}"]
+    files = ["--scenario", "tiny.yaml", "--policy", "policy.yaml", "--plain"]
+    done = cli.run(*words[1:], *files, *server, pair=False)
+    assert words[:2] == ["specgate", "micro"] and done.returncode == 0, done.stdout + done.stderr
+    run = RunFolder.open(cli.newest()).read_run()
+    assert run.pair.acceptance == "planted" and all(c.acceptance for c in run.cells if c.cell.role.speculative)
+    asked = request_of((seeded / "target", seeded / "draft"), cli.folder, {})
+    with pytest.raises(UsageError, match=r"seeded/target: its weights are made from a seed"):
+        check_request(adapter_named("vllm"), asked, Options())
+
+
+@pytest.mark.slow("starts servers")
+def test_servers_whose_weights_are_not_here_are_named_as_they_name_themselves(cli: Cli) -> None:
+    """Never as the demo pair, and with no hash: what they serve is their own word."""
+    words = {f"w{i}": i for i in range(255)} | {"a": 255}
+    Tokenizer(models.WordLevel(words, unk_token="a")).save(str(cli.folder / "tok.json"))
+    not_scored(cli)
+    served = ["--model-name", "qwen-prod", "--rate", "500"]
+    with running_stub("vllm", 0, *served) as plain, running_stub("vllm", 2, *served) as two:
+        scenario = (cli.folder / "tiny.yaml").read_text().replace("[2, 3]", "[2]")
+        cli.write("tiny.yaml", scenario)
+        urls = ["--backend", "vllm", "-o", f"url.baseline={plain}", "-o", f"url.spec-2={two}", "-o", "build=wheel-7"]
+        command = ["micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--plain", *urls]
+        nameless = cli.run(*command, pair=False)
+        done = cli.run(*command, "--tokenizer", "tok.json", pair=False)
+    assert nameless.returncode == 2 and "nothing says what it serves" in nameless.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = RunFolder.open(cli.newest()).read_run()
+    (facts,) = run.engines.values()
+    assert (run.pair.name, run.pair.weights, run.pair.draft, facts.target_sha256) == ("served", "server", None, None)
+    assert run.fingerprint["engine:build"] == "wheel-7" and run.fingerprint["engine:attention"] == "unknown"
+    assert "qwen-prod, as the server says" in done.stdout and "build wheel-7, as the command line says" in done.stdout
+    page = (cli.newest() / "report.html").read_text()
+    assert "qwen-prod, as the server says" in page and "attention, moe, cuda graphs" in page
+    assert "demo" not in (cli.newest() / "summary.md").read_text()
+    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+
+
+@pytest.mark.slow("starts servers")
+@pytest.mark.parametrize("kind", ["micro", "full"])
+def test_one_server_with_speculation_on_is_measured_by_itself(kind: str, cli: Cli) -> None:
+    """What needs a baseline is skipped with that reason, and nobody may take the run for green."""
+    words = {f"w{i}": i for i in range(255)} | {"a": 255}
+    Tokenizer(models.WordLevel(words, unk_token="a")).save(str(cli.folder / "tok.json"))
+    not_scored(cli)
+    budget = "steps: 6" if kind == "micro" else "new_tokens: 7"
+    text = SCENARIO.format(kind=kind, context=24, budget=budget).replace("[2, 3]", "[2]")
+    cli.write("alone.yaml", text + ("goodput: {ttft_ms: 60000}\n" if kind == "full" else ""))
+    speed = "  - {id: speed, gate: speed, required: true, role: spec-*, min: 1.0}\n"
+    policy = (cli.folder / "policy.yaml").read_text().replace("rules:\n", "rules:\n" + speed)
+    cli.write("policy.yaml", "".join(line for line in policy.splitlines(True) if "kind: speed" not in line))
+    with running_stub("vllm", 2, "--rate", "500") as two:
+        command = [kind, "--scenario", "alone.yaml", "--policy", "policy.yaml", "--plain", "--backend", "vllm"]
+        command += ["-o", f"url.spec-2={two}", "--tokenizer", "tok.json", "--no-baseline"]
+        override = ["--override-order", "a test"] if kind == "full" else []
+        done = cli.run(*command, *override, pair=False)
+    assert done.returncode == 8, done.stdout + done.stderr
+    run = RunFolder.open(cli.newest()).read_run()
+    (result,) = run.cells
+    assert (result.cell.role.name, run.comparisons) == ("spec-2", ())
+    assert result.acceptance is not None and result.acceptance.acceptance_length == pytest.approx(1 + 5 / 3)
+    assert {"p50_itl_ms", "p99_tpot_ms", "p50_ttft_ms", "decode_tok_s"} <= result.values.keys()
+    assert ("goodput_share" in result.values) == (kind == "full")
+    states = {v.rule: (v.state.value, v.reason_code) for v in run.verdicts}
+    assert states["tokens"] == states["speed"] == ("SKIPPED", "no_baseline") and states["acceptance"][0] == "PASS"
+    for said in (done.stdout, (cli.newest() / "report.html").read_text(), (cli.newest() / "summary.md").read_text()):
+        assert "No baseline was measured: no speed-up is claimed" in said
     assert cli.run("verify", cli.newest(), pair=False).returncode == 0
 
 

@@ -60,14 +60,14 @@ def scenario(folder: Path) -> Ready:
 
 
 def policy(folder: Path) -> Ready:
-    from specgate.planning.policy import find_policy, micro_scenarios, near_tie_margin
+    from specgate.planning.policy import find_policy, micro_scenarios, near_ties
 
     file, known = folder / "fuzzed.yaml", gates()
 
     def read() -> None:
         found = find_policy(str(file), known)
         micro_scenarios(found)
-        near_tie_margin(found)
+        near_ties(found)
 
     texts = [seeds.POLICY, *seeds.shipped_texts("gates/policies")]
     valid = seeds.POLICY.encode()

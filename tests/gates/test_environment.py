@@ -17,9 +17,9 @@ from specgate.core import Rule, Run, State, Verdict
 from specgate.core.conditions import CpuUse, GpuProcess, Sample
 from specgate.errors import ExitCode
 from specgate.files.plain import from_plain, to_plain
-from specgate.gates.environment import GATE
+from specgate.gates.environment import GATE, clock_shift
 from specgate.machine.nvml import GpuProbe
-from tests.support.factories import policy_of
+from tests.support.factories import blocks_of, plan_of, policy_of, scenario
 from tests.support.fake_nvml import Driver, Gpu, liar
 from tests.support.surroundings import (
     BLOCKS,
@@ -305,3 +305,27 @@ def test_the_bits_that_reject_are_the_drivers_slow_downs() -> None:
         | pynvml.nvmlClocksEventReasonHwThermalSlowdown
         | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
     ) == THROTTLES
+
+
+def shift_at(prefill: tuple[int, int], decode: tuple[int, int]) -> float | None:
+    """How far the clocks lie apart where whole requests prefill and decode at these, in MHz, of baseline and spec."""
+    plan = plan_of(replace(scenario(prompt_sets=4), statistics=4, kind="full"))
+    made, samples_ = [], []
+    for number, b in enumerate(blocks_of(plan)):
+        begin = number * 10 * SECOND
+        share = 8 if b.role.speculative else 2  # of 10 s, so that the mean over a block would differ in any case
+        apart = replace(b, prefill_ns=share * SECOND, elapsed_ns=(10 - share) * SECOND)
+        made.append(replace(apart, span_ns=(begin, begin + 10 * SECOND)))
+        for at in range(10):
+            mhz = (prefill if at < share else decode)[b.role.speculative]
+            samples_.append(gpu(replace(SAMPLES[0], monotonic_ns=begin + at * SECOND + SECOND // 2), sm_clock_mhz=mhz))
+    samples_ = [replace(samples_[0], monotonic_ns=-SECOND), *samples_, replace(samples_[-1], monotonic_ns=10**13)]
+    seen = conditions_of(plan, made, samples_)
+    (point,) = seen
+    return clock_shift(seen[point].gpu)
+
+
+def test_prefill_is_held_against_prefill_and_decoding_against_decoding() -> None:
+    assert shift_at((1550, 1540), (1980, 1975)) == pytest.approx(1 - 1540 / 1550)
+    assert shift_at((1550, 1300), (1980, 1980)) == pytest.approx(1 - 1300 / 1550)
+    assert shift_at((1550, 1550), (1980, 1700)) == pytest.approx(1 - 1700 / 1980)

@@ -160,7 +160,7 @@ def test_a_good_file_becomes_a_policy(tmp_path: Path) -> None:
             Rule("b", "other", False, "*", "*", {"mode": "fast", "strict": True, "looks": 3}),
         ),
         path,
-        checks=TokenChecks(),
+        checks=TokenChecks(followed=8),
         not_judged=(),
         unreachable="warn",
     )
@@ -287,9 +287,9 @@ def test_micro_scenarios_that_could_never_be_green_are_refused(tmp_path: Path, n
 def test_checks_of_tokens_have_defaults_and_take_what_a_policy_says(tmp_path: Path) -> None:
     rule = "id: a, gate: other, required: true, mode: fast, strict: true, looks: 3"
     path = written(tmp_path, rule)
-    assert load_policy(path, GATES).checks == TokenChecks()
+    assert load_policy(path, GATES).checks == TokenChecks(followed=8)
     path.write_text(path.read_text() + "checks: {text: sampled, rescored_by: none, positions: 128, max_gap: 0.25}\n")
-    assert load_policy(path, GATES).checks == TokenChecks("sampled", "", 128, max_gap=0.25)
+    assert load_policy(path, GATES).checks == TokenChecks("sampled", "", 128, max_gap=0.25, followed=8)
 
 
 @pytest.mark.parametrize("wrong", ["text: some", "positions: 0", "within_s: 0", "max_gap: -1", "max_near_ties: 2"])

@@ -21,6 +21,7 @@ from specgate.core import (
     Finish,
     Grid,
     Margin,
+    NearTies,
     PairRef,
     Plan,
     Policy,
@@ -143,7 +144,7 @@ def corrupt(made: Block, *, slot: int = 0, at: int = 5, warmup: bool = False) ->
 
 def margins_of(blocks: Sequence[Block], margin: float) -> list[Margin]:
     """A recorded top-2 margin for every divergence in `blocks`."""
-    from specgate.analysis.token_check import find_divergences
+    from specgate.analysis.tokens.comparison import find_divergences
 
     return [
         Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, margin, 0.0)
@@ -169,7 +170,7 @@ def run_of(
         details={"threads": 2},
     )
     engines = {p.key: facts for p in plan.points}
-    cells, comparisons = measure(plan, blocks, margins, near_tie, grounds=Grounds(engines, None))
+    cells, comparisons = measure(plan, blocks, margins, NearTies(near_tie), grounds=Grounds(engines, None))
     made = Run(
         id="20261121T021500Z-micro-demo-64-1a2b3c4d-9f3e21",
         kind="micro",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
+from specgate.backends.servers.facts.told import text_of
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import file_of
@@ -88,6 +91,9 @@ class LlamaCpp:
     def version(self, client: Client) -> str:
         return str(client.json("/props")["build_info"])
 
+    def told(self, client: Client, log: Sequence[str]) -> Told:
+        return Told(path=text_of(client.json("/props"), "model_path"))
+
     def forget(self, client: Client) -> None:
         """Nothing to do: every request says cache_prompt: false."""
 
@@ -107,11 +113,12 @@ class LlamaCpp:
     def read(self, event: Json, seen: int) -> Chunk:
         """The last event repeats no tokens. Its `timings` cover the whole request."""
         if not event["stop"]:
-            return Chunk(tokens=integers(event, "tokens"), top=top_of(event))
+            return replace(ranking(event), tokens=integers(event, "tokens"))
         timings = part(event, "timings")
         cached = integer(timings, "cache_n")
         usage = Usage(integer(event, "tokens_evaluated"), integer(event, "tokens_predicted"), cached)
-        return Chunk(tokens=integers(event, "tokens"), finish=str(event["stop_type"]), usage=usage, top=top_of(event))
+        said = ranking(event)
+        return replace(said, tokens=integers(event, "tokens"), finish=str(event["stop_type"]), usage=usage)
 
     def meter(self) -> Meter:
         return PrometheusMeter(
@@ -128,12 +135,12 @@ class LlamaCpp:
         return AuxiliaryLayers(found.boundaries, f"{found.rule}, if the converter to GGUF read it so")
 
 
-def top_of(event: Json) -> tuple[float, ...]:
-    """The log-probabilities of the most likely first tokens."""
+def ranking(event: Json) -> Chunk:
+    """The candidates for the first token."""
     found = event.get("completion_probabilities")
     if not isinstance(found, list) or not found:
-        return ()
-    return tuple(float(entry["logprob"]) for entry in found[0]["top_logprobs"])
+        return Chunk()
+    return Chunk.ranking((float(entry["logprob"]), int(entry["id"])) for entry in found[0]["top_logprobs"])
 
 
 ADAPTER = LlamaCpp()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, integer, integers, part
 from specgate.backends.servers.conventions import no_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.failures import Failure
@@ -60,6 +61,10 @@ class Lmdeploy:
 
     def version(self, client: Client) -> str:
         return "not told over HTTP"
+
+    def told(self, client: Client, log: Sequence[str]) -> Told:
+        """Nothing: it has no path for that."""
+        return Told()
 
     def forget(self, client: Client) -> None:
         """Not possible over HTTP. The prefix cache is off unless someone switched it on."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specgate.api import masked
 from specgate.backends.servers.adapter import integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
+from specgate.backends.servers.facts.told import text_of
+from specgate.core import ServedModel
 from specgate.errors import BackendError
 
 if TYPE_CHECKING:
@@ -41,7 +44,8 @@ def read(event: Json, seen: int) -> Chunk:
         return Chunk(usage=usage)
     choice = choices[0]
     finish = choice.get("finish_reason")
-    return Chunk(tokens=integers(choice, "token_ids"), finish=finish, top=top_of(choice.get("logprobs")))
+    said = ranking(choice.get("logprobs"))
+    return replace(said, tokens=integers(choice, "token_ids"), finish=finish)
 
 
 def usage_of(usage: Mapping[str, object]) -> Usage:
@@ -50,25 +54,52 @@ def usage_of(usage: Mapping[str, object]) -> Usage:
     return Usage(integer(usage, "prompt_tokens"), integer(usage, "completion_tokens"), cached)
 
 
-def top_of(logprobs: object) -> tuple[float, ...]:
+TOKEN_ID = "token_id:"
+"""Begins the name of a token, where the server was asked to name them by their ids."""
+
+
+def ranking(logprobs: object) -> Chunk:
+    """The candidates for the first token, from {name: log-probability} per token; with ids, where all names are ids."""
     if not isinstance(logprobs, Mapping) or not logprobs.get("top_logprobs"):
-        return ()
-    return tuple(sorted((float(p) for p in logprobs["top_logprobs"][0].values()), reverse=True))
+        return Chunk()
+    found = logprobs["top_logprobs"][0]
+    if not all(name.startswith(TOKEN_ID) for name in found):
+        return Chunk(top=tuple(sorted((float(p) for p in found.values()), reverse=True)))
+    return Chunk.ranking((float(p), int(name.removeprefix(TOKEN_ID))) for name, p in found.items())
 
 
-def served_model(client: Client, wanted: str | None) -> str:
-    """The name of the server's model, from the list that all of these engines provide.
+def served_model(client: Client, wanted: str | None) -> ServedModel:
+    """The server's model, from the list that all of these engines provide.
 
     Raises BackendError where `wanted` is not served, or where nothing is wanted and several models are.
     """
     answer = client.json("/v1/models")
     try:
-        names = [str(model["id"]) for model in answer["data"]]
+        cards = {str(model["id"]): model for model in answer["data"]}
     except (LookupError, TypeError) as error:
         raise BackendError(f"{client.url}/v1/models: not a list of models: {masked(str(answer))[:120]}") from error
-    served = f"{client.url} serves {masked(', '.join(names))[:300] or 'no model'}"
-    if wanted is not None and wanted not in names:
+    served = f"{client.url} serves {masked(', '.join(cards))[:300] or 'no model'}"
+    if wanted is not None and wanted not in cards:
         raise BackendError(f"{served}, not {wanted!r}: another model")
-    if wanted is None and len(names) != 1:
+    if wanted is None and len(cards) != 1:
         raise BackendError(served, hint="name one of them: -o model=NAME")
-    return wanted or names[0]
+    name = wanted or next(iter(cards))
+    return model_of(name, cards[name])
+
+
+def model_of(name: str, card: Mapping[str, object]) -> ServedModel:
+    """What a model's card says: `root` and `max_model_len` of vLLM and SGLang, `meta` of llama.cpp. The rest of what
+    servers write there differs, and is left alone.
+    """
+    meta = card.get("meta")
+    root = text_of(card, "root")
+    return ServedModel(
+        name=name,
+        path=root if root != name else None,
+        max_positions=positive(card.get("max_model_len")),
+        vocab=positive(meta.get("n_vocab")) if isinstance(meta, Mapping) else None,
+    )
+
+
+def positive(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40 else None

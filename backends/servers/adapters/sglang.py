@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, integer, integers, part
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, integer, integers, part
 from specgate.backends.servers.conventions import nested_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
+from specgate.backends.servers.facts.told import sglang_settings, text_of
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
@@ -56,6 +58,8 @@ class Sglang:
             "--context-length", str(launch.max_positions), "--max-running-requests", str(launch.max_batch),
             "--disable-radix-cache", "--enable-metrics",
         ]  # fmt: skip
+        if not launch.has_tokenizer:
+            argv.append("--skip-tokenizer-init")
         if launch.role.speculative:
             argv += self.speculation(launch)
         return Command((*argv, *launch.options.args_of(launch.role)), {"HF_HUB_OFFLINE": "1", **self.forcing(launch)})
@@ -87,6 +91,10 @@ class Sglang:
     def version(self, client: Client) -> str:
         return str(client.json("/server_info")["version"])
 
+    def told(self, client: Client, log: Sequence[str]) -> Told:
+        answer, model = client.json("/server_info"), client.json("/model_info", may_be_missing=True)
+        return Told(sglang_settings(answer), text_of(answer, "model_path"), text_of(model, "architectures"))
+
     def forget(self, client: Client) -> None:
         client.text("/flush_cache", method="POST")
 
@@ -111,12 +119,12 @@ class Sglang:
         if len(ids) not in (total, total - seen):
             raise ValueError(f"{len(ids)} output_ids after {seen} tokens, but completion_tokens = {total}")
         finish = meta.get("finish_reason")
-        return Chunk(
+        return replace(
+            ranking(meta.get("output_top_logprobs")),
             tokens=ids[seen:] if len(ids) == total else ids,
             finish=str(part(meta, "finish_reason")["type"]) if finish else None,
             usage=Usage(integer(meta, "prompt_tokens"), total, integer(meta, "cached_tokens")) if finish else None,
             spec=counts_of(meta) if finish and "spec_verify_ct" in meta else None,
-            top=top_of(meta.get("output_top_logprobs")),
         )
 
     def meter(self) -> Meter:
@@ -139,11 +147,11 @@ def counts_of(meta: Mapping[str, object]) -> SpecCounts:
     return SpecCounts(steps, integer(meta, "spec_num_proposed_drafts"), accepted, hist)
 
 
-def top_of(positions: object) -> tuple[float, ...]:
-    """The log-probabilities of the candidates for the first token, from [[log-probability, id, text], …] per token."""
+def ranking(positions: object) -> Chunk:
+    """The candidates for the first token, from [[log-probability, id, text], …] per token."""
     if not isinstance(positions, list) or not positions or not positions[0]:
-        return ()
-    return tuple(float(entry[0]) for entry in positions[0])
+        return Chunk()
+    return Chunk.ranking((float(entry[0]), int(entry[1])) for entry in positions[0])
 
 
 ADAPTER = Sglang()

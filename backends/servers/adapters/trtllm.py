@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from specgate.backends.servers.adapter import Drafter, Launch, integer, part
+from specgate.backends.servers.adapter import Drafter, Launch, Told, integer, part
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.conventions import nested_ids
 from specgate.backends.servers.exchange import NOTHING, Ask, Chunk, Json, Reading, SpecCounts
@@ -79,6 +79,10 @@ class Trtllm:
 
     def version(self, client: Client) -> str:
         return str(client.json("/version")["version"])
+
+    def told(self, client: Client, log: Sequence[str]) -> Told:
+        """Nothing: it has no path for that."""
+        return Told()
 
     def forget(self, client: Client) -> None:
         """Not possible over HTTP. Cache hits are counted where the usage record reports them."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.conventions import top_level_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json
+from specgate.backends.servers.facts.told import vllm_answer, vllm_settings
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
@@ -70,6 +72,8 @@ class Vllm:
         ]  # fmt: skip
         if launch.role.speculative:
             argv += ["--speculative-config", json.dumps(self.speculation(launch))]
+        if not launch.has_tokenizer:
+            argv.append("--skip-tokenizer-init")
         env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": HOST}
         return Command((*argv, *launch.options.args_of(launch.role)), env)
 
@@ -86,6 +90,10 @@ class Vllm:
 
     def version(self, client: Client) -> str:
         return str(client.json("/version")["version"])
+
+    def told(self, client: Client, log: Sequence[str]) -> Told:
+        """The log of a server that was started here; of another one its config, which only development mode shows."""
+        return Told(vllm_settings(log) if log else vllm_answer(client.json("/server_info", may_be_missing=True)))
 
     def forget(self, client: Client) -> None:
         """Reset the prefix cache. Only a server in development mode has this path.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -68,13 +68,21 @@ def conditions_of(
         if mine:
             measured = (r for r in plan.rounds_of(point) if not r.warmup)
             turns = {(r.prompt_set, r.index): turn for turn, r in enumerate(measured)}
-            found[point.key] = replace(_conditions(mine, watches, turns), host=(hosts or {}).get(point.key))
+            scenario = plan.scenarios[point.scenario]
+            apart = scenario.statistics > 3 and (scenario.kind == "full" or any(b.served for b in mine))
+            seen = _conditions(mine, watches, turns, apart=apart)
+            found[point.key] = replace(seen, host=(hosts or {}).get(point.key))
     return found
 
 
 def _conditions(
-    blocks: Sequence[Block], watches: Mapping[int, Sequence[Sample]], turns: Mapping[tuple[int, int], int]
+    blocks: Sequence[Block],
+    watches: Mapping[int, Sequence[Sample]],
+    turns: Mapping[tuple[int, int], int],
+    *,
+    apart: bool,
 ) -> Conditions:
+    """`apart`: the blocks hold prefills of their own, whose clocks are told apart from those of decoding."""
     by_watch: dict[int, list[Block]] = defaultdict(list)
     for block in blocks:
         generation = max((s for s in watches if s <= block.worker_generation), default=None)
@@ -91,7 +99,7 @@ def _conditions(
         longest_gap_s=max((gap for span in whole.values() for gap in span.gaps_s), default=0.0),
         clock_jump_s=max((_jump(a, b) for s in whole.values() for a, b in pairwise(s.samples)), default=0.0),
         other_cpu_share=statistics.fmean(shares) if shares else None,
-        gpu=_gpu(list(whole.values()), [b for s in whole for b in by_watch[s]]),
+        gpu=_gpu(list(whole.values()), [b for s in whole for b in by_watch[s]], apart=apart),
         timeline=timeline_of(((by_watch[s], whole[s].samples) for s in sorted(whole)), turns),
     )
 
@@ -112,7 +120,7 @@ def _jump(a: Sample, b: Sample) -> float:
 # ── the GPU ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _gpu(time_spans: Sequence[TimeSpan], blocks: Sequence[Block]) -> GpuConditions:
+def _gpu(time_spans: Sequence[TimeSpan], blocks: Sequence[Block], *, apart: bool) -> GpuConditions:
     samples = [s for span in time_spans for s in span.samples]
     told = [s.gpu for s in samples if s.gpu is not None and not s.gpu.silent]
     reasons = 0
@@ -134,7 +142,8 @@ def _gpu(time_spans: Sequence[TimeSpan], blocks: Sequence[Block]) -> GpuConditio
         default_power_limit_mw=max(_known(g.default_power_limit_mw for g in told), default=None),
         ecc_uncorrected=max(_known(g.ecc_uncorrected for g in told), default=None),
         rows_in_trouble=any(g.rows_in_trouble for g in told),
-        sm_clock_mhz=_clocks(samples, blocks),
+        sm_clock_mhz=_clocks(samples, blocks, _decoding if apart else _whole),
+        prefill_clock_mhz=_clocks(samples, blocks, _prefilling) if apart else {},
         temperature_c=(min(temperatures), max(temperatures)) if temperatures else None,
         **_at_cap(samples, blocks),
     )
@@ -157,9 +166,34 @@ def _at_cap(samples: Sequence[Sample], blocks: Sequence[Block]) -> dict[str, Any
 
 def _within(block: Block, samples: Sequence[Sample]) -> Iterator[GpuReading]:
     """The GPU readings that were taken during a block."""
-    assert block.span_ns is not None
-    start, end = block.span_ns
+    return _between(_whole(block), samples)
+
+
+def _between(span: tuple[int, int], samples: Sequence[Sample]) -> Iterator[GpuReading]:
+    start, end = span
     return (s.gpu for s in samples if s.gpu is not None and start <= s.monotonic_ns <= end)
+
+
+def _whole(block: Block) -> tuple[int, int]:
+    """When the harness asked for a block and when it had the result."""
+    assert block.span_ns is not None
+    return block.span_ns
+
+
+def _prefilling(block: Block) -> tuple[int, int]:
+    """When a block that holds its own prefill was surely in it.
+
+    Asking, prefill, decoding and answering follow each other. How long asking and answering took is known as a sum.
+    """
+    begin, end = _whole(block)
+    beside = max(0, end - begin - block.prefill_ns - block.elapsed_ns)
+    return begin + beside, begin + block.prefill_ns
+
+
+def _decoding(block: Block) -> tuple[int, int]:
+    """When a block that holds its own prefill was surely decoding."""
+    begin, end = _whole(block)
+    return end - block.elapsed_ns, begin + block.prefill_ns + block.elapsed_ns
 
 
 def _why_missing(sample: Sample) -> str | None:
@@ -201,11 +235,13 @@ def _growth(time_spans: Sequence[TimeSpan], name: str) -> int | None:
     return total if known else None
 
 
-def _clocks(samples: Sequence[Sample], blocks: Sequence[Block]) -> dict[str, float]:
-    """Role name → mean SM clock (MHz) of the samples that lie within its blocks."""
+def _clocks(
+    samples: Sequence[Sample], blocks: Sequence[Block], span_of: Callable[[Block], tuple[int, int]]
+) -> dict[str, float]:
+    """Role name → mean SM clock (MHz) of the samples that lie within that part of its blocks."""
     of: dict[str, list[int]] = defaultdict(list)
     for block in blocks:
-        of[block.role.name] += _known(g.sm_clock_mhz for g in _within(block, samples))
+        of[block.role.name] += _known(g.sm_clock_mhz for g in _between(span_of(block), samples))
     return {role: statistics.fmean(found) for role, found in of.items() if found}
 
 

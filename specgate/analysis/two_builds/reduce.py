@@ -12,10 +12,10 @@ from typing import Final
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
-from specgate.analysis.token_check import first_difference
+from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.two_builds.quantities import Both, firsts_of, raw_of_cell, raw_of_processes, with_words
 from specgate.analysis.two_builds.words import overall
-from specgate.core import Block, Cell, CellResult, Comparison, EngineFacts, Margin, Plan, Point
+from specgate.core import Block, Cell, CellResult, Comparison, EngineFacts, Margin, NearTies, Plan, Point
 from specgate.core.cycle_budget import Bandwidth
 from specgate.core.two_builds import Margins, Process, Quantity, TextChange, TokensOf, Word
 
@@ -25,7 +25,7 @@ LEAST_PROMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class SideSamples:
-    """What was measured of one side. `near_tie_margin`: see `analysis.reduce.measure`."""
+    """What was measured of one side. `near_ties`: see `analysis.reduce.measure`."""
 
     name: str
     plan: Plan
@@ -33,7 +33,7 @@ class SideSamples:
     margins: Sequence[Margin]
     engines: Mapping[str, EngineFacts]
     checked: Checked
-    near_tie_margin: float
+    near_ties: NearTies
     bandwidth: Bandwidth | None = None
 
     @property
@@ -83,7 +83,7 @@ def compare_builds(
 def judged(side: SideSamples) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of one side by itself: whether its records hold, and whether its tokens are its baseline's."""
     blocks, grounds = whole_rounds(side.plan, side.blocks), Grounds(side.engines, side.bandwidth)
-    beside = (side.margins, side.near_tie_margin, side.checked)
+    beside = (side.margins, side.near_ties, side.checked)
     return measure(side.plan, blocks, *beside, forced=side.forced, grounds=grounds)
 
 

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
-
-GENERATOR: Final = 1
-"""Version of the generator. It goes up when the same seed gives other bits; pairs of another version are refused."""
 
 Key = tuple[int, int]
 

@@ -1,4 +1,4 @@
-"""What determines a planted pair: the section `planted` in the configs of its target and its draft."""
+"""What determines a planted pair: the section `planted` in the configs of its target and its draft. Needs no torch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from specgate.eagle3.hf_keys import PLANTED, Keys
-from specgate.eagle3.planted.bits import GENERATOR
 from specgate.errors import CheckpointError
 from specgate.files.json_text import shown
 
+GENERATOR: Final = 1
+"""Version of the generator in `bits`. It goes up when the same seed gives other bits; pairs of another version are
+refused.
+"""
 DEPTH: Final = 5
 """The longest chain that recipe B's register has bits for."""
 

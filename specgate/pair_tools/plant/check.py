@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from specgate.analysis.repetition import repeated_ngram_share
+from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.api import Decoded, Engine, OpenRequest
 from specgate.backends.reference.open import open_engine
 from specgate.core import Budget, PairRef, Role

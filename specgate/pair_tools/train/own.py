@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specgate.analysis.repetition import repeated_ngram_share
+from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.backends.reference.target import RopeTable
 from specgate.pair_tools.train.data import Corpora
 from specgate.pair_tools.train.recipe import Strand

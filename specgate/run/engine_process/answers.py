@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from specgate.api import Decoded, Text
-from specgate.core import Score
+from specgate.core import Score, TopTokens
 from specgate.errors import BackendError
 from specgate.run.engine_process import failures
 from specgate.run.engine_process.messages import NO_JSON, Decode, Extend, Request, Serve, Trace, shortened
@@ -28,6 +29,7 @@ from specgate.run.engine_process.records import (
     OriginForm,
     ScoreForm,
     TextForm,
+    TopTokensForm,
 )
 
 MOST_BYTES: Final = 256 << 20
@@ -75,6 +77,18 @@ class Traced(Answer):
 class Top2Logits(Answer):
     kind: Literal["top2"]
     logits: tuple[Finite, Finite] | None
+
+
+class RankedTokens(Answer):
+    kind: Literal["ranked"]
+    top: TopTokensForm | None
+
+
+class FollowedText(Answer):
+    """`tokens` is None where the engine cannot decode from any text."""
+
+    kind: Literal["followed"]
+    tokens: tuple[Count, ...] | None
 
 
 class Extended(Answer):
@@ -245,6 +259,16 @@ def wrong_in_top2(logits: tuple[float, float]) -> Wrong:
     """The larger one comes first."""
     if logits[0] < logits[1]:
         yield "logits", shown(str(logits)), "the larger logit comes first"
+
+
+def wrong_in_ranking(top: TopTokens, count: int) -> Wrong:
+    """At least two, at most as many as asked for, the larger ones first; and a token for each, or none."""
+    if not 2 <= len(top.values) <= max(count, 2):
+        yield "values", f"a list of {len(top.values)}", f"2 to {count} of the largest logits"
+    if any(a < b for a, b in pairwise(top.values)):
+        yield "values", shown(str(top.values[:4])), "the larger ones come first"
+    if top.tokens and (len(top.tokens) != len(top.values) or len(set(top.tokens)) != len(top.tokens)):
+        yield "tokens", f"a list of {len(top.tokens)}", f"a token of its own for each of the {len(top.values)} values"
 
 
 def wrong_in_scores(scores: Sequence[Score], positions: int) -> Wrong:

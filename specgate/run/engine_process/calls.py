@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from specgate.api import Activity, Decoded, OpenRequest, Text
-from specgate.core import Budget, EngineFacts, Role, Score
+from specgate.core import Budget, EngineFacts, Role, Score, TopTokens
 from specgate.core.load import OfferedLoad
 from specgate.core.two_builds import Origin
 from specgate.errors import SpecgateError
@@ -15,9 +15,11 @@ from specgate.run.engine_process import answers
 from specgate.run.engine_process.messages import (
     Decode,
     Extend,
+    Follow,
     Logits,
     Numbered,
     Prefill,
+    Ranked,
     Request,
     ScoreText,
     Serve,
@@ -97,6 +99,25 @@ class EngineCalls(ABC):
         if logits is not None:
             answers.refuse(answers.wrong_in_top2(logits), self.backend, request)
         return logits
+
+    def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """As `api.RanksTokens.ranked`; of an engine that shows no more, its two largest logits, as `top2` has them."""
+        request = Ranked(slot, tuple(continuation), count)
+        form = self._ask(request, answers.RankedTokens).top
+        if form is None:
+            return None
+        top: TopTokens = form.made()
+        answers.refuse(answers.wrong_in_ranking(top, count), self.backend, request)
+        return top
+
+    def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...] | None:
+        """As `api.FollowsText.follow`; None where the engine cannot."""
+        request = Follow(slot, tuple(continuation), new_tokens)
+        tokens = self._ask(request, answers.FollowedText).tokens
+        if tokens is not None:
+            wrong = answers.counted("tokens", tokens, new_tokens, "tokens that were asked for")
+            answers.refuse(wrong, self.backend, request)
+        return tokens
 
     def extend(self, steps: int) -> Text | None:
         """As `api.ExtendsText.extend`; None where the engine cannot."""

@@ -6,6 +6,8 @@
     serve     one block of requests under load     → decoded
     trace     one block, watched                   → traced
     top2      the two largest logits at a place    → top2
+    ranked    the most likely tokens at a place    → ranked
+    follow    plain decoding from a text on        → followed
     extend    more of the last block's text        → text
     logits    hashes of the logits at places       → logits
     score     what it thinks of another text       → scores
@@ -43,6 +45,7 @@ class Pair:
     draft: str | None
     acceptance: AcceptanceSource
     rope: Mapping[str, int | float | str] | None
+    weights: Literal["here", "server"] = "here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Open:
     perf_mode: bool
     options: Mapping[str, str]
     logs: str | None
+    baseline: bool = True
     kind: Literal["open"] = "open"
 
 
@@ -111,6 +115,26 @@ class Top2:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranked:
+    """`RanksTokens.ranked`."""
+
+    slot: int
+    continuation: tuple[int, ...]
+    count: int
+    kind: Literal["ranked"] = "ranked"
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """`FollowsText.follow`."""
+
+    slot: int
+    continuation: tuple[int, ...]
+    new_tokens: int
+    kind: Literal["follow"] = "follow"
+
+
+@dataclass(frozen=True, slots=True)
 class Extend:
     """`ExtendsText.extend`."""
 
@@ -151,7 +175,7 @@ class Close:
     kind: Literal["close"] = "close"
 
 
-Request = Open | Prefill | Decode | Serve | Trace | Top2 | Extend | Logits | ScoreText | Where | Close
+Request = Open | Prefill | Decode | Serve | Trace | Top2 | Ranked | Follow | Extend | Logits | ScoreText | Where | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +191,14 @@ def open_of(backend: str, request: OpenRequest) -> Open:
     pair = request.pair
     return Open(
         backend=backend,
-        pair=Pair(pair.name, str(pair.target), str(pair.draft) if pair.draft else None, pair.acceptance, pair.rope),
+        pair=Pair(
+            name=pair.name,
+            target=str(pair.target),
+            draft=str(pair.draft) if pair.draft else None,
+            acceptance=pair.acceptance,
+            rope=pair.rope,
+            weights=pair.weights,
+        ),
         dtype=request.dtype,
         max_batch=request.max_batch,
         max_positions=request.max_positions,
@@ -175,6 +206,7 @@ def open_of(backend: str, request: OpenRequest) -> Open:
         perf_mode=request.perf_mode,
         options=request.options,
         logs=str(request.logs) if request.logs else None,
+        baseline=request.baseline,
     )
 
 
@@ -188,6 +220,7 @@ def open_request(message: Open) -> OpenRequest:
             draft=Path(pair.draft) if pair.draft is not None else None,
             acceptance=pair.acceptance,
             rope=pair.rope,
+            weights=pair.weights,
         ),
         dtype=message.dtype,
         max_batch=message.max_batch,
@@ -196,6 +229,7 @@ def open_request(message: Open) -> OpenRequest:
         perf_mode=message.perf_mode,
         options=message.options,
         logs=Path(message.logs) if message.logs is not None else None,
+        baseline=message.baseline,
     )
 
 

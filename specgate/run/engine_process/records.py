@@ -7,7 +7,7 @@ Every integer fits into 64 bits. Keys that are not listed here are refused. The 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
@@ -16,11 +16,14 @@ from specgate.core import (
     AcceptanceRecord,
     AcceptanceSource,
     EngineFacts,
+    EngineIdentity,
     Finish,
     RefusedRequest,
     Score,
     Served,
+    ServedModel,
     ServedRequest,
+    TopTokens,
 )
 from specgate.core.acceptance import Totals
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
@@ -58,6 +61,8 @@ def made_of(value: object) -> object:
         return value.made()
     if isinstance(value, tuple) and value and isinstance(value[0], Form):
         return tuple(map(made_of, value))
+    if isinstance(value, dict):
+        return {key: made_of(part) for key, part in value.items()}
     return value
 
 
@@ -99,6 +104,26 @@ class TrafficForm(Form):
     draft: DraftForm | None
 
 
+class ServedModelForm(Form):
+    record = ServedModel
+    name: str
+    path: str | None
+    max_positions: Size | None
+    architecture: str | None
+    vocab: Size | None
+
+
+class IdentityForm(Form):
+    record = EngineIdentity
+    engine: str
+    version: str | None
+    build: str | None
+    told_by: Literal["version", "option"] | None
+    settings: dict[str, str]
+    differing: dict[str, dict[str, str]]
+    served: dict[str, ServedModelForm]
+
+
 class FactsForm(Form):
     record = EngineFacts
     backend: str
@@ -107,7 +132,7 @@ class FactsForm(Form):
     vocab: Size
     max_positions: Size
     eos_token_ids: Counts
-    target_sha256: str
+    target_sha256: str | None
     draft_sha256: str | None
     capture_rule: str | None
     has_draft: bool
@@ -121,6 +146,7 @@ class FactsForm(Form):
     traffic: TrafficForm | None
     least_weight_bytes: None  # the harness counts them, an engine has no say
     engine_version: str | None
+    identity: IdentityForm | None
 
 
 # ── a block ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -164,6 +190,12 @@ class ServedForm(Form):
     acceptance: AcceptanceForm | None
     refused: tuple[RefusedForm, ...]
     prompts: Counts
+
+
+class TopTokensForm(Form):
+    record = TopTokens
+    values: tuple[Finite, ...]
+    tokens: Counts
 
 
 class DecodedForm(Form):

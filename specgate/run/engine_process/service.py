@@ -15,13 +15,15 @@ from specgate.api import (
     Decoded,
     Engine,
     ExtendsText,
+    FollowsText,
+    RanksTokens,
     ScoresTokens,
     ScriptedTrace,
     ServesLoad,
     ShowsLogits,
     Text,
 )
-from specgate.core import EngineFacts
+from specgate.core import EngineFacts, TopTokens
 from specgate.errors import BackendError
 from specgate.run import profiler
 from specgate.run.engine_process import failures
@@ -29,9 +31,11 @@ from specgate.run.engine_process.messages import (
     Close,
     Decode,
     Extend,
+    Follow,
     Logits,
     Open,
     Prefill,
+    Ranked,
     Request,
     ScoreText,
     Serve,
@@ -87,6 +91,14 @@ class Service:
                 return traced(engine, request)
             case Top2():
                 return {"kind": "top2", "logits": engine.top2(request.slot, request.continuation)}
+            case Ranked():
+                return {"kind": "ranked", "top": ranked(engine, request)}
+            case Follow():
+                asked_ = request.slot, request.continuation, request.new_tokens
+                return {
+                    "kind": "followed",
+                    "tokens": engine.follow(*asked_) if isinstance(engine, FollowsText) else None,
+                }
             case Extend():
                 text = engine.extend(request.steps) if isinstance(engine, ExtendsText) else None
                 return {"kind": "text", "text": text if text is None else record(text, Text, "extend")}
@@ -136,6 +148,15 @@ def traced(engine: Engine, request: Trace) -> Mapping[str, object]:
         "activity": record(seen[1], Activity, "trace"),
         "source": "engine" if scripted else "profiler",
     }
+
+
+def ranked(engine: Engine, request: Ranked) -> Mapping[str, object] | None:
+    """The most likely tokens; of an engine that shows no more, its two largest logits."""
+    if isinstance(engine, RanksTokens):
+        shown = engine.ranked(request.slot, request.continuation, request.count)
+        return None if shown is None else record(shown, TopTokens, "ranked")
+    top2 = engine.top2(request.slot, request.continuation)
+    return None if top2 is None else {"values": top2, "tokens": ()}
 
 
 def record(value: Any, kind: type[Any], call: str) -> dict[str, object]:

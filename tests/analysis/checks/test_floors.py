@@ -11,7 +11,7 @@ import pytest
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.checks.floors import CPU_CACHE_BYTES, GPU_CACHE_BYTES, cache_bytes, with_fewest_experts
 from specgate.analysis.reduce import measure
-from specgate.core import CellResult, Traffic
+from specgate.core import CellResult, NearTies, Traffic
 from specgate.core.cycle_budget import Bandwidth
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic
 from specgate.eagle3.pair import TargetCheckpoint, load_target
@@ -27,7 +27,7 @@ def cells(step_ms: float, facts: Mapping[str, object], bandwidth: Bandwidth | No
     plan = plan_of()
     blocks = blocks_of(plan, base_ns=round(step_ms * 1e6), cycle_ns=round(step_ms * 1e6), jitter=0)
     engines = {key: replace(f, **facts) for key, f in run_of(plan, blocks).engines.items()}  # type: ignore[arg-type]
-    return list(measure(plan, blocks, (), 0.0, grounds=Grounds(engines, bandwidth))[0])
+    return list(measure(plan, blocks, (), NearTies(), grounds=Grounds(engines, bandwidth))[0])
 
 
 def codes(step_ms: float, facts: Mapping[str, object], bandwidth: Bandwidth | None = BANDWIDTH) -> list[str | None]:

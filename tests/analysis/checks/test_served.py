@@ -12,7 +12,7 @@ from specgate.analysis.checks.identities import check_block
 from specgate.analysis.perf_invariants import certify
 from specgate.analysis.reduce import measure
 from specgate.archive.recording import accept_counts
-from specgate.core import Block, Budget, Cell, Finish, Held, Plan, Role, Round, Served, ServedRequest
+from specgate.core import Block, Budget, Cell, Finish, Held, NearTies, Plan, Role, Round, Served, ServedRequest
 from specgate.core.acceptance import AcceptanceRecord, Totals
 from specgate.errors import InvalidResult, UsageError
 from tests.support import factories
@@ -61,7 +61,7 @@ def blocks() -> list[Block]:
 
 
 def test_figures_of_a_cell_come_from_the_clocks_of_its_requests() -> None:
-    cells, comparisons = measure(plan(), blocks(), (), 0.0)
+    cells, comparisons = measure(plan(), blocks(), (), NearTies())
     spec = next(c for c in cells if c.cell.role.speculative)
     assert spec.status == "ok" and spec.acceptance is not None
     values = {name: value.value for name, value in spec.values.items()}
@@ -82,7 +82,7 @@ def test_what_a_server_does_not_count_is_left_out_and_the_rest_stays() -> None:
         replace(b, served=replace(b.served, acceptance=blind)) if b.served and b.role.speculative else b
         for b in blocks()
     ]
-    cells, _ = measure(plan(), found, (), 0.0)
+    cells, _ = measure(plan(), found, (), NearTies())
     values = cells[1].values
     assert values["acceptance_length"].value == 1 + 18 / 8
     assert not [name for name in values if name.startswith(("accept_hist", "acceptance_at_pos"))]
@@ -125,7 +125,7 @@ def test_a_spec_block_without_acceptance_and_a_baseline_with_one_are_refused() -
 
 
 def test_the_layout_of_slots_cannot_be_seen_through_a_server() -> None:
-    cells, comparisons = measure(plan(), blocks(), (), 0.0)
+    cells, comparisons = measure(plan(), blocks(), (), NearTies())
     spec = next(c for c in cells if c.cell.role.speculative)
     mine = [b for b in blocks() if b.cell == spec.cell and not b.warmup]
     certificate = {i.id: i.held for i in certify(spec, mine, comparisons[0], None, None, Budget(steps=10))}
@@ -143,6 +143,42 @@ def test_no_tape_can_be_recorded_from_a_server() -> None:
 def test_cells_of_servers_have_no_cycle_budget() -> None:
     from specgate.analysis.cycle_accounting import cycle_budgets
 
-    cells, comparisons = measure(plan(), blocks(), (), 0.0)
+    cells, comparisons = measure(plan(), blocks(), (), NearTies())
     assert cycle_budgets(plan(), cells, comparisons, blocks(), {}, None) == {}
     assert {c.cell for c in cells} == {Cell(b.point, b.role) for b in blocks()}
+
+
+CHUNKED = tuple(
+    ServedRequest(s * MS, tuple((10 + 2 * s + at) * MS for at in (0, 3, 5, 9, 10)), (1, 3, 2, 4, 1)) for s in range(2)
+)
+"""Two requests of 11 tokens, of which 10 came in 4 chunks behind the first."""
+
+
+def seen(**changes: Any) -> dict[str, Any]:
+    """The certificate of the spec cell, as statistics 4 has it, where every block is changed like this."""
+    of = [replace(block(r, role), **(changes if role.speculative else {})) for r in plan().rounds for role in r.order]
+    cells, comparisons = measure(plan(), of, (), NearTies())
+    mine = [b for b in of if b.role.speculative and not b.warmup]
+    return {i.id: i for i in certify(cells[1], mine, comparisons[0], None, None, BUDGET, outside=True)}
+
+
+def test_a_server_whose_chunks_are_its_drafted_steps_has_left_multi_token_mode_nowhere() -> None:
+    i3 = seen(served=Served(CHUNKED, RECORD))["I3"]
+    assert (i3.held, i3.reason_code) == (Held.HELD, "drafting_seen") and i3.evidence["undrafted_at_most"] == 0
+
+
+def test_where_chunks_are_no_steps_the_cut_ends_leave_it_open_and_too_many_of_them_leave_it_unseen() -> None:
+    # 8 steps a block; of 3 tokens that may be cut from each of two requests, all 6 are said to have been.
+    assert seen()["I3"].evidence["undrafted_at_most"] == 0
+    uncut = replace(RECORD, hist=(2, 4, 2, 0), emitted=16, truncated=0)
+    doubtful = seen(tokens=tuple(factories.text(0, s, 9) for s in range(2)), served=Served(unchunked(9), uncut))["I3"]
+    assert (doubtful.held, doubtful.evidence["undrafted_at_most"]) == (Held.UNSEEN, 6 * 8)
+
+
+def unchunked(tokens: int) -> tuple[ServedRequest, ...]:
+    return tuple(ServedRequest(0, tuple(range(10 * MS, (10 + tokens) * MS, MS))) for _ in range(2))
+
+
+def test_answers_with_streams_of_their_own_hold_the_layout_and_others_do_not_show_it() -> None:
+    assert seen(served=Served(CHUNKED, RECORD))["I5"].held is Held.HELD
+    assert seen()["I5"].held is Held.UNSEEN, "chunks whose tokens were not recorded"

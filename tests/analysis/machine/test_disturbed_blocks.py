@@ -21,7 +21,7 @@ from specgate.analysis.machine.disturbed_blocks import (
 )
 from specgate.analysis.machine.words import asides, causes
 from specgate.analysis.reduce import measure
-from specgate.core import Block, Plan, Policy, Rule
+from specgate.core import Block, NearTies, Plan, Policy, Rule
 from specgate.core.conditions import CpuUse, HostJudgement, HostLimits
 from specgate.files.journal import Journal
 from specgate.run.early_stop import ended_early
@@ -193,7 +193,7 @@ def test_what_is_left_has_both_orders_equally_often_whatever_the_blocks_took(
 def figures(plan: Plan, blocks: Sequence[Block], policy: Policy) -> tuple[object, ...]:
     engines = run_of(plan, ()).engines
     aside = set_aside(judge_hosts(plan, blocks, policy, engines))
-    return measure(plan, blocks, (), 0.0, aside=aside)
+    return measure(plan, blocks, (), NearTies(), aside=aside)
 
 
 def test_times_that_are_set_aside_are_those_of_a_plan_without_these_rounds() -> None:
@@ -202,8 +202,8 @@ def test_times_that_are_set_aside_are_those_of_a_plan_without_these_rounds() -> 
     slow = [lasting(b, 9 * b.elapsed_ns) if (b.prompt_set, b.round) == (3, 2) else b for b in blocks]
     without = Plan(PLAN.scenarios, tuple(r for r in PLAN.rounds if r.warmup or (r.prompt_set, r.index) < (3, 2)))
     (cells, (compared,)), (expected, (other,)) = (
-        measure(PLAN, slow, (), 0.0, aside=set_aside(judge_hosts(PLAN, slow, policy_of(RULE), {}))),
-        measure(without, [b for b in blocks if b.warmup or (b.prompt_set, b.round) < (3, 2)], (), 0.0),
+        measure(PLAN, slow, (), NearTies(), aside=set_aside(judge_hosts(PLAN, slow, policy_of(RULE), {}))),
+        measure(without, [b for b in blocks if b.warmup or (b.prompt_set, b.round) < (3, 2)], (), NearTies()),
     )
     assert compared.speedup == other.speedup
     assert sorted(compared.log_ratios) == pytest.approx(sorted(other.log_ratios))
@@ -218,11 +218,11 @@ def test_tokens_and_drafts_of_what_is_set_aside_count_like_any_others() -> None:
     loaded = {(3, 3, "spec-3")}
     blocks = with_counters(blocks_of(PLAN), loaded)
     aside = set_aside(judge_hosts(PLAN, blocks, policy_of(RULE), {}))
-    (_, spec), (compared,) = measure(PLAN, blocks, (), 0.0, aside=aside)
-    (_, whole), (all_compared,) = measure(PLAN, blocks, (), 0.0)
+    (_, spec), (compared,) = measure(PLAN, blocks, (), NearTies(), aside=aside)
+    (_, whole), (all_compared,) = measure(PLAN, blocks, (), NearTies())
     assert spec.acceptance == whole.acceptance and compared.tokens == all_compared.tokens
     wrong = [corrupt(b) if (b.prompt_set, b.round) == (3, 3) else b for b in blocks]
-    _, (found,) = measure(PLAN, wrong, (), 0.0, aside=aside)
+    _, (found,) = measure(PLAN, wrong, (), NearTies(), aside=aside)
     assert [(d.prompt_set, d.round) for d in found.tokens.mismatches] == [(3, 3)]
     assert found.speedup.value is None
 

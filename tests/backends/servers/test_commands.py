@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def test_prefix_caches_are_off(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "trtllm-baseline.yaml").read_text())["kv_cache_config"] == {
         "enable_block_reuse": False
     }
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_a_target_without_a_tokenizer_is_served_without_one(name: str, tmp_path: Path) -> None:
+    """A planted pair has none, and these servers would look for one and end."""
+    pair = PairRef("p", tmp_path, None)
+    asked = replace(launch(name, tmp_path, BASELINE), pair=pair)
+    assert "--skip-tokenizer-init" in adapter_named(name).command(asked).argv
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert "--skip-tokenizer-init" not in adapter_named(name).command(asked).argv
 
 
 def flags(argv: Sequence[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.api import ScriptedTrace
+from specgate.api import FollowsText, RanksTokens, ScriptedTrace
 from specgate.core import BASELINE, Budget, Finish, Role
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
@@ -51,6 +51,12 @@ def test_facts_and_top_two_come_from_the_baselines_server(name: str, pair: tuple
         facts = engine.facts()
         engine.prefill(PROMPTS, draft=True)
         assert engine.top2(0, (9, 9)) == (None if name == "lmdeploy" else (-0.25, -1.75))
+        assert isinstance(engine, RanksTokens) and isinstance(engine, FollowsText)
+        top = engine.ranked(0, (9, 9), 20)
+        if top is not None:
+            assert top.values[:2] == (-0.25, -1.75)
+            assert top.tokens[:1] == (token((*PROMPTS[0], 9, 9), 0),)
+        assert engine.follow(0, (9, 9), 3) == tuple(token((*PROMPTS[0], 9, 9), i) for i in range(3))
         assert engine.decode(BASELINE, STEPS, ()).tokens[0][0] == token(PROMPTS[0], 0)
     assert facts.backend == name and facts.has_draft and facts.acceptance is None
     assert facts.details["drafter"] == "eagle3" and facts.details["servers"] == "together"

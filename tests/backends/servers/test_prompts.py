@@ -14,7 +14,7 @@ from specgate.errors import BackendError, UsageError
 def test_a_text_that_has_the_prompts_tokens_is_sent(pair: tuple[Path, Path]) -> None:
     tokenizer = Tokenizer.from_file(str(pair[0] / "tokenizer.json"))
     ids = tuple(tokenizer.encode("a b c", add_special_tokens=False).ids)
-    text = PromptTexts(pair[0]).of(ids)
+    text = PromptTexts(pair[0] / "tokenizer.json").of(ids)
     assert tuple(tokenizer.encode(text, add_special_tokens=False).ids) == ids
 
 
@@ -29,9 +29,9 @@ def test_a_text_of_other_tokens_is_refused(tmp_path: Path) -> None:
     tokenizer.decoder = ByteLevelDecoder()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(BackendError, match="2 tokens, as text, has 1"):
-        PromptTexts(tmp_path).of((0, 1))
+        PromptTexts(tmp_path / "tokenizer.json").of((0, 1))
 
 
 def test_a_target_without_a_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"tokenizer\.json does not exist"):
-        PromptTexts(tmp_path)
+        PromptTexts(tmp_path / "tokenizer.json")

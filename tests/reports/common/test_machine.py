@@ -8,7 +8,7 @@ from specgate import plugins
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import measure
-from specgate.core import Rule, Run
+from specgate.core import NearTies, Rule, Run
 from specgate.core.conditions import CpuUse
 from specgate.reports.common import machine
 from tests.support.factories import POLICY, judged, policy_of
@@ -27,7 +27,7 @@ def run_with(busy: int) -> Run:
     samples = [gpu(s, **capped) for s in SAMPLES]
     policy = policy_of(RULE, *POLICY.rules)
     hosts = judge_hosts(PLAN, blocks, policy, {})
-    cells, comparisons = measure(PLAN, blocks, (), 1e-3, aside=set_aside(hosts))
+    cells, comparisons = measure(PLAN, blocks, (), NearTies(1e-3), aside=set_aside(hosts))
     run = replace(watched_run(SAMPLES), cells=cells, comparisons=comparisons)
     return judged(replace(run, conditions=conditions_of(PLAN, blocks, samples, hosts)), policy)
 

@@ -6,10 +6,12 @@ text is compared with the `BaselineText` of the prompt set.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from specgate.analysis.rounds import pairs_of
+from specgate.analysis.tokens.last_place import gap_between, unit_of
 from specgate.core import (
     BASELINE,
     BaselineText,
@@ -20,6 +22,7 @@ from specgate.core import (
     LogitCheck,
     LogitSample,
     Margin,
+    NearTies,
     TokenCheck,
 )
 from specgate.core.found import NO_TOKEN
@@ -32,7 +35,7 @@ def check_tokens(
     cell: Cell,
     blocks: Sequence[Block],
     margins: Sequence[Margin],
-    near_tie_margin: float,
+    ties: NearTies,
     texts: Sequence[BaselineText] = (),
     samples: Sequence[LogitSample] = (),
     *,
@@ -40,22 +43,19 @@ def check_tokens(
 ) -> TokenCheck:
     """Compare the tokens of a spec cell with the baseline's.
 
-    A divergence is a near tie where the recorded margin between the top-2 logits is below `near_tie_margin`. `whole`:
-    say how much of the text was compared, as runs do that set out to compare all of it. Behind a divergence nothing is.
+    A divergence is a near tie where `ties` covers the recorded margin between the top-2 logits. `whole`: say how much
+    of the text was compared, as runs do that set out to compare all of it. Behind a divergence nothing is.
     """
-    known = {(m.prompt_set, m.round, m.slot, m.position): m.top1 - m.top2 for m in margins if m.cell == cell.key}
-    divergences = tuple(
-        d.judged(known.get((d.prompt_set, d.round, d.slot, d.position)), near_tie_margin)
-        for found, d, _ in find_divergences(blocks, texts)
-        if found == cell
-    )
+    found = (d for found, d, _ in find_divergences(blocks, texts) if found == cell)
+    divergences = with_margins(found, cell, margins, ties)
     pairs = list(pairs_of(blocks, cell))
     common = {
         (spec.prompt_set, spec.round, slot): min(len(baseline_text(baseline, slot, texts)[0]), len(tokens))
         for baseline, spec in pairs
         for slot, tokens in enumerate(spec.tokens)
     }
-    check = TokenCheck(sum(common.values()), divergences)
+    counted = len(common) if ties.ulps else None
+    check = TokenCheck(sum(common.values()), divergences, sequences=counted)
     if not whole:
         return check
     common |= {(d.prompt_set, d.round, d.slot): d.position + 1 for d in divergences}
@@ -67,6 +67,33 @@ def check_tokens(
         whole_sets=tuple(sorted({spec.prompt_set for _, spec in pairs} - cut_short)),
         logits=check_logits(cell, samples),
     )
+
+
+def with_margins(
+    found: Iterable[Divergence], cell: Cell, margins: Sequence[Margin], ties: NearTies
+) -> tuple[Divergence, ...]:
+    """Divergences of `cell` with their recorded margins, and which of them are near ties."""
+    known = {(m.prompt_set, m.round, m.slot, m.position): m for m in margins if m.cell == cell.key}
+    judged = []
+    for d in found:
+        m = known.get((d.prompt_set, d.round, d.slot, d.position))
+        if m is None:
+            judged.append(d.judged(None, ties))
+        elif not ties.ulps:
+            judged.append(d.judged(m.top1 - m.top2, ties))
+        else:
+            judged.append(judged_by(d, m.top or (m.top1, m.top2), m.top_tokens, ties))
+    return tuple(judged)
+
+
+def judged_by(d: Divergence, top: Sequence[float], top_tokens: Sequence[int], ties: NearTies) -> Divergence:
+    """`d` judged by the largest logits there. A token that is not among them is no near tie, and its gap is larger than
+    that of the last one, which is then recorded.
+    """
+    gap, unit = gap_between((d.expected, d.got), top, top_tokens), unit_of(top)
+    if gap == math.inf:
+        return replace(d.judged(None, ties, unit), margin=top[0] - top[-1])
+    return d.judged(gap, ties, unit)
 
 
 # ── texts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,6 +114,30 @@ def find_divergences(
                     place = (spec.prompt_set, spec.round, slot, at)
                     found = Divergence(*place, token_at(expected, at), token_at(got, at), margin=None, near_tie=False)
                     yield cell, found, expected
+
+
+def find_repeats(blocks: Sequence[Block]) -> Iterator[tuple[Cell, Divergence, tuple[int, ...]]]:
+    """(cell, divergence, the first round's tokens) for every slot in which a round differs from the first one over the
+    same prompts. Only an engine that is not bit-exact may do so.
+    """
+    first: dict[tuple[Cell, int], Block] = {}
+    for block in blocks:
+        if block.warmup:
+            continue
+        earlier = first.setdefault((block.cell, block.prompt_set), block)
+        for slot, (expected, got) in enumerate(zip(earlier.tokens, block.tokens, strict=True)):
+            if (at := first_difference(expected, got)) is not None:
+                place = (block.prompt_set, block.round, slot, at)
+                yield block.cell, Divergence(*place, expected[at], got[at], margin=None, near_tie=False), expected
+
+
+def repeats_of(
+    cell: Cell, blocks: Sequence[Block], margins: Sequence[Margin], ties: NearTies
+) -> tuple[Divergence, ...]:
+    """Where rounds of `cell` leave the first one over the same prompts; () for an engine that is to be bit-exact."""
+    if not ties.ulps:
+        return ()
+    return with_margins((d for found, d, _ in find_repeats(blocks) if found == cell), cell, margins, ties)
 
 
 def baseline_text(baseline: Block, slot: int, texts: Sequence[BaselineText]) -> Text:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.repetition import repeated_ngram_share
+from specgate.analysis.tokens.repetition import repeated_ngram_share
 
 
 @given(st.lists(st.integers(0, 2), max_size=40), st.integers(1, 5))

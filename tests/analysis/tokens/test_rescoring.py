@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.rescoring import Draw, check_scores, draws
+from specgate.analysis.tokens.rescoring import Draw, check_scores, draws
 from specgate.core import Block, Cell, Divergence, RescoredText, Rescoring, Score, TokenChecks
 from specgate.errors import InvalidResult
 from tests.support.factories import blocks_of, plan_of, scenario

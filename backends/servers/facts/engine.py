@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from specgate.api import OpenRequest
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.conventions import warning, window_warning
+from specgate.backends.servers.facts.identity import Seen, identity_of
+from specgate.backends.servers.facts.served import check_served, served_warnings
 from specgate.backends.servers.options import Options
-from specgate.core import AcceptanceSource, EngineFacts
+from specgate.core import AcceptanceSource, EngineFacts, PairRef
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.files import checkpoint_sha256
+from specgate.eagle3.hf.any_target import AnyTarget, read_any_target, read_served_target
 from specgate.eagle3.hf.draft import DraftKeys, window_of
-from specgate.eagle3.hf.target import target_geometry, with_generation_eos
-from specgate.eagle3.hf_keys import PLANTED, read_config, read_json
+from specgate.eagle3.hf_keys import read_config
+from specgate.eagle3.planted.recipe import from_seed
 from specgate.errors import BackendError, UsageError
 
 
@@ -25,12 +28,13 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
             hint="write the scaling into config.json of a copy of the target, and give that as --target",
         )
     for folder in (request.pair.target, request.pair.draft):
-        if folder is not None and not options.url and PLANTED in read_config(folder):
+        if folder is not None and not options.url and from_seed(read_config(folder)):
             raise UsageError(
                 f"{folder}: its weights are made from a seed when specgate's own engines load it",
-                hint="other engines need a pair with weights in files",
+                hint="other engines need weights in files: `specgate pairs export` writes them",
             )
-    if request.max_k and request.pair.draft is None and options.drafter == "eagle3":
+    elsewhere = request.pair.weights == "server"
+    if request.max_k and request.pair.draft is None and options.drafter == "eagle3" and not elsewhere:
         raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
     if options.force_al is not None and not adapter.forces_acceptance:
         raise UsageError(f"option force_al: {adapter.name} has no way to force acceptance")
@@ -38,43 +42,54 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
         raise UsageError(f"option drafter = {options.drafter}: {adapter.name} has {', '.join(adapter.drafters)}")
 
 
-def server_facts(adapter: Adapter, request: OpenRequest, options: Options, version: str) -> EngineFacts:
-    """Facts from the checkpoints on this machine. What a server really loaded cannot be checked."""
-    target, draft = request.pair.target, request.pair.draft if request.max_k else None
-    config = read_config(target)
-    geometry = target_geometry(config)
-    hashed = [config.file]
-    if (generation := target / "generation_config.json").is_file():
-        geometry = with_generation_eos(geometry, read_json(generation))
-        hashed.append(generation)
-    eagle = draft is not None and options.drafter == "eagle3"
+def sizes_of(pair: PairRef) -> AnyTarget:
+    """The sizes of the pair's target, as far as this machine knows it."""
+    return read_served_target(pair.tokenizer) if pair.weights == "server" else read_any_target(pair.target)
+
+
+def server_facts(adapter: Adapter, request: OpenRequest, options: Options, seen: Sequence[Seen]) -> EngineFacts:
+    """Facts from what is on this machine, and what the servers `seen` tell of themselves. What a server really loaded
+    cannot be checked.
+
+    Raises BackendError where a server says that it is of another version than the others, or serves something else.
+    """
+    pair, sizes = request.pair, sizes_of(request.pair)
+    identity = identity_of(adapter.name, seen, options.build)
+    check_served(adapter.name, seen, sizes, request)
+    here = pair.weights == "here"
+    draft = pair.draft if request.max_k and options.drafter == "eagle3" else None
     meant = engines = window = None
-    if eagle and draft is not None:
+    if draft is not None and sizes.layers is not None:
         config = read_config(draft)
-        meant, engines = resolve_boundaries(config, geometry.layers), adapter.capture(config, geometry.layers)
+        meant, engines = resolve_boundaries(config, sizes.layers), adapter.capture(config, sizes.layers)
         window = window_of(DraftKeys.of(config).layer)
     gguf = "target_gguf" in options.own
+    version = seen[0].version
     return EngineFacts(
         backend=adapter.name,
         device=f"{adapter.name} server",
-        dtype="as in the GGUF files" if gguf else request.dtype,
-        vocab=geometry.vocab,
+        dtype="as in the GGUF files" if gguf else request.dtype if here else "as the server has it",
+        vocab=sizes.vocab,
         max_positions=request.max_positions,
-        eos_token_ids=geometry.eos_token_ids,
-        target_sha256=checkpoint_sha256(target, hashed),
-        draft_sha256=checkpoint_sha256(draft, [draft / "config.json"]) if eagle and draft is not None else None,
+        eos_token_ids=sizes.eos_token_ids,
+        target_sha256=checkpoint_sha256(pair.target, sizes.files) if here else None,
+        draft_sha256=checkpoint_sha256(draft, [draft / "config.json"]) if draft is not None else None,
         capture_rule=engines.rule if engines else None,
         has_draft=request.max_k > 0,
         details={
             f"{adapter.name} version": version,
             "servers": "attached" if options.url else options.servers,
-            "drafter": options.drafter,
+            "drafter": options.drafter if here else "as the server has it",
             **({"forced acceptance length": options.force_al} if options.force_al is not None else {}),
             **options.own,
         },
         acceptance=source_of(options),
         engine_version=version,
-        warnings=tuple(warnings_of(adapter, options, meant, engines, window)),
+        warnings=(
+            *served_warnings(adapter.name, seen, sizes, request),
+            *warnings_of(adapter, options, meant, engines, window),
+        ),
+        identity=identity,
     )
 
 
@@ -93,8 +108,6 @@ def warnings_of(
     window: int | None,
 ) -> Iterator[str]:
     """Warnings for readers of the results."""
-    if options.url:
-        yield f"{adapter.name} was started by someone else: that it serves this pair, with these roles, is its own word"
     if meant is not None and engines is not None and (text := warning(adapter.name, engines, meant)):
         yield text
     if text := window_warning(adapter.name, window, adapter.reads_window):

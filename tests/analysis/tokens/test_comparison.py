@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.token_check import check_logits, check_tokens, departure
-from specgate.core import BASELINE, BaselineText, Block, Cell, Divergence, Finish, LogitSample, Margin, Role
+from specgate.analysis.tokens.comparison import check_logits, check_tokens, departure
+from specgate.core import BASELINE, BaselineText, Block, Cell, Divergence, Finish, LogitSample, Margin, NearTies, Role
 from tests.support.factories import blocks_of, plan_of, scenario
 
 ends = st.sampled_from([Finish.STEPS, Finish.EOS, Finish.LENGTH])
@@ -47,7 +47,7 @@ def text_of(blocks: list[Block], prompt_set: int, length: int | None = None) -> 
 
 def test_without_a_longer_baseline_only_the_common_part_is_compared_and_no_set_is_whole() -> None:
     cell, blocks = measured()
-    check = check_tokens(cell, blocks, (), 0.0, whole=True)
+    check = check_tokens(cell, blocks, (), NearTies(), whole=True)
     baseline = sum(len(t) for b in blocks if not b.role.speculative for t in b.tokens)
     assert check.compared_tokens == baseline < (check.emitted_tokens or 0)
     assert check.whole_sets == () and check.identical
@@ -55,9 +55,9 @@ def test_without_a_longer_baseline_only_the_common_part_is_compared_and_no_set_i
 
 def test_a_longer_baseline_text_covers_its_own_prompt_set() -> None:
     cell, blocks = measured()
-    check = check_tokens(cell, blocks, (), 0.0, [text_of(blocks, 1)], whole=True)
+    check = check_tokens(cell, blocks, (), NearTies(), [text_of(blocks, 1)], whole=True)
     assert check.whole_sets == (1,) and check.identical
-    both = check_tokens(cell, blocks, (), 0.0, [text_of(blocks, 0), text_of(blocks, 1)], whole=True)
+    both = check_tokens(cell, blocks, (), NearTies(), [text_of(blocks, 0), text_of(blocks, 1)], whole=True)
     assert both.whole_sets == (0, 1) and both.compared_tokens == both.emitted_tokens
 
 
@@ -70,7 +70,7 @@ def test_a_wrong_token_is_found_wherever_it_is(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(spoilt.tokens[slot]) - 1))
     row = (*spoilt.tokens[slot][:at], spoilt.tokens[slot][at] + 1, *spoilt.tokens[slot][at + 1 :])
     wrong = replace(spoilt, tokens=(*spoilt.tokens[:slot], row, *spoilt.tokens[slot + 1 :]))
-    check = check_tokens(cell, [wrong if b is spoilt else b for b in blocks], (), 0.0, beside, whole=True)
+    check = check_tokens(cell, [wrong if b is spoilt else b for b in blocks], (), NearTies(), beside, whole=True)
     ((found),) = check.mismatches
     assert (found.prompt_set, found.round, found.slot, found.position) == (spoilt.prompt_set, spoilt.round, slot, at)
     # Behind it nothing is compared.
@@ -81,7 +81,7 @@ def test_a_baseline_text_that_begins_otherwise_than_the_timed_one_covers_nothing
     cell, blocks = measured()
     other = text_of(blocks, 0)
     other = replace(other, tokens=tuple((t[0] + 1, *t[1:]) for t in other.tokens))
-    check = check_tokens(cell, blocks, (), 0.0, [other, text_of(blocks, 1)], whole=True)
+    check = check_tokens(cell, blocks, (), NearTies(), [other, text_of(blocks, 1)], whole=True)
     assert check.whole_sets == (1,)
 
 
@@ -90,12 +90,12 @@ def test_a_baseline_text_that_begins_otherwise_than_the_timed_one_covers_nothing
     [(0.0, True), (1e-4, True), (1e-3, False), (-1e-9, False), (-5.0, False), (float("nan"), False), (None, False)],
 )
 def test_only_a_margin_from_zero_up_to_the_policys_makes_a_near_tie(margin: float | None, near: bool) -> None:
-    assert Divergence(0, 0, 0, 3, 7, 8, None, False).judged(margin, 1e-3).near_tie is near
-    assert not Divergence(0, 0, 0, 3, -1, 8, None, False).judged(margin, 1e-3).near_tie
+    assert Divergence(0, 0, 0, 3, 7, 8, None, False).judged(margin, NearTies(1e-3)).near_tie is near
+    assert not Divergence(0, 0, 0, 3, -1, 8, None, False).judged(margin, NearTies(1e-3)).near_tie
 
 
 def test_no_margin_makes_a_near_tie_where_none_is_allowed() -> None:
-    assert not Divergence(0, 0, 0, 3, 7, 8, None, False).judged(0.0, 0.0).near_tie
+    assert not Divergence(0, 0, 0, 3, 7, 8, None, False).judged(0.0, NearTies()).near_tie
 
 
 def test_a_recorded_negative_margin_leaves_a_mismatch() -> None:
@@ -103,7 +103,7 @@ def test_a_recorded_negative_margin_leaves_a_mismatch() -> None:
     spoilt = next(b for b in blocks if b.role.speculative)
     wrong = replace(spoilt, tokens=tuple((t[0], t[1] + 1, *t[2:]) for t in spoilt.tokens))
     said = [Margin(cell.key, wrong.prompt_set, wrong.round, s, 1, 1.0, 2.0) for s in range(len(wrong.tokens))]
-    check = check_tokens(cell, [wrong if b is spoilt else b for b in blocks], said, 1e-3, whole=True)
+    check = check_tokens(cell, [wrong if b is spoilt else b for b in blocks], said, NearTies(1e-3), whole=True)
     assert len(check.mismatches) == len(wrong.tokens)
 
 

@@ -1,0 +1,7 @@
+"""What a server is, for the fingerprint and the report, and what must be refused before one is started.
+
+engine.py      a request and its servers → EngineFacts; requests that no server of an engine can fulfil
+identity.py    which build of an engine it is, and how it is set up: what servers tell, put together
+served.py      what a server says that it serves, held against the pair
+told.py        what engines say of themselves in their answers and logs, read
+"""

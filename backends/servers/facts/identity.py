@@ -1,0 +1,51 @@
+"""Which build of an engine a server is, and how it is set up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from specgate.backends.servers.facts.told import commit_of
+from specgate.core import EngineIdentity, Role, ServedModel
+from specgate.errors import BackendError
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one server told. `served`: None for one that was started here, which serves what it was given."""
+
+    role: Role
+    version: str
+    settings: Mapping[str, str]
+    served: ServedModel | None = None
+
+
+def identity_of(engine: str, servers: Sequence[Seen], build: str | None) -> EngineIdentity:
+    """The identity of `servers`, which are the roles of one run. `build`: what the user says.
+
+    Raises BackendError where two of them are of different versions: their times must not be paired.
+    """
+    first = servers[0]
+    if other := next((s for s in servers if s.version != first.version), None):
+        raise BackendError(
+            f"{engine}: {first.role}'s server is version {first.version}, {other.role}'s is {other.version}",
+            hint="a speed-up is one engine's against itself: start both from the same installation",
+        )
+    commit = commit_of(first.version)
+    told_by: Literal["version", "option"] | None = "option" if build else "version" if commit else None
+    differing = {s.role.name: differences(first.settings, s.settings) for s in servers[1:]}
+    return EngineIdentity(
+        engine=engine,
+        version=first.version,
+        build=build or commit,
+        told_by=told_by,
+        settings=dict(first.settings),
+        differing={role: part for role, part in differing.items() if part},
+        served={s.role.name: s.served for s in servers if s.served is not None},
+    )
+
+
+def differences(first: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """What `other` says of the settings that both tell, where it is something else."""
+    return {name: value for name, value in other.items() if name in first and first[name] != value}

@@ -1,0 +1,95 @@
+"""What engines say of themselves, in answers and in logs, as the settings of `core.EngineIdentity`.
+
+Formats: vLLM 0.25.1 (`VllmConfig.__str__`, which its log and `/server_info` have; `platforms/cuda.py` and the oracles
+of `fused_moe` for what it chose), SGLang 0.5.17 (`ServerArgs`, in `/server_info`), llama.cpp's `/props`. Whatever is
+not there, or looks otherwise, is not told: nothing here is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+COMMIT: Final = re.compile(r"[+.]g([0-9a-f]{7,40})\b|^b\d+-([0-9a-f]{6,40})$")
+"""setuptools_scm's local part (`0.1.dev1+g1a2b3c4`), and llama.cpp's `b11434-2f3a1c`."""
+LONGEST: Final = 120
+LONGEST_PATH: Final = 1000
+
+VLLM_CONFIG: Final = {
+    "dtype": re.compile(r"(?<![\w.])dtype=(?:torch\.)?(\w+)"),
+    "quantization": re.compile(r"(?<!\w)quantization=([\w.\-]+)"),
+    "kv_cache_dtype": re.compile(r"(?<!\w)kv_cache_dtype=([\w.\-]+)"),
+    "cuda_graphs": re.compile(r"cudagraph_mode'?: ?<CUDAGraphMode\.(\w+)"),
+}
+VLLM_CHOICES: Final = {
+    "attention": re.compile(r"Using (?:AttentionBackendEnum\.)?([\w.\-]+) (?:attention )?backend(?: out of|\.)"),
+    "moe": re.compile(r"Using '?([^']+?)'? (?:\w+ )?(?:\w+ )?MoE backend", re.IGNORECASE),
+}
+FLASH: Final = re.compile(r"Using FlashAttention version (\d+)")
+SGLANG: Final = {
+    "moe": "moe_runner_backend",
+    "dtype": "dtype",
+    "quantization": "quantization",
+    "kv_cache_dtype": "kv_cache_dtype",
+}
+
+
+def commit_of(version: str) -> str | None:
+    """The commit that a version states; None for one that states none, such as a release's."""
+    found = COMMIT.search(version)
+    return (found[1] or found[2]) if found else None
+
+
+def vllm_settings(lines: Iterable[str]) -> dict[str, str]:
+    """What vLLM's log says: its config, and what it chose where the config says auto. The first word counts, which is
+    the target's: the draft's follows.
+    """
+    found: dict[str, str] = {}
+    flash: str | None = None
+    for line in lines:
+        is_config = " with config: " in line
+        for name, pattern in (VLLM_CONFIG if is_config else VLLM_CHOICES).items():
+            if name not in found and (match := pattern.search(line)):
+                found[name] = short(match[1])
+        flash = flash or ((match := FLASH.search(line)) and match[1]) or None
+    if flash and found.get("attention") == "FLASH_ATTN":
+        found["attention"] = f"FLASH_ATTN {flash}"
+    return found
+
+
+def vllm_answer(answer: object) -> dict[str, str]:
+    """What `/server_info` of a vLLM in development mode says: the same text as in its log."""
+    text = answer.get("vllm_config") if isinstance(answer, Mapping) else None
+    return vllm_settings([f" with config: {text}"]) if isinstance(text, str) else {}
+
+
+def sglang_settings(answer: object) -> dict[str, str]:
+    """What SGLang's `/server_info` says. Only what is wanted is taken: the answer holds keys too."""
+    if not isinstance(answer, Mapping):
+        return {}
+    found = {name: word(answer[key]) for name, key in SGLANG.items() if key in answer}
+    both = answer.get("attention_backend")
+    prefill, decode = (answer.get(f"{phase}_attention_backend") or both for phase in ("prefill", "decode"))
+    if isinstance(prefill, str) and isinstance(decode, str):
+        found["attention"] = short(decode if prefill == decode else f"{decode} (prefill: {prefill})")
+    if isinstance(off := answer.get("disable_cuda_graph"), bool):
+        decode_off = off or answer.get("disable_decode_cuda_graph") is True
+        prefill_off = off or answer.get("disable_prefill_cuda_graph") is True
+        found["cuda_graphs"] = f"decode {'off' if decode_off else 'on'}, prefill {'off' if prefill_off else 'on'}"
+    return found
+
+
+def word(value: object) -> str:
+    return short("none" if value is None else str(value))
+
+
+def short(text: str) -> str:
+    return text[:LONGEST]
+
+
+def text_of(answer: object, key: str) -> str | None:
+    """The text below `key`, or the first of a list of texts; None where there is no such thing."""
+    value = answer.get(key) if isinstance(answer, Mapping) else None
+    first = value[0] if isinstance(value, list) and value else value
+    return first[:LONGEST_PATH] if isinstance(first, str) and first else None

@@ -1,0 +1,79 @@
+"""How plain decoding goes on from a text that left the baseline's: does the text stay greedy behind that place?
+
+Where two texts part at a near tie, nothing can be compared behind it. So the baseline's role is asked to decode on from
+the speculative text. It repeats that text for as long as every token of it is the plain decoder's own choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specgate.analysis.tokens.comparison import first_difference
+from specgate.analysis.tokens.last_place import gap_between, unit_of
+from specgate.core import Block, Cell, Divergence, FollowCheck, Followed, NearTies
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """A speculative text of `cell` that left the baseline's at index `position`, and its tokens."""
+
+    cell: Cell
+    prompt_set: int
+    round: int
+    slot: int
+    position: int
+    tokens: tuple[int, ...]
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        """The tokens that plain decoding is to go on from."""
+        return self.tokens[: self.position + 1]
+
+    @property
+    def rest(self) -> tuple[int, ...]:
+        """The tokens that it is held against."""
+        return self.tokens[self.position + 1 :]
+
+
+def parted_texts(
+    cell: Cell, blocks: Sequence[Block], divergences: Sequence[Divergence], most: int
+) -> tuple[Parted, ...]:
+    """The texts of `cell` to be followed: one for every way of parting, of `most` ways, those of the first blocks.
+
+    A text that ends where it parts has nothing to be followed.
+    """
+    of = {(b.prompt_set, b.round): b for b in blocks if b.cell == cell and not b.warmup}
+    found: dict[tuple[int, int, tuple[int, ...]], Parted] = {}
+    for d in divergences:
+        block = of.get((d.prompt_set, d.round))
+        if block is None or len(block.tokens[d.slot]) <= d.position + 1:
+            continue
+        text = Parted(cell, d.prompt_set, d.round, d.slot, d.position, block.tokens[d.slot])
+        found.setdefault((d.prompt_set, d.slot, text.given), text)
+    return tuple(found.values())[:most]
+
+
+def check_followed(parted: Sequence[Parted], followed: Sequence[Followed], ties: NearTies) -> FollowCheck | None:
+    """What plain decoding behind the places where `parted` left the baseline says of them; None where none did."""
+    if not parted:
+        return None
+    known = {(f.cell, f.prompt_set, f.round, f.slot, f.position): f for f in followed}
+    sequences = tokens = near_ties = wrong = 0
+    first: tuple[int, int, int, int] | None = None
+    for text in parted:
+        answer = known.get((text.cell.key, text.prompt_set, text.round, text.slot, text.position))
+        if answer is None:
+            continue
+        sequences += 1
+        at = first_difference(text.rest, answer.tokens)
+        tokens += min(len(text.rest), len(answer.tokens)) if at is None else at
+        if at is None:
+            continue
+        gap = gap_between((text.rest[at], answer.tokens[at]), answer.top, answer.top_tokens)
+        if ties.covers(gap, unit_of(answer.top)):
+            near_ties += 1
+        else:
+            wrong += 1
+            first = first or (text.prompt_set, text.round, text.slot, text.position + 1 + at)
+    return FollowCheck(sequences, tokens, near_ties, wrong, first)
