@@ -78,7 +78,7 @@ def break_even_of(levels: Sequence[Level], error: float = ALPHA) -> Found:
     if outcome in ("everywhere", "nowhere"):
         return Found(outcome, None, None, None)
     value = first_fall(levels)
-    kept = [x for x, side in zip(along.x, sides, strict=True) if side == 0]
+    kept = [float(x) for x, side in zip(along.x, sides, strict=True) if side == 0]
     if not kept:  # the interval is narrower than two places are apart
         return Found(outcome, value, value, value)
     low = None if sides[0] == 0 else math.exp2(kept[0])
@@ -115,15 +115,14 @@ def side_of(level: Level) -> int:
 
 
 def reach_of(level: Level, error: float) -> float:
-    return sweep_line([level], error).reach[0]
+    return float(sweep_line([level], error).reach[0])
 
 
 def place_side(a: Level, b: Level, asked: float) -> int:
     """As `side_of`, of the place `asked` between two levels; with the smaller of their errors."""
     error = min(a.error_above, b.error_above)
     along = sweep_line([a, b], error)
-    at = min(range(len(along.x)), key=lambda i: abs(along.x[i] - math.log2(asked)))
-    return along.sides[at]
+    return along.sides[int(abs(along.x - math.log2(asked)).argmin())]
 
 
 def outcome_of(sides: Sequence[int]) -> Outcome:
@@ -161,14 +160,16 @@ class Line:
     `x`: log2(level). `reach`: how far the true log-ratio may lie from `mean`, on either side.
     """
 
-    x: Sequence[float]
-    mean: Sequence[float]
-    reach: Sequence[float]
+    x: Array
+    mean: Array
+    reach: Array
 
     @property
     def sides(self) -> list[int]:
         """Per place: 1 where the log-ratio is told to be above 0, −1 where below, 0 where neither."""
-        return [0 if abs(m) <= r else 1 if m > 0 else -1 for m, r in zip(self.mean, self.reach, strict=True)]
+        told = 1 * (self.mean > self.reach) - 1 * (self.mean < -self.reach)
+        found: list[int] = told.tolist()
+        return found
 
 
 def sweep_line(levels: Sequence[Level], error: float) -> Line:
@@ -182,7 +183,7 @@ def sweep_line(levels: Sequence[Level], error: float) -> Line:
     parts.append(np.array(end)[:, None])
     x, mean, variance, freedom, between = np.concatenate(parts, axis=1)
     reach = np.hypot(stdtrit(freedom, 1 - error) * np.sqrt(variance), between)
-    return Line(x.tolist(), mean.tolist(), reach.tolist())
+    return Line(x, mean, reach)
 
 
 def between_two(a: Level, b: Level, error: float) -> Array:
