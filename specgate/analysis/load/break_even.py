@@ -77,13 +77,12 @@ def break_even_of(levels: Sequence[Level], error: float = ALPHA) -> Found:
     outcome = outcome_of(sides)
     if outcome in ("everywhere", "nowhere"):
         return Found(outcome, None, None, None)
-    value = first_fall(levels)
-    kept = [float(x) for x, side in zip(along.x, sides, strict=True) if side == 0]
-    if not kept:  # the interval is narrower than two places are apart
-        return Found(outcome, value, value, value)
-    low = None if sides[0] == 0 else math.exp2(kept[0])
-    high = None if sides[-1] == 0 or outcome == "beyond" else math.exp2(kept[-1])
-    return Found(outcome, value, low, high)
+    # The ends lie at the last places that are told, so that the interval is never narrower than it is.
+    begin = next(i for i, side in enumerate(sides) if side != sides[0] or side == 0)
+    end = next(i for i in reversed(range(len(sides))) if sides[i] != sides[-1] or sides[i] == 0)
+    low = None if sides[0] == 0 else math.exp2(along.x[begin - 1])
+    high = None if sides[-1] == 0 or outcome == "beyond" else math.exp2(along.x[end + 1])
+    return Found(outcome, first_fall(levels), low, high)
 
 
 Side = Literal["above", "below", "open"]
