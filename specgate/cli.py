@@ -30,6 +30,9 @@ from specgate.commands.report import report
 from specgate.commands.run import full, load, micro
 from specgate.commands.scenarios import plan, scenarios
 from specgate.commands.selftest import selftest
+from specgate.commands.speculation.acceptance import acceptance
+from specgate.commands.speculation.align import align
+from specgate.commands.speculation.smoke import smoke
 from specgate.commands.status import status
 from specgate.commands.tape import tape
 from specgate.commands.tune import tune
@@ -53,12 +56,15 @@ cli.add_command(full)
 cli.add_command(load)
 cli.add_command(ab)
 cli.add_command(doctor)
+cli.add_command(smoke)
+cli.add_command(align)
 cli.add_command(calibrate)
 cli.add_command(status)
 cli.add_command(report)
 cli.add_command(compare)
 cli.add_command(matrix)
 cli.add_command(agree)
+cli.add_command(acceptance)
 cli.add_command(history)
 cli.add_command(verify)
 cli.add_command(check)

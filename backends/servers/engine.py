@@ -25,6 +25,8 @@ from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, new_port
 from specgate.core import BASELINE, Budget, EngineFacts, RefusedRequest, Role, Served, TopTokens
 from specgate.core.load import OfferedLoad
+from specgate.eagle3.counters import NO_DRAFT_COUNTERS
+from specgate.eagle3.spec_config.launching import OPTION, check_chain
 from specgate.errors import BackendError, UsageError
 
 AT_ONCE: Final = 32
@@ -155,6 +157,8 @@ class ServerEngine:
             options=self.options,
             folder=self.folder,
         )
+        if role.speculative and self.options.spec_config is not None:
+            check_chain(role.k, str(role), {OPTION: self.options.spec_config})
         if url := self.options.url_of(role):
             server = Server(self.adapter, role, Running(url.rstrip("/")), self.options)
         elif self.request.pair.weights == "server":
@@ -195,6 +199,7 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
     refuse_unstreamed(answers, where)
     first = min(a.times.chunk_ns[0] for a in answers)
     cached = cache_hits(answers, counted)
+    uncounted = role.speculative and own is None and counted.speculative is False
     return Decoded(
         elapsed_ns=max(a.times.chunk_ns[-1] for a in answers) - first,
         step_ns=(),
@@ -206,6 +211,7 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
         counters={
             **({"undrafted_steps": undrafted} if undrafted is not None else {}),
             **({"cache_hit_tokens": cached} if cached is not None else {}),
+            **({NO_DRAFT_COUNTERS: 1} if uncounted else {}),
         },
         prefill_ns=first,
         served=Served(tuple(a.times for a in answers), acceptance),

@@ -19,7 +19,7 @@ from specgate.errors import UsageError
 
 PLAIN: Final = (
     "url", "model", "program", "port", "args", "servers", "drafter", "force_al", "prompts",
-    "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote", "build",
+    "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote", "build", "spec_config",
 )  # fmt: skip
 FROM_ENVIRONMENT: Final = (
     "put it into an environment variable, which a server that is started here inherits (VLLM_API_KEY, LLAMA_API_KEY, "
@@ -51,6 +51,7 @@ class Options:
     stop_s: float = 20.0
     api_key_env: str | None = None
     build: str | None = None
+    spec_config: str | None = None
     own: Mapping[str, str] = field(default_factory=dict)
 
     def url_of(self, role: Role) -> str | None:
@@ -84,6 +85,7 @@ class Options:
             stop_s=number(given, "stop_s", 20.0),
             api_key_env=given.get("api_key_env"),
             build=build_of(given["build"]) if "build" in given else None,
+            spec_config=given.get("spec_config"),
             own={key: value for key, value in given.items() if key in own},
         )
         options.check_together()

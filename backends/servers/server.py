@@ -25,6 +25,7 @@ from specgate.backends.servers.process import HOST, ServerProcess, free_port, is
 from specgate.backends.servers.secrets import Secret
 from specgate.core import Role, ServedModel
 from specgate.core.load import OfferedLoad
+from specgate.eagle3.spec_config.launching import check_command
 from specgate.errors import BackendError
 
 SETTLE_S: Final = 5.0
@@ -87,6 +88,7 @@ class Server:
             hint = "leave out -o port, and a free one is found" if launch.options.port else None
             raise BackendError(f"port {launch.port} of {HOST} is in use", hint=hint)
         command = adapter.command(launch)
+        check_command(adapter.name, command.argv, launch.role.k, f"{adapter.name} {launch.role}")
         log = launch.folder / f"{adapter.name}-{launch.role}.log"
         print(f"starting: {shown(command.argv)}", flush=True)
         log_start = log.stat().st_size if log.exists() else 0

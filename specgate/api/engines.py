@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from specgate.core import Budget, EngineFacts, PairRef, Role, Score, Served, TopTokens
+from specgate.core import Budget, EngineFacts, LogCause, PairRef, Role, Score, Served, TopTokens
 from specgate.core.load import OfferedLoad
 
 BLOCK_MARK = "specgate.block"
@@ -65,8 +65,6 @@ class OpenRequest:
     max_k: int
     perf_mode: bool
     options: Mapping[str, str] = field(default_factory=dict)
-    baseline: bool = True
-    """Whether baseline blocks may be asked for."""
     logs: Path | None = None
     """A folder for the output of programs that the engine starts; None for a temporary one.
 
@@ -74,6 +72,8 @@ class OpenRequest:
     run folder when a call fails and when the engine is closed, each up to 16 MiB. In errors and in what the engine
     prints, their paths become those of the copies.
     """
+    baseline: bool = True
+    """Whether baseline blocks may be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +278,14 @@ class Backend(Protocol):
 
     def open(self, request: OpenRequest) -> Engine:
         """Load the pair. Raises BackendError (CheckpointError) with file, tensor or key, and what would be right."""
+
+
+@runtime_checkable
+class ExplainsLogs(Protocol):
+    """Optional for a back end whose engine starts programs: know what lines of their logs mean."""
+
+    def explain_log(self, lines: Sequence[str]) -> Sequence[LogCause]:
+        """The lines that have a known cause: each cause once, with the first line that shows it."""
 
 
 @runtime_checkable

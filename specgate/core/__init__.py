@@ -82,11 +82,13 @@ from specgate.core.judged import (
     Verdict,
 )
 from specgate.core.measured import (
+    MAY_NOT_DRAFT,
     BaselineText,
     Block,
     EngineFacts,
     EngineIdentity,
     Finish,
+    LogCause,
     LogitSample,
     RefusedRequest,
     RescoredText,
@@ -101,6 +103,7 @@ from specgate.core.traffic import Traffic
 
 __all__ = [
     "BASELINE",
+    "MAY_NOT_DRAFT",
     "PASS_ROUNDS",
     "STATISTICS",
     "AcceptanceRecord",
@@ -131,6 +134,7 @@ __all__ = [
     "Kind",
     "LastGreen",
     "LatencyLimits",
+    "LogCause",
     "LogitCheck",
     "LogitSample",
     "Margin",

@@ -46,7 +46,7 @@ from specgate.planning.arrivals import offered_load
 from specgate.planning.plan import positions_needed, prefill_group
 from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
-from specgate.promotion.claim import ENGINE_KEYS
+from specgate.promotion.claim import engine_fingerprint
 from specgate.run.rescoring import Rescorer
 from specgate.run.token_evidence import TokenEvidence
 from specgate.run.worker import EngineWorker
@@ -186,9 +186,11 @@ class Runner:
         """
         facts = replace(facts, least_weight_bytes=least_weight_bytes(self.config.pair.target))
         before = self.engines.setdefault(point.key, facts)
-        for key in (*ENGINE_KEYS, "identity", "dtype", "capture_rule"):
-            old, new = getattr(before, key), getattr(facts, key)
-            if old != new:
+        then, now = (
+            {**engine_fingerprint(f), "dtype": f.dtype, "capture_rule": f.capture_rule} for f in (before, facts)
+        )
+        for key in dict.fromkeys((*then, *now)):
+            if (old := then.get(key)) != (new := now.get(key)):
                 hint = "start a new run: blocks of two engines must not be paired"
                 raise UsageError(f"{self.folder.path}: {point.key}: {key}: it was {old}, it is {new} now", hint=hint)
         self.folder.append_engine(point.key, facts)
@@ -344,4 +346,5 @@ def make_block(
         counters=decoded.counters,
         phase_ns=decoded.phase_ns,
         served=decoded.served,
+        own_prefill=decoded.prefill_ns is not None,
     )
