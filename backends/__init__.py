@@ -5,6 +5,7 @@
     servers/          vLLM, SGLang, TensorRT-LLM, LMDeploy and llama.cpp behind one HTTP client
     offline/          vLLM and LMDeploy as libraries, each in a process of its own
     fake.py           scripted tokens on a scripted clock: tests the harness, proves no speed
+    fake_load.py      the same under load: requests that come and go
     fake_script.py    what the fake engine does, and what goes wrong in it
 
 They import the public rooms (`specgate.errors`, `core`, `api`, `analysis`, `eagle3`, `machine`) and what lies in their

@@ -15,10 +15,13 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
+from typing import Literal
 
 from specgate.api import Activity, Availability, Decoded, Engine, OpenRequest
+from specgate.backends.fake_load import ServedLoad
 from specgate.backends.fake_script import Script
 from specgate.core import Budget, EngineFacts, Finish, Role
+from specgate.core.load import OfferedLoad
 from specgate.errors import BackendError, UsageError
 
 EOS = 1
@@ -27,6 +30,7 @@ EOS = 1
 class FakeBackend:
     """Always available but never the default: its rank is below that of every other engine."""
 
+    serves_load: Literal[True] = True
     name = "fake"
     description = "scripted tokens on a scripted clock, with faults to inject: tests the harness, measures nothing"
 
@@ -107,6 +111,24 @@ class FakeEngine:
         done = run.result()
         self.blocks += 1
         _spent(began, done.elapsed_ns)
+        return done
+
+    def serve(
+        self,
+        role: Role,
+        prompts: Sequence[Sequence[int]],
+        budget: Budget,
+        offered: OfferedLoad,
+        stop_token_ids: Sequence[int],
+    ) -> Decoded:
+        """Requests that come and go. EOS is always ignored."""
+        self._maybe_break_down()
+        began = time.perf_counter_ns()
+        self.seeds = [_hash(*prompt) for prompt in prompts]
+        done = ServedLoad(self, role, prompts, budget).run(offered)
+        self.blocks += 1
+        assert done.prefill_ns is not None
+        _spent(began, done.prefill_ns + done.elapsed_ns)
         return done
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:

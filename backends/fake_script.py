@@ -22,6 +22,10 @@ class Script:
     """Per prompt token."""
     step_ns: int = 1_000_000
     draft_ns: int = 100_000
+    row_ns: int = 0
+    """Under load: what a step takes longer for every token that it verifies."""
+    refuse_beyond: int | None = None
+    """Under load: requests that are there already beyond which another one is refused."""
     jitter: float = 0.01
     """The largest share by which a step takes longer. A fixed pseudo-random sequence decides."""
     prompt_jitter: float = 0.0

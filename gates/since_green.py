@@ -140,7 +140,7 @@ def time_margins(rule: Rule, scenario: Scenario) -> dict[str, float]:
     if "time_margin_pct" not in rule.params:
         return {}
     step = float(rule.params["time_margin_pct"])
-    prefill = {"prefill_ns": float(rule.params.get("prefill_margin_pct", step))} if scenario.kind == "full" else {}
+    prefill = {"prefill_ns": float(rule.params.get("prefill_margin_pct", step))} if scenario.whole_requests else {}
     return {"step_ns": step, **prefill}
 
 

@@ -78,7 +78,7 @@ def would_do(result: CellResult, run: Run, factor: float) -> str:
 
     In a micro run, speed is acceptance length divided by cycle time. In a full run, prefill takes its share too.
     """
-    if run.scenarios[result.cell.point.scenario].kind == "full":
+    if run.scenarios[result.cell.point.scenario].whole_requests:
         return f"whole requests, prefill included, would have to be {factor:.2f} times as fast"
     cycles = f"cycles would have to be {factor:.2f} times as fast"
     length = result.values.get("acceptance_length")

@@ -1,6 +1,6 @@
 """What to run: one YAML file per question, the question in its first line. `base/` holds what several of them share.
 
-`specgate micro` and `specgate full` without `--scenario` run every scenario of their kind that is meant for this
+`specgate micro`, `full` and `load` without `--scenario` run every scenario of their kind that is meant for this
 machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), except those that say `default: false`.
 
 | scenario | kind | needs | context | batch | spec | asks |
@@ -18,5 +18,9 @@ machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), e
 | `large-context` | full | gpu | 16K, 32K | 1 | 2–5 | longer prompts |
 | `micro-8b-16k-b4`, `micro-8b-32k-single` | micro | gpu | 16K, 32K | 4, 1 | 3 | 8B size, planted (not by default) |
 | `full-8b-16k-b4`, `full-8b-32k-single` | full | gpu | 16K, 32K | 4, 1 | 3 | whole requests of it (not by default) |
+| `load-sweep` | load | gpu | 1K | 1–32 | 3 | up to how many requests at a time speculation pays |
+| `load-rates` | load | gpu | 1K | 32 | 3 | up to how many requests per second (not by default) |
+| `load-gpt-oss` | load | gpu | 1K | 4–64 | 3 | MLPerf's limits for gpt-oss-120b (not by default) |
+| `cpu-load` | load | cpu | 256 | 1, 2, 4 | 3 | the same as `load-sweep` on a CPU |
 | `stress` | full | gpu | 32K + 5, 64K | 1 | 2–5 | odd and very long prompts |
 """

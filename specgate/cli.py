@@ -27,7 +27,7 @@ from specgate.commands.history import history
 from specgate.commands.pairs import pairs
 from specgate.commands.policy import policy
 from specgate.commands.report import report
-from specgate.commands.run import full, micro
+from specgate.commands.run import full, load, micro
 from specgate.commands.scenarios import plan, scenarios
 from specgate.commands.selftest import selftest
 from specgate.commands.speculation.acceptance import acceptance
@@ -54,6 +54,7 @@ def cli() -> None:
 
 cli.add_command(micro)
 cli.add_command(full)
+cli.add_command(load)
 cli.add_command(ab)
 cli.add_command(doctor)
 cli.add_command(smoke)

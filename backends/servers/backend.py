@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+from typing import Literal
 
 from specgate.api import Availability, Engine, OpenRequest
 from specgate.core import LogCause
@@ -20,6 +21,8 @@ class ServerBackend:
 
     It is never the default: its rank is below that of engines that show their single steps.
     """
+
+    serves_load: Literal[True] = True
 
     def __init__(self, name: str, program: str, description: str) -> None:
         self.name, self.program, self.description = name, program, description

@@ -10,9 +10,10 @@ are neither asked for nor taken, so that few bytes cannot become many.
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any, Final, TypeVar
 
@@ -22,6 +23,7 @@ from specgate.api import masked
 from specgate.backends.servers.events import Piece
 from specgate.backends.servers.exchange import Json
 from specgate.backends.servers.secrets import Secret
+from specgate.core.load import OfferedLoad
 from specgate.errors import BackendError
 
 KEEP_ALIVE_S: Final = 2.0
@@ -41,7 +43,19 @@ BYTES_PER_EARLIER_TOKEN: Final = 24
 PIECES_PER_TOKEN: Final = 16
 BYTES_PER_PIECE: Final = 4 << 10
 
+AS_JSON: Final[Mapping[str, str]] = {"Content-Type": "application/json"}
+OVERLOADED: Final = (429, 503)
+"""Too Many Requests, Service Unavailable: what a server says when it takes no more requests for now."""
+
 T = TypeVar("T")
+
+
+class Overloaded(BackendError):
+    """A server turned a request away for too much load. A block of requests under load goes on without it."""
+
+    def __init__(self, status: int, message: str, hint: str | None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +75,37 @@ class StreamLimit:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One streamed answer as it came in. Times are nanoseconds since the block began."""
+    """One streamed answer as it came in. Times are nanoseconds since the block began.
+
+    `due_ns`: when it was to be sent in an open loop; None where only the client set the time.
+    """
 
     sent_ns: int
     pieces: tuple[Piece, ...]
+    due_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """A request that the server refused for too much load. `said`: the reason that it gave."""
+
+    status: int
+    at_ns: int
+    said: str
 
 
 class Client:
-    """Talks to one server from one thread.
+    """Talks to one server from one thread. After `stall_s` seconds of silence, the server counts as hung."""
 
-    `concurrency` is the largest number of simultaneous streams. After `stall_s` seconds of silence, the server counts
-    as hung.
-    """
-
-    def __init__(self, url: str, *, concurrency: int, stall_s: float, secret: Secret) -> None:
+    def __init__(self, url: str, *, stall_s: float, secret: Secret) -> None:
         self.url, self.stall_s, self.secret = url.rstrip("/"), stall_s, secret
         self._loop = asyncio.new_event_loop()
-        self._session = self._loop.run_until_complete(self._open(concurrency))
+        self._session = self._loop.run_until_complete(self._open())
 
-    async def _open(self, concurrency: int) -> aiohttp.ClientSession:
+    async def _open(self) -> aiohttp.ClientSession:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self.stall_s)
-        connector = aiohttp.TCPConnector(limit=concurrency, keepalive_timeout=KEEP_ALIVE_S)
+        # No limit on connections: a request that waits for one here would look like a slow server.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
         return aiohttp.ClientSession(
             connector=connector,
             timeout=timeout,
@@ -114,11 +138,63 @@ class Client:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _record(self, path: str, body: Json, began: int, limit: StreamLimit) -> Recording:
+    def serve(
+        self, path: str, bodies: Sequence[Json], limit: StreamLimit, offered: OfferedLoad
+    ) -> list[Recording | TurnedAway]:
+        """Post `bodies` as `offered` says, and record every answer to its end, in the order of `bodies`.
+
+        A request that is turned away is not repeated. Any other failure ends all: raises BackendError. Bodies become
+        text before the block begins, so that a long prompt delays no other request.
+        """
+        texts = [json.dumps(body).encode() for body in bodies]
+        return self._run(self._serve_all(path, texts, limit, offered))
+
+    async def _serve_all(
+        self, path: str, bodies: Sequence[bytes], limit: StreamLimit, offered: OfferedLoad
+    ) -> list[Recording | TurnedAway]:
+        found: dict[int, Recording | TurnedAway] = {}
+        waiting = iter(enumerate(bodies))
+        began = perf_counter_ns()
+
+        async def one_client() -> None:
+            for number, body in waiting:  # all clients share the list: whoever is free sends the next request
+                found[number] = await self._attempt(path, body, began, limit, None)
+
+        async def one_arrival(number: int, due_ns: int) -> None:
+            await asyncio.sleep((due_ns - (perf_counter_ns() - began)) / 1e9)
+            found[number] = await self._attempt(path, bodies[number], began, limit, due_ns)
+
+        if offered.clients is not None:
+            work = [one_client() for _ in range(offered.clients)]
+        else:
+            work = [one_arrival(number, due_ns) for number, due_ns in enumerate(offered.arrivals_ns)]
+        tasks = [asyncio.ensure_future(one) for one in work]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return [found[number] for number in range(len(bodies))]
+
+    async def _attempt(
+        self, path: str, body: bytes, began: int, limit: StreamLimit, due_ns: int | None
+    ) -> Recording | TurnedAway:
+        try:
+            recording = await self._record(path, body, began, limit)
+        except Overloaded as refusal:
+            return TurnedAway(refusal.status, perf_counter_ns() - began, refusal.message)
+        return replace(recording, due_ns=due_ns)
+
+    async def _record(self, path: str, body: Json | bytes, began: int, limit: StreamLimit) -> Recording:
         pieces: list[Piece] = []
         size = 0
+        content: dict[str, Any] = {"data": body, "headers": AS_JSON} if isinstance(body, bytes) else {"json": body}
         sent = perf_counter_ns()
-        async with self._session.post(self.url + path, json=body, allow_redirects=False) as response:
+        async with self._session.post(self.url + path, allow_redirects=False, **content) as response:
+            if response.status in OVERLOADED:
+                error = await self._refused(path, response)
+                raise Overloaded(response.status, error.message, error.hint)
             if response.status != 200:
                 raise await self._refused(path, response)
             self._refuse_compressed(path, response)
@@ -149,8 +225,6 @@ class Client:
         """The JSON at `path`; None for a missing path where that is allowed. Raises BackendError, also where the answer
         is not JSON.
         """
-        import json
-
         text = self.text(path, may_be_missing=may_be_missing)
         if may_be_missing and not text:
             return None

@@ -16,6 +16,7 @@ from specgate.api import Activity, Decoded, OpenRequest
 from specgate.backends.servers.accounting import own_counts, record_of
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, refuse_strange_ids
+from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.evidence.log_lines import LOG_LINES
 from specgate.backends.servers.evidence.log_reading import findings_in
 from specgate.backends.servers.evidence.profilers import PROFILERS
@@ -26,7 +27,8 @@ from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, new_port
-from specgate.core import BASELINE, Budget, EngineFacts, Finding, Role, Served, TopTokens
+from specgate.core import BASELINE, Budget, EngineFacts, Finding, RefusedRequest, Role, Served, TopTokens
+from specgate.core.load import OfferedLoad
 from specgate.eagle3.counters import NO_DRAFT_COUNTERS
 from specgate.eagle3.spec_config.launching import OPTION, check_chain
 from specgate.errors import BackendError, UsageError
@@ -89,6 +91,26 @@ class ServerEngine:
         answers, counted = server.answer(asks, [len(p) for p in self.prompts])
         refuse_strange_ids(answers, self._facts.vocab, server.where)
         return decoded(role, answers, counted, server.where)
+
+    def serve(
+        self,
+        role: Role,
+        prompts: Sequence[Sequence[int]],
+        budget: Budget,
+        offered: OfferedLoad,
+        stop_token_ids: Sequence[int],
+    ) -> Decoded:
+        """Put the role's server under load (`api.ServesLoad`)."""
+        if budget.new_tokens is None:
+            raise BackendError("a server under load answers whole requests: a budget of new_tokens is needed")
+        self.prompts = [tuple(prompt) for prompt in prompts]
+        server, stop = self.server(role), () if budget.ignore_eos else tuple(stop_token_ids)
+        asks = [Ask(server.model, self._sent(p), budget.new_tokens, budget.ignore_eos, stop) for p in self.prompts]
+        found, counted = server.serve(asks, [len(p) for p in self.prompts], offered)
+        answers = [one for one in found if isinstance(one, Answer)]
+        refuse_strange_ids(answers, self._facts.vocab, server.where)
+        block = decoded(role, answers, counted, server.where)
+        return block if len(answers) == len(found) else with_refused(block, found)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode a block under the server's own profiler (-o profile=on), and read what its log says."""
@@ -183,7 +205,7 @@ class ServerEngine:
         if role.speculative and self.options.spec_config is not None:
             check_chain(role.k, str(role), {OPTION: self.options.spec_config})
         if url := self.options.url_of(role):
-            server = Server(self.adapter, role, Running(url.rstrip("/")), self.options, self.request.max_batch)
+            server = Server(self.adapter, role, Running(url.rstrip("/")), self.options)
         elif self.request.pair.weights == "server":
             alone = "" if role.speculative else "; or --no-baseline, to measure the other server by itself"
             raise UsageError(
@@ -241,6 +263,14 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
         prefill_ns=first,
         served=Served(tuple(a.times for a in answers), acceptance),
     )
+
+
+def with_refused(block: Decoded, found: Sequence[Answer | TurnedAway]) -> Decoded:
+    """`block` with the requests that its server turned away. `found`: what became of every prompt."""
+    assert block.served is not None
+    refused = tuple(RefusedRequest(i, r.status, r.at_ns) for i, r in enumerate(found) if isinstance(r, TurnedAway))
+    prompts = tuple(i for i, one in enumerate(found) if isinstance(one, Answer))
+    return replace(block, served=replace(block.served, refused=refused, prompts=prompts))
 
 
 def cache_hits(answers: Sequence[Answer], counted: Reading) -> int | None:

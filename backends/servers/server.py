@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +15,8 @@ from specgate.backends.servers import accounting
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.answers import Answer, understand
-from specgate.backends.servers.client import Client, StreamLimit
-from specgate.backends.servers.exchange import Ask, Reading
+from specgate.backends.servers.client import Client, Recording, StreamLimit, TurnedAway
+from specgate.backends.servers.exchange import Ask, Json, Reading
 from specgate.backends.servers.facts.identity import Seen
 from specgate.backends.servers.failures import COMMON, cause, diagnosis, explain, read_end
 from specgate.backends.servers.meter import Meter
@@ -23,6 +24,7 @@ from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import HOST, ServerProcess, free_port, is_free, shown, wait_until_free
 from specgate.backends.servers.secrets import Secret
 from specgate.core import Role, ServedModel
+from specgate.core.load import OfferedLoad
 from specgate.eagle3.spec_config.launching import check_command
 from specgate.errors import BackendError
 
@@ -33,6 +35,9 @@ DYING_S: Final = 0.3
 POLL_S: Final = 0.05
 READY_POLL_S: Final = 0.1
 LONGEST_VERSION: Final = 200
+
+Send = Callable[[str, Sequence[Json], StreamLimit], Sequence[Recording | TurnedAway]]
+"""(path, bodies, limit) → a recording of every answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,12 @@ class Running:
 class Server:
     """A server that is ready for requests. All that goes wrong raises BackendError, with its cause where known."""
 
-    def __init__(self, adapter: Adapter, role: Role, running: Running, options: Options, max_batch: int) -> None:
+    def __init__(self, adapter: Adapter, role: Role, running: Running, options: Options) -> None:
         self.adapter, self.role, self.running, self.options = adapter, role, running, options
         self.where = f"{adapter.name} {role} at {running.url}"
         self.meter: Meter = adapter.meter()
         secret = Secret.from_environment(options.api_key_env)
-        self.client = Client(running.url, concurrency=max_batch, stall_s=options.stall_s, secret=secret)
+        self.client = Client(running.url, stall_s=options.stall_s, secret=secret)
         try:
             with self.explained():
                 self._wait_until_ready()
@@ -92,7 +97,7 @@ class Server:
         log_start = log.stat().st_size if log.exists() else 0
         process = ServerProcess(command, log, launch.options.stop_s)
         running = Running(f"http://{HOST}:{launch.port}", process, launch.port, log, log_start)
-        return cls(adapter, launch.role, running, launch.options, launch.max_batch)
+        return cls(adapter, launch.role, running, launch.options)
 
     def ask_to_stop(self) -> None:
         if self.running.process is not None:
@@ -112,20 +117,43 @@ class Server:
 
         `prompt_tokens` are the lengths of the prompts. Only the sending and receiving is timed.
         """
+        found, counted = self._carry_out(asks, prompt_tokens, self.client.stream)
+        return [answer for answer in found if isinstance(answer, Answer)], counted
+
+    def serve(
+        self, asks: Sequence[Ask], prompt_tokens: Sequence[int], offered: OfferedLoad
+    ) -> tuple[list[Answer | TurnedAway], Reading]:
+        """As `answer`, sent as `offered` says. Requests that the server turns away stand in the place of their answers;
+        where it turned all of them away, raises BackendError.
+        """
+        found, counted = self._carry_out(asks, prompt_tokens, partial(self.client.serve, offered=offered))
+        refused = [one for one in found if isinstance(one, TurnedAway)]
+        if len(refused) == len(found):
+            said = f"all {len(found)} requests were refused, the first with: {refused[0].said}"
+            raise BackendError(f"{self.where}: {said}", hint="a smaller load, or a server that queues more requests")
+        return found, counted
+
+    def _carry_out(
+        self, asks: Sequence[Ask], prompt_tokens: Sequence[int], send: Send
+    ) -> tuple[list[Answer | TurnedAway], Reading]:
+        """Send `asks` by `send`, between two readings of the counters."""
         with self.explained():
             if self.running.process is None:
                 self.adapter.forget(self.client)
             before = self._quiet_reading()
             requests = [self.adapter.request(ask) for ask in asks]
             limit = StreamLimit.of(max(ask.new_tokens for ask in asks), cumulative=self.adapter.cumulative)
-            recordings = self.client.stream(requests[0][0], [body for _, body in requests], limit)
-            answers = [
-                understand(recording, ask, self.adapter.read, f"{self.where}, slot {slot}", length)
+            recordings = send(requests[0][0], [body for _, body in requests], limit)
+            found = [
+                recording
+                if isinstance(recording, TurnedAway)
+                else understand(recording, ask, self.adapter.read, f"{self.where}, slot {slot}", length)
                 for slot, (recording, ask, length) in enumerate(zip(recordings, asks, prompt_tokens, strict=True))
             ]
+            answers = [answer for answer in found if isinstance(answer, Answer)]
             counted = self._settled(before, answers)
             accounting.refuse_other_traffic(counted, answers, self.where)
-            return answers, counted
+            return found, counted
 
     def _read(self) -> Reading:
         """The counters now. Raises BackendError where one is lower than at any time before."""

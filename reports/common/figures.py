@@ -8,7 +8,7 @@ from specgate.core import CellResult, Value
 from specgate.core.metrics import TIMES_OVER, metric
 
 NONE = "–"
-COUNTED = ("steps", "blocks", "slots")
+COUNTED = ("steps", "blocks", "slots", "requests")
 """Units of counts. Whole numbers of them are written without decimals; means of them have decimals."""
 
 

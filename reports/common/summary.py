@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from specgate.analysis.load.words import in_words
 from specgate.analysis.verdict import overall
-from specgate.core import Cell, CellResult, Gap, Run, State, Verdict
+from specgate.core import Cell, CellResult, Gap, Role, Run, State, Verdict
 from specgate.errors import ExitCode
 
 MARKS = {
@@ -91,6 +92,15 @@ def gap_in_words(gap: Gap) -> str:
     """`speed of cpu-1k-single c1024 b1 spec-3`; of more than two cells, how many they are."""
     cells = f"{len(gap.cells)} cells" if len(gap.cells) > 2 else " and ".join(map(short, gap.cells))
     return f"{gap.kind} of {cells}"
+
+
+def break_evens(run: Run) -> list[str]:
+    """Up to which level of load speculation pays, one sentence per sweep of a load run; none for any other run."""
+    several = len({(b.scenario, b.context) for b in run.break_even}) > 1
+    return [
+        f"{Role(b.k)}" + (f", {b.scenario} c{b.context}" if several else "") + f": {in_words(b)}."
+        for b in run.break_even
+    ]
 
 
 def out_of_order(run: Run) -> str | None:

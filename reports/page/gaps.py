@@ -40,7 +40,11 @@ def empty_sections(run: Run, together: Sequence[Picture]) -> dict[str, tuple[str
         ),
         "order": (
             "Micro gates",
-            None if run.promotion else "this run was stored without its place in the order micro → full",
+            "no micro gates come before a load run"
+            if run.kind == "load"
+            else None
+            if run.promotion
+            else "this run was stored without its place in the order micro → full",
         ),
         "changes": (
             "Since the last green run",

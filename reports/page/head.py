@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from specgate.analysis.load.sweeps import sweep_of
 from specgate.core import CellResult, Policy, Run, Verdict
 from specgate.errors import ExitCode
 from specgate.reports.common import figures, provenance, summary
@@ -47,7 +48,7 @@ def key_row(run: Run, result: CellResult, verdicts: ByCell) -> list[str | Entry]
     return [
         summary.label(result.cell),
         speedup_entry(comparison.speedup if comparison else None),
-        asked(verdicts_on(verdicts, result, "speed")),
+        asked([*verdicts_on(verdicts, result, "speed"), *on_sweep(run, result)]),
         Entry(figures.figure(length), figures.reason(length) or figures.span(length)),
         asked(verdicts_on(verdicts, result, "acceptance")),
         tokens_entry(run, comparison),
@@ -65,14 +66,23 @@ def verdicts_on(verdicts: ByCell, result: CellResult, *gates: str) -> list[Verdi
     return [v for v in verdicts.get(result.cell.key, ()) if v.gate in gates]
 
 
+def on_sweep(run: Run, result: CellResult) -> list[Verdict]:
+    """Verdicts on the sweep of a level of load. Each has the key of one cell of its sweep."""
+    cells = {r.cell.key: r.cell for r in run.cells}
+    found = [v for v in run.verdicts if v.gate == "load" and v.cell in cells]
+    return [v for v in found if sweep_of(cells[v.cell]) == sweep_of(result.cell)]
+
+
 def asked(verdicts: Sequence[Verdict]) -> Entry:
     """What is asked of a figure, marked with the gravest verdict on it, among the required ones if there are any."""
     if not verdicts:
         return Entry("not judged")
     decisive = min(verdicts, key=lambda v: (not v.required, summary.gravity([v])))
     least = decisive.evidence.get("min")
-    unit = "×" if decisive.gate == "speed" else ""
-    text = f"≥ {least:g}{unit}" if isinstance(least, int | float) else decisive.rule
+    text = decisive.rule
+    if isinstance(least, int | float):
+        unit = "×" if decisive.gate == "speed" else ""
+        text = f"pays up to {least:g}" if decisive.gate == "load" else f"≥ {least:g}{unit}"
     return Entry(text, None if decisive.required else "advises", decisive.state.value, not decisive.required)
 
 

@@ -17,7 +17,7 @@ from specgate.errors import ExitCode
 from specgate.reports.common import machine, summary, tables, token_checks
 from specgate.reports.common.parts import Picture
 from specgate.reports.page import gaps, grounds, head, points
-from specgate.reports.pictures import forest, speed_map
+from specgate.reports.pictures import forest, load, speed_map
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -83,6 +83,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "policy": policy,
         "headline": summary.headline(run),
         "next_step": head.next_step(run),
+        "found": summary.break_evens(run),
         "out_of_order": summary.out_of_order(run),
         "tally": {required: summary.tally(run, required=required) for required in (True, False)},
         "key_figures": head.key_figures(run),
@@ -142,7 +143,8 @@ TOKEN_WORDS = (token_checks.own_word, token_checks.sampled, token_checks.cost)
 
 def speed_pictures(run: Run, policy: Policy) -> Sequence[Picture]:
     """The pictures that show the speed-ups of all points together."""
-    return [forest.forest(run, policy), *speed_map.maps(run)]
+    maps = [] if run.kind == "load" else speed_map.maps(run)
+    return [*load.of_load(run), forest.forest(run, policy), *maps]
 
 
 REPORT = HtmlReport()

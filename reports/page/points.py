@@ -86,7 +86,7 @@ def pictures(key: str, run: Run, policy: Policy, point: Point) -> Iterator[Pictu
     yield latency.ecdf(key, "tpot_ms", quoted)
     if any("itl_ms" in result.distributions for result in quoted):  # not in runs of older versions
         yield latency.ecdf(key, "itl_ms", quoted)
-    if run.kind == "full":
+    if run.kind != "micro":
         yield latency.ecdf(key, "ttft_ms", quoted)
     else:
         yield left_out(latency.NAMES["ttft_ms"], "a micro run measures no whole requests")

@@ -2,6 +2,7 @@
 
 forest.py        every speed-up of a run in one picture, beside what the policy asks of it
 speed_map.py     batch × context × draft length: where does speculation pay?
+load.py          a server under load: where speculation stops paying, throughput against latency
 speedups.py      the pairs of a point: how many times the baseline's speed
 acceptance.py    how many drafts were accepted, and up to which position
 cycle.py         where the time of a cycle goes, and what that makes of the acceptance length

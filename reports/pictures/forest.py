@@ -57,7 +57,9 @@ def forest(run: Run, policy: Policy) -> Picture:
     words = "; ".join(f"{r.name}: {ratio(r.value or 0)}" for r in shown[:12])
     words += f"; and {len(rows) - 12} more in the table" if len(rows) > 12 else ""
     height = 0.75 + 0.27 * max(2, len(shown))
-    drawing = svg.fitted("forest", f"{NAME}. {words}.", lambda axes: draw(axes, shown), svg.WIDE, height)
+    rates = any(c.cell.point.rate is not None for c in run.comparisons)
+    what = "baseline's mean E2E latency over spec's" if rates else "ratio of tokens per second"
+    drawing = svg.fitted("forest", f"{NAME}. {words}.", lambda axes: draw(axes, shown, what), svg.WIDE, height)
     return Picture(NAME, caption, drawing, [table(rows)], wide=True)
 
 
@@ -92,7 +94,7 @@ def over_role(run: Run, verdict: Verdict) -> Row | None:
     )
 
 
-def draw(axes: Any, rows: Sequence[Row]) -> None:
+def draw(axes: Any, rows: Sequence[Row], what: str) -> None:
     for at, row in enumerate(rows):
         tint = svg.colour(row.role)
         if row.mde:
@@ -104,7 +106,7 @@ def draw(axes: Any, rows: Sequence[Row]) -> None:
         if row.asked is not None:
             axes.plot([row.asked] * 2, [at - 0.36, at + 0.36], color=svg.FLOOR, linewidth=2, zorder=2)
     axes.axvline(1, color=svg.MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
-    axes.set(xlabel="ratio of tokens per second", ylim=(len(rows) - 0.4, -0.6))
+    axes.set(xlabel=what, ylim=(len(rows) - 0.4, -0.6))
     axes.set_yticks(range(len(rows)), [row.name for row in rows])
     axes.grid(axis="x", color=svg.GRID, linewidth=0.7)
     axes.margins(x=0.05)

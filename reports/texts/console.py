@@ -48,6 +48,7 @@ def closing_lines(run: Run) -> Iterator[str]:
     yield f"{head.state}: {head.reason}"
     if head.advice:
         yield head.advice
+    yield from summary.break_evens(run)
     yield from summary.not_judged(run)
     yield f"acceptance is {run.acceptance} (pair {provenance.pair(run)})"
     if told := ", ".join(f"{name} {value}" for name, value in provenance.engine(run)):

@@ -57,7 +57,7 @@ _SEVERITY = (
 
 
 def metric_rows(run: Run) -> Iterator[Row]:
-    """The rows of metrics.csv: one per value of each cell, then one per sample."""
+    """The rows of metrics.csv: one per value of each cell, then one per sample; and one per break-even of a sweep."""
     verdicts = by_cell(run.verdicts)
     for result in run.cells:
         comparison = run.comparison(result.cell.key)
@@ -73,6 +73,16 @@ def metric_rows(run: Run) -> Iterator[Row]:
                 **judged(mine, value),
             }
         yield from sample_rows(run, result, comparison)
+    yield from break_even_rows(run)
+
+
+def break_even_rows(run: Run) -> Iterator[Row]:
+    """The break-even of every sweep, with an empty `batch`, since it speaks of all levels."""
+    for found in run.break_even:
+        cell = next(r.cell for r in run.cells if r.cell.key == found.levels[0].cell)
+        pairs = sum(level.pairs for level in found.levels)
+        value = Value("break_even_level", found.value, found.outcome, pairs, found.low, found.high)
+        yield {**identity(run, cell), "batch": None, **columns_of(value)}
 
 
 def sample_rows(run: Run, result: CellResult, comparison: Comparison | None) -> Iterator[Row]:

@@ -13,6 +13,7 @@ from specgate.reports.common.markup import markdown, markdown_table
 from specgate.reports.common.summary import (
     MARKS,
     acceptance_label,
+    break_evens,
     cell_note,
     headline,
     label,
@@ -52,6 +53,8 @@ def lines(run: Run, policy: Policy) -> Iterator[str]:
     yield markdown(head.reason)
     if head.advice:
         yield from ("", markdown(head.advice))
+    for found in break_evens(run):
+        yield from ("", markdown(found))
     yield ""
     counted = ((word, tally(run, required=required)) for word, required in (("required", True), ("advisory", False)))
     said = "; ".join(f"{word}: {found}" for word, found in counted if found)

@@ -308,7 +308,7 @@ class AbRunner:
         scenario, before = self.sides[name].plan.scenarios[round_.point.scenario], self.cpus.read(worker.pid)
         asked_ns = time.monotonic_ns()
         prefill_ns = shared_ns
-        if scenario.kind == "full":
+        if scenario.whole_requests:
             prefill_ns = worker.prefill(self._ids_of(round_.point, round_.prompt_set), draft=quad.role.speculative)
         decoded = worker.decode(quad.role, scenario.budget, ())
         block = make_block(round_, place, quad.role, number, prefill_ns, decoded)

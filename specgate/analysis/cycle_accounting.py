@@ -49,7 +49,7 @@ def cycle_budgets(
     for comparison in comparisons:
         cell, base, speedup = comparison.cell, Cell(comparison.cell.point, BASELINE), comparison.speedup.value
         if cell in budgets and base in budgets and speedup is not None:
-            whole_requests = plan.scenarios[cell.point.scenario].kind == "full"
+            whole_requests = plan.scenarios[cell.point.scenario].whole_requests
             sums = sums_of(mine[base], whole_requests), sums_of(mine[cell], whole_requests)
             found = waterfall(speedup, lengths.get(cell) or 1.0, budgets[base], budgets[cell], *sums)
             limit = limit_of(found, budgets[base], budgets[cell], sums[0].prefill_share)

@@ -22,11 +22,12 @@ def compare(
     `between`: what differs between runs, for the interval of statistics 2.
     """
     scenario = plan.scenarios[cell.point.scenario]
-    whole_requests = scenario.kind == "full"
+    whole_requests = scenario.whole_requests
     turns = {(r.prompt_set, r.index): n for n, r in enumerate(r for r in plan.rounds_of(cell.point) if not r.warmup)}
     found = [(a, b) for a, b in pairs_of(blocks, cell) if a.emitted and b.emitted]
+    open_loop = cell.point.rate is not None
     pairs = Pairs(
-        log_ratios=log_ratios(found, whole_requests),
+        log_ratios=latency_log_ratios(found) if open_loop else log_ratios(found, whole_requests),
         orders=[1 if baseline.position_in_round < spec.position_in_round else -1 for baseline, spec in found],
         prompt_sets=[spec.prompt_set for _, spec in found],
         turns=[turns[spec.prompt_set, spec.round] for _, spec in found],
@@ -38,6 +39,10 @@ def compare(
     if not whole_requests:
         sums = throughput_ratio("decode_throughput_ratio", found, False, tokens)
         return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over, "decode_speedup_ratio"), (sums,))
+    if scenario.load is not None:
+        name = "latency_speedup_ratio" if open_loop else "speedup_vs_ar_ratio"
+        sums = throughput_ratio("throughput_ratio", found, True, tokens)
+        return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over, name), (sums,))
     decoding = replace(pairs, log_ratios=log_ratios(found, False))
     beside = (
         throughput_ratio("throughput_ratio", found, True, tokens),
@@ -51,6 +56,21 @@ def compare(
 def log_ratios(pairs: Sequence[tuple[Block, Block]], whole_requests: bool) -> list[float]:
     """ln(spec / baseline) of the tokens per second of every (baseline, spec) pair."""
     return [math.log(speed(spec, whole_requests) / speed(baseline, whole_requests)) for baseline, spec in pairs]
+
+
+def latency_log_ratios(pairs: Sequence[tuple[Block, Block]]) -> list[float]:
+    """ln(baseline / spec) of the mean E2E latency of every (baseline, spec) pair of an open loop.
+
+    Both are offered the same requests at the same times, so their throughput is the same as long as they keep up. What
+    speculation changes is how long the requests take.
+    """
+    return [math.log(mean_e2e_ns(baseline) / mean_e2e_ns(spec)) for baseline, spec in pairs]
+
+
+def mean_e2e_ns(block: Block) -> float:
+    """The mean E2E latency of a server's block."""
+    assert block.served is not None
+    return statistics.fmean(request.e2e_ns for request in block.served.requests)
 
 
 def even_prefill(pairs: Sequence[tuple[Block, Block]]) -> Iterator[float]:

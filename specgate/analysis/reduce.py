@@ -14,6 +14,8 @@ from specgate.analysis.checks.identities import draft_errors
 from specgate.analysis.checks.served import served_steps
 from specgate.analysis.context_depth import by_depth
 from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.load.compared import compared
+from specgate.analysis.load.figures import load_values
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import PromptRecords, by_prompt, length_values, pooled, position_values
@@ -57,7 +59,7 @@ from specgate.errors import InvalidResult
 
 SPEEDS = (
     *("output_tok_s", "output_tok_s_per_user", "decode_tok_s", "decode_tok_s_per_user", "goodput_share"),
-    *("tpot_ms", "step_ms", "e2e_ms", "icl_ms", "goodput_req_s"),
+    *("tpot_ms", "step_ms", "e2e_ms", "icl_ms", "goodput_req_s", "throughput_req_s"),
     *(per_request(statistic, quantity) for quantity in PER_REQUEST if quantity != "ttft" for statistic in STATISTICS),
 )
 """Metrics that may not be quoted for a spec cell whose tokens are not the baseline's."""
@@ -129,7 +131,8 @@ def measure(
     def tokens_of(cell: Cell) -> TokenCheck:
         if forced:
             return TokenCheck(0, ())
-        pairs = [b for b in by_point[cell.point] if b.role in (BASELINE, cell.role)]
+        mine = [b for b in by_point[cell.point] if b.role in (BASELINE, cell.role)]
+        pairs = compared(mine, plan.scenarios[cell.point.scenario])
         beside, whole = (texts[cell.point], checked.logits), checked.asked is not None
         check = check_tokens(cell, pairs, margins, ties, *beside, whole=whole)
         most = checked.asked.followed if checked.asked else None
@@ -256,11 +259,11 @@ def reduce_cell(
     planned, scenario = len(rounds), plan.scenarios[cell.point.scenario]
     prompts = by_prompt(blocks) if cell.role.speculative else {}
     acceptance = pooled(prompts) if cell.role.speculative else None
-    whole_requests, version = scenario.kind == "full", scenario.definitions
+    whole_requests, version = scenario.whole_requests, scenario.definitions
     values = {
         v.metric: v
         for v in (
-            *speed_values(clocked, whole_requests, version),
+            *(load_values(clocked) if scenario.load is not None else speed_values(clocked, whole_requests, version)),
             *(latency_values(clocked, scenario) if version > 1 and clocked else ()),
             *active_values(blocks),
             *draft_values(blocks, prompts, acceptance, scenario.budget),
@@ -302,12 +305,13 @@ def latency_values(blocks: Sequence[Block], scenario: Scenario) -> Iterator[Valu
 
     The error of an interval is split equally over the interim looks: a rule on the tail may decide at each.
     """
-    whole_requests, error = scenario.kind == "full", ERROR / len(planned_looks(scenario))
+    whole_requests, error = scenario.whole_requests, ERROR / len(planned_looks(scenario))
     requests = [list(requests_of(block, whole_requests)) for block in blocks]
     yield from request_values(requests, error)
     if scenario.goodput is not None and all(block.served for block in blocks):
         seconds = sum(block.prefill_ns + block.elapsed_ns for block in blocks) / 1e9
-        yield from goodput_values(requests, seconds, scenario.goodput, error)
+        turned_away = [len(block.served.refused) if block.served else 0 for block in blocks]
+        yield from goodput_values(requests, seconds, scenario.goodput, error, turned_away)
 
 
 def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
@@ -366,8 +370,11 @@ def texts(
 ) -> Iterator[Value]:
     """How much of the generated text is loops (once per prompt), and whether rounds over the same prompts gave the same
     tokens. `beside`: untimed texts that must be the same, too. `repeats`: places where a round leaves the first one,
-    those of near ties among them; looked for only in engines that are not bit-exact.
+    those of near ties among them; looked for only in engines that are not bit-exact. Blocks in which a server refused
+    requests are left out.
     """
+    if not (blocks := [block for block in blocks if block.answered_all]):
+        return
     first: dict[int, Block] = {}
     explained = {(d.prompt_set, d.round, d.slot) for d in repeats if d.near_tie}
     mismatches = 0

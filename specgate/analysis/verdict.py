@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from specgate.analysis.load.sweeps import sweep_of
 from specgate.core import BASELINE, Cell, Exemption, Gap, Kind, Policy, Rule, Run, State, Verdict
 from specgate.core.agreement import Agreement
 from specgate.core.contrast import Contrast
@@ -79,9 +80,12 @@ def wanted(cell: Cell) -> Iterator[Kind]:
 def kind_of(rule: Rule) -> Kind | None:
     """What the verdicts of `rule` judge; None for a rule that judges something else.
 
-    `regression` judges speed where it compares with the baseline. Compared with another draft length, a role can be no
-    slower than that and still be slower than plain decoding.
+    `load` judges the speed of all cells of a sweep together. `regression` judges speed where it compares with the
+    baseline. Compared with another draft length, a role can be no slower than that and still be slower than plain
+    decoding.
     """
+    if rule.gate == "load":
+        return "speed"
     kinds: tuple[Kind, ...] = ("validity", "tokens", "acceptance", "speed")
     if rule.gate == "regression" and rule.params.get("against") == BASELINE.name:
         return "speed"
@@ -93,8 +97,19 @@ def not_judged(run: Run, policy: Policy) -> tuple[Gap, ...] | None:
     if policy.not_judged is None:
         return None
     kinds = {rule.id: kind_of(rule) for rule in policy.rules}
-    judged = {(kinds.get(v.rule), v.cell) for v in run.verdicts if v.required and v.state is not State.SKIPPED}
+    decisive = [v for v in run.verdicts if v.required and v.state is not State.SKIPPED]
+    judged = {(kinds.get(v.rule), v.cell) for v in decisive} | set(judged_together(run, policy, decisive))
     return gaps([result.cell for result in run.cells], judged, policy.not_judged)
+
+
+def judged_together(run: Run, policy: Policy, verdicts: Iterable[Verdict]) -> Iterator[tuple[Kind | None, str]]:
+    """(kind, cell key) of the cells that were judged by a verdict on their sweep, which has the key of one of them."""
+    rules = {rule.id: rule for rule in policy.rules if rule.gate == "load"}
+    sweeps = {result.cell.key: sweep_of(result.cell) for result in run.cells}
+    for v in verdicts:
+        if v.rule in rules and v.cell in sweeps:
+            mine = [r.cell for r in run.cells if sweep_of(r.cell) == sweeps[v.cell] and rules[v.rule].matches(r.cell)]
+            yield from ((kind_of(rules[v.rule]), cell.key) for cell in mine)
 
 
 def foreseeable(cells: Iterable[Cell], policy: Policy) -> tuple[Gap, ...]:

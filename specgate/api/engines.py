@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from specgate.core import (
     Budget,
@@ -21,6 +21,7 @@ from specgate.core import (
     Served,
     TopTokens,
 )
+from specgate.core.load import OfferedLoad
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -232,6 +233,32 @@ class ScoresTokens(Protocol):
 
 
 @runtime_checkable
+class ServesLoad(Protocol):
+    """An engine that takes requests while others run, as a server does. Optional: `kind: load` asks for it.
+
+    Its back end says so by `OffersLoad`.
+    """
+
+    def serve(
+        self,
+        role: Role,
+        prompts: Sequence[Sequence[int]],
+        budget: Budget,
+        offered: OfferedLoad,
+        stop_token_ids: Sequence[int],
+    ) -> Decoded:
+        """Answer one whole request per prompt under `role`, sent as `offered` says, greedily.
+
+        Returns a block with `served`. Its times count from the beginning of the block, which is the first sending of a
+        closed loop and time 0 of an open one. A request that was turned away for too much load (HTTP 429 or 503) is
+        listed in `served.refused`, has no slot, and is not sent again; `served.prompts` then names the prompt of every
+        slot. `prefill` is not called. A `top2` that follows is about these prompts.
+
+        Raises BackendError where no request was answered.
+        """
+
+
+@runtime_checkable
 class RanksTokens(Protocol):
     """An engine that can show more than its two largest logits. Optional.
 
@@ -243,6 +270,13 @@ class RanksTokens(Protocol):
         """The `count` most likely tokens to follow prompt[slot] + continuation; fewer where it shows fewer, None where
         it shows none.
         """
+
+
+@runtime_checkable
+class OffersLoad(Protocol):
+    """Optional for a back end: its engines are `ServesLoad`. All others are refused before they load anything."""
+
+    serves_load: Literal[True]
 
 
 @runtime_checkable

@@ -1,11 +1,11 @@
-"""`specgate micro` and `specgate full`: measure an engine and judge it."""
+"""`specgate micro`, `specgate full` and `specgate load`: measure an engine and judge it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,7 @@ from specgate.commands.numbers import (
 from specgate.errors import UsageError
 
 if TYPE_CHECKING:
+    from specgate.core import RunKind
     from specgate.planning.ad_hoc import Question
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
@@ -152,7 +153,19 @@ def full(**options: Any) -> None:
     _measure("full", options)
 
 
-def _measure(kind: Literal["micro", "full"], options: dict[str, Any]) -> None:
+@click.command(short_help="Put a server under load: up to which concurrency does speculation pay?")
+@_run_options
+def load(**options: Any) -> None:
+    """Put a server under load, at one level after the other, with and without speculation, and judge it.
+
+    Throughput, latency percentiles, goodput, and the concurrency up to which speculation pays, with its interval.
+    Without --scenario, the load scenarios meant for this machine run; the default policy is `load`. No micro gates come
+    before it.
+    """
+    _measure("load", options)
+
+
+def _measure(kind: RunKind, options: dict[str, Any]) -> None:
     from specgate.planning.request import Request
     from specgate.run.session import carry_out
 

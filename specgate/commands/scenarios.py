@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specgate.core import Plan, Point, Scenario
     from specgate.planning.ad_hoc import Question
 
-KINDS: Final = click.Choice(("micro", "full"))
+KINDS: Final = click.Choice(("micro", "full", "load"))
 
 
 @click.group()
@@ -107,7 +107,7 @@ def plan(
     backend: str | None,
     names: tuple[str, ...],
     only: str | None,
-    kind: Literal["micro", "full"] | None,
+    kind: Literal["micro", "full", "load"] | None,
     machine: Literal["cpu", "gpu"] | None,
     pair: str | None,
     target: Path | None,

@@ -19,6 +19,7 @@
     kernel_bench.py    what timing single kernels asks and finds
     contrast.py        one run beside another
     agreement.py       several engines' texts and acceptance beside a reference's
+    load/              a server under load: what it is offered, and up to which level speculation pays
     references/        what a run is held against that is not part of it
     two_builds/        two builds of an engine, measured in turns in one session
     matrix.py          the same cells on several back ends
@@ -45,6 +46,7 @@ from specgate.core.asked import (
     PromptFile,
     Role,
     Round,
+    RunKind,
     Scenario,
     Schedule,
     Workload,
@@ -89,6 +91,7 @@ from specgate.core.measured import (
     Finish,
     LogCause,
     LogitSample,
+    RefusedRequest,
     RescoredText,
     Rescoring,
     Score,
@@ -145,12 +148,14 @@ __all__ = [
     "Policy",
     "Promotion",
     "PromptFile",
+    "RefusedRequest",
     "RescoredText",
     "Rescoring",
     "Role",
     "Round",
     "Rule",
     "Run",
+    "RunKind",
     "Scenario",
     "Schedule",
     "Score",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from specgate.core.load.offered import Load
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Role:
@@ -39,6 +41,10 @@ class Role:
 
 
 BASELINE = Role(0)
+
+
+RunKind = Literal["micro", "full", "load"]
+"""What is measured, and the command that does it: steps (`micro`), whole requests (`full`), or a server under load."""
 
 
 AcceptanceSource = Literal["real", "planted", "stand-in", "forced", "scripted"]
@@ -207,7 +213,7 @@ class Scenario:
 
     name: str
     question: str
-    kind: Literal["micro", "full"]
+    kind: RunKind
     family: str
     needs: Literal["cpu", "gpu"]
     pair: str
@@ -239,6 +245,17 @@ class Scenario:
     """Whether the baseline runs too. Without it there is no speed-up, and nothing to compare tokens with: one server
     with speculation on, measured by itself.
     """
+    load: Load | None = None
+    """What a server is offered in a scenario of `kind: load`; None in every other."""
+
+    @property
+    def whole_requests(self) -> bool:
+        """Whether blocks are whole requests, each with its own prefill."""
+        return self.kind != "micro"
+
+    def prompts_in_set(self, batch: int) -> int:
+        """The prompts of one prompt set at this batch: as many as are decoded together, or the requests of a load."""
+        return batch if self.load is None else self.load.in_block(batch)
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -251,18 +268,27 @@ class Point:
     """Scenario × backend × batch × context. The blocks of one point share prompts, prefill and engine.
 
     `context` is the prompt length in tokens, `batch` the number of prompts decoded together. Prompts from a file have
-    at most `context` tokens.
+    at most `context` tokens. Of a server under load, `batch` is the number of clients; in an open loop, the most
+    requests that the server decodes together.
     """
 
     scenario: str
     backend: str
     context: int
     batch: int
+    rate: float | None = None
+    """Requests per second of an open loop; None everywhere else."""
 
     @property
     def key(self) -> str:
-        """The name of the point in stored files: `scenario/backend/cCONTEXT/bBATCH`."""
-        return f"{self.scenario}/{self.backend}/c{self.context}/b{self.batch}"
+        """The name of the point in stored files: `scenario/backend/cCONTEXT/bBATCH`, and `/qRATE` in an open loop."""
+        arrivals = "" if self.rate is None else f"/q{self.rate:g}"
+        return f"{self.scenario}/{self.backend}/c{self.context}/b{self.batch}{arrivals}"
+
+    @property
+    def level(self) -> float:
+        """The level of load: requests per second in an open loop, else requests at a time."""
+        return float(self.batch) if self.rate is None else self.rate
 
 
 @dataclass(frozen=True, slots=True)

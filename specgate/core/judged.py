@@ -9,10 +9,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from specgate.core.asked import AcceptanceSource, Cell, PairRef, Scenario
+from specgate.core.asked import AcceptanceSource, Cell, PairRef, RunKind, Scenario
 from specgate.core.conditions import Conditions
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
 from specgate.core.found import BetweenRuns, CellResult, Comparison
+from specgate.core.load.break_even import BreakEven
 from specgate.core.measured import EngineFacts
 from specgate.core.references import Builds, CellTimes, Earlier
 from specgate.core.stored_keys import stored_keys
@@ -197,7 +198,7 @@ class Run:
     __pydantic_config__: ClassVar = stored_keys(promotion="order")
 
     id: str
-    kind: Literal["micro", "full"]
+    kind: RunKind
     status: Literal["running", "complete", "partial", "interrupted"]
     started: str
     ended: str | None
@@ -260,6 +261,8 @@ class Run:
     """The last green runs that this one is held against; None where no rule asks for them."""
     builds: Builds | None = None
     """Comparisons of builds that this run may rest on; None where no rule asks for them."""
+    break_even: tuple[BreakEven, ...] = ()
+    """Up to which level of load speculation pays, one entry per sweep; empty where no server was put under load."""
 
     @property
     def acceptance(self) -> AcceptanceSource:

@@ -147,21 +147,43 @@ class ServedRequest:
     `sent_ns`: when the request was sent.
     `chunk_ns`: when each chunk that carried tokens arrived. A chunk may hold several tokens.
     `chunk_tokens`: how many tokens each of these chunks held; () in runs stored before this was recorded.
+    `due_ns`: when the request was to be sent in an open loop; None where nothing but the client set the time.
     """
 
     sent_ns: int
     chunk_ns: tuple[int, ...]
     chunk_tokens: tuple[int, ...] = ()
+    due_ns: int | None = None
+
+    @property
+    def began_ns(self) -> int:
+        """From when on the request counts: when it was due, so that a client which is late hides nothing, else when it
+        was sent.
+        """
+        return self.sent_ns if self.due_ns is None else self.due_ns
 
     @property
     def ttft_ns(self) -> int:
-        """Time to first token: from sending the request to its first chunk."""
-        return self.chunk_ns[0] - self.sent_ns
+        """Time to first token: from the request's beginning to its first chunk."""
+        return self.chunk_ns[0] - self.began_ns
 
     @property
     def e2e_ns(self) -> int:
-        """From sending the request to its last chunk."""
-        return self.chunk_ns[-1] - self.sent_ns
+        """From the request's beginning to its last chunk."""
+        return self.chunk_ns[-1] - self.began_ns
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRequest:
+    """A request that a server under load turned away.
+
+    `prompt`: its index in the prompt set. `status`: HTTP 429 or 503. `at_ns`: when the refusal came, since the block
+    began.
+    """
+
+    prompt: int
+    status: int
+    at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +192,14 @@ class Served:
 
     `requests`: one per slot.
     `acceptance`: what the server counted over these requests; None in a baseline block.
+    `refused`: the requests that a server under load turned away. They have no slot.
+    `prompts`: which prompt of the set each slot answers, where some have no slot; () where slot i answers prompt i.
     """
 
     requests: tuple[ServedRequest, ...]
     acceptance: AcceptanceRecord | None = None
+    refused: tuple[RefusedRequest, ...] = ()
+    prompts: tuple[int, ...] = ()
 
 
 class Finish(StrEnum):
@@ -250,6 +276,11 @@ class Block:
     def cell(self) -> Cell:
         """The cell that the block belongs to."""
         return Cell(self.point, self.role)
+
+    @property
+    def answered_all(self) -> bool:
+        """Whether slot i is prompt i of the set, in every slot: false where a server under load refused requests."""
+        return self.served is None or not self.served.refused
 
     @property
     def emitted(self) -> int:

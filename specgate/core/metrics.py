@@ -76,6 +76,16 @@ _METRICS = (
     Metric("e2e_ms", "ms", "lower", "until schema 1.3: request start to its block's last token, median over blocks"),
     Metric("icl_ms", "ms", "lower", "until schema 1.3: gap between two chunks of an answer, median over blocks"),
     Metric("decode_ms_per_token", "ms", "lower", "decode time of one block per token, averaged over its requests"),
+    Metric("throughput_req_s", "req/s", "higher", "answered requests per second, from first sending to last token"),
+    Metric("in_flight_avg", "requests", "none", "mean over time of the requests that were sent and not yet answered"),
+    Metric("refused_requests", "requests", "equal", "requests that the server turned away with HTTP 429 or 503"),
+    Metric("send_lag_ms", "ms", "lower", "open loop: by how much the latest request was sent after it was due"),
+    Metric(
+        "break_even_level",
+        "level",
+        "higher",
+        "the level of load (clients, or requests per second) at which spec / baseline falls to 1, interpolated",
+    ),
     Metric("goodput_share", "ratio", "higher", "share of the requests that kept to the scenario's latency limits"),
     Metric("goodput_req_s", "req/s", "higher", "requests per second that kept to the scenario's latency limits"),
     Metric("prefill_tok_s", "tok/s", "higher", "prompt tokens per second, no cache hits"),
@@ -112,13 +122,25 @@ _METRICS = (
         "geometric mean over pairs of spec / baseline output_tok_s; until schema 1.3 in micro runs of decode_tok_s",
     ),
     Metric("decode_speedup_ratio", "ratio", "higher", "geometric mean over pairs of spec / baseline decode_tok_s"),
+    Metric(
+        "latency_speedup_ratio",
+        "ratio",
+        "higher",
+        "open loop: geometric mean over pairs of the baseline's mean end-to-end latency / spec's",
+    ),
     Metric("throughput_ratio", "ratio", "higher", "spec / baseline of Σ output tokens / Σ time of whole requests"),
     Metric("decode_throughput_ratio", "ratio", "higher", "spec / baseline of Σ tokens / Σ time of decoding alone"),
 )
 
 METRICS: Mapping[str, Metric] = {m.name: m for m in _METRICS}
 
-TIMES_OVER: Final = ("speedup_vs_ar_ratio", "decode_speedup_ratio", "throughput_ratio", "decode_throughput_ratio")
+TIMES_OVER: Final = (
+    "speedup_vs_ar_ratio",
+    "decode_speedup_ratio",
+    "throughput_ratio",
+    "decode_throughput_ratio",
+    "latency_speedup_ratio",
+)
 """Ratios of a spec cell over its baseline. They are written as 1.63×, where other ratios are shares."""
 
 RENAMED: Final[Mapping[str, str]] = {

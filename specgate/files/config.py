@@ -6,13 +6,19 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from specgate.core import PairRef, Policy, Scenario
+from specgate.core import PairRef, Policy, RunKind, Scenario
 from specgate.files.plain import to_plain
 from specgate.files.writing import without_home
 
-LATER: Final[Mapping[str, object]] = {"goodput": None, "definitions": 1, "statistics": 1, "baseline": True}
+LATER: Final[Mapping[str, object]] = {
+    "goodput": None,
+    "definitions": 1,
+    "statistics": 1,
+    "baseline": True,
+    "load": None,
+}
 """Fields of a scenario that older versions did not have → what stands for the way in which these did it."""
 
 LATER_OF_WORKLOAD: Final = ("file", "shared_prefix")
@@ -37,7 +43,7 @@ def as_older(scenario: Mapping[str, object]) -> dict[str, object]:
 class Config:
     """Everything that decides what a run does. `config.resolved.yaml` stores it, and `--resume` reads it back."""
 
-    kind: Literal["micro", "full"]
+    kind: RunKind
     backend: str
     pair: PairRef
     policy: Policy

@@ -9,5 +9,6 @@ bounds.py           the largest numbers, and the largest products of numbers, th
 policy.py           policy YAML → `core.Policy`: which gate judges which cells, with which numbers
 prompts.py          the prompt sets of a point: real text of exactly the asked length, or a user's own
 prompt_files/       a user's own prompts, and local copies of public data sets
+arrivals.py         when the requests of a server under load are sent
 plan.py             scenarios → `core.Plan`: every block in running order, and how long it will take
 """

@@ -26,6 +26,10 @@ REPEATS: Final = 10_000
 SEED: Final = (1 << 63) - 1
 SECONDS: Final = 1e6
 """The longest time-out: eleven days."""
+REQUESTS: Final = 1 << 16
+"""Requests of one block of a load scenario, and of one of its clients."""
+RATE: Final = 1e6
+"""Requests per second."""
 FACTOR: Final = 1e6
 """Numbers of a RoPE scaling."""
 PARAMETER: Final = 1e12
@@ -64,6 +68,9 @@ def unsound(s: Scenario) -> Iterator[Excess]:
         (("schedule", "rounds"), (s.schedule.rounds,), 1, REPEATS),
         (("schedule", "warmup_rounds"), (s.schedule.warmup_rounds,), 0, REPEATS),
         (("timeout_s", ""), (s.timeout_s,), 0, SECONDS),
+        (("load", "requests"), () if s.load is None else (s.load.requests,), 1, REQUESTS),
+        (("load", "per_client"), () if s.load is None else (s.load.per_client,), 1, REQUESTS),
+        (("load", "rates"), () if s.load is None else s.load.rates, 1 / SECONDS, RATE),
     )
     for key, values, least, most in numbers:
         if any(not least <= value <= most for value in values) or len(list(values)) > VALUES:
@@ -73,26 +80,32 @@ def unsound(s: Scenario) -> Iterator[Excess]:
 def excesses(s: Scenario) -> Iterator[Excess]:
     """The products of a scenario's numbers that are too large."""
     sets = s.workload.prompt_sets + s.workload.warmup_sets
+    what = "batch" if s.load is None else "requests"
     context, batch, longest = (
         max(s.grid.context, default=1),
-        max(s.grid.batch),
+        s.prompts_in_set(max(s.grid.batch)),
         max(s.budget.longest(role.k) for role in s.roles),
     )
     if (tokens := sets * batch * context) > TOKENS:
         yield Excess(
             ("grid", "context"),
-            f"{sets} prompt sets × batch {batch} × context {context} = {tokens} token ids; at most {TOKENS}",
+            f"{sets} prompt sets × {what} {batch} × context {context} = {tokens} token ids; at most {TOKENS}",
         )
     if (tokens := batch * longest) > TOKENS:
-        yield Excess(("budget",), f"batch {batch} × {longest} new tokens = {tokens} token ids; at most {TOKENS}")
-    if (cells := len(s.grid.context) * len(s.grid.batch) * len(s.roles)) > CELLS:
+        yield Excess(("budget",), f"{what} {batch} × {longest} new tokens = {tokens} token ids; at most {TOKENS}")
+    if (cells := points_in(s) * len(s.roles)) > CELLS:
         yield Excess(("grid",), f"{cells} cells; at most {CELLS}")
     if (blocks := blocks_of(s)) > BLOCKS:
         yield Excess(
             ("schedule",),
-            f"{len(s.grid.context) * len(s.grid.batch)} points × {rounds_of(s)} rounds × {len(s.roles)} roles = "
-            f"{blocks} blocks; at most {BLOCKS}",
+            f"{points_in(s)} points × {rounds_of(s)} rounds × {len(s.roles)} roles = {blocks} blocks; at most {BLOCKS}",
         )
+
+
+def points_in(s: Scenario) -> int:
+    """The points of the scenario."""
+    rates = len(s.load.rates) if s.load is not None else 0
+    return len(s.grid.context) * len(s.grid.batch) * max(rates, 1)
 
 
 def rounds_of(s: Scenario) -> int:
@@ -102,7 +115,7 @@ def rounds_of(s: Scenario) -> int:
 
 def blocks_of(s: Scenario) -> int:
     """The blocks of all points of the scenario."""
-    return len(s.grid.context) * len(s.grid.batch) * rounds_of(s) * len(s.roles)
+    return points_in(s) * rounds_of(s) * len(s.roles)
 
 
 def check_plan(scenarios: Iterable[Scenario]) -> None:

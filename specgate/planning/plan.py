@@ -44,7 +44,8 @@ def points_of(scenario: Scenario, backend: str) -> Iterator[Point]:
     """The points of a scenario's grid."""
     for context in scenario.grid.context:
         for batch in scenario.grid.batch:
-            yield Point(scenario.name, backend, context, batch)
+            for rate in (scenario.load.rates if scenario.load is not None else ()) or (None,):
+                yield Point(scenario.name, backend, context, batch, rate)
 
 
 def rounds_of(scenario: Scenario, point: Point) -> Iterator[Round]:
@@ -195,9 +196,22 @@ COST = {
 
 
 def round_seconds(scenario: Scenario, round_: Round, cost: CostModel) -> float:
-    """Seconds of all blocks of a round, with their own prefills where the scenario is `full`."""
-    prefill = cost.prefill_s(round_.point) if scenario.kind == "full" else 0.0
+    """Seconds of all blocks of a round, with their own prefills where these are whole requests."""
+    if scenario.load is not None:
+        return sum(load_seconds(scenario, round_.point, role, cost) for role in round_.order)
+    prefill = cost.prefill_s(round_.point) if scenario.whole_requests else 0.0
     return sum(prefill + _steps(scenario, role, cost) * cost.step_s(role, round_.point) for role in round_.order)
+
+
+def load_seconds(scenario: Scenario, point: Point, role: Role, cost: CostModel) -> float:
+    """Seconds of one block of a server under load: until the last request has arrived, and as many batches after each
+    other as it takes.
+    """
+    requests = scenario.prompts_in_set(point.batch)
+    batches = -(-requests // point.batch) * (
+        cost.prefill_s(point) + _steps(scenario, role, cost) * cost.step_s(role, point)
+    )
+    return batches if point.rate is None else max(batches, requests / point.rate)
 
 
 def _steps(scenario: Scenario, role: Role, cost: CostModel) -> float:

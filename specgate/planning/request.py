@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from specgate.core import RunKind
 from specgate.planning.ad_hoc import NOTHING, Question
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The command line of `micro` or `full`: parsed, but not yet checked against scenarios, pairs and this machine."""
+    """The command line of `micro`, `full` or `load`: parsed, but not yet checked against scenarios, pairs and this
+    machine.
+    """
 
-    kind: Literal["micro", "full"]
+    kind: RunKind
     argv: tuple[str, ...]
     plain: bool
     out: Path

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from specgate import plugins
-from specgate.api import ChecksOptions, DrivesAnotherEngine
+from specgate.api import Backend, ChecksOptions, DrivesAnotherEngine, OffersLoad
 from specgate.core import PairRef, Point, Policy, Scenario
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
@@ -96,7 +96,8 @@ def names_scenarios(names: Sequence[str], only: str | None) -> bool:
 def policy_of(request: Request) -> Policy:
     """The policy that the command line names, else the one for this machine."""
     gates = {name: gate.params for name, gate in plugins.gates().items()}
-    return find_policy(request.policy or ("seed" if machine_size() == "gpu" else "cpu"), gates)
+    usual = "load" if request.kind == "load" else "seed" if machine_size() == "gpu" else "cpu"
+    return find_policy(request.policy or usual, gates)
 
 
 def usable_backend(request: Request) -> str:
@@ -104,12 +105,23 @@ def usable_backend(request: Request) -> str:
     options.
     """
     backend = plugins.backend(request.backend) if request.backend else plugins.default_backend()
+    if request.kind == "load":
+        refuse_without_load(backend)
     availability = backend.available()
     if not availability.usable:
         raise EnvironmentRefused(f"back end {backend.name!r} cannot run here: {availability.reason}")
     if isinstance(backend, ChecksOptions):
         backend.check_options(request.options)
     return backend.name
+
+
+def refuse_without_load(backend: Backend) -> None:
+    """Raise UsageError for a back end whose engines take no requests while others run."""
+    if not isinstance(backend, OffersLoad):
+        raise UsageError(
+            f"back end {backend.name!r} takes no requests while others run, so it cannot be put under load",
+            hint="name a server's: --backend vllm, sglang, trtllm, lmdeploy or llamacpp",
+        )
 
 
 def another_engine(backend: str) -> DrivesAnotherEngine | None:

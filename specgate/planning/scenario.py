@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specgate.core import STATISTICS, Budget, Grid, LatencyLimits, PromptFile, Scenario, Schedule, Workload
+from specgate.core.load import Load
 from specgate.core.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.yaml_schema import Problem, nearest, parse, refusal
@@ -27,6 +28,7 @@ from specgate.planning.scenario_form import (
     SCHEMA,
     GridForm,
     Kind,
+    LoadForm,
     Machine,
     ScenarioForm,
     WorkloadForm,
@@ -73,6 +75,7 @@ def scenario_of(document: Document) -> Scenario:
         statistics=STATISTICS,
         goodput=LatencyLimits(**form.goodput.model_dump()) if form.goodput else None,
         definitions=DEFINITIONS,
+        load=load_of(form.load) if form.load else None,
     )
     if too_much := [Problem(key, why) for key, why in excesses(scenario)]:
         raise refusal(document, too_much)
@@ -109,6 +112,10 @@ def prompt_file(path: Path, format_: str = "auto", **limits: Any) -> PromptFile:
     """The file as a scenario fixes it, by its hash and format. Raises UsageError where it is no file of prompts."""
     found = recognise(path, format_)
     return PromptFile(path, found.sha256, found.format, **limits)
+
+
+def load_of(form: LoadForm) -> Load:
+    return Load(form.requests, form.per_client, tuple(form.rates or ()))
 
 
 def _title_problems(document: Document) -> Iterator[Problem]:
@@ -261,6 +268,8 @@ def dump(scenario: Scenario) -> str:
     fields["budget"] = _without_none(fields["budget"])
     if scenario.goodput:
         fields["goodput"] = _without_none(fields["goodput"])
+    if scenario.load:
+        fields["load"] = {key: list(v) if key == "rates" else v for key, v in fields["load"].items() if v != ()}
     whole = {"schema": SCHEMA, **_without_none(fields)}
     return f"# {scenario.question}\n{dump_yaml(whole, flow=None, width=100)}"
 

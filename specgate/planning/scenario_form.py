@@ -4,23 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from specgate.core import RunKind
 from specgate.files.yaml_schema import Form, Problem
-from specgate.planning.bounds import BATCH, DRAFT_TOKENS, FACTOR, POSITIONS, REPEATS, SECONDS, SEED, STEPS, VALUES
+from specgate.planning.bounds import (
+    BATCH,
+    DRAFT_TOKENS,
+    FACTOR,
+    POSITIONS,
+    RATE,
+    REPEATS,
+    REQUESTS,
+    SECONDS,
+    SEED,
+    STEPS,
+    VALUES,
+)
 from specgate.planning.prompt_files.formats import FormatName
 
 SCHEMA = "specgate.scenario/v1"
 MIN_PROMPTS = 8
 """Different prompts that a cell must have. Fewer would say more about the prompts than about the engine."""
 
-Kind = Literal["micro", "full"]
+Kind = RunKind
 Machine = Literal["cpu", "gpu"]
 
 
-def ascending(values: list[int]) -> list[int]:
+Number = TypeVar("Number", int, float)
+
+
+def ascending(values: list[Number]) -> list[Number]:
     """`values` as they are. Raises ValueError unless they strictly ascend."""
     if any(later <= earlier for earlier, later in pairwise(values)):
         raise ValueError(f"must ascend without repeats: {sorted(set(values))}")
@@ -106,6 +122,21 @@ class GoodputForm(Form):
         return self
 
 
+class LoadForm(Form):
+    """The form of `core.load.Load`."""
+
+    requests: Annotated[int, Field(ge=1, le=REQUESTS)]
+    per_client: Annotated[int, Field(ge=1, le=REQUESTS)] = 1
+    rates: (
+        Annotated[
+            list[Annotated[float, Field(ge=1 / SECONDS, le=RATE)]],
+            Field(min_length=1, max_length=VALUES),
+            AfterValidator(ascending),
+        ]
+        | None
+    ) = None
+
+
 ROPE_KEYS: dict[str, set[str]] = {
     "linear": set(),
     "yarn": {"attention_factor", "beta_fast", "beta_slow"},
@@ -157,20 +188,26 @@ class ScenarioForm(Form):
     timeout_s: Annotated[float, Field(gt=0, le=SECONDS)]
     rope: RopeForm | None = None
     goodput: GoodputForm | None = None
+    load: LoadForm | None = None
     default: bool = True
 
 
 def contradictions(form: ScenarioForm) -> Iterator[Problem]:
     """Problems that lie in the combination of several keys."""
     sets, rounds, batch = form.workload.prompt_sets, form.schedule.rounds, form.grid.batch[0]
+    yield from load_contradictions(form)
     if form.kind == "micro" and form.budget.steps is None:
         yield Problem(("budget",), "a micro scenario counts engine steps: set steps, not new_tokens")
     if form.kind == "micro" and form.goodput is not None:
         yield Problem(("goodput",), "a micro scenario measures no whole requests, so it has no goodput: leave it out")
     yield from contradicting_prompts(form)
-    if sets * batch < MIN_PROMPTS:
-        enough = -(-MIN_PROMPTS // batch)
-        why = f"{sets} × batch {batch} = {sets * batch} different prompts; {MIN_PROMPTS} are needed: {enough} or more"
+    in_set, what = batch, f"batch {batch}"
+    if form.load is not None:
+        in_set = max(form.load.requests, form.load.per_client * batch)
+        what = f"{in_set} requests"
+    if sets * in_set < MIN_PROMPTS:
+        enough = -(-MIN_PROMPTS // in_set)
+        why = f"{sets} × {what} = {sets * in_set} different prompts; {MIN_PROMPTS} are needed: {enough} or more"
         yield Problem(("workload", "prompt_sets"), why)
     if sets * rounds % 2:
         why = f"with {sets} prompt sets an odd number of rounds, so the roles' two orders cannot balance: make one even"
@@ -194,3 +231,21 @@ def contradicting_prompts(form: ScenarioForm) -> Iterator[Problem]:
         yield Problem(("workload", "max_tokens"), f"less than min_tokens, which is {work.min_tokens}")
     if work.shared_prefix and form.grid.batch[-1] == 1:
         yield Problem(("workload", "shared_prefix"), "sets of one prompt share nothing: ask for a larger batch")
+
+
+def load_contradictions(form: ScenarioForm) -> Iterator[Problem]:
+    """Problems of a scenario of `kind: load`, and of `load` in any other."""
+    if (form.kind == "load") != (form.load is not None):
+        why = "a load scenario says what it offers: load: {requests: …}"
+        yield Problem(("load",), why if form.load is None else f"only a scenario of kind: load has it, not {form.kind}")
+    if form.kind != "load":
+        return
+    if form.budget.new_tokens is None:
+        yield Problem(("budget",), "a load scenario sends whole requests: set new_tokens, not steps")
+    if form.perf_mode:
+        yield Problem(("perf_mode",), "the loop of a server cannot be profiled: leave it out")
+    if form.load is not None and form.load.rates and len(form.grid.batch) > 1:
+        why = "an open loop has one: the most requests that the server decodes together; its levels are load.rates"
+        yield Problem(("grid", "batch"), why)
+    if form.load is not None and form.load.rates and form.load.per_client > 1:
+        yield Problem(("load", "per_client"), "an open loop has no clients: requests says how many a block has")

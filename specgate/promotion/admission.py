@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -37,14 +38,20 @@ from specgate.promotion.signing import signing_key
 from specgate.promotion.standing import doubts
 from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, streak
 
+NO_ORDER: Final = Promotion({}, 0, 0, "")
+"""Of a load run, which no micro gates come before."""
+
 
 def promotion_of(request: Request, config: Config, ledger: Ledger, software: Software) -> Promotion:
-    """Which micro gates this run depends on and how often they have been green, before anything is loaded.
+    """Which micro gates this run depends on and how often they have been green, before anything is loaded. A load run
+    depends on none.
 
     A resumed run keeps the gates that it began with. Raises OrderRefused for a full run whose micro gates have not been
     green often enough, InvalidResult if the ledger was changed, and UsageError if the run to be resumed was begun by a
     version of specgate that stored no promotion.
     """
+    if request.kind == "load":
+        return NO_ORDER
     if request.resume:
         began = RunFolder.open(request.resume).read_run().promotion
         if began is None:

@@ -71,7 +71,7 @@ class Entry:
 
     time: str
     run: str
-    kind: Literal["micro", "full", "ab"]
+    kind: Literal["micro", "full", "load", "ab"]
     subject: Mapping[str, str]
     gates: Mapping[str, str]
     fingerprint: Mapping[str, str | None]

@@ -46,8 +46,9 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     check_limits(plan, {name: p for name, (p, _) in limits.items() if p is not None}, config.pair.name)
     tokenizer = tokenizer_of(config.pair)
     return {
-        p.key: build_prompts(config.scenarios[p.scenario], p.context, p.batch, tokenizer, limits[p.scenario][1])
+        p.key: build_prompts(s, p.context, s.prompts_in_set(p.batch), tokenizer, limits[p.scenario][1])
         for p in plan.points
+        for s in [config.scenarios[p.scenario]]
     }
 
 

@@ -129,7 +129,7 @@ def process_mean(plan: Plan, cell: Cell, blocks: Sequence[Block]) -> float:
     Raises InvalidResult if a block contradicts itself, or if one of these rounds is missing or emitted nothing.
     """
     scenario = plan.scenarios[cell.point.scenario]
-    whole = scenario.kind == "full"
+    whole = scenario.whole_requests
     ratios = []
     for round_ in once(plan).rounds_of(cell.point):
         if round_.warmup:
@@ -157,10 +157,10 @@ def noise_of(
     mine = [b for b in blocks if b.cell == cell and not b.warmup]
     for block in mine:
         check_block(block, scenario.budget)
-    check_clocks(mine, scenario.kind == "full")
+    check_clocks(mine, scenario.whole_requests)
     rounds = [r for r in plan.rounds_of(cell.point) if not r.warmup]
     couples = [(turn, r, couple) for turn, r in enumerate(rounds) if (couple := couple_of(mine, r))]
-    whole = scenario.kind == "full"
+    whole = scenario.whole_requests
     pairs = Pairs(
         log_ratios=[direction(r) * math.log(speed(b, whole) / speed(a, whole)) for _, r, (a, b) in couples],
         orders=[direction(r) for _, r, _ in couples],

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.load.sweeps import told_apart
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references.cell_times import cell_times
@@ -53,8 +54,10 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
 
 
 def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None) -> bool:
-    """Whether at least one rule that rests on samples judges a cell of `plan`, and no such rule needs more samples.
+    """Whether at least one rule that rests on samples judges a cell of `plan`, which has one point, and no such rule
+    needs more samples.
 
+    A level of load is decided where its speed is told from the baseline's besides, on whichever side.
     A host that is too disturbed to be judged on decides nothing: it may yet become quiet.
     """
     ties, hosts = near_ties(policy), judge_hosts(plan, journal.blocks, policy, journal.engines)
@@ -82,6 +85,9 @@ def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known
     gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]
     verdicts = [v for rule, gate in gates if isinstance(gate, Sequential) for v in gate.judge(rule, cut)]
     states = {v.state for v in verdicts if v.state is not State.SKIPPED}
+    scenario = plan.scenarios[plan.points[0].scenario]
+    if scenario.load is not None:
+        return told_apart(scenario, comparisons, run.between_runs) and states <= DECIDED
     return bool(states) and states <= DECIDED
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from specgate.analysis.paired_blocks import speed
 from specgate.core import Block
 from specgate.files.redaction import visible
 from specgate.run.runner import Progress
@@ -61,5 +62,9 @@ def block_line(block: Block, done: int, planned: int) -> str:
 
 
 def tokens_per_second(block: Block) -> float:
-    """Tokens per second that the block emitted while decoding, summed over all slots. 0 if no time was recorded."""
+    """Tokens per second that the block emitted while decoding, summed over all slots; of a server under load, over the
+    whole block. 0 if no time was recorded.
+    """
+    if block.served is not None and len(block.tokens) > block.point.batch:
+        return speed(block, whole_requests=True)
     return block.emitted / (block.elapsed_ns / 1e9) if block.elapsed_ns else 0.0

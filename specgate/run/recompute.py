@@ -14,6 +14,7 @@ from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.eagle_speculation import eagle_speculation
+from specgate.analysis.load.sweeps import break_evens
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
 from specgate.analysis.perf_invariants import certificates
@@ -95,6 +96,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         ended_early=early,
         check_seconds=check_seconds(journal) if policy.checks else {},
         times=cell_times(plan, cells, blocks, policy, aside),
+        break_even=break_evens(plan.scenarios, comparisons, run.between_runs),
         warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),
     )
     return with_ceilings(found, policy)

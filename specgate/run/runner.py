@@ -2,7 +2,8 @@
 
 For each prompt set, a micro run prefills once and then runs rounds of blocks, baseline and speculation interleaved.
 Every block starts from the same state of the KV cache. A full run measures whole requests, so it prefills before every
-block. Each pass over the plan visits every prompt set again.
+block. Each pass over the plan visits every prompt set again. In a load run a block is a whole set of requests, which
+the engine is offered as the scenario says.
 
 The loop itself draws and judges nothing. Between blocks it reports progress, and at the interim looks it asks whether
 the point may stop early.
@@ -43,6 +44,7 @@ from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.machine.cpu_counters import CpuProbe, between
+from specgate.planning.arrivals import offered_load
 from specgate.planning.plan import positions_needed, prefill_group
 from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
@@ -221,12 +223,21 @@ class Runner:
             return
         chosen = (prompts.warmup if warmup else prompts.measured)[prompt_set]
         ids, lengths = chosen.token_ids, chosen.lengths if scenario.workload.own else ()
-        shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
+        shared_ns = 0
+        if scenario.load is None:
+            shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
+        elif not todo:  # so that the engine knows which prompts the evidence that is missing is about
+            engine.serve(rounds[0].order[0], ids, scenario.budget, offered_load(scenario, rounds[0]), ())
         for round_ in todo:
             for position, role in enumerate(round_.order):
-                own, before, asked_ns = scenario.kind == "full", self.cpus.read(engine.pid), time.monotonic_ns()
-                prefill_ns = engine.prefill(ids, draft=role.speculative) if own else shared_ns
-                decoded = engine.decode(role, scenario.budget, ())
+                before, asked_ns = self.cpus.read(engine.pid), time.monotonic_ns()
+                if scenario.load is not None:
+                    prefill_ns, offered = 0, offered_load(scenario, round_)
+                    decoded = engine.serve(role, ids, scenario.budget, offered, ())
+                else:
+                    own = scenario.whole_requests
+                    prefill_ns = engine.prefill(ids, draft=role.speculative) if own else shared_ns
+                    decoded = engine.decode(role, scenario.budget, ())
                 block = make_block(round_, position, role, self.worker_generation, prefill_ns, decoded)
                 span_ns = asked_ns, time.monotonic_ns()
                 cpu = between(before, self.cpus.read_again(before))
@@ -247,8 +258,8 @@ class Runner:
         )
 
     def _show_logits(self, point: Point, worker: EngineWorker) -> None:
-        """Sample the logits of every role, where the engine shows them."""
-        if not self.evidence.lacks_logits(point):
+        """Sample the logits of every role, where the engine shows them. A server under load shows none."""
+        if self.plan.scenarios[point.scenario].load is not None or not self.evidence.lacks_logits(point):
             return
         ids = self.prompts[point.key].measured[0].token_ids
         worker.prefill(ids, draft=any(r.speculative for r in self.plan.scenarios[point.scenario].roles))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from specgate.analysis.load.compared import compared
 from specgate.analysis.rounds import pairs_of, whole_rounds
 from specgate.analysis.tokens.comparison import find_divergences, find_repeats, first_difference, reaches_end
 from specgate.analysis.tokens.following import Parted, parted_texts
@@ -192,11 +193,13 @@ class TokenEvidence:
                     yield text
 
     def _judged(self, point: Point, prompt_set: int | None) -> list[Block]:
-        """The blocks of whole rounds; none where acceptance is forced, since the tokens are then wrong by design."""
+        """The blocks of whole rounds, as far as their tokens are compared; none where acceptance is forced, since the
+        tokens are then wrong by design.
+        """
         if (facts := self.engines.get(point.key)) is not None and facts.acceptance == "forced":
             return []
         mine = [b for b in self.blocks if b.point == point and not b.warmup and prompt_set in (None, b.prompt_set)]
-        return whole_rounds(self.plan, mine)
+        return compared(whole_rounds(self.plan, mine), self.plan.scenarios[point.scenario])
 
     # ── logits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

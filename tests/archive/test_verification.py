@@ -270,6 +270,7 @@ def older(data: Any) -> None:
         "times",
         "earlier",
         "builds",
+        "break_even",
     ):
         del data[later]
     del data["between_runs"], data["required_decisions"]

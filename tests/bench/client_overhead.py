@@ -35,7 +35,7 @@ def main() -> None:
     adapter = adapter_named("vllm")
     asks = [Ask("specgate", (1, 2, i), given.tokens, ignore_eos=True) for i in range(given.streams)]
     with running_stub("vllm", 0, "--rate", str(given.rate)) as url:
-        client = Client(url, concurrency=given.streams, stall_s=60, secret=Secret())
+        client = Client(url, stall_s=60, secret=Secret())
         path, bodies = adapter.request(asks[0])[0], [adapter.request(ask)[1] for ask in asks]
         wall, cpu = time.perf_counter(), time.process_time()
         recordings = client.stream(path, bodies, StreamLimit.of(given.tokens, cumulative=False))

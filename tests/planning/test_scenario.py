@@ -115,7 +115,7 @@ def test_a_good_file_becomes_a_scenario(tmp_path: Path) -> None:
     [
         ("grid: {context", "grid: {contxt", 8, "grid.contxt: [64]: no such key; did you mean 'context'? known: b"),
         ("budget:", "bugdet:", 10, "bugdet: {'steps': 4}: no such key; did you mean 'budget'? known: "),
-        ("kind: micro", "kind: mikro", 3, "kind: 'mikro': not one of 'micro' or 'full'"),
+        ("kind: micro", "kind: mikro", 3, "kind: 'mikro': not one of 'micro', 'full' or 'load'"),
         ("schema: specgate.scenario/v1", "schema: specgate.scenario/v9", 2, "schema: 'specgate.scenario/v9': not one"),
         ("batch: [1]", "batch: [0]", 8, "grid.batch[0]: 0: input should be greater than or equal to 1"),
         ("batch: [1]", "batch: 1", 8, "grid.batch: 1: input should be a valid list"),

@@ -137,4 +137,4 @@ def check_margins(margins: Sequence[Margin]) -> None:
 
 def whole_requests(plan: Plan, cell: Cell) -> bool:
     """Whether the blocks of `cell` include their own prefill."""
-    return plan.scenarios[cell.point.scenario].kind == "full"
+    return plan.scenarios[cell.point.scenario].whole_requests

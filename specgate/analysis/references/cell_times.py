@@ -48,7 +48,7 @@ def times_of(plan: Plan, cell: Cell, blocks: Sequence[Block], clocked: Sequence[
     """Times of the `clocked` blocks of a cell that emitted something, and texts of all its `blocks`."""
     turns = {(r.prompt_set, r.index): n for n, r in enumerate(r for r in plan.rounds_of(cell.point) if not r.warmup)}
     found = sorted((b for b in clocked if b.emitted), key=lambda b: turns[b.prompt_set, b.round])
-    whole = plan.scenarios[cell.point.scenario].kind == "full"
+    whole = plan.scenarios[cell.point.scenario].whole_requests
     return CellTimes(
         turns=tuple(turns[b.prompt_set, b.round] for b in found),
         prompt_sets=tuple(b.prompt_set for b in found),

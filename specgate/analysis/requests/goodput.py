@@ -10,17 +10,27 @@ from specgate.core import LatencyLimits, Value
 
 
 def goodput_values(
-    blocks: Sequence[Sequence[TimedRequest]], seconds: float, limits: LatencyLimits, error: float = ERROR
+    blocks: Sequence[Sequence[TimedRequest]],
+    seconds: float,
+    limits: LatencyLimits,
+    error: float = ERROR,
+    refused: Sequence[int] = (),
 ) -> Iterator[Value]:
     """The share of the requests that kept to every limit, with an interval, and how many of them there were a second.
 
     `blocks`: the requests of each block of a cell. `seconds`: how long all blocks took together, each from sending its
-    requests to the last token of all.
+    requests to the last token of all. `refused`: how many more requests of each block a server turned away, which kept
+    to no limit.
 
     The interval is Clopper and Pearson's for a binomial share (Biometrika 26, 1934), for as many independent requests
     as the requests of a block, which wait for each other, are worth. `error`: its chance on each side to be wrong.
     """
-    kept = [[0.0 if keeps(request, limits) else 1.0 for request in block] for block in blocks if block]
+    lost = refused or [0] * len(blocks)
+    missed = [
+        [0.0 if keeps(request, limits) else 1.0 for request in block] + [1.0] * more
+        for block, more in zip(blocks, lost, strict=True)
+    ]
+    kept = [block for block in missed if block]
     n, good = sum(map(len, kept)), sum(group.count(0.0) for group in kept)
     if not n:
         return

@@ -35,6 +35,7 @@ def draws(
     tokens themselves. So it can be repeated and cannot be foreseen. All cells get the same prompts, so that one pass
     over the longest text scores every text that it begins with. Texts shorter than `count` need several prompts.
     """
+    blocks = [block for block in blocks if block.answered_all]
     source = drawing(run_id, blocks)
     last = {(b.cell, b.prompt_set): b for b in sorted(blocks, key=lambda b: b.round)}
     cells = sorted({b.cell for b in blocks}, key=lambda cell: cell.key)

@@ -18,7 +18,7 @@ from specgate.api import Decoded, Text
 from specgate.core import Score, TopTokens
 from specgate.errors import BackendError
 from specgate.run.engine_process import failures
-from specgate.run.engine_process.messages import NO_JSON, Decode, Extend, Request, Trace, shortened
+from specgate.run.engine_process.messages import NO_JSON, Decode, Extend, Request, Serve, Trace, shortened
 from specgate.run.engine_process.records import (
     ActivityForm,
     Count,
@@ -141,9 +141,11 @@ def limit_of(request: Request, slots: int) -> int:
     """
     if isinstance(request, Extend):
         return MOST_BYTES
-    if not isinstance(request, Decode | Trace):
+    if not isinstance(request, Decode | Serve | Trace):
         return PLAIN_BYTES
     longest = request.budget.longest(request.role.k) + 2
+    if isinstance(request, Serve):  # a token, the time of its chunk, and how many tokens that held
+        return min(MOST_BYTES, PLAIN_BYTES + NUMBER_BYTES * len(request.prompts) * 3 * longest)
     numbers = slots * 2 * longest + longest * (1 + 2 * slots)
     return min(MOST_BYTES, PLAIN_BYTES + NUMBER_BYTES * numbers)
 
@@ -224,6 +226,20 @@ def wrong_in_block(decoded: Decoded, slots: int) -> Wrong:
     emitted = sum(len(row) - 1 for row in decoded.tokens)
     if decoded.elapsed_ns == 0 and (steps or emitted):
         yield "elapsed_ns", "0", f"it should be greater than 0: the block has {steps} steps and {emitted} tokens"
+
+
+def wrong_in_serving(decoded: Decoded, requests: int) -> Wrong:
+    """Every request under load has a slot or was refused, none has both, and what a block must have holds."""
+    if (served := decoded.served) is None:
+        yield "served", "null", "a block of requests under load has its requests"
+        return
+    if len(served.requests) + len(served.refused) != requests:
+        found = f"{len(served.requests)} requests and {len(served.refused)} refused"
+        yield "served", found, f"one for each of the {requests} prompts"
+    answered = served.prompts or tuple(range(len(served.requests)))
+    if sorted((*answered, *(r.prompt for r in served.refused))) != list(range(requests)):
+        yield "served.prompts", shown(list(answered)), f"each of the {requests} prompts once, with the refused ones"
+    yield from wrong_in_block(decoded, len(served.requests))
 
 
 def wrong_in_text(text: Decoded | Text, slots: int) -> Wrong:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from specgate.api import Activity, Decoded, OpenRequest, Text
 from specgate.core import Budget, EngineFacts, Role, Score, TopTokens
+from specgate.core.load import OfferedLoad
 from specgate.core.two_builds import Origin
 from specgate.errors import SpecgateError
 from specgate.run.engine_process import answers
@@ -21,6 +22,7 @@ from specgate.run.engine_process.messages import (
     Ranked,
     Request,
     ScoreText,
+    Serve,
     Top2,
     Trace,
     Where,
@@ -60,6 +62,21 @@ class EngineCalls(ABC):
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
         request = Decode(role, budget, tuple(stop_token_ids))
         return self._block(self._ask(request, answers.DecodedBlock).decoded, request)
+
+    def serve(
+        self,
+        role: Role,
+        prompts: Sequence[Sequence[int]],
+        budget: Budget,
+        offered: OfferedLoad,
+        stop_token_ids: Sequence[int],
+    ) -> Decoded:
+        """As `api.ServesLoad.serve`. Raises BackendError where the engine is none."""
+        self._slots = len(prompts)
+        request = Serve(role, tuple(map(tuple, prompts)), budget, offered, tuple(stop_token_ids))
+        decoded: Decoded = self._ask(request, answers.DecodedBlock).decoded.made()
+        answers.refuse(answers.wrong_in_serving(decoded, len(prompts)), self.backend, request)
+        return decoded
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode one block under the harness's own profiler, or the engine's own trace if it is `scripted`."""

@@ -3,6 +3,7 @@
     open      load the pair                        → facts
     prefill   fill the caches                      → nanoseconds
     decode    one block                            → decoded
+    serve     one block of requests under load     → decoded
     trace     one block, watched                   → traced
     top2      the two largest logits at a place    → top2
     ranked    the most likely tokens at a place    → ranked
@@ -29,6 +30,7 @@ from pydantic import Field, TypeAdapter
 
 from specgate.api import OpenRequest
 from specgate.core import AcceptanceSource, Budget, PairRef, Role
+from specgate.core.load import OfferedLoad
 
 SHOWN: Final = 80
 """Characters of a value that an error shows."""
@@ -80,6 +82,18 @@ class Decode:
     budget: Budget
     stop_token_ids: tuple[int, ...]
     kind: Literal["decode"] = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """`ServesLoad.serve`."""
+
+    role: Role
+    prompts: tuple[tuple[int, ...], ...]
+    budget: Budget
+    offered: OfferedLoad
+    stop_token_ids: tuple[int, ...]
+    kind: Literal["serve"] = "serve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +175,7 @@ class Close:
     kind: Literal["close"] = "close"
 
 
-Request = Open | Prefill | Decode | Trace | Top2 | Ranked | Follow | Extend | Logits | ScoreText | Where | Close
+Request = Open | Prefill | Decode | Serve | Trace | Top2 | Ranked | Follow | Extend | Logits | ScoreText | Where | Close
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from specgate.core import (
     Finding,
     Finish,
     LoopFigures,
+    RefusedRequest,
     Score,
     Served,
     ServedModel,
@@ -158,6 +159,14 @@ class ServedRequestForm(Form):
     sent_ns: Count
     chunk_ns: Annotated[tuple[Count, ...], Field(min_length=1), FailFast()]
     chunk_tokens: Counts
+    due_ns: Count | None
+
+
+class RefusedForm(Form):
+    record = RefusedRequest
+    prompt: Count
+    status: Count
+    at_ns: Count
 
 
 class TotalsForm(Form):
@@ -181,6 +190,8 @@ class ServedForm(Form):
     record = Served
     requests: tuple[ServedRequestForm, ...]
     acceptance: AcceptanceForm | None
+    refused: tuple[RefusedForm, ...]
+    prompts: Counts
 
 
 class TopTokensForm(Form):

@@ -19,6 +19,7 @@ from specgate.api import (
     RanksTokens,
     ScoresTokens,
     ScriptedTrace,
+    ServesLoad,
     ShowsLogits,
     Text,
 )
@@ -37,6 +38,7 @@ from specgate.run.engine_process.messages import (
     Ranked,
     Request,
     ScoreText,
+    Serve,
     Top2,
     Trace,
     Where,
@@ -83,6 +85,8 @@ class Service:
             case Decode():
                 decoded = engine.decode(request.role, request.budget, request.stop_token_ids)
                 return {"kind": "decoded", "decoded": record(decoded, Decoded, "decode")}
+            case Serve():
+                return served(engine, request)
             case Trace():
                 return traced(engine, request)
             case Top2():
@@ -119,6 +123,14 @@ def origin_of(engine: Engine) -> Mapping[str, str]:
         "specgate_version": specgate.__version__,
         "python": platform.python_version(),
     }
+
+
+def served(engine: Engine, request: Serve) -> Mapping[str, object]:
+    """The answer to `request`. Raises BackendError where the engine takes no requests while others run."""
+    if not isinstance(engine, ServesLoad):
+        raise BackendError("the engine takes no requests while others run: it has no `serve`", hint="measure a server")
+    asked = request.role, request.prompts, request.budget, request.offered, request.stop_token_ids
+    return {"kind": "decoded", "decoded": record(engine.serve(*asked), Decoded, "serve")}
 
 
 def traced(engine: Engine, request: Trace) -> Mapping[str, object]:

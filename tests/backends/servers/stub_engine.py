@@ -129,6 +129,8 @@ class Stub:
         if self.has("status"):
             said = f"refused: {request.headers.get('Authorization', '')}"
             return web.json_response({"error": {"message": said}}, status=int(self.faults["status"]))
+        if self.counts.running >= int(self.faults.get("refuse_beyond", 1 << 30)):
+            return web.json_response({"error": {"message": "too many requests at a time"}}, status=429)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         self.die_in_time()

@@ -32,7 +32,7 @@ BUFFERED = 16 * MIB
 @contextmanager
 def client_of(answers: Answers) -> Iterator[tuple[Client, Sent]]:
     with raw_server(answers) as (url, sent):
-        client = Client(url, concurrency=1, stall_s=20, secret=Secret())
+        client = Client(url, stall_s=20, secret=Secret())
         try:
             yield client, sent
         finally:

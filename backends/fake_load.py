@@ -1,0 +1,146 @@
+"""The fake engine under load: requests that come and go, on a scripted clock.
+
+A step decodes all requests that run, and takes longer the more tokens it verifies (`Script.row_ns`). So speculation,
+which verifies K + 1 tokens per request, pays with few requests and costs with many, as it does on a real GPU. Requests
+that arrive wait for the next step, are prefilled before it, and are refused where too many are there (`refuse_beyond`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from specgate.api import Decoded, OpenRequest
+from specgate.backends.fake_script import Script
+from specgate.core import AcceptanceRecord, Budget, Finish, RefusedRequest, Role, Served, ServedRequest
+from specgate.core.load import OfferedLoad
+
+REFUSAL: Final = 503
+
+
+class Scripted(Protocol):
+    """What is used of the fake engine (`fake.FakeEngine`)."""
+
+    script: Script
+    request: OpenRequest
+
+    @property
+    def draft_usable(self) -> bool: ...
+
+    def step_ns(self, k: int, step: int) -> int: ...
+
+    def emitted(self, role: Role, slot: int, index: int) -> int: ...
+
+
+@dataclass(slots=True)
+class Running:
+    """One request. `at_ns` and `held`: when each chunk came, and how many tokens it held."""
+
+    prompt: int
+    sent_ns: int
+    due_ns: int | None
+    made: int = 0
+    steps: int = 0
+    at_ns: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+
+    def emit(self, tokens: int, now: int) -> None:
+        self.made += tokens
+        self.at_ns.append(now)
+        self.held.append(tokens)
+
+
+class ServedLoad:
+    """One block of requests under load. `now`: the scripted clock."""
+
+    def __init__(self, engine: Scripted, role: Role, prompts: Sequence[Sequence[int]], budget: Budget) -> None:
+        assert budget.new_tokens is not None
+        self.engine, self.role, self.prompts, self.limit = engine, role, prompts, budget.new_tokens
+        self.k = role.k if engine.draft_usable and not engine.script.no_drafts else 0
+        self.now = self.steps = self.truncated = 0
+        self.waiting: list[Running] = []
+        self.running: list[Running] = []
+        self.done: list[Running] = []
+        self.refused: list[RefusedRequest] = []
+        self.hist = [0] * (role.k + 1)
+
+    def run(self, offered: OfferedLoad) -> Decoded:
+        """Serve all prompts."""
+        coming = list(range(len(self.prompts)))
+        while coming or self.waiting or self.running:
+            self.arrive(coming, offered)
+            self.admit()
+            if self.running:
+                self.step()
+        return self.result()
+
+    def arrive(self, coming: list[int], offered: OfferedLoad) -> None:
+        """Take what has arrived by now out of `coming`; where nothing else is left to do, wait for the next one."""
+        if offered.clients is None and coming and not self.waiting and not self.running:
+            self.now = max(self.now, offered.arrivals_ns[coming[0]])
+        while coming:
+            due = None if offered.clients is not None else offered.arrivals_ns[coming[0]]
+            there = len(self.waiting) + len(self.running)
+            if (due is None and there == offered.clients) or (due is not None and due > self.now):
+                return
+            prompt, beyond = coming.pop(0), self.engine.script.refuse_beyond
+            if beyond is not None and there >= beyond:
+                self.refused.append(RefusedRequest(prompt, REFUSAL, self.now))
+                if due is None:
+                    return  # the client has its answer, and turns to its next request after this step
+            else:
+                self.waiting.append(Running(prompt, self.now if due is None else due, due))
+
+    def admit(self) -> None:
+        """Prefill as many waiting requests as there are slots free. Each has its first token then."""
+        while self.waiting and len(self.running) < self.engine.request.max_batch:
+            one = self.waiting.pop(0)
+            self.now += self.engine.script.prefill_ns * len(self.prompts[one.prompt])
+            one.emit(1, self.now)
+            self.running.append(one)
+
+    def step(self) -> None:
+        """Decode one step of all running requests."""
+        script = self.engine.script
+        self.now += self.engine.step_ns(self.k, self.steps) + script.row_ns * len(self.running) * (self.k + 1)
+        self.steps += 1
+        for one in self.running:
+            accepted = min(self.k, script.accept[(one.steps + one.prompt) % len(script.accept)])
+            one.steps += 1
+            self.hist[accepted] += 1
+            tokens = min(accepted + 1, self.limit - one.made)
+            self.truncated += accepted + 1 - tokens
+            one.emit(tokens, self.now)
+        self.done += [one for one in self.running if one.made == self.limit]
+        self.running = [one for one in self.running if one.made < self.limit]
+
+    def result(self) -> Decoded:
+        found = sorted(self.done, key=lambda one: one.prompt)
+        first, last = min(one.at_ns[0] for one in found), max(one.at_ns[-1] for one in found)
+        requests = tuple(ServedRequest(o.sent_ns, tuple(o.at_ns), tuple(o.held), o.due_ns) for o in found)
+        record, undrafted = self.acceptance(found)
+        prompts = tuple(one.prompt for one in found) if self.refused else ()
+        return Decoded(
+            elapsed_ns=last - first,
+            step_ns=(),
+            tokens=tuple(
+                tuple(self.engine.emitted(self.role, one.prompt, i) for i in range(self.limit)) for one in found
+            ),
+            accepted=(),
+            drafted=(),
+            truncated=(0,) * len(found),
+            finish=(Finish.LENGTH.value,) * len(found),
+            counters={"undrafted_steps": undrafted} if self.role.speculative else {},
+            prefill_ns=first,
+            served=Served(requests, record, tuple(self.refused), prompts),
+        )
+
+    def acceptance(self, found: Sequence[Running]) -> tuple[AcceptanceRecord | None, int]:
+        """What a server would have counted over all requests: its record, and request-steps without a draft."""
+        if not self.role.speculative:
+            return None, 0
+        steps, emitted = sum(one.steps for one in found), sum(one.made - 1 for one in found)
+        if not self.k:
+            return AcceptanceRecord(self.role.k, (0,) * (self.role.k + 1), (0,) * self.role.k, 0, 0), steps
+        return AcceptanceRecord(self.k, tuple(self.hist), (steps,) * self.k, emitted, self.truncated), 0

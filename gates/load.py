@@ -1,0 +1,119 @@
+"""Gate `load`: does speculation pay up to a level of load, and does the server take every request?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from types import UnionType
+
+from specgate.analysis.load.break_even import Level, pays_up_to
+from specgate.analysis.load.sweeps import levels_of, sweeps
+from specgate.analysis.load.words import in_words, level_in_words, unit_of
+from specgate.core import BASELINE, Comparison, Rule, Run, State, Verdict
+from specgate.core.load import BreakEven
+from specgate.gates.select import nothing_selected, verdict
+from specgate.gates.speed import with_source
+
+
+class LoadGate:
+    """`min_break_even`: speculation must pay at every level of load up to this one. `max_refused`: the largest share of
+    the requests, from 0 to 1, that the server may refuse at any level; left out, that is 0.
+
+    One verdict per sweep, on its cell at the greatest level up to `min_break_even`. PASS where the whole interval of
+    the ratio lies above 1 at every level up to there, interpolated in between, FAIL where it lies below 1 at one of
+    them, else INCONCLUSIVE. INVALID where a level was not measured, or too many requests were refused: what is left is
+    not the load that was asked for.
+    """
+
+    name = "load"
+    params: Mapping[str, type | UnionType] = {"min_break_even": float, "max_refused": float | None}
+
+    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+        if float(rule.params.get("max_refused", 0.0)) > 1:
+            what = f"max_refused: {rule.params['max_refused']} is no share: it lies between 0 and 1"
+            yield verdict(rule, "", State.INVALID, "no_such_share", what, next_step="correct the policy")
+            return
+        mine = [c for c in run.comparisons if rule.matches(c.cell)]
+        found = list(sweeps(run.scenarios, mine))
+        if not found:
+            yield nothing_selected(rule)
+        for sweep in found:
+            yield with_source(self.judge_sweep(rule, sweep, run), run)
+
+    def judge_sweep(self, rule: Rule, sweep: Sequence[Comparison], run: Run) -> Verdict:
+        asked = float(rule.params["min_break_even"])
+        within = [c for c in sweep if c.cell.point.level <= asked] or sweep[:1]
+        key, unit = within[-1].cell.key, unit_of(sweep[0].cell.point.rate is not None)
+        if problem := unfit(rule, sweep, run):
+            code, message, step = problem
+            return verdict(rule, key, State.INVALID, code, message, next_step=step)
+        levels = levels_of(sweep, run.scenarios[sweep[0].cell.point.scenario], run.between_runs)
+        known = next(b for b in run.break_even if b.levels and b.levels[0].cell == sweep[0].cell.key)
+        said, evidence = in_words(known), evidence_of(known, asked)
+        if len(levels) < len(sweep):
+            few = ", ".join(f"{c.cell.point.level:g}" for c in sweep if not measured_at(c, levels))
+            step = "a new run with more --measurement-runs"
+            message = f"{said}: too few pairs for an interval at {few} {unit}"
+            return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
+        if not levels[0].level <= asked <= levels[-1].level:
+            step = f"a grid that reaches {asked:g}"
+            message = f"{said}: {asked:g} {unit} lie outside {levels[0].level:g} to {levels[-1].level:g}"
+            return verdict(rule, key, State.INCONCLUSIVE, "outside_the_sweep", message, evidence, step)
+        side = pays_up_to(levels, asked)
+        if side == "above":
+            message = f"{said}: it pays up to {asked:g} {unit}"
+            return verdict(rule, key, State.PASS, "pays_up_to_min", message, evidence)
+        if side == "below":
+            worst = min((x for x in known.levels if x.level <= asked), key=lambda x: x.ratio or math.inf)
+            message = f"{said}: {level_in_words(worst, unit)}, where {asked:g} {unit} were asked for"
+            step = "a shorter draft, or speculation switched off above the break-even"
+            return verdict(rule, key, State.FAIL, "costs_before_min", message, evidence, step)
+        step = "a new run with more --measurement-runs: the intervals have to leave 1"
+        message = f"{said}: whether it pays up to {asked:g} {unit} is not told"
+        return verdict(rule, key, State.INCONCLUSIVE, "one_not_excluded", message, evidence, step)
+
+
+def unfit(rule: Rule, sweep: Sequence[Comparison], run: Run) -> tuple[str, str, str] | None:
+    """(reason code, message, next step) why a sweep cannot be judged; None where it can."""
+    most, refused = float(rule.params.get("max_refused", 0.0)), ("", 0.0, 0)
+    unit = unit_of(sweep[0].cell.point.rate is not None)
+    for comparison in sweep:
+        point = comparison.cell.point
+        for result in (
+            r for r in run.cells if r.cell.point == point and r.cell.role in (comparison.cell.role, BASELINE)
+        ):
+            if result.status != "ok":
+                why = (run.failures.get(point.key) or result.reason or "incomplete").splitlines()[0]
+                return "not_measured", f"{point.level:g} {unit}: {why}", "continue the run with --resume"
+            found = result.values.get("refused_requests")
+            share = found.value / found.n if found is not None and found.value else 0.0
+            if share > max(refused[1], most):
+                assert found is not None and found.value is not None
+                refused = (result.cell.key, share, round(found.value))
+        if comparison.speedup.value is None:
+            code = comparison.speedup.reason_code or "withheld"
+            return code, f"{point.level:g} {unit}: no speed-up may be quoted: {code}", "see the tokens rule"
+    key, share, count = refused
+    if not key:
+        return None
+    message = f"{count} requests ({100 * share:.1f} %) were refused in {key}: at most {100 * most:g} % may be"
+    return "requests_refused", message, "a smaller load, or a server that queues more requests"
+
+
+def measured_at(comparison: Comparison, levels: Sequence[Level]) -> bool:
+    return any(level.level == comparison.cell.point.level for level in levels)
+
+
+def evidence_of(found: BreakEven, asked: float) -> dict[str, float | int | str | None]:
+    return {
+        "break_even": found.value,
+        "min": asked,
+        "ci_low": found.low,
+        "ci_high": found.high,
+        "confidence": found.confidence,
+        "outcome": found.outcome,
+        **{f"ratio_at[{level.level:g}]": level.ratio for level in found.levels},
+    }
+
+
+GATE = LoadGate()

@@ -1,0 +1,202 @@
+"""The level of load at which the ratio of speeds crosses 1, with a confidence interval.
+
+The mean log-ratio of each measured level is interpolated linearly in log2(level). The break-even is where that line is
+0. Its confidence interval is Fieller's (Journal of the Royal Statistical Society B 16, 1954), found by inverting a
+test: it holds every level x at which the interpolated log-ratio does not differ from 0 by more than its own interval.
+The test at the true break-even is wrong with the error that was asked for, whatever the slope. So the set of levels
+that are not rejected covers it with that confidence. Nothing has to be divided by a slope that may be 0, and no
+resampling of the few pairs that a level has is needed. Where the test rejects nowhere, or not on one side, the set is
+unbounded there, and the answer says so.
+
+The interpolated value at x between levels i and j, with weight w = (log2 x − log2 i) / (log2 j − log2 i), is
+(1 − w)·mᵢ + w·mⱼ. Its variance is (1 − w)²·sᵢ² + w²·sⱼ², since levels share no pair, with degrees of freedom after
+Satterthwaite (Biometrics Bulletin 2, 1946) and Welch (Biometrika 34, 1947). What differs between runs is added as in
+every other interval (`intervals.decision`); it is the same process at all levels, so it is not averaged away.
+
+That the true ratio is a line between two levels is an assumption. Levels that double keep it harmless: where it bends,
+the interval still lies between the two levels that were measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Final, Literal
+
+from specgate.analysis.intervals.between_runs import half_width
+from specgate.analysis.stats import ALPHA
+from specgate.core import BetweenRuns
+from specgate.core.load import Outcome
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+CONFIDENCE: Final = 1 - 2 * ALPHA
+PLACES: Final = 256
+"""Places between two levels at which the test is made: an end of the interval is off by 1/256 of a doubling at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The mean log-ratio at one level, with the standard error that this run gives it.
+
+    `freedom`: degrees of freedom of the error. `between`: what differs between runs. `error_above`, `error_below`: the
+    chance that a decision may be wrong which says that it lies above 0, or below.
+    """
+
+    level: float
+    mean: float
+    error: float
+    freedom: int
+    between: BetweenRuns
+    error_above: float = ALPHA
+    error_below: float = ALPHA
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The fields of `core.load.BreakEven` that follow from the levels."""
+
+    outcome: Outcome
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def break_even_of(levels: Sequence[Level], error: float = ALPHA) -> Found:
+    """Where the log-ratio of `levels` (ascending) falls to 0. `error`: of the test, on each side."""
+    if not levels:
+        return Found("unclear", None, None, None)
+    along = sweep_line(levels, error)
+    sides = along.sides
+    outcome = outcome_of(sides)
+    if outcome in ("everywhere", "nowhere"):
+        return Found(outcome, None, None, None)
+    # The ends lie at the last places that are told, so that the interval is never narrower than it is.
+    begin = next(i for i, side in enumerate(sides) if side != sides[0] or side == 0)
+    end = next(i for i in reversed(range(len(sides))) if sides[i] != sides[-1] or sides[i] == 0)
+    low = None if sides[0] == 0 else math.exp2(along.x[begin - 1])
+    high = None if sides[-1] == 0 or outcome == "beyond" else math.exp2(along.x[end + 1])
+    return Found(outcome, first_fall(levels), low, high)
+
+
+Side = Literal["above", "below", "open"]
+
+
+def pays_up_to(levels: Sequence[Level], asked: float) -> Side:
+    """Does speculation pay at every level up to `asked`, which must lie within the sweep?
+
+    "above" where every measured level up to there is told to lie above 0, and so is the place at `asked`: between two
+    such levels the line does, too. That is an intersection–union test (Berger 1982), whose error is at most that of a
+    level. "below" where a measured level up to there is told to lie below 0; the errors of all levels add up to that of
+    the sweep (Bonferroni). Else "open".
+    """
+    within = [level for level in levels if level.level <= asked]
+    sides = [side_of(level) for level in within]
+    if -1 in sides:
+        return "below"
+    beyond = [level for level in levels if level.level > asked][:1] if within[-1].level < asked else []
+    for above in beyond:
+        sides.append(place_side(within[-1], above, asked))
+    return "above" if all(side == 1 for side in sides) else "open"
+
+
+def side_of(level: Level) -> int:
+    """At the errors of the level: 1 where its log-ratio is told to lie above 0, −1 where below, 0 where neither."""
+    if level.mean > reach_of(level, level.error_above):
+        return 1
+    return -1 if -level.mean > reach_of(level, level.error_below) else 0
+
+
+def reach_of(level: Level, error: float) -> float:
+    return float(sweep_line([level], error).reach[0])
+
+
+def place_side(a: Level, b: Level, asked: float) -> int:
+    """As `side_of`, of the place `asked` between two levels; with the smaller of their errors."""
+    error = min(a.error_above, b.error_above)
+    along = sweep_line([a, b], error)
+    return along.sides[int(abs(along.x - math.log2(asked)).argmin())]
+
+
+def outcome_of(sides: Sequence[int]) -> Outcome:
+    """What the signs along a sweep amount to: +1 where speculation pays, −1 where it costs, 0 where it is not told."""
+    told = [side for side, _ in groupby(side for side in sides if side)]
+    if not told:
+        return "unclear"
+    if told == [1, -1]:
+        return "crosses"
+    if len(told) > 1:
+        return "mixed"
+    if 0 not in sides:
+        return "everywhere" if told == [1] else "nowhere"
+    if told == [1] and sides[0] == 1:
+        return "beyond"
+    return "below" if told == [-1] and sides[0] == 0 and sides[-1] == -1 else "partly"
+
+
+def first_fall(levels: Sequence[Level]) -> float | None:
+    """The first level at which the interpolated log-ratio falls to 0; None where it does not, or begins there."""
+    for a, b in pairwise(levels):
+        if a.mean > 0 >= b.mean:
+            share = a.mean / (a.mean - b.mean)
+            return math.exp2(math.log2(a.level) + share * math.log2(b.level / a.level))
+    return None
+
+
+# ── along the line ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The interpolated log-ratio at places along a sweep.
+
+    `x`: log2(level). `reach`: how far the true log-ratio may lie from `mean`, on either side.
+    """
+
+    x: Array
+    mean: Array
+    reach: Array
+
+    @property
+    def sides(self) -> list[int]:
+        """Per place: 1 where the log-ratio is told to be above 0, −1 where below, 0 where neither."""
+        told = 1 * (self.mean > self.reach) - 1 * (self.mean < -self.reach)
+        found: list[int] = told.tolist()
+        return found
+
+
+def sweep_line(levels: Sequence[Level], error: float) -> Line:
+    """The line through `levels`, with `error` on each side of every place."""
+    import numpy as np
+    from scipy.special import stdtrit
+
+    last = levels[-1]
+    parts = [between_two(a, b, error) for a, b in pairwise(levels)]
+    end = (math.log2(last.level), last.mean, last.error**2, float(last.freedom), half_width(last.between, error))
+    parts.append(np.array(end)[:, None])
+    x, mean, variance, freedom, between = np.concatenate(parts, axis=1)
+    reach = np.hypot(stdtrit(freedom, 1 - error) * np.sqrt(variance), between)
+    return Line(x, mean, reach)
+
+
+def between_two(a: Level, b: Level, error: float) -> Array:
+    """Rows log2(level), mean, variance, degrees of freedom and half width between runs, from level `a` up to before
+    level `b`.
+    """
+    import numpy as np
+
+    w = np.arange(PLACES) / PLACES
+    of_a, of_b = (1 - w) ** 2 * a.error**2, w**2 * b.error**2
+    variance = of_a + of_b
+    spread = of_a**2 / a.freedom + of_b**2 / b.freedom
+    exact = np.full(PLACES, float(min(a.freedom, b.freedom)))  # of levels without any scatter
+    freedom = np.divide(variance**2, spread, out=exact, where=spread > 0)
+    x = math.log2(a.level) + w * math.log2(b.level / a.level)
+    widest = max(half_width(a.between, error), half_width(b.between, error))
+    return np.array([x, (1 - w) * a.mean + w * b.mean, variance, freedom, np.full(PLACES, widest)])

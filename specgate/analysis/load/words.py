@@ -1,0 +1,45 @@
+"""What a sweep found, in words: the same sentence in a verdict and in every report."""
+
+from __future__ import annotations
+
+from specgate.core.load import BreakEven, LevelRatio
+
+CLIENTS = "clients"
+RATE = "requests/s"
+
+
+def unit_of(open_loop: bool) -> str:
+    """What the levels of a sweep count."""
+    return RATE if open_loop else CLIENTS
+
+
+def in_words(found: BreakEven) -> str:
+    """The break-even of a sweep."""
+    unit = unit_of(found.open_loop)
+    first, last = found.levels[0].level, found.levels[-1].level
+    whole = f"from {first:g} to {last:g} {unit}"
+    at = "the estimate lies outside" if found.value is None else f"the estimate is {found.value:.3g}"
+    low, high = bound(found.low, f"below {first:g}"), bound(found.high, f"beyond {last:g}")
+    interval = f"{100 * found.confidence:.4g} % interval {low} to {high}"
+    stops = f"speculation stops paying at {bound(found.value, '?')} {unit}, {interval}"
+    return {
+        "everywhere": f"speculation pays at every level {whole}",
+        "nowhere": f"speculation costs at every level {whole}",
+        "crosses": stops,
+        "beyond": f"speculation pays up to {low} {unit} at least; where it stops is not told ({at})",
+        "below": f"speculation costs from {high} {unit} on; where it begins to is not told ({at})",
+        "mixed": f"speculation costs at one level and pays at a greater one, {whole}",
+        "partly": f"speculation is told from the baseline at some levels only, {whole}",
+        "unclear": f"speculation is not told from the baseline at any level {whole}",
+    }[found.outcome]
+
+
+def bound(value: float | None, none: str) -> str:
+    return none if value is None else f"{value:.3g}"
+
+
+def level_in_words(found: LevelRatio, unit: str) -> str:
+    """The ratio at one level, with its interval."""
+    span = "" if found.ci_low is None or found.ci_high is None else f" ({found.ci_low:.3f}–{found.ci_high:.3f})"
+    ratio = "no ratio" if found.ratio is None else f"{found.ratio:.3f}x"
+    return f"{ratio}{span} at {found.level:g} {unit}"

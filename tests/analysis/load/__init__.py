@@ -1,0 +1,1 @@
+"""A server under load: what a level is worth, and where speculation stops paying."""

@@ -1,0 +1,82 @@
+"""Figures of a level of load, against the definitions and against a second way to count."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from specgate.core import Block, CellResult, LatencyLimits, Run, Served
+from specgate.planning.plan import build_plan
+from tests.support.loaded import SCRIPT, load_scenario, loaded_run, served_blocks
+
+
+def served_of(block: Block) -> Served:
+    assert block.served is not None
+    return block.served
+
+
+def value(result: CellResult, metric: str) -> float:
+    found = result.values[metric].value
+    assert found is not None
+    return found
+
+
+def cell(run: Run, key: str) -> CellResult:
+    found = run.result(f"sweep/fake/c16/{key}")
+    assert found is not None
+    return found
+
+
+def test_throughput_counts_from_the_first_sending_to_the_last_token() -> None:
+    asked = load_scenario((4,), rounds=2)
+    plan = build_plan([asked], "fake")
+    blocks = [b for b in served_blocks(plan) if not b.warmup and b.role.k == 3]
+    took = [max(r.chunk_ns[-1] for r in served_of(b).requests) / 1e9 for b in blocks]
+    found = cell(loaded_run(asked), "b4/spec-3")
+    assert value(found, "output_tok_s") == pytest.approx(statistics.median(8 * 24 / t for t in took))
+    assert value(found, "throughput_req_s") == pytest.approx(statistics.median(8 / t for t in took))
+    assert value(found, "output_tok_s_per_user") == pytest.approx(value(found, "output_tok_s") / 4)
+    assert value(found, "refused_requests") == 0 and "decode_tok_s" not in found.values
+
+
+def test_requests_in_flight_are_those_that_a_count_over_time_gives() -> None:
+    """Little's law against the integral of the number in flight, step by step."""
+    asked = load_scenario((3,), rounds=2)
+    plan = build_plan([asked], "fake")
+    means = []
+    for block in (b for b in served_blocks(plan) if not b.warmup and not b.role.k):
+        requests = served_of(block).requests
+        times = sorted({0, *(r.sent_ns for r in requests), *(r.chunk_ns[-1] for r in requests)})
+        area = sum((b - a) * sum(r.sent_ns <= a < r.chunk_ns[-1] for r in requests) for a, b in pairwise(times))
+        means.append(area / times[-1])
+    assert value(cell(loaded_run(asked), "b3/baseline"), "in_flight_avg") == pytest.approx(statistics.fmean(means))
+
+
+def test_refused_requests_are_counted_and_keep_no_limit() -> None:
+    limits = LatencyLimits(ttft_ms=1e6)
+    whole = loaded_run(load_scenario((8,), rounds=2, goodput=limits))
+    refusing = loaded_run(load_scenario((8,), rounds=2, goodput=limits), replace(SCRIPT, refuse_beyond=6))
+    assert value(cell(whole, "b8/baseline"), "goodput_share") == 1.0
+    found = cell(refusing, "b8/baseline")
+    refused, sent = value(found, "refused_requests"), found.values["refused_requests"].n
+    assert 0 < refused < sent == 8 * 16
+    assert value(found, "goodput_share") == pytest.approx(1 - refused / sent)
+    assert found.status == "ok" and "repeat_mismatches" not in found.values, (
+        "the block stays; its texts are not compared"
+    )
+
+
+def test_in_an_open_loop_latency_counts_from_when_the_request_was_due() -> None:
+    """One slot and requests that come faster than it serves them: each waits for all before it."""
+    run = loaded_run(load_scenario((1,), rates=(1000.0,), requests=8, rounds=2))
+    found = cell(run, "b1/q1000/baseline")
+    assert value(found, "p99_ttft_ms") > 5 * value(found, "p50_tpot_ms") * 24, "seven requests are before the last"
+    assert value(found, "send_lag_ms") == 0
+    plan = build_plan([load_scenario((1,), rates=(1000.0,), requests=8, rounds=2)], "fake")
+    block = next(b for b in served_blocks(plan) if not b.warmup)
+    for request in served_of(block).requests:
+        late = replace(request, sent_ns=request.sent_ns + 5)
+        assert (late.ttft_ns, late.e2e_ns) == (request.ttft_ns, request.e2e_ns)

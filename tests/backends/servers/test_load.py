@@ -1,0 +1,103 @@
+"""A server under load, over HTTP: a closed loop keeps its clients busy, an open loop its times; refusals are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from specgate.api import Decoded, Engine, ServesLoad
+from specgate.core import BASELINE, Budget, Role, ServedRequest
+from specgate.core.load import OfferedLoad
+from specgate.errors import BackendError
+from tests.backends.servers.helpers import attached, running_stub
+from tests.backends.servers.stub_engine import token
+
+pytestmark = pytest.mark.slow("starts servers")
+
+PROMPTS = [[1, 2, 3 + i] for i in range(10)]
+BUDGET = Budget(new_tokens=8)
+MS = 1_000_000
+
+
+@contextmanager
+def engine_on(folder: Path, pair: tuple[Path, Path], *arguments: str) -> Iterator[Engine]:
+    """An engine on two running stubs, which have these `arguments`. The engine is opened for two slots."""
+    with ExitStack() as stack:
+        urls = {k: stack.enter_context(running_stub("vllm", k, *arguments)) for k in (0, 3)}
+        options = {"url.baseline": urls[0], "url.spec-3": urls[3]}
+        yield stack.enter_context(attached(folder, pair, "vllm", options))
+
+
+@pytest.fixture(scope="module")
+def engine(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with engine_on(tmp_path_factory.mktemp("load"), pair, "--rate", "1000") as found:
+        yield found
+
+
+def served(engine: Engine, role: Role, offered: OfferedLoad) -> Decoded:
+    assert isinstance(engine, ServesLoad)
+    return engine.serve(role, PROMPTS, BUDGET, offered, ())
+
+
+def requests_of(block: Decoded) -> tuple[ServedRequest, ...]:
+    assert block.served is not None
+    return block.served.requests
+
+
+def most_at_once(requests: tuple[ServedRequest, ...]) -> int:
+    """The most requests between sending and last chunk at any sending; one that ends then has ended."""
+    return max(sum(o.sent_ns <= r.sent_ns < o.chunk_ns[-1] for o in requests) for r in requests)
+
+
+@pytest.mark.parametrize("role", [BASELINE, Role(3)])
+@pytest.mark.parametrize("clients", [1, 3])
+def test_a_closed_loop_never_has_more_requests_than_clients_and_answers_all(
+    engine: Engine, role: Role, clients: int
+) -> None:
+    block = served(engine, role, OfferedLoad(clients=clients))
+    requests = requests_of(block)
+    assert block.tokens == tuple(tuple(token(p, i) for i in range(8)) for p in PROMPTS)
+    assert most_at_once(requests) == clients, "more than the two slots that the engine was opened for, if asked to"
+    firsts, ends = sorted(r.sent_ns for r in requests), sorted(r.chunk_ns[-1] for r in requests)
+    for next_one, ended in zip(firsts[clients:], ends, strict=False):
+        assert next_one >= ended, "the next request starts when one has ended"
+    assert block.served is not None and (block.served.acceptance is not None) == role.speculative
+    assert not block.served.refused and not block.served.prompts
+
+
+def test_an_open_loop_sends_at_its_times_whatever_was_answered(engine: Engine) -> None:
+    """Ten requests arrive within 2 ms and take 7 ms each: all run at once, which no closed loop would do."""
+    due = tuple(i * MS // 5 for i in range(10))
+    requests = requests_of(served(engine, BASELINE, OfferedLoad(arrivals_ns=due)))
+    assert tuple(r.due_ns for r in requests) == due
+    assert all(r.sent_ns >= r.due_ns for r in requests if r.due_ns is not None)
+    assert all(r.ttft_ns == r.chunk_ns[0] - (r.due_ns or 0) for r in requests), "a late sender is not forgiven"
+    assert most_at_once(requests) > 3
+
+
+def test_refused_requests_are_counted_by_prompt_and_the_block_stays(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with engine_on(tmp_path, pair, "--rate", "1000", "--fault", "refuse_beyond=2") as engine:
+        for role in (BASELINE, Role(3)):
+            block = served(engine, role, OfferedLoad(clients=4))
+            assert block.served is not None and block.served.refused
+            assert {r.status for r in block.served.refused} == {429}
+            answered, refused = block.served.prompts, [r.prompt for r in block.served.refused]
+            assert sorted([*answered, *refused]) == list(range(10)) and len(block.tokens) == len(answered)
+            assert block.tokens == tuple(tuple(token(PROMPTS[p], i) for i in range(8)) for p in answered)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("refuse_beyond=0", "all 10 requests were refused, .*HTTP 429.*too many requests"), ("status=500", "HTTP 500")],
+)
+def test_a_server_that_answers_nothing_ends_the_point(
+    fault: str, said: str, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with (
+        engine_on(tmp_path, pair, "--fault", fault) as engine,
+        pytest.raises(BackendError, match=said),
+    ):
+        served(engine, BASELINE, OfferedLoad(clients=2))

@@ -1,0 +1,138 @@
+"""`specgate load`: a sweep from the command line, on the fake engine and a stub server; stored, verified, resumed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from specgate.files.run_folder import RunFolder
+from tests.backends.servers.helpers import program
+from tests.support.command import Cli
+from tests.support.stored_runs import as_if_killed
+
+SCENARIO = """\
+# Up to how many clients does it pay?
+schema: specgate.scenario/v1
+extends: base/cpu
+kind: load
+family: load
+grid: {context: [24], batch: [1, 2, 16], spec: [3]}
+workload: {prompt_sets: 4, source: random}
+budget: {new_tokens: 12}
+schedule: {rounds: 2}
+load: {requests: 2, per_client: 1}
+"""
+OPEN = SCENARIO.replace("[1, 2, 16]", "[4]").replace("per_client: 1", "rates: [500, 1000]")
+POLICY = """\
+schema: specgate.policy/v1
+checks: {rescored_by: none}
+rules:
+  - {id: records, gate: validity, required: true}
+  - {id: tokens, gate: tokens, required: true, near_tie_margin: 0.0}
+  - {id: acceptance, gate: acceptance, required: true, role: spec-*, min: 1.1}
+  - {id: pays, gate: load, required: true, role: spec-*, min_break_even: MIN}
+"""
+FAST = ("-o", "step_ns=100000", "-o", "draft_ns=10000", "-o", "row_ns=10000", "-o", "prefill_ns=10")
+
+
+@pytest.fixture
+def sweep(cli: Cli) -> Cli:
+    """`cli` with a load scenario and its policy. Speculation pays up to eight clients or so, by the fake's script."""
+    cli.write("sweep.yaml", SCENARIO)
+    cli.write("load.yaml", POLICY.replace("MIN", "2"))
+    return cli
+
+
+def load(cli: Cli, *arguments: str, backend: str = "fake") -> subprocess.CompletedProcess[str]:
+    return cli.run("load", "--scenario", "sweep.yaml", "--policy", "load.yaml", "--backend", backend, *arguments)
+
+
+def test_a_sweep_says_where_speculation_stops_paying_in_every_report_and_can_be_verified(sweep: Cli) -> None:
+    done = load(sweep, *FAST, "--plain")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = RunFolder.open(sweep.newest()).read_run().break_even
+    assert found.outcome == "crosses" and found.value is not None and 2 < found.value < 16
+    said = f"spec-3: speculation stops paying at {found.value:.3g} clients, 95 % interval"
+    assert said in done.stdout
+    assert said in (sweep.newest() / "summary.md").read_text().replace("\\", "")
+    page = (sweep.newest() / "report.html").read_text()
+    assert said in page and "Where speculation stops paying" in page and "Throughput against latency" in page
+    assert "break_even_level" in (sweep.newest() / "metrics.csv").read_text()
+    entry = json.loads((sweep.folder / "runs" / "ledger.jsonl").read_text().splitlines()[-1])
+    assert entry["kind"] == "load" and entry["state"] == "PASS"
+    verified = sweep.run("verify", sweep.newest(), pair=False)
+    assert verified.returncode == 0, verified.stdout
+
+
+def test_it_fails_where_speculation_costs_before_the_level_that_is_asked_for(sweep: Cli) -> None:
+    sweep.write("load.yaml", POLICY.replace("MIN", "16"))
+    done = load(sweep, *FAST)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "where 16 clients were asked for" in " ".join(done.stdout.split())
+
+
+def test_a_sweep_that_was_killed_goes_on_where_it_was(sweep: Cli) -> None:
+    assert load(sweep, *FAST).returncode == 0
+    as_if_killed(sweep.newest(), blocks=25)
+    done = sweep.run("load", "--resume", sweep.newest(), pair=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {c.status for c in RunFolder.open(sweep.newest()).read_run().cells} == {"ok"}
+
+
+def test_an_open_loop_compares_latencies_at_the_same_arrivals(sweep: Cli) -> None:
+    sweep.write("sweep.yaml", OPEN)
+    sweep.write("load.yaml", POLICY.replace("MIN", "500"))
+    done = load(sweep, *FAST)
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    folder = RunFolder.open(sweep.newest())
+    assert {c.speedup.metric for c in folder.read_run().comparisons} == {"latency_speedup_ratio"}
+    due = {
+        (b.point.key, b.warmup, b.prompt_set, b.round, tuple(r.due_ns for r in b.served.requests))
+        for b in folder.blocks()
+        if b.served is not None
+    }
+    assert 2 * len(due) == len(folder.blocks()), "both roles of a round have the same arrivals, and no other round has"
+    assert sweep.run("verify", sweep.newest(), pair=False).returncode == 0
+
+
+def test_a_back_end_that_takes_one_block_at_a_time_is_refused_before_it_loads(sweep: Cli) -> None:
+    done = load(sweep, backend="reference")
+    assert done.returncode == 2 and "cannot be put under load" in done.stderr and "vllm" in done.stderr
+    assert not (sweep.folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("load: {requests: 2, per_client: 1}", "", "a load scenario says what it offers"),
+        ("kind: load", "kind: full", "only a scenario of kind: load has it"),
+        ("new_tokens: 12", "steps: 12", "a load scenario sends whole requests"),
+        ("per_client: 1", "rates: [1]", "an open loop has one"),
+        ("per_client: 1", "rates: [2, 1]", "must ascend"),
+        ("per_client: 1", "rates: [0]", "should be greater than or equal to"),
+        ("prompt_sets: 4", "prompt_sets: 2", "4 different prompts; 8 are needed"),
+        ("budget:", "perf_mode: true\nbudget:", "the loop of a server cannot be profiled"),
+    ],
+)
+def test_a_load_scenario_that_contradicts_itself_is_named(sweep: Cli, old: str, new: str, says: str) -> None:
+    assert old in SCENARIO
+    sweep.write("sweep.yaml", SCENARIO.replace(old, new))
+    done = load(sweep)
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+
+
+@pytest.mark.slow("starts servers")
+def test_a_stub_server_under_load_is_judged_and_refusals_lose_nothing(sweep: Cli) -> None:
+    sweep.write("sweep.yaml", SCENARIO.replace("[1, 2, 16]", "[1, 3]"))
+    sweep.write("load.yaml", POLICY.replace("MIN", "1"))
+    server = program(sweep.folder, "vllm", "--rate 2000 --fault refuse_beyond=2")
+    done = load(sweep, "-o", f"program={server}", backend="vllm")
+    assert done.returncode == 6, done.stdout + done.stderr
+    assert "were refused in sweep/vllm/c24/b3/" in " ".join(done.stdout.split())
+    run = RunFolder.open(sweep.newest()).read_run()
+    refused = {r.cell.key: r.values["refused_requests"].value for r in run.cells}
+    assert refused["sweep/vllm/c24/b1/spec-3"] == 0 and (refused["sweep/vllm/c24/b3/spec-3"] or 0) > 0
+    assert {r.status for r in run.cells} == {"ok"}
+    assert sweep.run("verify", sweep.newest(), pair=False).returncode == 0

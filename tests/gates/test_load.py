@@ -1,0 +1,109 @@
+"""Gate `load`: speculation pays up to a level, every level was measured, and the server took every request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specgate.analysis.verdict import not_judged
+from specgate.core import Comparison, Divergence, Rule, Run, State, Verdict
+from specgate.gates.load import GATE
+from tests.support.factories import policy_of
+from tests.support.loaded import SCRIPT, load_scenario, loaded_run
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """Speculation pays up to about nine clients."""
+    return loaded_run()
+
+
+def rule(**params: float) -> Rule:
+    return Rule("pays", "load", True, role="spec-*", params=params)
+
+
+def judged(run: Run, **params: float) -> Verdict:
+    (found,) = GATE.judge(rule(**params), run)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "state", "code", "cell"),
+    [
+        (1, State.PASS, "pays_up_to_min", "b1"),
+        (8, State.PASS, "pays_up_to_min", "b8"),
+        (6, State.PASS, "pays_up_to_min", "b4"),
+        (16, State.FAIL, "costs_before_min", "b16"),
+        (0.5, State.INCONCLUSIVE, "outside_the_sweep", "b1"),
+        (32, State.INCONCLUSIVE, "outside_the_sweep", "b16"),
+    ],
+)
+def test_speculation_must_pay_up_to_the_level_that_is_asked_for(
+    run: Run, asked: float, state: State, code: str, cell: str
+) -> None:
+    found = judged(run, min_break_even=asked)
+    assert (found.state, found.reason_code) == (state, code), found.message
+    assert found.cell == f"sweep/fake/c16/{cell}/spec-3"
+    assert "speculation stops paying at" in found.message and found.evidence["outcome"] == "crosses"
+    assert found.evidence["break_even"] == run.break_even[0].value
+
+
+def test_near_the_break_even_it_is_inconclusive(run: Run) -> None:
+    value = run.break_even[0].value
+    assert value is not None and 8 < value < 16
+    found = judged(run, min_break_even=value)
+    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "one_not_excluded")
+
+
+def test_too_few_pairs_for_an_interval_decide_nothing() -> None:
+    found = judged(loaded_run(load_scenario((1, 2), prompt_sets=2, rounds=1)), min_break_even=1)
+    assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "few_pairs")
+
+
+def test_a_level_that_is_missing_or_withheld_makes_the_sweep_invalid(run: Run) -> None:
+    partial = replace(
+        run, cells=(replace(run.cells[0], status="partial", reason="2 blocks are missing"), *run.cells[1:])
+    )
+    assert judged(partial, min_break_even=4).reason_code == "not_measured"
+
+    def wrong(comparison: Comparison) -> Comparison:
+        parted = Divergence(0, 0, 0, 3, 1, 2, None, near_tie=False)
+        tokens = replace(comparison.tokens, divergences=(parted,))
+        return replace(
+            comparison, tokens=tokens, speedup=replace(comparison.speedup, value=None, reason_code="token_mismatch")
+        )
+
+    withheld = replace(run, comparisons=(wrong(run.comparisons[0]), *run.comparisons[1:]))
+    assert (found := judged(withheld, min_break_even=4)).reason_code == "token_mismatch"
+    assert found.state is State.INVALID
+
+
+def test_refused_requests_make_the_sweep_invalid_beyond_the_share_that_is_allowed() -> None:
+    script = replace(SCRIPT, refuse_beyond=6)
+    refusing = loaded_run(load_scenario((1, 4, 8), rounds=2), script)
+    found = judged(refusing, min_break_even=1)
+    assert (found.state, found.reason_code) == (State.INVALID, "requests_refused")
+    assert "c16/b8/" in found.message and "at most 0 %" in found.message
+    allowed = judged(refusing, min_break_even=1, max_refused=1.0)
+    assert allowed.reason_code != "requests_refused"
+    assert judged(refusing, min_break_even=1, max_refused=1.5).reason_code == "no_such_share"
+
+
+def test_an_open_loop_is_judged_by_its_rates() -> None:
+    open_loop = loaded_run(load_scenario((8,), rates=(20.0, 100.0), requests=6))
+    found = judged(open_loop, min_break_even=20)
+    assert found.state is State.PASS and "20 requests/s" in found.message
+    assert {c.speedup.metric for c in open_loop.comparisons} == {"latency_speedup_ratio"}
+
+
+def test_a_verdict_on_the_sweep_judges_the_speed_of_every_level(run: Run) -> None:
+    policy = replace(policy_of(rule(min_break_even=4)), not_judged=())
+    gaps = {gap.kind for gap in not_judged(replace(run, verdicts=(judged(run, min_break_even=4),)), policy) or ()}
+    assert "speed" not in gaps and {"validity", "tokens"} <= gaps
+    assert "speed" in {gap.kind for gap in not_judged(run, policy) or ()}, "without the verdict it is not judged"
+
+
+def test_a_run_that_is_no_load_is_skipped(run: Run) -> None:
+    other = replace(run, scenarios={k: replace(s, load=None, kind="full") for k, s in run.scenarios.items()})
+    assert judged(other, min_break_even=4).state is State.SKIPPED

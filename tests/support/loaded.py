@@ -1,0 +1,70 @@
+"""Runs of a server under load, from the fake engine's event loop on its scripted clock: no process, no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from specgate.analysis.load.sweeps import break_evens
+from specgate.api import OpenRequest
+from specgate.backends.fake import FakeEngine
+from specgate.backends.fake_load import ServedLoad
+from specgate.backends.fake_script import Script
+from specgate.core import Block, Budget, LatencyLimits, PairRef, Plan, Run, Scenario
+from specgate.core.load import Load
+from specgate.core.metrics import DEFINITIONS
+from specgate.planning.arrivals import offered_load
+from specgate.planning.plan import build_plan
+from specgate.run.runner import make_block
+from tests.support.factories import run_of, scenario
+
+SCRIPT = Script(step_ns=1_000_000, draft_ns=100_000, row_ns=100_000, prefill_ns=1_000)
+"""Speculation pays with up to about nine clients: a step of n requests takes 1 + 0.1 n ms, a cycle 1.3 + 0.4 n."""
+
+
+def load_scenario(
+    levels: Sequence[int] = (1, 2, 4, 8, 16),
+    *,
+    rates: Sequence[float] = (),
+    requests: int = 2,
+    per_client: int = 2,
+    prompt_sets: int = 4,
+    rounds: int = 6,
+    goodput: LatencyLimits | None = None,
+) -> Scenario:
+    made = scenario("sweep", "full", context=(16,), batch=levels, prompt_sets=prompt_sets, rounds=rounds)
+    return replace(
+        made,
+        kind="load",
+        budget=Budget(new_tokens=24),
+        load=Load(requests, 1 if rates else per_client, tuple(rates)),
+        statistics=3,
+        definitions=DEFINITIONS,
+        goodput=goodput,
+    )
+
+
+def served_blocks(plan: Plan, script: Script = SCRIPT) -> list[Block]:
+    """Every block of a load plan, as the fake engine serves it."""
+    made: list[Block] = []
+    for round_ in plan.rounds:
+        asked, point = plan.scenarios[round_.point.scenario], round_.point
+        request = OpenRequest(PairRef("p", Path("t"), Path("d")), "float32", point.batch, 4096, 3, False)
+        engine = FakeEngine(script, request)
+        engine.blocks = len(made)  # which block it is sets the jitter of its steps
+        count = asked.prompts_in_set(point.batch)
+        prompts = [[round_.prompt_set, i] + [7] * (point.context - 2) for i in range(count)]
+        engine.seeds = [1000 * round_.prompt_set + i for i in range(count)]
+        for position, role in enumerate(round_.order):
+            decoded = ServedLoad(engine, role, prompts, asked.budget).run(offered_load(asked, round_))
+            made.append(make_block(round_, position, role, 0, 0, decoded))
+    return made
+
+
+def loaded_run(asked: Scenario | None = None, script: Script = SCRIPT, **changes: Any) -> Run:
+    """A whole load run, without verdicts."""
+    plan = build_plan([asked or load_scenario()], "fake")
+    run = run_of(plan, served_blocks(plan, script), kind="load")
+    return replace(run, break_even=break_evens(run.scenarios, run.comparisons, {}), **changes)
