@@ -46,17 +46,14 @@ class Lmdeploy:
         Failure(
             r"speculative decoding is not supported by turbomind",
             "speculation is off: TurboMind does not speculate in this version",
-            silent=True,
         ),
         Failure(
             r"\[EAGLE\]\[EagleModule::load\]|\[EAGLE\] Draft model load failed",
             "draft not loaded: see model_config in the draft's config.yaml, and its weight files",
-            silent=True,
         ),
         Failure(
             r"\[LlamaV2\]\[EAGLE\].*(disabling EAGLE|EAGLE disabled)",
             "speculation is off: TurboMind goes on without its draft",
-            silent=True,
         ),
         Failure(
             r"\[EAGLE\]\[fallback\]",

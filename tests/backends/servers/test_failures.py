@@ -26,6 +26,13 @@ from specgate.backends.servers.failures import COMMON, diagnosis
         ("sglang", "AttributeError: 'M' object has no attribute 'set_eagle3_layers_to_capture'", "method mismatch"),
         ("trtllm", "pydantic: Extra inputs are not permitted", "a key of the --config"),
         ("lmdeploy", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x1728 and 576x576)", "width error"),
+        ("lmdeploy", "WARNING - speculative decoding is not supported by turbomind ", "speculation is off"),
+        ("lmdeploy", "[TM][ERROR] [EAGLE][EagleModule::load] Failed to open fc.weight", "draft not loaded"),
+        (
+            "lmdeploy",
+            "[TM][WARNING] [LlamaV2][EAGLE] Draft model load failed; disabling EAGLE and",
+            "speculation is off",
+        ),
         ("llamacpp", "error loading model: unknown model architecture: 'eagle3'", "too old a version"),
         ("llamacpp", "srv: couldn't bind HTTP server socket, port: 8080", "the port is in use"),
         ("llamacpp", "ggml_backend: failed to allocate buffer", "memory ran out"),
