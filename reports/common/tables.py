@@ -23,13 +23,15 @@ class Group:
     rows: Sequence[Sequence[Entry]]
 
 
-def name_of(point: Point) -> str:
-    return f"{point.scenario} · {point.context:,} tokens · batch {point.batch}"
+def name_of(point: Point, *, own_lengths: bool = False) -> str:
+    """Scenario, context and batch. `own_lengths`: its prompts are as long as they are, and the context is a limit."""
+    return f"{point.scenario} · {'up to ' if own_lengths else ''}{point.context:,} tokens · batch {point.batch}"
 
 
 def title(run: Run, point: Point) -> str:
     """Scenario, context and batch of a point, and the source of acceptance if that is not a trained pair."""
-    return " · ".join(part for part in (name_of(point), acceptance_label(run)) if part)
+    name = name_of(point, own_lengths=run.scenarios[point.scenario].workload.own is not None)
+    return " · ".join(part for part in (name, acceptance_label(run)) if part)
 
 
 # ── cells ────────────────────────────────────────────────────────────────────────────────────────────────────────────

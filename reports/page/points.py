@@ -8,6 +8,7 @@ from typing import Final
 
 from specgate.core import CellResult, Comparison, Point, Policy, Run
 from specgate.core.conditions import Timeline
+from specgate.reports.common import own_prompts
 from specgate.reports.common.asked import floors
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.common.tables import QUIET, all_figures, name_of, title
@@ -20,7 +21,7 @@ DRAWN: Final = 6
 @dataclass(frozen=True, slots=True)
 class Section:
     """What the page shows of one point. `name`: the title without the source of acceptance. `undrawn`: why there are no
-    pictures, or None.
+    pictures, or None. `prompts`: what is known of prompts from a file, in words; `categories`: acceptance by category.
     """
 
     name: str
@@ -28,6 +29,8 @@ class Section:
     pictures: Sequence[Picture]
     figures: Table
     undrawn: str | None = None
+    prompts: str | None = None
+    categories: Table | None = None
 
 
 def sections(run: Run, policy: Policy) -> Iterator[Section]:
@@ -35,11 +38,16 @@ def sections(run: Run, policy: Policy) -> Iterator[Section]:
     chosen = drawn_points(run, points)
     why = f"Left out: pictures are drawn of {DRAWN} points of {len(points)}, those with open verdicts first."
     for n, point in enumerate(points):
-        figures = all_figures(run, point)
-        if point in chosen:
-            yield Section(name_of(point), title(run, point), list(pictures(f"p{n}", run, policy, point)), figures)
-        else:
-            yield Section(name_of(point), title(run, point), (), figures, why)
+        drawn = point in chosen
+        yield Section(
+            name_of(point, own_lengths=run.scenarios[point.scenario].workload.own is not None),
+            title(run, point),
+            list(pictures(f"p{n}", run, policy, point)) if drawn else (),
+            all_figures(run, point),
+            None if drawn else why,
+            own_prompts.in_words(run, point),
+            own_prompts.by_category(run, point),
+        )
 
 
 def drawn_points(run: Run, points: Sequence[Point]) -> set[Point]:
@@ -72,7 +80,8 @@ def pictures(key: str, run: Run, policy: Policy, point: Point) -> Iterator[Pictu
     yield machine.over_time(key, conditions.timeline if conditions else Timeline(), paired)
     yield acceptance.by_position(key, drafted)
     yield acceptance.histogram(key, drafted)
-    yield depth.by_depth(key, [r for r in results if r.by_depth])
+    own_lengths = run.scenarios[point.scenario].workload.own is not None
+    yield depth.by_depth(key, [r for r in results if r.by_depth], own_lengths=own_lengths)
     yield blocks.in_order(key, quoted)
     yield latency.ecdf(key, "tpot_ms", quoted)
     if any("itl_ms" in result.distributions for result in quoted):  # not in runs of older versions

@@ -11,12 +11,16 @@ from specgate.reports.common.parts import Entry, Picture, Table, left_out
 from specgate.reports.pictures import svg
 
 
-def by_depth(key: str, results: Sequence[CellResult]) -> Picture:
-    """Two panels over cache depth. `results`: the cells of one point that have figures by depth."""
+def by_depth(key: str, results: Sequence[CellResult], *, own_lengths: bool = False) -> Picture:
+    """Two panels over cache depth. `results`: the cells of one point that have figures by depth.
+
+    `own_lengths`: its prompts differ in length, so that depth can only be counted from their ends.
+    """
     name = "Acceptance length and step time against cache depth"
     if not results:
         return left_out(name, "the run keeps no steps by depth")
-    context = results[0].cell.point.context
+    context = None if own_lengths else results[0].cell.point.context
+    beyond = "the prompt" if context is None else f"the {context:,} of the prompt"
 
     def draw(panels: Sequence[Any]) -> None:
         lengths, times = panels
@@ -26,7 +30,7 @@ def by_depth(key: str, results: Sequence[CellResult]) -> Picture:
             tint = svg.colour(result.cell.role)
             times.plot([x for x, _ in timed], [y for _, y in timed], "o-", color=tint, label=result.cell.role.name)
         lengths.set(ylabel="acceptance length")
-        times.set(xlabel=f"tokens in the cache beyond the {context:,} of the prompt", ylabel="ms per step")
+        times.set(xlabel=f"tokens in the cache beyond {beyond}", ylabel="ms per step")
         for axes, least in ((lengths, 1), (times, 0)):
             top = axes.get_ylim()[1]
             axes.set_ylim(least, top + 0.1 * (top - least))
@@ -51,7 +55,7 @@ def draw_length(axes: Any, result: CellResult) -> None:
         axes.vlines(*zip(*spans, strict=True), color=tint, linewidth=4, alpha=0.3, zorder=1)
 
 
-def table(results: Sequence[CellResult], context: int) -> Table:
+def table(results: Sequence[CellResult], context: int | None) -> Table:
     rows: list[list[str | Entry]] = []
     for result in results:
         for b in result.by_depth:
@@ -59,8 +63,9 @@ def table(results: Sequence[CellResult], context: int) -> Table:
             span = f"{low:.2f} … {high:.2f}" if low is not None and high is not None else None
             length = Entry(NONE if b.acceptance_length is None else f"{b.acceptance_length:.2f}", span)
             ms = NONE if b.step_ms is None else number(b.step_ms)
-            rows.append([result.cell.role.name, f"{context + b.depth:,.0f}", length, ms, f"{b.steps:,}"])
-    return Table(("role", "cached positions", "acceptance length", "ms per step", "steps"), rows)
+            rows.append([result.cell.role.name, f"{(context or 0) + b.depth:,.0f}", length, ms, f"{b.steps:,}"])
+    depth = "beyond the prompt" if context is None else "cached positions"
+    return Table(("role", depth, "acceptance length", "ms per step", "steps"), rows)
 
 
 def _words(result: CellResult) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from specgate.api import visible
 from specgate.core import CellResult, Policy, Run, State, Verdict
-from specgate.reports.common import figures, machine, provenance, token_checks
+from specgate.reports.common import figures, machine, own_prompts, provenance, token_checks
 from specgate.reports.common.markup import markdown, markdown_table
 from specgate.reports.common.summary import (
     MARKS,
@@ -25,7 +25,7 @@ from specgate.reports.common.summary import (
 from specgate.reports.common.tables import tokens_entry
 
 LINES = 60
-CELLS, VERDICTS, WARNINGS, MACHINE = 18, 12, 3, 3
+CELLS, VERDICTS, WARNINGS, MACHINE, PROMPTS = 18, 12, 3, 3, 2
 """Most rows of each kind. The worst come first, and a last line says how many are left out."""
 _WORST_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE)
 CELL_HEAD = ("cell", "acceptance length", "tok/s", "ms/token", "speed-up", "tokens")
@@ -64,6 +64,8 @@ def lines(run: Run, policy: Policy) -> Iterator[str]:
     for said in filter(None, (token_checks.own_word(run), token_checks.sampled(run))):
         yield from ("", markdown(said[:1].upper() + said[1:]) + ".")
     yield from cells(run)
+    for said in list(own_prompts.sentences(run))[:PROMPTS]:
+        yield from ("", markdown(said))
     yield from concerns(run)
     yield from warnings(run)
     yield from machine_lines(run)

@@ -22,7 +22,7 @@ from specgate.core.two_builds import Origin, Process, SideName
 from specgate.eagle3.parameters import least_weight_bytes
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.machine.cpu_counters import CpuProbe, between
-from specgate.planning.prompts import Prompts
+from specgate.planning.prompts import Prompts, PromptSet
 from specgate.promotion.claim import engine_fingerprint
 from specgate.run.engine_process.launch import Launch
 from specgate.run.runner import Progress, answer_timeout_s, make_block
@@ -313,7 +313,9 @@ class AbRunner:
         decoded = worker.decode(quad.role, scenario.budget, ())
         block = make_block(round_, place, quad.role, number, prefill_ns, decoded)
         span_ns = asked_ns, time.monotonic_ns()
-        block = replace(block, span_ns=span_ns, cpu=between(before, self.cpus.read_again(before)))
+        lengths = self._set_of(round_.point, round_.prompt_set).lengths if scenario.workload.own else ()
+        cpu = between(before, self.cpus.read_again(before))
+        block = replace(block, span_ns=span_ns, cpu=cpu, prompt_tokens=lengths)
         self.folder.sides[name].append(block)
         self.blocks[name].append(block)
         self.report(block, sum(map(len, self.blocks.values())), self.total)
@@ -326,8 +328,11 @@ class AbRunner:
         return self._ids_of(visit.point, visit.prompt_set)
 
     def _ids_of(self, point: Point, prompt_set: int) -> Sequence[Sequence[int]]:
+        return self._set_of(point, prompt_set).token_ids
+
+    def _set_of(self, point: Point, prompt_set: int) -> PromptSet:
         prompts = self.prompts[replace(point, backend=self.sides["old"].backend).key]
-        return prompts.measured[prompt_set].token_ids
+        return prompts.measured[prompt_set]
 
 
 def origin_of(worker: EngineWorker) -> Origin | None:

@@ -46,7 +46,7 @@ def step_figures(blocks: Sequence[Block]) -> Figures:
     return {
         "step_ms": lambda b: statistics.median(b.step_ns) / 1e6,
         **{f"{p}_ms": partial(ms_per_step, p) for p in PHASES if all(p in b.phase_ns for b in blocks)},
-        "prefill_tok_s": lambda b: b.point.context * len(b.tokens) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0,
+        "prefill_tok_s": lambda b: sum(b.prompt_lengths) / (b.prefill_ns / 1e9) if b.prefill_ns else 0.0,
     }
 
 

@@ -129,7 +129,7 @@ class Step:
 
 def cached_positions(block: Block) -> Iterator[int]:
     """The cached positions that the target's pass finds, for every step and every slot that is active in it."""
-    cached = [block.point.context] * len(block.tokens)
+    cached = list(block.prompt_lengths)
     for accepts in block.accepted:
         for slot, accepted in enumerate(accepts):
             if accepted >= 0:
@@ -144,7 +144,7 @@ def steps_of(block: Block) -> Iterator[Step]:
     token and the drafts. The draft's extension pass adds the tokens that the step before emitted, which it has not seen
     yet.
     """
-    cached, unseen = [block.point.context] * len(block.tokens), [1] * len(block.tokens)
+    cached, unseen = list(block.prompt_lengths), [1] * len(block.tokens)
     for accepts, drafts in zip(block.accepted, block.drafted, strict=True):
         active = [slot for slot, accepted in enumerate(accepts) if accepted >= 0]
         drafting = [slot for slot in active if drafts[slot] > 0]
@@ -166,8 +166,8 @@ def moved_by(blocks: Sequence[Block], traffic: Traffic | None) -> dict[PartName,
         return {}
     drafted = any(d > 0 for b in blocks for row in b.drafted for d in row)
     # Rounds over the same prompts repeat the same steps, so each distinct block is counted once, times its occurrences.
-    alike = {(b.point, b.accepted, b.drafted): b for b in blocks}
-    times = Counter((b.point, b.accepted, b.drafted) for b in blocks)
+    alike = {(b.point, b.prompt_lengths, b.accepted, b.drafted): b for b in blocks}
+    times = Counter((b.point, b.prompt_lengths, b.accepted, b.drafted) for b in blocks)
     verify, draft = Bytes(), Bytes()
     for key, block in alike.items():
         for step in steps_of(block):

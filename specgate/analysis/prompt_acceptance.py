@@ -70,6 +70,27 @@ def length_values(of: PromptRecords, record: AcceptanceRecord) -> Iterator[Value
     yield Value("wasted_verify_ratio", 1 - record.emitted / verified, "tok_weighted", verified)
 
 
+def category_values(of: PromptRecords, categories: Mapping[tuple[int, int], str | None], batch: int) -> Iterator[Value]:
+    """Acceptance length and draft acceptance rate of every category of prompts, the intervals over its prompts.
+
+    `categories`: (prompt set, slot) → the category of the prompt there. A server counts a set of `batch` prompts
+    together: such a record counts where all of its prompts are of one category.
+    """
+    together = batch > 1 and len(of) < len(categories)
+    groups: dict[str, list[AcceptanceRecord]] = defaultdict(list)
+    for (prompt_set, slot), record in of.items():
+        slots = range(batch) if together else (slot,)
+        found = {categories.get((prompt_set, s)) for s in slots}
+        if record.steps and len(found) == 1 and (category := found.pop()) is not None:
+            groups[category].append(record)
+    for category, records in sorted(groups.items()):
+        whole = reduce(add, records)
+        low, high = interval_over(records, lambda r: r.steps + r.accepted, lambda r: r.steps)
+        n = len(records)
+        yield Value(f"acceptance_length[{category}]", whole.acceptance_length, "tok_weighted", n, low, high)
+        yield Value(f"draft_acceptance_rate[{category}]", whole.draft_acceptance_rate, "tok_weighted", whole.drafted)
+
+
 def position_values(of: PromptRecords, record: AcceptanceRecord) -> Iterator[Value]:
     """Acceptance by draft position, and the histogram of accepted draft tokens.
 

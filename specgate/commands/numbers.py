@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Final
 
 import click
 
-from specgate.planning.bounds import BATCH, POSITIONS, REPEATS, SECONDS, SEED, STEPS
+from specgate.planning.bounds import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS, SECONDS, SEED, STEPS
 
 LONGEST_DRAFT: Final = 64
 """Draft tokens per cycle. Scenarios allow fewer; the commands that tune and check parts of an engine allow these."""
@@ -23,6 +24,30 @@ class Real(click.FloatRange):
         return number
 
 
+class Axis(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and 8.1 will do
+    """Whole numbers with commas between them, in ascending order whatever the order they come in: `8K,32K` is
+    (8192, 32768). The word `word` may stand in their place.
+    """
+
+    name = "axis"
+
+    def __init__(self, most: int, word: str | None = None) -> None:
+        self.most, self.word = most, word
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple) or (self.word is not None and value == self.word):
+            return value
+        numbers = set()
+        for part in str(value).split(","):
+            found = re.fullmatch(r"([0-9]{1,12})([kK]?)", part.strip(), re.ASCII)
+            number = int(found[1]) * (1024 if found[2] else 1) if found else 0
+            if not 1 <= number <= self.most:
+                right = f"whole numbers from 1 to {self.most} with commas between them, such as 8K,32K (K = 1024)"
+                self.fail(f"{part.strip()[:40]!r} in {str(value)[:80]!r}: {right}.", param, ctx)
+            numbers.add(number)
+        return tuple(sorted(numbers))
+
+
 def count(least: int = 1, most: int = STEPS) -> click.IntRange:
     """A whole number from `least` to `most`."""
     return click.IntRange(least, most)
@@ -36,6 +61,12 @@ def above_zero(most: float) -> Real:
 BATCHES: Final = count(most=BATCH)
 CONTEXT: Final = count(most=POSITIONS)
 DRAFTED: Final = count(most=LONGEST_DRAFT)
+CONTEXTS: Final = Axis(POSITIONS, "own")
+BATCH_SIZES: Final = Axis(BATCH)
+DRAFT_LENGTHS: Final = Axis(DRAFT_TOKENS)
+PREFIX: Final = count(0, POSITIONS)
+NEW_TOKENS: Final = count(2)
+BLOCK_STEPS: Final = count()
 RUNS: Final = count(most=REPEATS)
 WARMUP_RUNS: Final = count(0, REPEATS)
 SEEDS: Final = count(-SEED, SEED)

@@ -5,12 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from specgate.commands.numbers import RUNS, WARMUP_RUNS
+from specgate.commands.numbers import (
+    BATCH_SIZES,
+    BLOCK_STEPS,
+    CONTEXTS,
+    DRAFT_LENGTHS,
+    NEW_TOKENS,
+    PREFIX,
+    RUNS,
+    WARMUP_RUNS,
+)
 from specgate.errors import UsageError
+
+if TYPE_CHECKING:
+    from specgate.planning.ad_hoc import Question
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--backend", metavar="NAME", help="Engine to measure (default: the best one usable here)."),
@@ -68,6 +80,39 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--debug", is_flag=True, help="Show tracebacks."),
 )
 
+_QUESTION: tuple[Callable[[Any], Any], ...] = (
+    click.option("--context", type=CONTEXTS, metavar="N,…", help="Prompt lengths, e.g. 8K,32K; with a file: classes."),
+    click.option("--batch", type=BATCH_SIZES, metavar="N,…", help="Prompts decoded together, e.g. 1,4."),
+    click.option("--spec", type=DRAFT_LENGTHS, metavar="K,…", help="Draft tokens per cycle, e.g. 2,3,5."),
+    click.option(
+        "--prompts",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Your own prompts: JSON lines, or a data set's local copy.",
+    ),
+    click.option("--format", "format_", metavar="NAME", help="How FILE is read (default: what its first line tells)."),
+    click.option("--prompt-sets", type=RUNS, metavar="N", help="Sets of prompts that are measured."),
+    click.option("--shared-prefix", type=PREFIX, metavar="N", help="All prompts of a set share their first N tokens."),
+    click.option("--steps", type=BLOCK_STEPS, metavar="N", help="Engine steps per block (micro)."),
+    click.option("--new-tokens", type=NEW_TOKENS, metavar="N", help="Tokens per request (full)."),
+)
+"""What is asked without a YAML file, or in the place of what a scenario says (`planning.ad_hoc.Question`)."""
+
+
+def question_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `command` the options of a question, which `take_question` takes out of its keyword arguments."""
+    for option in reversed(_QUESTION):
+        command = option(command)
+    return command
+
+
+def take_question(options: dict[str, Any]) -> Question:
+    """The question in the options of a command line, which lose it."""
+    from specgate.planning.ad_hoc import Question
+
+    keys = ("context", "batch", "spec", "prompts", "prompt_sets", "shared_prefix", "steps", "new_tokens")
+    return Question(format=options.pop("format_"), **{key: options.pop(key) for key in keys})
+
 
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
@@ -76,17 +121,20 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command(short_help="Measure a fixed number of engine steps per block.")
+@question_options
 @_run_options
 def micro(**options: Any) -> None:
     """Measure a fixed number of engine steps per block, and judge them.
 
     These are the gates that must be green before `specgate full` may run. Without --scenario, all micro scenarios meant
-    for this machine run.
+    for this machine run. With --context, --batch, --spec, --prompts and the like, a question of your own is measured
+    instead, or a scenario with these settings.
     """
     _measure("micro", options)
 
 
 @click.command(short_help="Measure whole requests, once the micro gates are green.")
+@question_options
 @_run_options
 @click.option(
     "--override-order", metavar="REASON", help="Begin although the micro gates are not green; REASON is recorded."
@@ -110,6 +158,7 @@ def _measure(kind: Literal["micro", "full"], options: dict[str, Any]) -> None:
 
     plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
     options.pop("debug")
+    options["question"] = take_question(options)
     options["options"] = dict(key_value(o) for o in options["options"])
     sys.exit(carry_out(Request(kind=kind, argv=tuple(sys.argv[1:]), plain=plain, **options)))
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from specgate.commands.run import question_options, take_question
 from specgate.errors import UsageError
 from specgate.terminal import console, echo
 
 if TYPE_CHECKING:
     from specgate.core import Plan, Point, Scenario
+    from specgate.planning.ad_hoc import Question
+
+KINDS: Final = click.Choice(("micro", "full"))
 
 
 @click.group()
@@ -42,12 +46,33 @@ def list_scenarios(plain: bool) -> None:
 
 
 @scenarios.command(short_help="Print one scenario, with what it extends filled in.")
-@click.argument("name")
-def show(name: str) -> None:
-    """Print the scenario NAME, which may be a file, with everything that it extends filled in."""
+@click.argument("name", required=False)
+@click.option("--kind", type=KINDS, default="micro", help="Without NAME: of which command (default: micro).")
+@question_options
+def show(name: str | None, kind: Literal["micro", "full"], **options: Any) -> None:
+    """Print the scenario NAME, which may be a file, with everything that it extends filled in.
+
+    With --context, --prompts and the like, the scenario that a run with these options would measure: written to a file,
+    it can be named, changed and kept.
+    """
+    from specgate.planning.resolution import chosen_scenarios, machine_size
     from specgate.planning.scenario import dump, find
 
-    echo(dump(find(name)), nl=False)
+    question = take_question(options)
+    if not question and name is None:
+        raise UsageError("scenarios show: no scenario named", hint="give a NAME, or --context, --batch, --prompts …")
+    if name is None:
+        found = chosen_scenarios(question, (), None, kind, machine_size())
+    else:
+        found = asked_of(find(name), question)
+    echo("\n".join(map(dump, found)), nl=False)
+
+
+def asked_of(scenario: Scenario, question: Question) -> list[Scenario]:
+    """The scenario with what the question asks in its place."""
+    from specgate.planning.ad_hoc import asked
+
+    return asked(question, [scenario], scenario.kind, scenario.needs)
 
 
 @scenarios.command(short_help="Check scenario files.")
@@ -60,7 +85,7 @@ def validate(files: tuple[str, ...]) -> None:
     for file in files:
         try:
             scenario = load_scenario(Path(file))
-            echo(f"{file}: fine: {scenario.kind} scenario {scenario.name}, {axes(scenario)}")
+            echo(f"{file}: fine: {scenario.kind} scenario {scenario.name}, {axes(scenario)}{own_file(scenario)}")
         except UsageError as error:
             problems.append(str(error))
     if problems:
@@ -71,8 +96,12 @@ def validate(files: tuple[str, ...]) -> None:
 @click.option("--backend", metavar="NAME", help="Engine that would run (default: the best one usable here).")
 @click.option("--scenario", "names", multiple=True, metavar="FILE|NAME", help="Scenario to plan; may be repeated.")
 @click.option("--only", metavar="GLOB", help="Only scenarios whose name matches.")
-@click.option("--kind", type=click.Choice(("micro", "full")), help="Scenarios of which command (default: micro).")
+@click.option("--kind", type=KINDS, help="Scenarios of which command (default: micro).")
 @click.option("--machine", type=click.Choice(("cpu", "gpu")), help="Plan for this machine (default: this one).")
+@click.option("--pair", metavar="NAME|DIR", help="Pair whose tokenizer your own prompts go through.")
+@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
+@click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
+@question_options
 @click.option("--plain", is_flag=True, help="One line per point, fields separated by tabs.")
 def plan(
     backend: str | None,
@@ -80,22 +109,56 @@ def plan(
     only: str | None,
     kind: Literal["micro", "full"] | None,
     machine: Literal["cpu", "gpu"] | None,
+    pair: str | None,
+    target: Path | None,
+    draft: Path | None,
     plain: bool,
+    **options: Any,
 ) -> None:
     """Show what a run would measure (points, rounds and pairs of blocks), and about how many minutes it would take.
 
-    Nothing is measured.
+    Nothing is measured. Of prompts from a file it shows how many would be measured and how long they are; that takes
+    the pair's tokenizer.
     """
     from specgate import plugins
     from specgate.machine.inventory import has_cuda_gpu
     from specgate.planning.plan import COST, build_plan, estimate_seconds
-    from specgate.planning.scenario import select
+    from specgate.planning.resolution import chosen_scenarios
 
     size = machine or ("gpu" if has_cuda_gpu() else "cpu")
-    chosen = select(names, only, kind or (None if names else "micro"), size)
+    question = take_question(options)
+    chosen = chosen_scenarios(question, names, only, kind or (None if names else "micro"), size)
     engine = plugins.backend(backend) if backend else plugins.default_backend()
+    chosen, lengths = with_own_prompts(chosen, engine.name, pair, target, draft)
     planned = build_plan(chosen, engine.name)
     show_plan(planned, estimate_seconds(planned, COST[size]), size, plain=plain or not sys.stdout.isatty())
+    for line in lengths:
+        echo(line)
+
+
+def with_own_prompts(
+    chosen: list[Scenario], backend: str, pair: str | None, target: Path | None, draft: Path | None
+) -> tuple[list[Scenario], list[str]]:
+    """The scenarios, of prompts from a file with the length of the longest, and what is to be said of these prompts."""
+    from specgate.pairs.resolve import refuse_two_names, resolve_pair
+    from specgate.planning.plan import points_of
+    from specgate.planning.resolution import another_engine, prompts_of, settled
+
+    if not any(s.workload.own for s in chosen):
+        return chosen, []
+    refuse_two_names(pair, target, draft)
+    settled_: list[Scenario] = []
+    lines: list[str] = []
+    for scenario in chosen:
+        if scenario.workload.own:
+            found = resolve_pair(pair or (None if target else scenario.pair), target, draft)
+            others = another_engine(backend) is not None
+            scenario = settled(scenario, found, any_architecture=others)
+            for point in points_of(scenario, backend):
+                made = prompts_of(scenario, point, found, any_architecture=others)
+                lines.append(f"{point.scenario} c{point.context} b{point.batch}: {made.in_words}")
+        settled_.append(scenario)
+    return settled_, lines
 
 
 COLUMNS = ("scenario", "context", "batch", "roles", "rounds", "pairs", "blocks", "min")
@@ -137,8 +200,19 @@ def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:
 def axes(scenario: Scenario) -> str:
     """The grid of a scenario in words: contexts, batches and draft lengths."""
     grid = scenario.grid
-    contexts, batches = ("/".join(map(str, axis)) for axis in (grid.context, grid.batch))
+    contexts, batches = ("/".join(map(str, axis)) or "own" for axis in (grid.context, grid.batch))
     return f"context {contexts}, batch {batches}, {spec_range(grid.spec)}"
+
+
+def own_file(scenario: Scenario) -> str:
+    """What the scenario's file of prompts holds, every line of which is read: `, 80 prompts from …`. Empty where there
+    is none. Raises UsageError where a line is wrong.
+    """
+    from specgate.planning.prompt_files.formats import entries_of
+
+    if (file := scenario.workload.own) is None:
+        return ""
+    return f", {len(entries_of(file.path, file.sha256, file.format))} prompts from {file.path.name} ({file.format})"
 
 
 def spec_range(spec: tuple[int, ...]) -> str:

@@ -42,6 +42,7 @@ from specgate.core.asked import (
     PairRef,
     Plan,
     Point,
+    PromptFile,
     Role,
     Round,
     Scenario,
@@ -86,6 +87,7 @@ from specgate.core.measured import (
     EngineFacts,
     EngineIdentity,
     Finish,
+    LogCause,
     LogitSample,
     RescoredText,
     Rescoring,
@@ -94,7 +96,7 @@ from specgate.core.measured import (
     ServedModel,
     ServedRequest,
 )
-from specgate.core.traces import BlockTrace, Held, Invariant
+from specgate.core.traces import BlockTrace, Finding, Held, Invariant, LoopFigures, TraceSource
 from specgate.core.traffic import Traffic
 
 __all__ = [
@@ -120,6 +122,7 @@ __all__ = [
     "EngineFacts",
     "EngineIdentity",
     "Exemption",
+    "Finding",
     "Finish",
     "FollowCheck",
     "Followed",
@@ -130,8 +133,10 @@ __all__ = [
     "Kind",
     "LastGreen",
     "LatencyLimits",
+    "LogCause",
     "LogitCheck",
     "LogitSample",
+    "LoopFigures",
     "Margin",
     "NearTies",
     "PairRef",
@@ -139,6 +144,7 @@ __all__ = [
     "Point",
     "Policy",
     "Promotion",
+    "PromptFile",
     "RescoredText",
     "Rescoring",
     "Role",
@@ -156,6 +162,7 @@ __all__ = [
     "TokenCheck",
     "TokenChecks",
     "TopTokens",
+    "TraceSource",
     "Traffic",
     "Value",
     "Verdict",

@@ -82,7 +82,8 @@ class PairRef:
 class Grid:
     """The axes of a scenario.
 
-    `context`: exact prompt lengths in tokens.
+    `context`: exact prompt lengths in tokens. For prompts from a file: the upper ends of classes of length, each of
+        which begins above the one before. () until such prompts are chosen: then it is the length of the longest.
     `batch`: prompts that are decoded together.
     `spec`: draft lengths K ≥ 1.
     """
@@ -93,18 +94,47 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptFile:
+    """A file of a user's own prompts.
+
+    `path`: absolute.
+    `sha256`: of the file's bytes. A run is only continued with the same ones.
+    `format`: what its records look like, such as `lines` or `mt-bench` (`planning.prompt_files`).
+    `chat`: whether prompts that are text become a user's message in the tokenizer's chat template. None: where the
+        format's prompts are questions and the tokenizer has a template.
+    `min_tokens`, `max_tokens`: prompts of other lengths are left out; `max_tokens` None: no upper limit.
+    """
+
+    path: Path
+    sha256: str
+    format: str
+    chat: bool | None = None
+    min_tokens: int = 1
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """Which prompts a scenario decodes.
 
-    `source`: the kind of text, or `random`.
+    `source`: the kind of text, `random`, or `file`.
     `prompt_sets`: how many sets of `batch` prompts each are measured.
     `warmup_sets`: how many sets are used for warm-up. Their prompts come from another pool.
+    `file`: the prompts where `source` is `file`.
+    `shared_prefix`: all prompts of a set begin with this many tokens of the set's first prompt.
     """
 
     source: str
     seed: int
     prompt_sets: int
     warmup_sets: int
+    file: PromptFile | None = None
+    shared_prefix: int = 0
+
+    @property
+    def own(self) -> PromptFile | None:
+        """The file that the prompts come from, which then have lengths of their own; None for any other source."""
+        return self.file if self.source == "file" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +250,8 @@ class Scenario:
 class Point:
     """Scenario × backend × batch × context. The blocks of one point share prompts, prefill and engine.
 
-    `context` is the prompt length in tokens, `batch` the number of prompts decoded together.
+    `context` is the prompt length in tokens, `batch` the number of prompts decoded together. Prompts from a file have
+    at most `context` tokens.
     """
 
     scenario: str

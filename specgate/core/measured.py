@@ -128,6 +128,19 @@ class EngineFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LogCause:
+    """A line of a program's log that has a known cause.
+
+    `cause`: what the line means, and what would be right.
+    `silent`: whether the program went on after it, but without its draft or with a wrong one.
+    """
+
+    cause: str
+    line: str
+    silent: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ServedRequest:
     """One request to a server as its client saw it. Times are nanoseconds since the block began.
 
@@ -225,6 +238,13 @@ class Block:
     cpu: CpuUse | None = None
     """What the CPUs did meanwhile; None in runs stored before this was recorded."""
     own_prefill: bool = False
+    prompt_tokens: tuple[int, ...] = ()
+    """Slot → length of its prompt in tokens; () where each has as many as the point's context says."""
+
+    @property
+    def prompt_lengths(self) -> tuple[int, ...]:
+        """Slot → length of its prompt in tokens."""
+        return self.prompt_tokens or (self.point.context,) * len(self.tokens)
 
     @property
     def cell(self) -> Cell:

@@ -129,20 +129,26 @@ RENAMED: Final[Mapping[str, str]] = {
 }
 """Metrics that runs since schema 1.4 do not have → the metric that took their place."""
 
-_PER_POSITION = {
+_INDEXED = {
     "acceptance_at_pos": Metric(
         "acceptance_at_pos", "ratio", "higher", "share of the steps that drafted i which accepted it (unconditional)"
     ),
     "cond_acceptance_at_pos": Metric(
         "cond_acceptance_at_pos", "ratio", "higher", "accepted at i, given accepted at i − 1"
     ),
+    "acceptance_length": Metric(
+        "acceptance_length", "tokens", "higher", "acceptance length over the prompts of one category of the user's file"
+    ),
+    "draft_acceptance_rate": Metric(
+        "draft_acceptance_rate", "ratio", "higher", "accepted / drafted tokens over the prompts of one category"
+    ),
     "accept_hist": Metric("accept_hist", "steps", "none", "steps with exactly i accepted drafts"),
 }
 
 
 def metric(name: str) -> Metric:
-    """The definition of `name`, which may have an index as in `acceptance_at_pos[2]`. Raises KeyError where it is
-    unknown.
+    """The definition of `name`, which may have an index as in `acceptance_at_pos[2]`, or a category as in
+    `acceptance_length[coding]`. Raises KeyError where it is unknown.
     """
     base, bracket, _ = name.partition("[")
-    return _PER_POSITION[base] if bracket else METRICS[name]
+    return _INDEXED[base] if bracket else METRICS[name]

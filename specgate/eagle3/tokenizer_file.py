@@ -32,3 +32,10 @@ def read_tokenizer(file: Path) -> Tokenizer:
         if not plain or plain[0] not in full:
             raise refused(f"it encodes the letter a as {plain[:5]}, and with its special tokens as {full[:5]}")
         return tokenizer
+
+
+def opening_ids(tokenizer: Tokenizer) -> list[int]:
+    """The tokens that the tokenizer puts before every text: a BOS token, or none."""
+    plain = tokenizer.encode("a", add_special_tokens=False).ids
+    full = tokenizer.encode("a", add_special_tokens=True).ids
+    return full[: full.index(plain[0])]

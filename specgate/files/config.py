@@ -15,6 +15,9 @@ from specgate.files.writing import without_home
 LATER: Final[Mapping[str, object]] = {"goodput": None, "definitions": 1, "statistics": 1, "baseline": True}
 """Fields of a scenario that older versions did not have → what stands for the way in which these did it."""
 
+LATER_OF_WORKLOAD: Final = ("file", "shared_prefix")
+"""The same of its workload: left out where there is none."""
+
 
 def as_older(scenario: Mapping[str, object]) -> dict[str, object]:
     """A plain scenario without the fields that say no more than an older version would have, so that a digest over it
@@ -24,6 +27,9 @@ def as_older(scenario: Mapping[str, object]) -> dict[str, object]:
     schedule = kept.get("schedule")
     if isinstance(schedule, dict) and not schedule.get("extended"):
         kept["schedule"] = {key: value for key, value in schedule.items() if key != "extended"}
+    workload = kept.get("workload")
+    if isinstance(workload, dict):
+        kept["workload"] = {key: value for key, value in workload.items() if value or key not in LATER_OF_WORKLOAD}
     return kept
 
 

@@ -86,6 +86,8 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "engines.*.identity",
         "pair.weights",
         "scenarios.*.baseline",
+        "scenarios.*.workload.file",
+        "scenarios.*.workload.shared_prefix",
         "comparisons*.tokens.sequences",
         "comparisons*.tokens.followed",
         "comparisons*.tokens.divergences*.unit",

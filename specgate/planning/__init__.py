@@ -4,8 +4,10 @@ request.py          the command line of a run, parsed but not yet understood
 resolution.py       what it means on this machine, or what an earlier run has fixed
 scenario.py         scenario YAML → `core.Scenario`
 scenario_form.py    which keys a scenario file has, what each may hold, what must not be combined
+ad_hoc.py           a question asked on the command line, without a YAML file → a scenario with a name of its own
 bounds.py           the largest numbers, and the largest products of numbers, that are accepted
 policy.py           policy YAML → `core.Policy`: which gate judges which cells, with which numbers
-prompts.py          real text of exactly the asked length, chosen by seed
+prompts.py          the prompt sets of a point: real text of exactly the asked length, or a user's own
+prompt_files/       a user's own prompts, and local copies of public data sets
 plan.py             scenarios → `core.Plan`: every block in running order, and how long it will take
 """

@@ -47,7 +47,9 @@ class Excess(NamedTuple):
 
 def unsound(s: Scenario) -> Iterator[Excess]:
     """Numbers of a scenario that its form would not have let through: it was read from a stored run."""
-    if not (s.grid.context and s.grid.batch) or (s.budget.steps is None) == (s.budget.new_tokens is None):
+    if not ((s.grid.context or s.workload.own) and s.grid.batch) or (s.budget.steps is None) == (
+        s.budget.new_tokens is None
+    ):
         yield Excess(("grid",), "a grid with contexts and batches, and a budget with one limit, are needed")
     numbers: tuple[tuple[tuple[str, str], Iterable[float], float, float], ...] = (
         (("grid", "context"), s.grid.context, 1, POSITIONS),
@@ -56,6 +58,7 @@ def unsound(s: Scenario) -> Iterator[Excess]:
         (("workload", "seed"), (s.workload.seed,), 0, SEED),
         (("workload", "prompt_sets"), (s.workload.prompt_sets,), 1, REPEATS),
         (("workload", "warmup_sets"), (s.workload.warmup_sets,), 1, REPEATS),
+        (("workload", "shared_prefix"), (s.workload.shared_prefix,), 0, POSITIONS),
         (("budget", "steps"), () if s.budget.steps is None else (s.budget.steps,), 1, STEPS),
         (("budget", "new_tokens"), () if s.budget.new_tokens is None else (s.budget.new_tokens,), 1, STEPS),
         (("schedule", "rounds"), (s.schedule.rounds,), 1, REPEATS),
@@ -70,7 +73,11 @@ def unsound(s: Scenario) -> Iterator[Excess]:
 def excesses(s: Scenario) -> Iterator[Excess]:
     """The products of a scenario's numbers that are too large."""
     sets = s.workload.prompt_sets + s.workload.warmup_sets
-    context, batch, longest = max(s.grid.context), max(s.grid.batch), max(s.budget.longest(role.k) for role in s.roles)
+    context, batch, longest = (
+        max(s.grid.context, default=1),
+        max(s.grid.batch),
+        max(s.budget.longest(role.k) for role in s.roles),
+    )
     if (tokens := sets * batch * context) > TOKENS:
         yield Excess(
             ("grid", "context"),

@@ -1,23 +1,27 @@
-"""Prompts: real text of exactly the requested length, chosen by seed, no two alike. Warm-up prompts use other
-documents.
+"""Prompts: real text of exactly the requested length, chosen by seed, no two alike, or a user's own from a file.
+Warm-up prompts are others.
 
-A prompt is a sequence of whole documents, each below a line with its path, cut off at `context` tokens. The next prompt
-starts at the next document. The order of the documents depends only on the source and the seed, not on the requested
-length.
+A prompt of text is a sequence of whole documents, each below a line with its path, cut off at `context` tokens. The
+next prompt starts at the next document. The order of the documents depends only on the source and the seed, not on the
+requested length. Prompts from a file (`prompt_files`) are whole and have lengths of their own.
 """
 
 from __future__ import annotations
 
 import random
+import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from specgate.core import Scenario
 from specgate.core.tape import sha256_of_ids
+from specgate.eagle3.tokenizer_file import opening_ids, read_tokenizer
 from specgate.errors import CheckpointError, UsageError
+from specgate.planning.prompt_files.choosing import Draw, OwnPrompts, check_categories
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -42,18 +46,22 @@ too little.
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Where a part of a prompt comes from: the first `tokens` tokens of a document, at index `offset` of the prompt."""
+    """Where a part of a prompt comes from: `tokens` tokens of a document, at index `offset` of the prompt.
+
+    They are its first ones, unless `skipped` of them gave way to a prefix that the prompts of a set share.
+    """
 
     corpus: str
     version: str
     path: str
     offset: int
     tokens: int
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt and the documents that it is made of."""
+    """One prompt and the documents that it is made of, which one from a file does not have."""
 
     token_ids: tuple[int, ...]
     excerpts: tuple[Excerpt, ...]
@@ -71,6 +79,11 @@ class PromptSet:
         return tuple(p.token_ids for p in self.prompts)
 
     @property
+    def lengths(self) -> tuple[int, ...]:
+        """Slot → tokens of its prompt."""
+        return tuple(len(p.token_ids) for p in self.prompts)
+
+    @property
     def sha256(self) -> str:
         """SHA-256 of all token ids of the set."""
         return sha256_of_ids(self.token_ids)
@@ -84,11 +97,20 @@ class Prompts:
     seed: int
     measured: tuple[PromptSet, ...]
     warmup: tuple[PromptSet, ...]
+    about: Mapping[str, object] = field(default_factory=dict)
+    """What else a result stores about them: of prompts from a file, which they are and how long."""
 
     @property
     def sha256(self) -> str:
         """SHA-256 of all measured token ids."""
         return sha256_of_ids(list(chain.from_iterable(s.token_ids for s in self.measured)))
+
+    @property
+    def in_words(self) -> str:
+        """How many prompts are measured, and how long they are."""
+        found = length_summary([n for s in self.measured for n in s.lengths])
+        spread = ", ".join(f"{n:,}" for n in found.values())
+        return f"{sum(len(s.prompts) for s in self.measured)} prompts of {spread} tokens (shortest, median, longest)"
 
     def describe(self) -> dict[str, object]:
         """What a result stores about its prompts: hashes and origins, but no text."""
@@ -99,20 +121,30 @@ class Prompts:
             "sha256": self.sha256,
             "set_sha256": [s.sha256 for s in self.measured],
             "warmup_sha256": [s.sha256 for s in self.warmup],
-            "sources": [[[asdict(e) for e in p.excerpts] for p in s.prompts] for s in self.measured],
+            "sources": [[[origin(e) for e in p.excerpts] for p in s.prompts] for s in self.measured],
+            **self.about,
         }
+
+
+def origin(excerpt: Excerpt) -> dict[str, object]:
+    """The excerpt as a result stores it."""
+    return {key: value for key, value in asdict(excerpt).items() if key != "skipped" or value}
 
 
 def build_prompts(scenario: Scenario, context: int, batch: int, tokenizer_file: Path | None, vocab: int) -> Prompts:
     """The prompt sets of one point: `prompt_sets` measured and `warmup_sets` warm-up sets of `batch` prompts each,
-    every prompt of exactly `context` tokens.
+    every prompt of exactly `context` tokens. Prompts from a file have at most so many, and more than the context below
+    it in the scenario's grid.
 
     `vocab`: the size of the target's vocabulary.
 
-    Raises UsageError for an unknown source, a missing tokenizer, a tokenizer with a larger vocabulary, and a source
-    with fewer different prompts than asked for. Raises EnvironmentRefused where the text has not been fetched.
+    Raises UsageError for an unknown source, a missing tokenizer, a tokenizer with a larger vocabulary, a source with
+    fewer different prompts than asked for, a file of prompts that cannot be used, and a shared prefix that is as long
+    as the prompts. Raises EnvironmentRefused where the text has not been fetched.
     """
     w = scenario.workload
+    if w.own is not None:
+        return from_file(scenario, context, batch, own_prompts(scenario, tokenizer_file, vocab))
     if w.source == RANDOM:
         measured = random_prompts(f"{w.seed}/measure", context, vocab)
         warmup = random_prompts(f"{w.seed}/warmup", context, vocab)
@@ -121,11 +153,18 @@ def build_prompts(scenario: Scenario, context: int, batch: int, tokenizer_file: 
         corpora = load_corpora(scenario)
         measured = text_prompts(corpora, "measure", w.seed, context, tokenizer)
         warmup = text_prompts(corpora, "warmup", w.seed, context, tokenizer)
+    if w.shared_prefix >= context:
+        raise UsageError(
+            f"{scenario.source_file or scenario.name}: workload.shared_prefix: {w.shared_prefix}: prompts of {context} "
+            "tokens would be the same",
+            hint=f"at most {context - 1}",
+        )
     return Prompts(
         w.source,
         w.seed,
         take_sets(scenario, measured, w.prompt_sets, batch, context),
         take_sets(scenario, warmup, w.warmup_sets, batch, context),
+        {"shared_prefix": w.shared_prefix} if w.shared_prefix else {},
     )
 
 
@@ -140,7 +179,85 @@ def take_sets(
             f"for, source {scenario.workload.source!r} has {len(taken)} that differ",
             hint="ask for fewer sets, a smaller batch, a shorter context, or source: mixed",
         )
-    return tuple(PromptSet(tuple(taken[i * batch : (i + 1) * batch])) for i in range(sets))
+    return in_sets(taken, batch, scenario.workload.shared_prefix)
+
+
+def in_sets(prompts: Sequence[Prompt], batch: int, shared_prefix: int) -> tuple[PromptSet, ...]:
+    """The prompts in sets of `batch`. All of a set begin with the first `shared_prefix` tokens of its first prompt."""
+    sets = [prompts[i : i + batch] for i in range(0, len(prompts), batch)]
+    return tuple(PromptSet(tuple(beginning_as(of[0], p, shared_prefix) for p in of)) for of in sets)
+
+
+def beginning_as(first: Prompt, prompt: Prompt, tokens: int) -> Prompt:
+    """`prompt` with its first `tokens` tokens replaced by those of `first`."""
+    if not tokens or prompt is first:
+        return prompt
+    head = [replace(e, tokens=min(e.tokens, tokens - e.offset)) for e in first.excerpts if e.offset < tokens]
+    tail = [e for e in prompt.excerpts if e.offset + e.tokens > tokens]
+    return Prompt(
+        (*first.token_ids[:tokens], *prompt.token_ids[tokens:]), (*head, *(cut_before(e, tokens) for e in tail))
+    )
+
+
+def cut_before(excerpt: Excerpt, offset: int) -> Excerpt:
+    """The part of an excerpt at `offset` and behind it."""
+    lost = max(0, offset - excerpt.offset)
+    return replace(excerpt, offset=excerpt.offset + lost, tokens=excerpt.tokens - lost, skipped=excerpt.skipped + lost)
+
+
+# ── from a file ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def own_prompts(scenario: Scenario, tokenizer_file: Path | None, vocab: int) -> OwnPrompts:
+    """The prompts of the scenario's file. Without a tokenizer only token ids are prompts."""
+    tokenizer = load_tokenizer(scenario, tokenizer_file, vocab) if tokenizer_file is not None else None
+    return OwnPrompts(scenario, tokenizer_file, tokenizer, vocab)
+
+
+def from_file(scenario: Scenario, context: int, batch: int, own: OwnPrompts) -> Prompts:
+    """The prompt sets of one point: see `build_prompts`."""
+    above = max((c for c in scenario.grid.context if c < context), default=0)
+    draw, prefix = own.draw(above, context, batch), scenario.workload.shared_prefix
+    check_categories(draw.measured, own.file.path)
+    measured, warmup = (
+        in_sets([Prompt(c.token_ids, ()) for c in chosen], batch, prefix) for chosen in (draw.measured, draw.warmup)
+    )
+    seed = scenario.workload.seed
+    return Prompts(scenario.workload.source, seed, measured, warmup, about_own(own, draw, batch, prefix))
+
+
+def about_own(own: OwnPrompts, draw: Draw, batch: int, shared_prefix: int) -> dict[str, object]:
+    """What a result stores of prompts from a file: its hash, and of every prompt line, length and category.
+
+    Neither text nor ids of lines are stored.
+    """
+    lengths = [len(c.token_ids) for c in draw.measured]
+    categories = [c.entry.category for c in draw.measured]
+
+    def sets(values: Sequence[object]) -> list[Sequence[object]]:
+        return [values[i : i + batch] for i in range(0, len(values), batch)]
+
+    return {
+        "file": {
+            "name": own.file.path.name,
+            "sha256": own.file.sha256,
+            "format": own.file.format,
+            "prompts": own.entries,
+            "duplicates": own.duplicates,
+        },
+        "rendered": dict(Counter(c.how for c in draw.measured)),
+        "length_tokens": length_summary(lengths),
+        "lengths": sets(lengths),
+        "lines": sets([c.entry.number for c in draw.measured]),
+        **({"categories": sets(categories)} if any(categories) else {}),
+        **({"warmup": "repeats measured prompts: the file has no others"} if draw.reused else {}),
+        **({"shared_prefix": shared_prefix} if shared_prefix else {}),
+    }
+
+
+def length_summary(lengths: Sequence[int]) -> dict[str, float]:
+    """Shortest, median and longest of prompts' lengths, in tokens."""
+    return {"min": min(lengths), "median": statistics.median(lengths), "max": max(lengths)}
 
 
 # ── from text ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -151,8 +268,6 @@ def load_tokenizer(scenario: Scenario, file: Path | None, vocab: int) -> Tokeniz
 
     Raises UsageError where it is missing, not a tokenizer, or has more tokens than the vocabulary.
     """
-    from specgate.eagle3.tokenizer_file import read_tokenizer
-
     if file is None:
         raise UsageError(
             f"scenario {scenario.name}: workload.source {scenario.workload.source!r} needs the target's tokenizer.json",
@@ -241,13 +356,6 @@ def excerpt_of(
         ids = tokenizer.encode(text, add_special_tokens=False).ids
     ids = ids[:missing]
     return Excerpt(corpus.name, corpus.version, path, offset, len(ids)), ids
-
-
-def opening_ids(tokenizer: Tokenizer) -> list[int]:
-    """The tokens that the tokenizer puts before every text: a BOS token, or none."""
-    plain = tokenizer.encode("a", add_special_tokens=False).ids
-    full = tokenizer.encode("a", add_special_tokens=True).ids
-    return full[: full.index(plain[0])]
 
 
 # ── without text ─────────────────────────────────────────────────────────────────────────────────────────────────────

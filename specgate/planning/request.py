@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from specgate.planning.ad_hoc import NOTHING, Question
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -27,6 +29,8 @@ class Request:
     """Of a server that runs already, in the place of a pair."""
     warmup_runs: int | None = None
     measurement_runs: int | None = None
+    question: Question = NOTHING
+    """What is asked in the place of what the scenarios say."""
     perf_mode: bool | None = None
     baseline: bool = True
     """False: the roles with a draft alone, of a server that is measured by itself."""

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from specgate import plugins
 from specgate.api import ChecksOptions, DrivesAnotherEngine
-from specgate.core import PairRef, Policy, Scenario
+from specgate.core import PairRef, Point, Policy, Scenario
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.machine import inventory
-from specgate.pairs.resolve import refuse_two_names, resolve_pair, served_pair
+from specgate.pairs.resolve import refuse_two_names, resolve_pair, served_pair, target_limits
+from specgate.planning.ad_hoc import Question, asked, stretched
+from specgate.planning.plan import room_needed
 from specgate.planning.policy import find_policy
-from specgate.planning.prompts import RANDOM
+from specgate.planning.prompts import RANDOM, Prompts, build_prompts, own_prompts
 from specgate.planning.request import Request
 from specgate.planning.scenario import override, select
+from specgate.planning.scenario_form import Kind, Machine
 
 FIXED_BY_A_RUN = (
     "backend",
@@ -57,10 +61,13 @@ def resolve(request: Request, *, foreign: bool = False) -> Config:
             perf_mode=request.perf_mode,
             baseline=request.baseline,
         )
-        for scenario in select(request.scenarios, request.only, request.kind, size)
+        for scenario in chosen_scenarios(request.question, request.scenarios, request.only, request.kind, size)
     ]
     pair = chosen_pair(request, chosen, backend)
-    chosen = fitted(chosen, pair, other_target=any((request.target, request.pair, request.tokenizer)))
+    if request.question and not names_scenarios(request.scenarios, request.only):
+        chosen = [stretched(scenario, pair) for scenario in chosen]
+    other_target = any((request.target, request.pair, request.tokenizer))
+    chosen = fitted(chosen, pair, other_target=other_target, backend=backend)
     return Config(
         kind=request.kind,
         backend=backend,
@@ -69,6 +76,21 @@ def resolve(request: Request, *, foreign: bool = False) -> Config:
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )
+
+
+def chosen_scenarios(
+    question: Question, names: Sequence[str], only: str | None, kind: Kind | None, machine: Machine
+) -> list[Scenario]:
+    """The scenarios that a command line means: those that it names, changed by what it asks; a small one of its own
+    where it asks and names none.
+    """
+    named = None if question and not names_scenarios(names, only) else select(names, only, kind, machine)
+    return asked(question, named, kind or "micro", machine)
+
+
+def names_scenarios(names: Sequence[str], only: str | None) -> bool:
+    """Whether the command line says which scenarios it means."""
+    return bool(names) or only is not None
 
 
 def policy_of(request: Request) -> Policy:
@@ -132,8 +154,10 @@ def read_back(request: Request) -> Config:
     """The configuration of the run to be continued. Raises UsageError for options that the run has fixed."""
     assert request.resume is not None
     given = [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]
-    if given := [*given, *([] if request.baseline else ["no_baseline"])]:
-        options = ", ".join("--" + name.removesuffix("s").replace("_", "-") for name in given)
+    given = [*given, *([] if request.baseline else ["no_baseline"])]
+    if given or request.question:
+        said = ("--" + name.removesuffix("s").replace("_", "-") for name in given)
+        options = ", ".join((*said, *request.question.options()))
         raise UsageError(f"--resume with {options}", hint="the run's own config.resolved.yaml says what it measures")
     config = RunFolder.open(request.resume).read_config()
     if config.kind != request.kind:
@@ -168,12 +192,52 @@ def machine_size() -> Literal["cpu", "gpu"]:
     return "gpu" if inventory.has_cuda_gpu() else "cpu"
 
 
-def fitted(scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool) -> list[Scenario]:
-    """The scenarios as they run on `pair`. With `other_target` the command line named the target, not the scenarios."""
+def fitted(scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool, backend: str) -> list[Scenario]:
+    """The scenarios as they run on `pair` with the back end of that name. With `other_target` the command line named
+    the target, not the scenarios.
+    """
     if other_target:
         # A scenario's RoPE scaling is meant for the pair that the scenario names. Another target has its own.
         scenarios = [replace(s, rope=None) for s in scenarios]
     if pair.acceptance == "planted":
-        # Text has no meaning for a planted pair, and the pair has no tokenizer.
-        scenarios = [replace(s, workload=replace(s.workload, source=RANDOM)) for s in scenarios]
-    return list(scenarios)
+        # Text has no meaning for a planted pair, and the pair has no tokenizer. A user's own prompts stay: token ids
+        # have the meaning that the user gives them.
+        scenarios = [
+            s if s.workload.own else replace(s, workload=replace(s.workload, source=RANDOM)) for s in scenarios
+        ]
+    others = another_engine(backend) is not None
+    return [settled(s, pair, any_architecture=others) for s in scenarios]
+
+
+def settled(scenario: Scenario, pair: PairRef, *, any_architecture: bool = False) -> Scenario:
+    """The scenario with the length of its longest prompt as its context, where prompts from a file keep their lengths.
+
+    `any_architecture`: as in `target_limits`. Raises UsageError where the longest one, with the tokens that follow it,
+    is longer than the pair allows.
+    """
+    file = scenario.workload.own
+    if file is None or scenario.grid.context:
+        return scenario
+    positions, vocab = target_limits(pair, scenario.rope, any_architecture=any_architecture)
+    own = own_prompts(scenario, tokenizer_of(pair), vocab)
+    longest = own.draw(0, None, max(scenario.grid.batch)).longest
+    tokens, room = len(longest.token_ids), room_needed(scenario)
+    if positions is not None and tokens + room > positions:
+        right = f"max_tokens: {positions - room}" if positions > room else f"fewer than {room} tokens after the prompt"
+        raise UsageError(
+            f"{longest.entry.where}: a prompt of {tokens} tokens; with {room} positions for the answer it needs "
+            f"{tokens + room}, and pair {pair.name!r} has {positions}",
+            hint=f"right would be {right}, which leaves longer prompts out (on the command line: --context)",
+        )
+    return replace(scenario, grid=replace(scenario.grid, context=(tokens,)))
+
+
+def prompts_of(scenario: Scenario, point: Point, pair: PairRef, *, any_architecture: bool = False) -> Prompts:
+    """The prompts of one point of the scenario on `pair`. Raises what `build_prompts` raises."""
+    _, vocab = target_limits(pair, scenario.rope, any_architecture=any_architecture)
+    return build_prompts(scenario, point.context, point.batch, tokenizer_of(pair), vocab)
+
+
+def tokenizer_of(pair: PairRef) -> Path | None:
+    """The target's `tokenizer.json`; None where it has none."""
+    return pair.tokenizer if pair.tokenizer.is_file() else None

@@ -7,20 +7,31 @@ mine.yaml`), or a list of these, the last one on top. Mappings are merged, lists
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from os.path import isfile
 from pathlib import Path
+from typing import Any
 
-from specgate.core import STATISTICS, Budget, Grid, LatencyLimits, Scenario, Schedule, Workload
+from specgate.core import STATISTICS, Budget, Grid, LatencyLimits, PromptFile, Scenario, Schedule, Workload
 from specgate.core.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.yaml_schema import Problem, nearest, parse, refusal
 from specgate.files.yamlfile import Document, dump_yaml, load
 from specgate.planning.bounds import REPEATS, check_plan, excesses
-from specgate.planning.scenario_form import SCHEMA, Kind, Machine, ScenarioForm, contradictions
+from specgate.planning.prompt_files.formats import recognise
+from specgate.planning.scenario_form import (
+    SCHEMA,
+    GridForm,
+    Kind,
+    Machine,
+    ScenarioForm,
+    WorkloadForm,
+    contradictions,
+)
 
 SHIPPED = Path(__file__).parents[1] / "scenarios"
 LONGEST_CHAIN = 16
@@ -32,27 +43,33 @@ LONGEST_CHAIN = 16
 
 def load_scenario(path: Path) -> Scenario:
     """Read and check one file together with everything it extends. Raises UsageError that lists every problem."""
-    document = resolve(path)
+    return replace(scenario_of(resolve(path)), source_file=path)
+
+
+def scenario_of(document: Document) -> Scenario:
+    """The scenario in a document that was merged with everything it extends; `document.path` names it.
+
+    Raises UsageError that lists every problem.
+    """
     form = parse(ScenarioForm, document, list(_title_problems(document)))
     if problems := list(contradictions(form)):
         raise refusal(document, problems)
     scenario = Scenario(
-        name=path.stem,
+        name=document.path.stem,
         question=document.head or "",
         kind=form.kind,
         family=form.family,
         needs=form.needs,
         pair=form.pair,
         dtype=form.dtype,
-        grid=Grid(tuple(form.grid.context), tuple(form.grid.batch), tuple(form.grid.spec)),
-        workload=Workload(**form.workload.model_dump()),
+        grid=Grid(contexts_of(form.grid), tuple(form.grid.batch), tuple(form.grid.spec)),
+        workload=workload_of(form.workload, document),
         budget=Budget(**form.budget.model_dump()),
         schedule=Schedule(**form.schedule.model_dump()),
         perf_mode=form.perf_mode,
         timeout_s=form.timeout_s,
         rope=form.rope.model_dump(exclude_none=True) if form.rope else None,
         default=form.default,
-        source_file=path,
         statistics=STATISTICS,
         goodput=LatencyLimits(**form.goodput.model_dump()) if form.goodput else None,
         definitions=DEFINITIONS,
@@ -60,6 +77,38 @@ def load_scenario(path: Path) -> Scenario:
     if too_much := [Problem(key, why) for key, why in excesses(scenario)]:
         raise refusal(document, too_much)
     return scenario
+
+
+def contexts_of(form: GridForm) -> tuple[int, ...]:
+    """The contexts of a grid; () where prompts from a file have their own."""
+    return tuple(form.context or ())
+
+
+def workload_of(form: WorkloadForm, document: Document) -> Workload:
+    """The workload of a scenario file. A file of prompts is relative to the YAML file that names it.
+
+    Raises UsageError where the file of prompts cannot be read, has no known format, or is not the one whose SHA-256 is
+    given.
+    """
+    said = form.model_dump(include={"seed", "prompt_sets", "warmup_sets", "shared_prefix"})
+    if form.file is None:
+        return Workload(source=form.source, **said)
+    where = ("workload", "file")
+    path = Path(os.path.abspath(document.where(where).file.parent / Path(form.file).expanduser()))
+    try:
+        file = prompt_file(path, form.format, chat=form.chat, min_tokens=form.min_tokens, max_tokens=form.max_tokens)
+    except UsageError as error:
+        mark = document.where(where)
+        raise UsageError(f"{mark.file}:{mark.line}: workload.file: {error.message}", hint=error.hint) from None
+    if form.sha256 not in (None, file.sha256):
+        raise refusal(document, [Problem(("workload", "sha256"), f"that of {path} is {file.sha256}")])
+    return Workload(source="file", file=file, **said)
+
+
+def prompt_file(path: Path, format_: str = "auto", **limits: Any) -> PromptFile:
+    """The file as a scenario fixes it, by its hash and format. Raises UsageError where it is no file of prompts."""
+    found = recognise(path, format_)
+    return PromptFile(path, found.sha256, found.format, **limits)
 
 
 def _title_problems(document: Document) -> Iterator[Problem]:
@@ -101,6 +150,11 @@ def _bases(document: Document) -> list[Path]:
 def _file_named(name: str, folder: Path) -> Path:
     """A name with a YAML suffix is a file relative to `folder`; any other name is a shipped scenario."""
     return folder / name if name.endswith((".yaml", ".yml")) else SHIPPED / f"{name}.yaml"
+
+
+def shipped_file(name: str) -> Path:
+    """The file of the shipped scenario or base called `name`."""
+    return SHIPPED / f"{name}.yaml"
 
 
 def _shipped_names(*, bases: bool = False) -> list[str]:
@@ -202,12 +256,23 @@ def dump(scenario: Scenario) -> str:
     for key in ("name", "question", "source_file", "definitions", "statistics", "baseline"):
         del fields[key]
     del fields["schedule"]["extended"]
-    fields["grid"] = {axis: list(values) for axis, values in fields["grid"].items()}
+    fields["grid"] = {axis: list(values) or "own" for axis, values in fields["grid"].items()}
+    fields["workload"] = _flat(scenario.workload)
     fields["budget"] = _without_none(fields["budget"])
     if scenario.goodput:
         fields["goodput"] = _without_none(fields["goodput"])
     whole = {"schema": SCHEMA, **_without_none(fields)}
     return f"# {scenario.question}\n{dump_yaml(whole, flow=None, width=100)}"
+
+
+def _flat(workload: Workload) -> dict[str, object]:
+    """The workload with the keys of a scenario file."""
+    fields = {**asdict(workload), **(asdict(workload.own) if workload.own else {})}
+    if not workload.shared_prefix:
+        del fields["shared_prefix"]
+    if path := fields.pop("path", None):
+        fields["file"] = str(path)
+    return _without_none(fields)
 
 
 def _without_none(fields: Mapping[str, object]) -> dict[str, object]:

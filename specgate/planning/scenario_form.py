@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from specgate.files.yaml_schema import Form, Problem
 from specgate.planning.bounds import BATCH, DRAFT_TOKENS, FACTOR, POSITIONS, REPEATS, SECONDS, SEED, STEPS, VALUES
+from specgate.planning.prompt_files.formats import FormatName
 
 SCHEMA = "specgate.scenario/v1"
 MIN_PROMPTS = 8
@@ -34,21 +35,35 @@ Text = Annotated[str, Field(min_length=1, max_length=4096)]
 DraftLength = Annotated[int, Field(ge=1, le=DRAFT_TOKENS)]
 
 
-class GridForm(Form):
-    """The form of `core.Grid`."""
+Contexts = Annotated[list[Positions], Field(min_length=1, max_length=VALUES), AfterValidator(ascending)]
 
-    context: Annotated[list[Positions], Field(min_length=1, max_length=VALUES), AfterValidator(ascending)]
+
+class GridForm(Form):
+    """The form of `core.Grid`. `context: own`, or none, leaves prompts from a file as long as they are."""
+
+    context: Annotated[Contexts | None, BeforeValidator(lambda said: None if said == "own" else said)] = None
     batch: Annotated[list[Batch], Field(min_length=1, max_length=VALUES), AfterValidator(ascending)]
     spec: Annotated[list[DraftLength], Field(min_length=1), AfterValidator(ascending)]
 
 
-class WorkloadForm(Form):
-    """The form of `core.Workload`."""
+FILE_KEYS = ("format", "chat", "min_tokens", "max_tokens", "sha256")
+"""Keys of a workload that say something about its file."""
 
-    source: Literal["mixed", "code", "docs", "prose", "random"]
+
+class WorkloadForm(Form):
+    """The form of `core.Workload`, and of the `core.PromptFile` in it."""
+
+    source: Literal["mixed", "code", "docs", "prose", "random", "file"] = "file"
     seed: Annotated[int, Field(ge=0, le=SEED)]
     prompt_sets: Repeats
     warmup_sets: Repeats
+    shared_prefix: Annotated[int, Field(ge=0, le=POSITIONS)] = 0
+    file: Text | None = None
+    format: FormatName = "auto"
+    chat: bool | None = None
+    min_tokens: Positions = 1
+    max_tokens: Positions | None = None
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 class BudgetForm(Form):
@@ -152,6 +167,7 @@ def contradictions(form: ScenarioForm) -> Iterator[Problem]:
         yield Problem(("budget",), "a micro scenario counts engine steps: set steps, not new_tokens")
     if form.kind == "micro" and form.goodput is not None:
         yield Problem(("goodput",), "a micro scenario measures no whole requests, so it has no goodput: leave it out")
+    yield from contradicting_prompts(form)
     if sets * batch < MIN_PROMPTS:
         enough = -(-MIN_PROMPTS // batch)
         why = f"{sets} × batch {batch} = {sets * batch} different prompts; {MIN_PROMPTS} are needed: {enough} or more"
@@ -159,3 +175,22 @@ def contradictions(form: ScenarioForm) -> Iterator[Problem]:
     if sets * rounds % 2:
         why = f"with {sets} prompt sets an odd number of rounds, so the roles' two orders cannot balance: make one even"
         yield Problem(("schedule", "rounds"), why)
+
+
+def contradicting_prompts(form: ScenarioForm) -> Iterator[Problem]:
+    """Problems that lie in what is said of the prompts and their lengths."""
+    work, grid = form.workload, form.grid
+    if work.file is None:
+        if work.source == "file":
+            yield Problem(("workload", "source"), "no file: set workload.file, or a source: mixed, code, docs, …")
+        if grid.context is None:
+            yield Problem(
+                ("grid", "context"), "exact prompt lengths are needed; only prompts from a file have their own"
+            )
+        for key in FILE_KEYS:
+            if key in work.model_fields_set:
+                yield Problem(("workload", key), "it speaks of workload.file, and there is none")
+    if work.max_tokens is not None and work.max_tokens < work.min_tokens:
+        yield Problem(("workload", "max_tokens"), f"less than min_tokens, which is {work.min_tokens}")
+    if work.shared_prefix and form.grid.batch[-1] == 1:
+        yield Problem(("workload", "shared_prefix"), "sets of one prompt share nothing: ask for a larger batch")

@@ -17,6 +17,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from specgate.core import EngineFacts, Policy, Run, Scenario
@@ -103,11 +105,18 @@ def engine_fingerprint(facts: EngineFacts) -> dict[str, str | None]:
 def digests(scenarios: Sequence[Scenario]) -> dict[str, str]:
     """Scenario name → SHA-256 of what the scenario measures.
 
-    Its question, where its file lies, whether it runs by default and how its figures are defined are left out: they do
-    not change what is measured.
+    Its question, where its file and its prompts lie, whether it runs by default and how its figures are defined are
+    left out: they do not change what is measured. Prompts from a file are told by their SHA-256.
     """
     silent = {"source_file": None, "question": "", "default": True, "definitions": 1}
-    return {s.name: _sha256(as_older({**to_plain(Scenario, s), **silent})) for s in scenarios}
+    return {s.name: _sha256(as_older({**to_plain(Scenario, anywhere(s)), **silent})) for s in scenarios}
+
+
+def anywhere(scenario: Scenario) -> Scenario:
+    """The scenario without the place of its file of prompts."""
+    if (file := scenario.workload.file) is None:
+        return scenario
+    return replace(scenario, workload=replace(scenario.workload, file=replace(file, path=Path())))
 
 
 def _sha256(plain: object) -> str:

@@ -33,7 +33,7 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
         words += [word for s in gates for word in ("--scenario", _said(s))]
     words += [*pair, *other_options(request)]
     other_target = not {"--pair", "--target", "--tokenizer"}.isdisjoint(pair)
-    return fitted(gates, config.pair, other_target=other_target), shlex.join(words)
+    return fitted(gates, config.pair, other_target=other_target, backend=config.backend), shlex.join(words)
 
 
 def pair_options(request: Request) -> Iterator[str]:

@@ -26,7 +26,7 @@ from specgate.pairs.resolve import target_limits
 from specgate.planning.plan import check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
-from specgate.planning.resolution import another_engine
+from specgate.planning.resolution import another_engine, tokenizer_of
 from specgate.promotion.claim import host_identity
 from specgate.promotion.ledger import Ledger
 from specgate.run.compared_builds import compared_builds
@@ -44,8 +44,7 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     others = another_engine(config.backend) is not None
     limits = {name: target_limits(config.pair, s.rope, any_architecture=others) for name, s in config.scenarios.items()}
     check_limits(plan, {name: p for name, (p, _) in limits.items() if p is not None}, config.pair.name)
-    file = config.pair.tokenizer
-    tokenizer = file if file.is_file() else None
+    tokenizer = tokenizer_of(config.pair)
     return {
         p.key: build_prompts(config.scenarios[p.scenario], p.context, p.batch, tokenizer, limits[p.scenario][1])
         for p in plan.points

@@ -65,8 +65,11 @@ def out_of_reach(
             + (f"it takes spec-{longer} or more" if longer <= DRAFT_TOKENS else f"not even spec-{DRAFT_TOKENS} does")
         )
     for rule, cell, floor in speeds:
+        scenario = plan.scenarios[cell.point.scenario]
+        if scenario.workload.own:  # the context is only the longest of its prompts
+            continue
         if (known := times.get((cell.point.context, cell.point.batch))) is not None:
-            budget = plan.scenarios[cell.point.scenario].budget
+            budget = scenario.budget
             yield from beyond_speed(rule, cell, floor, budget, known, memory)
 
 
@@ -157,7 +160,7 @@ def of_run(run: Run) -> Iterator[tuple[tuple[int, int], PointTimes]]:
     for result in run.cells:
         point, engine = result.cell.point, run.engines.get(result.cell.point.key)
         step_ms, prefill = (result.values.get(name) for name in ("step_ms", "prefill_tok_s"))
-        if result.cell.role != BASELINE or result.status != "ok":
+        if result.cell.role != BASELINE or result.status != "ok" or run.scenarios[point.scenario].workload.own:
             continue
         if step_ms is None or prefill is None or not step_ms.value or not prefill.value:
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
@@ -16,6 +17,7 @@ from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
 from specgate.analysis.perf_invariants import certificates
+from specgate.analysis.prompt_acceptance import by_prompt, category_values
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references.cell_times import cell_times
 from specgate.analysis.rounds import whole_rounds
@@ -25,9 +27,11 @@ from specgate.api import Sequential
 from specgate.core import (
     Block,
     Cell,
+    CellResult,
     EngineFacts,
     Gap,
     Plan,
+    Point,
     Policy,
     Run,
     State,
@@ -79,6 +83,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         aside=aside,
         between=run.between_runs,
     )
+    cells = by_category(run, plan, cells, blocks)
     found = replace(
         run,
         engines=engines,
@@ -93,6 +98,33 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),
     )
     return with_ceilings(found, policy)
+
+
+def by_category(run: Run, plan: Plan, cells: Sequence[CellResult], blocks: Sequence[Block]) -> tuple[CellResult, ...]:
+    """`cells` with the acceptance of every category of prompts, where the prompts' file has categories."""
+    categories = {point: categories_of(run, point) for point in plan.points}
+
+    def extended(result: CellResult) -> CellResult:
+        cell, found = result.cell, categories[result.cell.point]
+        if not found or result.acceptance is None or not result.acceptance.steps:
+            return result
+        records = by_prompt([b for b in blocks if b.cell == cell and not b.warmup])
+        more = {v.metric: v for v in category_values(records, found, cell.point.batch)}
+        return replace(result, values={**result.values, **more})
+
+    return tuple(map(extended, cells))
+
+
+def categories_of(run: Run, point: Point) -> dict[tuple[int, int], str | None]:
+    """(prompt set, slot) → the category of the prompt there, as run.json has them; {} where it has none."""
+    sets: Any = run.prompts.get(point.key, {}).get("categories")
+    if not isinstance(sets, list | tuple):
+        return {}
+    return {
+        (prompt_set, slot): category if isinstance(category, str) else None
+        for prompt_set, of in enumerate(sets)
+        for slot, category in enumerate(of if isinstance(of, list | tuple) else ())
+    }
 
 
 def loaded(engines: Mapping[str, EngineFacts]) -> dict[str, str | None]:

@@ -17,9 +17,10 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from specgate import plugins
 from specgate.analysis.rounds import whole_generation
 from specgate.analysis.stats import planned_looks
-from specgate.api import Decoded, OpenRequest
+from specgate.api import Activity, Decoded, OpenRequest
 from specgate.core import (
     PASS_ROUNDS,
     Block,
@@ -33,6 +34,7 @@ from specgate.core import (
     Role,
     Round,
     Scenario,
+    TraceSource,
 )
 from specgate.core.cycle_budget import Bandwidth
 from specgate.eagle3.parameters import least_weight_bytes
@@ -217,7 +219,8 @@ class Runner:
         later = not warmup and self._comes_again(rounds[-1])
         if not todo and (later or not self.evidence.wanting(point, prompt_set)):
             return
-        ids = (prompts.warmup if warmup else prompts.measured)[prompt_set].token_ids
+        chosen = (prompts.warmup if warmup else prompts.measured)[prompt_set]
+        ids, lengths = chosen.token_ids, chosen.lengths if scenario.workload.own else ()
         shared_ns = engine.prefill(ids, draft=any(r.speculative for r in scenario.roles))
         for round_ in todo:
             for position, role in enumerate(round_.order):
@@ -226,7 +229,8 @@ class Runner:
                 decoded = engine.decode(role, scenario.budget, ())
                 block = make_block(round_, position, role, self.worker_generation, prefill_ns, decoded)
                 span_ns = asked_ns, time.monotonic_ns()
-                self._record(replace(block, span_ns=span_ns, cpu=between(before, self.cpus.read_again(before))))
+                cpu = between(before, self.cpus.read_again(before))
+                self._record(replace(block, span_ns=span_ns, cpu=cpu, prompt_tokens=lengths))
             if not warmup and not round_.order[-1].speculative:
                 self.evidence.extend_text(point, prompt_set, engine, self.worker_generation)
         if not warmup and not later:
@@ -265,13 +269,17 @@ class Runner:
                 cell=Cell(point, role).key,
                 prompt_set=0,
                 worker_generation=self.worker_generation,
-                source="engine" if worker.scripted else "profiler",
-                steps=len(decoded.step_ns),
+                source=source_of(seen, point.backend, scripted=worker.scripted),
+                steps=len(decoded.step_ns) if seen.steps is None else seen.steps,
                 tokens=decoded.tokens,
                 kernels=seen.kernels,
                 copies=seen.copies,
                 calls=seen.calls,
                 unseen=seen.unseen,
+                loop=seen.loop,
+                findings=seen.findings,
+                allowed=seen.allowed,
+                notes=seen.notes,
             )
             self.folder.append_trace(trace)
             self.traces[trace.cell] = trace
@@ -289,6 +297,16 @@ class Runner:
 
     def _done(self, round_: Round) -> bool:
         return whole_generation(self.blocks, round_) is not None
+
+
+def source_of(seen: Activity, backend: str, *, scripted: bool) -> TraceSource:
+    """Who looked at a traced block. `scripted`: the engine brought the trace. That a server's own profiler wrote it is
+    believed of a back end that comes with specgate: a plug-in's word proves nothing.
+    """
+    if not scripted:
+        return "profiler"
+    ours = not plugins.from_outside("specgate.backends", [backend])
+    return "server-profiler" if seen.server_profiler and ours else "engine"
 
 
 def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path) -> OpenRequest:

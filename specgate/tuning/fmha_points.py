@@ -77,7 +77,13 @@ def shortened(scenario: Scenario, steps: int | None) -> Scenario:
 
 
 def points(scenario: Scenario) -> Iterator[Point]:
-    """The points of a scenario: every context with every batch. They name no back end."""
+    """The points of a scenario: every context with every batch. They name no back end.
+
+    Raises UsageError where it has no contexts, because its prompts keep their lengths.
+    """
+    if not scenario.grid.context:
+        why = "its prompts are as long as they are, and a sweep needs contexts"
+        raise UsageError(f"scenario {scenario.name}: grid.context: {why}", hint="give it contexts, or name another one")
     for context, batch in product(scenario.grid.context, scenario.grid.batch):
         yield Point(scenario.name, "", context, batch)
 

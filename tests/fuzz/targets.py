@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import zipfile
@@ -19,6 +20,7 @@ from tests.fuzz import seeds
 from tests.fuzz.attempt import Ready, Target
 from tests.fuzz.mutation import arguments, byte_strings, json_lines, json_texts, safetensors, yaml_texts
 from tests.support.command import ROOT
+from tests.support.traces import vllm_loop
 
 USAGE: Final = (ExitCode.USAGE,)
 STORED: Final = (ExitCode.INVALID, ExitCode.USAGE)
@@ -100,6 +102,31 @@ def gemm_shapes(folder: Path) -> Ready:
             read_shapes(file)
 
     return Ready(json_texts([seeds.SHAPES, seeds.tuned()]), plain(seeds.tuned()), read, file, USAGE)
+
+
+def trace(folder: Path) -> Ready:
+    """Traces of torch's profiler as JSON, and exports of nsys with bytes changed."""
+    from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
+    from specgate.analysis.traces.loop import loop_of
+    from specgate.analysis.traces.reading import read_trace
+    from specgate.core import LoopFigures
+    from specgate.files.plain import to_plain
+
+    file = folder / "fuzzed"
+    made = vllm_loop(steps=2)
+    exported = made.write_nsys(folder / "valid.sqlite").read_bytes()
+
+    def read() -> None:
+        if has_shapes(file):
+            read_shapes(file)
+            return
+        loop = loop_of(read_trace(file), 3)
+        if loop.figures is not None:
+            json.dumps(to_plain(LoopFigures, loop.figures))
+
+    shapes = [{"tag": "EAGLE3_FC", "M": 3, "K": 8640, "N": 2880, "dtype": 14, "layout": "row", "count": 512}]
+    inputs = json_texts([made.chrome(), shapes]) | byte_strings([exported])
+    return Ready(inputs, plain(made.chrome()), read, file, USAGE)
 
 
 def attention_grid(folder: Path) -> Ready:
@@ -361,8 +388,7 @@ def gguf(folder: Path) -> Ready:
 
 
 def tokenizer(folder: Path) -> Ready:
-    from specgate.eagle3.tokenizer_file import read_tokenizer
-    from specgate.planning.prompts import opening_ids
+    from specgate.eagle3.tokenizer_file import opening_ids, read_tokenizer
 
     target, _ = seeds.a_pair(folder)
     file = target / "tokenizer.json"
@@ -373,6 +399,28 @@ def tokenizer(folder: Path) -> Ready:
         opening_ids(read_tokenizer(file))
 
     return Ready(inputs, plain(small), read, file, CHECKPOINT, named=("tokenizer",))
+
+
+def prompts(folder: Path) -> Ready:
+    """A file of prompts, in whatever format its first record tells."""
+    from specgate.planning.prompt_files.formats import entries_of, recognise
+
+    file = folder / "fuzzed.jsonl"
+    lines = [
+        {"ids": [1, 2, 3], "id": 7, "category": "a"},
+        {"text": "Once", "subset": "b"},
+        {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]},
+        {"question_id": 81, "category": "writing", "turns": ["Compose.", "Rewrite."]},
+        {"id": "x_0", "conversations": [{"from": "human", "value": "Hi"}]},
+        {"input": "Who?", "context": "Long ago.", "dataset": "qasper", "_id": "8d0b"},
+    ]
+    valid = b"\n".join(json.dumps(line).encode() for line in lines[:3])
+
+    def read() -> None:
+        entries_of(file, *recognise(file, "auto"))
+
+    inputs = json_texts(lines) | byte_strings([valid, gzip.compress(valid, mtime=0)])
+    return Ready(inputs, valid, read, file, USAGE)
 
 
 def corpus(folder: Path) -> Ready:
@@ -449,6 +497,8 @@ def command_line(folder: Path) -> Ready:
         ["micro", "--scenario", "mine.yaml", "--warmup-runs", "3", "--measurement-runs", "8", *pair],
         ["micro", "--scenario", "mine.yaml", "--policy", "policy.yaml", "-o", "device=cpu", "--only", "m*", *pair],
         ["full", "--resume", str(run)],
+        ["plan", "--context", "8K,32K", "--batch", "1,4", "--spec", "2,3,5", "--prompt-sets", "8", "--steps", "64"],
+        ["micro", "--prompts", "mine.yaml", "--format", "gsm8k", "--shared-prefix", "8", "--context", "own", *pair],
         ["status", "--out", "runs", "--policy", "policy.yaml", *pair],
         ["tape", str(run), "out.json", "--point", "demo-64/fake/c64/b1"],
         ["explain", str(run)],
@@ -476,6 +526,7 @@ TARGETS: Final = (
     Target("policy", policy),
     Target("tape", tape, 250),
     Target("gemms", gemm_shapes),
+    Target("trace", trace, 100),
     Target("attention-grid", attention_grid),
     Target("config", stored("config.resolved.yaml", edited_yaml), 60),
     Target("run", stored("run.json", edited_json), 60),
@@ -498,6 +549,7 @@ TARGETS: Final = (
     Target("shards", shards, 250),
     Target("gguf", gguf),
     Target("tokenizer", tokenizer, 250),
+    Target("prompts", prompts, 150),
     Target("corpus", corpus),
     Target("options", backend_options),
     Target("command-line", command_line, 30),

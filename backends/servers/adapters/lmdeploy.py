@@ -43,6 +43,25 @@ class Lmdeploy:
             r"speculative.*(turbomind|pytorch (backend|engine) only)",
             "this TurboMind takes no draft and goes on without: -o engine=pytorch, or a build whose TurboMind drafts",
         ),
+        Failure(
+            r"speculative decoding is not supported by turbomind",
+            "speculation is off: TurboMind does not speculate in this version",
+            silent=True,
+        ),
+        Failure(
+            r"\[EAGLE\]\[EagleModule::load\]|\[EAGLE\] Draft model load failed",
+            "draft not loaded: see model_config in the draft's config.yaml, and its weight files",
+            silent=True,
+        ),
+        Failure(
+            r"\[LlamaV2\]\[EAGLE\].*(disabling EAGLE|EAGLE disabled)",
+            "speculation is off: TurboMind goes on without its draft",
+            silent=True,
+        ),
+        Failure(
+            r"\[EAGLE\]\[fallback\]",
+            "speculation is off for a while: TurboMind falls back to one token per step",
+        ),
         Failure(r"fa3|flash.?attention.?3.*(not|unavailable)", "drafting needs FlashAttention-3 (an sm_90 GPU)"),
     )
 

@@ -21,6 +21,7 @@ def check_block(block: Block, budget: Budget, facts: EngineFacts | None = None) 
     """
     where = place_of(block)
     check_counters(block, where)
+    check_prompt_lengths(block, where)
     check_ids(block, facts, where)
     if block.served is not None:
         check_served(block, block.served, budget, where)
@@ -41,6 +42,15 @@ def check_counters(block: Block, where: str) -> None:
     for name, count in (*block.counters.items(), *((f"truncated[{s}]", n) for s, n in enumerate(block.truncated))):
         if count < 0:
             raise InvalidResult(f"{where}: {name} = {count}: a count is at least 0")
+
+
+def check_prompt_lengths(block: Block, where: str) -> None:
+    """Prompts with lengths of their own have one per slot, of at most the point's context. Raises InvalidResult."""
+    lengths = block.prompt_tokens
+    if lengths and (len(lengths) != len(block.tokens) or not 1 <= min(lengths) <= max(lengths) <= block.point.context):
+        raise InvalidResult(
+            f"{where}: prompt_tokens {lengths}: {len(block.tokens)} lengths of 1 to {block.point.context} were expected"
+        )
 
 
 def check_ids(block: Block, facts: EngineFacts | None, where: str) -> None:

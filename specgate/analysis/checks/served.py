@@ -93,7 +93,7 @@ def prefill_tok_s(block: Block) -> float:
     A server may answer the first request while the last one still waits.
     """
     filled_ns = max(r.chunk_ns[0] for r in requests_of(block))
-    return block.point.context * len(block.tokens) / (filled_ns / 1e9) if filled_ns else 0.0
+    return sum(block.prompt_lengths) / (filled_ns / 1e9) if filled_ns else 0.0
 
 
 def requests_of(block: Block) -> Sequence[ServedRequest]:

@@ -69,7 +69,9 @@ def conditions_of(
             measured = (r for r in plan.rounds_of(point) if not r.warmup)
             turns = {(r.prompt_set, r.index): turn for turn, r in enumerate(measured)}
             scenario = plan.scenarios[point.scenario]
-            apart = scenario.statistics > 3 and (scenario.kind == "full" or any(b.served for b in mine))
+            apart = scenario.statistics > 3 and (
+                scenario.kind == "full" or any(b.served or b.own_prefill for b in mine)
+            )
             seen = _conditions(mine, watches, turns, apart=apart)
             found[point.key] = replace(seen, host=(hosts or {}).get(point.key))
     return found

@@ -1,0 +1,59 @@
+"""What is shown of a user's own prompts: which ones they are, how long, and acceptance by category.
+
+`Run.prompts` has what is stored of them. A file that somebody has edited may hold anything there, so what is not as
+expected is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from specgate.core import Point, Run
+from specgate.reports.common import figures
+from specgate.reports.common.parts import Entry, Table
+
+LENGTH = "acceptance_length["
+
+
+def sentences(run: Run) -> Iterator[str]:
+    """One sentence per point whose prompts come from a file."""
+    for point in dict.fromkeys(r.cell.point for r in run.cells):
+        if said := in_words(run, point):
+            yield said
+
+
+def in_words(run: Run, point: Point) -> str | None:
+    """Which prompts of which file, how long, and as what; None for any other source."""
+    about: Mapping[str, Any] = run.prompts.get(point.key, {})
+    file, length, how = (about.get(key) for key in ("file", "length_tokens", "rendered"))
+    if not all(isinstance(part, Mapping) for part in (file, length, how)):
+        return None
+    assert isinstance(file, Mapping) and isinstance(length, Mapping) and isinstance(how, Mapping)
+    chosen = sum(n for n in how.values() if isinstance(n, int))
+    spread = ", ".join(f"{length.get(key):,}" for key in ("min", "median", "max") if _number(length.get(key)))
+    more = f"; warm-up {about['warmup']}" if isinstance(about.get("warmup"), str) else ""
+    return (
+        f"{chosen} of {file.get('prompts')} prompts from {file.get('name')} ({file.get('format')}), as "
+        f"{' and '.join(map(str, how))}: {spread} tokens (shortest, median, longest){more}"
+    )
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def by_category(run: Run, point: Point) -> Table | None:
+    """Acceptance length of every category, a column per speculative role; None where there are no categories."""
+    results = [r for r in run.cells if r.cell.point == point and r.cell.role.speculative]
+    names = list(dict.fromkeys(name for r in results for name in r.values if name.startswith(LENGTH)))
+    if not names:
+        return None
+    rows: list[list[str | Entry]] = []
+    for name in names:
+        found = [r.values.get(name) for r in results]
+        counted = max(value.n for value in found if value is not None)
+        entries = [Entry(figures.figure(v), figures.reason(v) or figures.span(v)) for v in found]
+        rows.append([name.removeprefix(LENGTH).removesuffix("]"), str(counted), *entries])
+    head = ("category", "prompts", *(f"acceptance length, {r.cell.role.name}" for r in results))
+    return Table(head, rows)

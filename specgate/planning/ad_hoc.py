@@ -1,0 +1,185 @@
+"""A question asked on the command line: `--context 8K,32K --batch 1,4 --spec 2,3,5`, without a YAML file.
+
+With `--scenario` these options take the place of what the scenario says; without one they are put to a small scenario
+for this machine. Either way another question results. So it gets a name of its own, which begins with `own-`: no
+scenario that ships has such a name, so that no rule of a policy and no streak takes it for one of them. What it
+measures is written down in its name and, whole, in the run's config.resolved.yaml.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from specgate.core import PairRef, Scenario
+from specgate.errors import UsageError
+from specgate.files.yamlfile import Mark, dump_yaml, loads
+from specgate.pairs.demo import DEMO
+from specgate.pairs.resolve import target_limits
+from specgate.planning.plan import points_of, positions_needed
+from specgate.planning.prompt_files.formats import FormatName
+from specgate.planning.scenario import dump, resolve, scenario_of, shipped_file
+from specgate.planning.scenario_form import FILE_KEYS, MIN_PROMPTS, Kind, Machine
+
+PREFIX: Final = "own-"
+LONGEST_NAME: Final = 80
+"""Characters. A longer name ends in a digest: it is part of file names."""
+COMMAND_LINE: Final = Path("command line")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a command line asks in the place of what a scenario says. None: nothing.
+
+    `context` `own`: prompts from the file `prompts` keep their lengths. Each other field is the key of a scenario with
+    that name.
+    """
+
+    context: tuple[int, ...] | Literal["own"] | None = None
+    batch: tuple[int, ...] | None = None
+    spec: tuple[int, ...] | None = None
+    prompts: Path | None = None
+    format: FormatName | None = None
+    prompt_sets: int | None = None
+    shared_prefix: int | None = None
+    steps: int | None = None
+    new_tokens: int | None = None
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, key) is not None for key in self.__dataclass_fields__)
+
+    def options(self) -> Iterator[str]:
+        """The options that were given."""
+        for key in self.__dataclass_fields__:
+            if getattr(self, key) is not None:
+                yield "--" + key.replace("_", "-")
+
+
+NOTHING: Final = Question()
+
+
+def asked(question: Question, chosen: Sequence[Scenario] | None, kind: Kind, machine: Machine) -> list[Scenario]:
+    """The scenarios that a command line means. `chosen`: those that it names, or None where it names none.
+
+    Raises UsageError where the question cannot be put.
+    """
+    if question.format is not None and question.prompts is None:
+        raise UsageError("--format without --prompts", hint="it says how the file of prompts is read")
+    if chosen is None:
+        return [changed(small_scenario(kind, machine, question), question, None)]
+    return [changed(s, question, s.name) for s in chosen] if question else list(chosen)
+
+
+def small_scenario(kind: Kind, machine: Machine, question: Question) -> dict[str, Any]:
+    """What a scenario file for this machine would say, with a short budget and as few prompts as are allowed."""
+    base: dict[str, Any] = dict(resolve(shipped_file(f"base/{machine}")).data)
+    batch = min(question.batch or (1,))
+    sets = -(-MIN_PROMPTS // batch)
+    budgets = {"micro": {"steps": 32 if machine == "cpu" else 128}, "full": {"new_tokens": 256, "ignore_eos": False}}
+    return {
+        **base,
+        "kind": kind,
+        "family": "own",
+        "grid": {"context": [1024] if machine == "cpu" else [8192], "batch": [1], "spec": [3]},
+        "workload": {**base["workload"], "prompt_sets": sets + sets % 2},
+        "budget": budgets[kind],
+        "default": False,
+    }
+
+
+def changed(given: Scenario | dict[str, Any], question: Question, name: str | None) -> Scenario:
+    """The scenario with what the question asks in its place, under a name of its own.
+
+    Raises UsageError for everything that a scenario file would be refused for.
+    """
+    said: dict[str, Any] = given if isinstance(given, dict) else dict(loads(dump(given), COMMAND_LINE).data)
+    grid, workload, budget = dict(said["grid"]), dict(said["workload"]), dict(said["budget"])
+    for axis in ("batch", "spec"):
+        if (values := getattr(question, axis)) is not None:
+            grid[axis] = list(values)
+    if question.context is not None:
+        grid["context"] = "own" if question.context == "own" else list(question.context)
+    elif question.prompts is not None:
+        grid["context"] = "own"
+    if question.prompts is not None:
+        workload = {key: value for key, value in workload.items() if key not in FILE_KEYS}
+        workload |= {"file": os.path.abspath(question.prompts.expanduser()), "format": question.format or "auto"}
+    for key in ("prompt_sets", "shared_prefix"):
+        if (value := getattr(question, key)) is not None:
+            workload[key] = value
+    if question.steps is not None or question.new_tokens is not None:
+        limits = {"steps": question.steps, "new_tokens": question.new_tokens}
+        budget = {**{k: v for k, v in budget.items() if k == "ignore_eos"}, **{k: v for k, v in limits.items() if v}}
+    whole = {**said, "grid": grid, "workload": workload, "budget": budget}
+    document = loads(f"# {in_words(question, name)}\n{dump_yaml(whole)}", COMMAND_LINE)
+    marks = {key: Mark(COMMAND_LINE, 1) for key in document.marks}
+    own = replace(document, path=Path(f"{named(question, name)}.yaml"), marks=marks)
+    return scenario_of(own)
+
+
+# ── its name ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def named(question: Question, name: str | None) -> str:
+    """`own-`, the scenario that was changed, and what was asked: `own-cpu-1k-single.c512_1024.b1.s2_3`."""
+    whole = PREFIX + ".".join(part for part in (name, *abbreviated(question)) if part)
+    if len(whole) <= LONGEST_NAME:
+        return whole
+    return f"{whole[: LONGEST_NAME - 9]}.{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+
+
+def abbreviated(question: Question) -> Iterator[str]:
+    """What was asked, in the characters that a name may have."""
+    if question.prompts is not None:
+        stem = question.prompts.name.partition(".")[0]
+        yield "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in stem)[:24] or "prompts"
+        if question.format is not None:
+            yield question.format.replace("-", "_")
+    for letter, values in (("c", question.context), ("b", question.batch), ("s", question.spec)):
+        if values is not None:
+            yield letter + (values if isinstance(values, str) else "_".join(map(str, values)))
+    numbers = {"p": question.prompt_sets, "x": question.shared_prefix, "st": question.steps, "n": question.new_tokens}
+    yield from (f"{letter}{number}" for letter, number in numbers.items() if number is not None)
+
+
+def in_words(question: Question, name: str | None) -> str:
+    """The question as the first line of a scenario file."""
+    what = ", ".join(
+        f"{said} {'/'.join(map(str, values)) if isinstance(values, tuple) else values}"
+        for said, values in (
+            ("context", question.context),
+            ("batch", question.batch),
+            ("spec", question.spec),
+            ("prompts from", question.prompts and question.prompts.name),
+        )
+        if values is not None
+    )
+    like = f"as in {name}, but for what the command line says" if name else "asked on the command line"
+    printable = "".join(c if c.isprintable() else "?" for c in what)
+    return f"What does speculation gain here{': ' + printable if printable else ''} ({like})?"
+
+
+# ── longer than the demo pair ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def stretched(scenario: Scenario, pair: PairRef) -> Scenario:
+    """The scenario with as much RoPE scaling as the demo target needs for its longest context, as in the shipped ones.
+
+    Any other pair is taken as it is: whether it may be stretched is for its owner to say.
+    """
+    if pair.name != DEMO or scenario.rope is not None or not scenario.grid.context:
+        return scenario
+    limit, _ = target_limits(pair, None)
+    if limit is None:
+        return scenario
+    need = max(positions_needed(scenario, point) for point in points_of(scenario, ""))
+    return (
+        replace(scenario, rope={"rope_type": "yarn", "factor": float(math.ceil(need / limit))})
+        if need > limit
+        else scenario
+    )

@@ -1,0 +1,151 @@
+"""Own prompts and questions on the command line, from a file to a verified run, with the reference engine."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specgate.errors import ExitCode
+from specgate.planning.prompt_files.formats import entries_of
+from tests.support.command import Cli
+
+POLICY = ("--policy", "policy.yaml")
+QUESTION = ("--batch", "2", "--spec", "2", "--prompt-sets", "4", "--steps", "4")
+
+
+def prompts(cli: Cli, count: int = 12) -> Path:
+    lines = [
+        {"ids": [(7 * n + i) % 200 for i in range(3 + n)], "category": ("even", "odd")[n % 2]} for n in range(count)
+    ]
+    return cli.write("mine.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def run_json(cli: Cli) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((cli.newest() / "run.json").read_text())
+    return read
+
+
+def test_own_prompts_are_measured_shown_and_verified(cli: Cli) -> None:
+    prompts(cli)
+    done = cli.run("micro", "--prompts", "mine.jsonl", *QUESTION, *POLICY)
+    assert "8 of 12 prompts from mine.jsonl (lines), as ids: " in done.stdout, done.stdout + done.stderr
+    run, folder = run_json(cli), cli.newest()
+    (scenario,) = run["scenarios"].values()
+    ((key, about),) = run["prompts"].items()
+    longest = scenario["grid"]["context"][0]
+    assert scenario["name"] == "own-mine.b2.s2.p4.st4" and f"/c{longest}/b2" in key
+    blocks = [json.loads(line) for line in (folder / "samples" / "blocks.jsonl").read_text().splitlines()]
+    assert all(b["prompt_tokens"] == about["lengths"][b["prompt_set"]] for b in blocks if not b["warmup"])
+    assert {max(b["prompt_tokens"]) for b in blocks} != {longest}, "prompts of one length would show little"
+    spec = next(c for c in run["cells"] if c["cell"]["role"]["k"] == 2)
+    counted = {name: spec["values"][f"acceptance_length[{name}]"]["n"] for name in ("even", "odd")}
+    assert counted == {name: sum(of.count(name) for of in about["categories"]) for name in ("even", "odd")}
+    assert "acceptance_length[odd]" in (folder / "metrics.csv").read_text()
+    page = (folder / "report.html").read_text()
+    assert "8 of 12 prompts from mine.jsonl" in page and "Acceptance by category" in page
+    verified = cli.run("verify", folder, pair=False)
+    assert verified.returncode == done.returncode and "all as stored" in verified.stdout
+
+
+def test_prefill_is_counted_in_the_tokens_that_the_prompts_have(cli: Cli) -> None:
+    prompts(cli)
+    cli.run("micro", "--backend", "fake", "--prompts", "mine.jsonl", *QUESTION, *POLICY)
+    run = run_json(cli)
+    values = run["cells"][0]["values"]
+    assert values["prefill_tok_s"]["value"] == pytest.approx(1e9 / 1000), "the fake takes 1,000 ns per prompt token"
+
+
+def test_a_run_goes_on_only_with_the_same_prompts(cli: Cli) -> None:
+    file = prompts(cli)
+    question = ("--prompts", "mine.jsonl", *QUESTION, *POLICY)
+    failed = cli.run("micro", "--backend", "fake", "-o", "fail_open=no room", *question)
+    assert failed.returncode == ExitCode.BACKEND_ERROR
+    folder, kept = cli.newest(), file.read_text()
+    entries_of.cache_clear()  # a process of its own would have read nothing yet
+    file.write_text(kept + '{"ids": [1]}\n')
+    refused = cli.run("micro", "--resume", folder, pair=False)
+    assert refused.returncode == ExitCode.USAGE and "mine.jsonl: its SHA-256 is" in refused.stderr
+    file.unlink()
+    assert "mine.jsonl: no such file" in cli.run("micro", "--resume", folder, pair=False).stderr
+    file.write_text(kept)
+    again = cli.run("micro", "--resume", folder, pair=False)
+    assert again.returncode == ExitCode.BACKEND_ERROR and "no room" in again.stderr
+    asked = cli.run("micro", "--resume", folder, "--prompts", "mine.jsonl", pair=False)
+    assert asked.returncode == ExitCode.USAGE and "--resume with --prompts" in asked.stderr
+
+
+def test_a_scenario_names_its_prompts_relative_to_itself(cli: Cli) -> None:
+    (cli.folder / "deep").mkdir()
+    prompts(cli).rename(cli.folder / "deep" / "mine.jsonl")
+    cli.scenario()
+    text = (cli.folder / "tiny.yaml").read_text().replace("context: [24], ", "")
+    text = text.replace("source: random", "file: mine.jsonl, max_tokens: 9")
+    cli.write("deep/tiny.yaml", text)
+    cli.write("outer.yaml", "# Does it?\nextends: deep/tiny.yaml\nworkload: {prompt_sets: 4}\n")
+    said = cli.run("scenarios", "validate", "outer.yaml", pair=False).stdout
+    assert "fine: micro scenario outer, context own, batch 2, spec-2..3, 12 prompts from mine.jsonl (lines)" in said
+    shown = cli.run("scenarios", "show", "outer.yaml", pair=False).stdout
+    cli.write("copy.yaml", shown)
+    assert "context: own" in shown
+    assert cli.run("scenarios", "show", "copy.yaml", pair=False).stdout == shown
+    assert cli.run("plan", "--scenario", "outer.yaml").stderr.count("prompts are needed") == 1, (
+        "7 prompts are that short"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{file: none.jsonl, prompt_sets: 4}", "tiny.yaml:7: workload.file: .*none.jsonl: no such file"),
+        (
+            "{file: mine.jsonl, prompt_sets: 4, min_tokens: 9, max_tokens: 8}",
+            "tiny.yaml:7: workload.max_tokens: 8: less",
+        ),
+        ("{file: mine.jsonl, prompt_sets: 4, format: csv}", "tiny.yaml:7: workload.format: 'csv': not one of"),
+        ("{source: random, prompt_sets: 4, max_tokens: 8}", "tiny.yaml:7: workload.max_tokens: 8: it speaks of work"),
+        ("{source: file, prompt_sets: 4}", "tiny.yaml:7: workload.source: 'file': no file: set workload.file"),
+        (f"{{file: mine.jsonl, prompt_sets: 4, sha256: '{'0' * 64}'}}", "tiny.yaml:7: workload.sha256: .*that of .*is"),
+    ],
+)
+def test_what_a_scenario_says_of_its_prompts_is_checked_with_file_and_line(line: str, says: str, cli: Cli) -> None:
+    prompts(cli)
+    text = (cli.folder / "tiny.yaml").read_text()
+    old = next(row for row in text.splitlines() if row.startswith("workload:"))
+    cli.write("tiny.yaml", text.replace(old, f"workload: {line}"))
+    refused = cli.run("scenarios", "validate", "tiny.yaml", pair=False)
+    assert refused.returncode == ExitCode.USAGE
+    assert re.search(says, refused.stderr), refused.stderr
+
+
+def test_plan_shows_the_question_and_how_long_its_prompts_are(cli: Cli) -> None:
+    prompts(cli)
+    done = cli.run("plan", "--backend", "fake", "--prompts", "mine.jsonl", *QUESTION)
+    assert done.returncode == 0, done.stderr
+    assert "own-mine.b2.s2.p4.st4\t" in done.stdout and " tokens (shortest, median, longest)" in done.stdout
+    other = cli.run("plan", "--backend", "fake", "--context", "1K,2k", "--batch", "4,1", "--spec", "3,2", pair=False)
+    rows = [line.split("\t")[:4] for line in other.stdout.splitlines() if line.startswith("own-")]
+    assert rows == [
+        ["own-c1024_2048.b1_4.s2_3", c, b, "baseline spec-2..3"] for c in ("1024", "2048") for b in ("1", "4")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--context", "8Q"), ("--context", "0"), ("--batch", "1,,2"), ("--spec", "9"), ("--spec", "own")],
+)
+def test_an_axis_that_cannot_be_read_says_what_would_be_right(option: str, value: str, cli: Cli) -> None:
+    refused = cli.run("plan", option, value, pair=False)
+    assert refused.returncode == ExitCode.USAGE
+    assert f"Invalid value for '{option}'" in refused.stderr and "whole numbers from 1 to" in refused.stderr
+
+
+def test_the_resolved_question_can_be_kept_as_a_scenario(cli: Cli) -> None:
+    shown = cli.run("scenarios", "show", "cpu-1k-single", "--context", "2K", pair=False).stdout
+    cli.write("kept.yaml", shown)
+    said = cli.run("scenarios", "validate", "kept.yaml", pair=False).stdout
+    assert "fine: micro scenario kept, context 2048, batch 1, spec-3" in said
+    assert cli.run("scenarios", "show", pair=False).returncode == ExitCode.USAGE

@@ -1,0 +1,133 @@
+"""The chat template, beside what transformers makes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from specgate.eagle3.tiny import write_tokenizer
+from specgate.errors import EnvironmentRefused, UsageError
+from specgate.pairs.demo import demo_target
+from specgate.planning.prompt_files.chat import ChatTemplate
+
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+LLAMA = """\
+{{- bos_token }}
+{%- set loop_messages = messages %}
+{%- for message in loop_messages %}
+    {%- if loop.index0 > 5 %}
+        {%- break %}
+    {%- endif %}
+    {{- '<|start|>' + message['role'] + '<|end_of_role|>\\n\\n' + message['content'] | trim + eos_token }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start|>assistant' }}
+{%- endif %}
+"""
+MISTRAL = (
+    "{{ bos_token }}{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %}{{ m.content }}{{ eos_token }}{% endif %}"
+    "{% endfor %}"
+)
+OTHERS = """\
+    {% generation %}{{ messages | tojson }}{% endgeneration %}
+{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}
+{{ ns.n }} {{ messages[0].content.strip() | upper }}{{ messages | map(attribute='role') | join(',') }}
+"""
+CHATS: list[list[dict[str, str]]] = [
+    [{"role": "user", "content": "  Hi <b>&</b> \n"}],
+    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "ü 🜚"}],
+]
+
+
+def tokenizer_with(folder: Path, template: object) -> Path:
+    write_tokenizer(folder)
+    config_file = folder / "tokenizer_config.json"
+    config_file.write_text(json.dumps({**json.loads(config_file.read_text()), "chat_template": template}))
+    return folder / "tokenizer.json"
+
+
+def rendered(folder: Path, template: object, chat: Any) -> str:
+    found = ChatTemplate.beside(tokenizer_with(folder, template))
+    assert found is not None
+    return found.render(chat, "p.jsonl:1")
+
+
+@pytest.mark.parametrize("chat", CHATS)
+@pytest.mark.parametrize("template", [CHATML, LLAMA, MISTRAL, OTHERS])
+def test_a_chat_is_rendered_as_transformers_renders_it(
+    template: str, chat: list[dict[str, str]], tmp_path: Path
+) -> None:
+    ours = rendered(tmp_path, template, chat)
+    theirs = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(
+        chat, tokenize=False, add_generation_prompt=True
+    )
+    assert ours == theirs
+
+
+@pytest.mark.slow("transformers reads 49,152 tokens")
+def test_the_demo_targets_template_is_rendered_as_transformers_renders_it() -> None:
+    try:
+        target = demo_target()
+    except EnvironmentRefused as error:
+        pytest.skip(str(error))
+    found = ChatTemplate.beside(target / "tokenizer.json")
+    assert found is not None
+    theirs = AutoTokenizer.from_pretrained(target)
+    for chat in CHATS:
+        assert found.render(chat, "") == theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+
+
+def test_a_template_in_a_file_of_its_own_comes_first(tmp_path: Path) -> None:
+    file = tokenizer_with(tmp_path, "from the config")
+    (tmp_path / "chat_template.jinja").write_text("from the file")
+    found = ChatTemplate.beside(file)
+    assert found is not None and found.render(CHATS[0], "") == "from the file"
+
+
+def test_of_several_templates_the_default_one_is_taken(tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+    assert rendered(tmp_path, named, CHATS[0]) == "plain"
+
+
+def test_a_tokenizer_without_a_template_has_none(tmp_path: Path) -> None:
+    assert ChatTemplate.beside(tokenizer_with(tmp_path, None)) is None
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert ChatTemplate.beside(tmp_path / "tokenizer.json") is None
+
+
+def test_the_date_is_always_the_same(tmp_path: Path) -> None:
+    assert rendered(tmp_path, "{{ strftime_now('%d %b %Y') }}", CHATS[0]) == "26 Jul 2024"
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ raise_exception('only users, please') }}", "p.jsonl:1: messages: .*refuses them: 'only users, please'"),
+        ("{{ messages[0].nothing.deep }}", "refuses them: .*has no attribute 'nothing'"),
+        ("{{ ''.__class__.__mro__ }}", "refuses them: .*unsafe"),
+        ("{{ messages.append(1) }}", "refuses them: .*unsafe"),
+        ("{% for i in range(10**9) %}a{% endfor %}", "refuses them: .*Range too big"),
+        ("{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}", "refuses them: 'more than 67108864 characters'"),
+        ("{% if %}", "chat_template, line 1: not a Jinja template"),
+        (5, "chat_template: 5: a Jinja template was expected"),
+    ],
+)
+def test_a_template_that_cannot_render_is_refused_with_its_reason(template: object, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=says):
+        rendered(tmp_path, template, CHATS[0])
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{", b"\xff"])
+def test_a_config_that_cannot_be_read_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_bytes(content)
+    with pytest.raises(UsageError, match=r"tokenizer_config\.json"):
+        ChatTemplate.beside(tmp_path / "tokenizer.json")

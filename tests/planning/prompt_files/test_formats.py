@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specgate.errors import UsageError
+from specgate.planning.prompt_files.formats import FORMATS, Entry, entries_of, read_entries, recognise, spelt
+from specgate.planning.prompt_files.records import records_of
+
+SAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "mt-bench": {"question_id": 81, "category": "writing", "turns": ["Compose a post.", "Rewrite it."]},
+    "humaneval": {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "  1"},
+    "gsm8k": {"question": "How many?", "answer": "3 #### 3"},
+    "longbench": {"input": "Who?", "context": "Long ago.", "answers": ["I"], "dataset": "qasper", "_id": "8d0b"},
+    "sharegpt": {"id": "x_0", "conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]},
+    "lines": {"text": "Once"},
+}
+"""Format → a record as its data set has it."""
+
+
+def written(folder: Path, *records: Any, name: str = "p.jsonl") -> Path:
+    file = folder / name
+    file.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+    return file
+
+
+def entries(folder: Path, *records: Any, format_: str = "auto") -> tuple[Entry, ...]:
+    file = written(folder, *records)
+    return entries_of(file, *recognise(file, format_))
+
+
+def refused(folder: Path, *records: Any, format_: str = "lines") -> str:
+    with pytest.raises(UsageError) as caught:
+        entries(folder, *records, format_=format_)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_file_is_recognised_by_its_first_record(name: str, tmp_path: Path) -> None:
+    assert recognise(written(tmp_path, SAMPLES[name]), "auto").format == name
+
+
+def test_what_each_data_set_asks_becomes_the_prompt(tmp_path: Path) -> None:
+    read = {name: entries(tmp_path, sample)[0] for name, sample in SAMPLES.items()}
+    assert {name: (e.content, e.name, e.category) for name, e in read.items()} == {
+        "mt-bench": ("Compose a post.", "81", "writing"),
+        "humaneval": ("def f():\n", "HumanEval/0", None),
+        "gsm8k": ("How many?", None, None),
+        "longbench": ("Long ago.\n\nWho?", "8d0b", "qasper"),
+        "sharegpt": ("Hi", "x_0", None),
+        "lines": ("Once", None, None),
+    }
+
+
+def test_vllms_custom_lines_are_questions_and_have_to_be_asked_for(tmp_path: Path) -> None:
+    line = {"prompt": "What is the capital of India?", "output_tokens": 10}
+    assert recognise(written(tmp_path, line), "auto").format == "lines"
+    (entry,) = entries(tmp_path, line, format_="vllm-custom")
+    assert entry.content == line["prompt"] and FORMATS["vllm-custom"].question
+
+
+def test_the_hugging_face_copy_of_mt_bench_is_read_too(tmp_path: Path) -> None:
+    (entry,) = entries(tmp_path, {"prompt": ["Solve it.", "Again."], "category": "math", "prompt_id": 7})
+    assert (entry.content, entry.category, entry.name) == ("Solve it.", "math", "7")
+
+
+def test_conversations_that_no_human_begins_are_left_out(tmp_path: Path) -> None:
+    gpt = {"id": "a", "conversations": [{"from": "gpt", "value": "I"}, {"from": "human", "value": "you"}]}
+    empty: dict[str, Any] = {"id": "b", "conversations": []}
+    assert [e.name for e in entries(tmp_path, gpt, SAMPLES["sharegpt"], empty)] == ["x_0"]
+
+
+ROLE = st.sampled_from(["system", "user", "tool"])
+TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+MESSAGES = st.lists(st.fixed_dictionaries({"role": ROLE, "content": TEXT}), min_size=1, max_size=3)
+IDS = st.lists(st.integers(0, 1 << 20), min_size=1, max_size=5)
+PROMPTS = st.one_of(
+    IDS.map(lambda v: {"ids": v}),
+    TEXT.map(lambda v: {"text": v}),
+    TEXT.map(lambda v: {"prompt": v}),
+    MESSAGES.map(lambda v: {"messages": v}),
+)
+
+
+def as_json(content: object) -> object:
+    return (
+        [dict(part) if isinstance(part, Mapping) else part for part in content]
+        if isinstance(content, tuple)
+        else content
+    )
+
+
+@settings(max_examples=50)
+@given(st.lists(PROMPTS, min_size=1, max_size=6))
+def test_every_kind_of_line_is_read_as_it_was_written(lines: list[dict[str, Any]]) -> None:
+    numbered = [{**line, "id": n, "category": "c", "kept": "by others"} for n, line in enumerate(lines)]
+    content = "\n".join(map(json.dumps, numbered)).encode()
+    found = list(read_entries(records_of(Path("p.jsonl"), content), FORMATS["lines"].reading))
+    assert [as_json(e.content) for e in found] == [next(iter(line.values())) for line in lines]
+    assert [(e.name, e.category, e.number) for e in found] == [(str(n), "c", n + 1) for n in range(len(lines))]
+
+
+@settings(max_examples=50)
+@given(PROMPTS, PROMPTS)
+def test_two_prompts_are_spelt_alike_only_if_they_are_the_same(a: dict[str, Any], b: dict[str, Any]) -> None:
+    first, second = (
+        next(read_entries(records_of(Path("p"), json.dumps(p).encode()), FORMATS["lines"].reading)) for p in (a, b)
+    )
+    assert (spelt(first) == spelt(second)) == (first.content == second.content)
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        ({}, "exactly one of ids, text, prompt, messages is needed, here: none of them (none)"),
+        ({"txt": "a"}, "none of them ('txt')"),
+        ({"text": "a", "ids": [1]}, "here: ids and text together"),
+        ({"text": ""}, "text: '': a text was expected, of one character or more"),
+        ({"text": 5}, "text: 5: a text was expected"),
+        ({"prompt": ["a"]}, "prompt: ['a']: a text was expected"),
+        ({"ids": []}, "ids: []: a list of token ids was expected"),
+        ({"ids": "1 2"}, "ids: '1 2': a list of token ids"),
+        ({"ids": [1, True]}, "ids[1]: True: a token id was expected"),
+        ({"ids": [1, 2.0]}, "ids[1]: 2.0: a token id was expected"),
+        ({"ids": [-1]}, "ids[0]: -1: a token id was expected"),
+        ({"messages": []}, "messages: []: a list"),
+        ({"messages": [{"role": "user"}]}, "messages[0]: {'role': 'user'}: an object with role and content"),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": []}]}, "and nothing else"),
+        ({"messages": [{"role": "user", "content": ["a"]}]}, "messages[0].content: ['a']: a text was expected"),
+        ({"messages": [{"role": "", "content": "a"}]}, "messages[0].role: '': a text was expected"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "messages[0].role: 'assistant': the last message"),
+        ({"text": "a", "id": 1.5}, "id: 1.5: a text or a whole number"),
+        ({"text": "a", "id": True}, "id: True: a text or a whole number"),
+        ({"text": "a", "id": "b\n"}, "id: 'b\\n': 1 to 200 printable characters"),
+        ({"text": "a", "id": 10**5000}, "not JSON"),
+        ({"text": "a", "category": ""}, "category: '': 1 to 80 printable characters"),
+        ({"text": "a", "subset": "x" * 81}, "subset: 'xxx"),
+        ({"text": "a", "category": "a[0]"}, "category: 'a[0]': no [ or ]"),
+    ],
+)
+def test_a_bad_line_is_named_with_file_line_key_and_value(record: Any, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    text = json.dumps(record) if record.get("id") != 10**5000 else '{"text": "a", "id": 1' + "0" * 5000 + "}"
+    file.write_text('{"text": "fine"}\n\n' + text + "\n", encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        entries_of(file, *recognise(file, "lines"))
+    assert str(caught.value).startswith(f"{file}:3: ") and says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("format_", "change", "says"),
+    [
+        ("mt-bench", {"turns": "one"}, "turns: 'one': a list of questions"),
+        ("mt-bench", {"turns": []}, "turns: []: a list of questions"),
+        ("humaneval", {"prompt": None}, "prompt: None: a text was expected"),
+        ("gsm8k", {"question": ""}, "question: '': a text"),
+        ("longbench", {"input": 3}, "input: 3: a text"),
+        ("longbench", {"context": ""}, "context: '': a text"),
+        ("sharegpt", {"conversations": ["a"]}, "conversations: ['a']: a list"),
+        ("sharegpt", {"conversations": [{"from": "human"}]}, "conversations[0].value: None: a text"),
+    ],
+)
+def test_a_bad_record_of_a_data_set_is_named(format_: str, change: Any, says: str, tmp_path: Path) -> None:
+    message = refused(tmp_path, {**SAMPLES[format_], **change}, format_=format_)
+    assert f"{tmp_path / 'p.jsonl'}:1: " in message and says in message
+
+
+def test_a_missing_key_names_those_that_are_there(tmp_path: Path) -> None:
+    message = refused(tmp_path, {"query": "a"}, format_="gsm8k")
+    assert "p.jsonl:1: question: this key is required; there are: 'query'" in message
+
+
+def test_an_id_that_is_there_twice_names_both_lines(tmp_path: Path) -> None:
+    message = refused(tmp_path, {"text": "a", "id": "x"}, {"text": "b"}, {"text": "c", "id": "x"})
+    assert f"p.jsonl:3: id: 'x': there already: {tmp_path / 'p.jsonl'}:1" in message
+
+
+def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
+    for format_ in ("auto", "lines"):
+        assert "no prompts in it" in refused(tmp_path, format_=format_)
+
+
+def test_an_unknown_form_names_the_known_ones(tmp_path: Path) -> None:
+    message = refused(tmp_path, {"instruction": "a"}, format_="auto")
+    assert "p.jsonl:1: not a prompt in a known format; its keys: 'instruction'" in message and "sharegpt" in message
+
+
+def test_a_file_that_changed_since_is_refused_with_both_hashes(tmp_path: Path) -> None:
+    file = written(tmp_path, {"text": "a"})
+    before = recognise(file, "auto")
+    written(tmp_path, {"text": "b"})
+    with pytest.raises(UsageError) as caught:
+        entries_of(file, *before)
+    assert before.sha256 in str(caught.value) and recognise(file, "auto").sha256 in str(caught.value)
