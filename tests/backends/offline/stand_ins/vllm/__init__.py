@@ -94,7 +94,7 @@ class EngineCore:
         self.batch_queue.clear()
         if not self.running:
             return EngineCoreOutputs()
-        time.sleep(float(FAULTS.get("step_s", 0.0005)))
+        time.sleep(float(FAULTS.get("step_s", 0.0005)) * (1.5 if self.k else 1))
         spec = SpecDecodingStats(num_accepted_tokens_per_pos=[0] * self.k)
         outputs = [self.output(name, request, spec) for name, request in self.scheduled()]
         if self.running or FAULTS.get("tidy") is None:
