@@ -3,6 +3,7 @@
     cupy_eagle3/      the built-in EAGLE-3 engine: CUDA kernels of its own, whole cycles in CUDA graphs
     reference/        EAGLE-3 in plain torch: the oracle of every other engine
     servers/          vLLM, SGLang, TensorRT-LLM, LMDeploy and llama.cpp behind one HTTP client
+    offline/          vLLM and LMDeploy as libraries, each in a process of its own
     fake.py           scripted tokens on a scripted clock: tests the harness, proves no speed
     fake_script.py    what the fake engine does, and what goes wrong in it
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from specgate.analysis.checks.drafting import inflated_length
-from specgate.core import CellResult, Rule, Run, State, Verdict
+from specgate.core import MAY_NOT_DRAFT, CellResult, Rule, Run, State, Verdict
 from specgate.errors import InvalidResult
 from specgate.gates.select import inflated, nothing_selected, selected, unmeasured, verdict
 
@@ -53,7 +53,7 @@ class Validity:
         if result.cell.role.speculative:
             record = result.acceptance
             if record is None or record.steps == 0:
-                message = "no step had a draft: speculation was silently off"
+                message = "no step had a draft: speculation was silently off" + known_cause(result, run)
                 return verdict(rule, key, State.INVALID, "no_drafts", message, next_step="see the engine's log")
             try:
                 record.check()
@@ -64,6 +64,13 @@ class Validity:
         return verdict(
             rule, key, State.PASS, "complete", f"{result.blocks} blocks, records add up", {"blocks": result.blocks}
         )
+
+
+def known_cause(result: CellResult, run: Run) -> str:
+    """What the engine has warned of, if that explains why nothing was drafted."""
+    facts = run.engines.get(result.cell.point.key)
+    said = [w.removeprefix(MAY_NOT_DRAFT) for w in facts.warnings if w.startswith(MAY_NOT_DRAFT)] if facts else []
+    return "".join(f" ({text})" for text in said)
 
 
 GATE = Validity()

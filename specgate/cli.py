@@ -30,8 +30,12 @@ from specgate.commands.report import report
 from specgate.commands.run import full, micro
 from specgate.commands.scenarios import plan, scenarios
 from specgate.commands.selftest import selftest
+from specgate.commands.speculation.acceptance import acceptance
+from specgate.commands.speculation.align import align
+from specgate.commands.speculation.smoke import smoke
 from specgate.commands.status import status
 from specgate.commands.tape import tape
+from specgate.commands.trace import trace
 from specgate.commands.tune import tune
 from specgate.commands.verify import check, verify
 from specgate.errors import ExitCode, SpecgateError
@@ -52,12 +56,15 @@ cli.add_command(micro)
 cli.add_command(full)
 cli.add_command(ab)
 cli.add_command(doctor)
+cli.add_command(smoke)
+cli.add_command(align)
 cli.add_command(calibrate)
 cli.add_command(status)
 cli.add_command(report)
 cli.add_command(compare)
 cli.add_command(matrix)
 cli.add_command(agree)
+cli.add_command(acceptance)
 cli.add_command(history)
 cli.add_command(verify)
 cli.add_command(check)
@@ -66,6 +73,7 @@ cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(policy)
 cli.add_command(tape)
+cli.add_command(trace)
 cli.add_command(bench)
 cli.add_command(tune)
 cli.add_command(selftest)

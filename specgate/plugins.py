@@ -33,6 +33,8 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.backends", "trtllm", "specgate.backends.servers.backend:TRTLLM"),
     ("specgate.backends", "lmdeploy", "specgate.backends.servers.backend:LMDEPLOY"),
     ("specgate.backends", "llamacpp", "specgate.backends.servers.backend:LLAMACPP"),
+    ("specgate.backends", "vllm-offline", "specgate.backends.offline.backend:VLLM"),
+    ("specgate.backends", "lmdeploy-pipeline", "specgate.backends.offline.backend:LMDEPLOY"),
     ("specgate.backends", "fake", "specgate.backends.fake:BACKEND"),
     ("specgate.gates", "validity", "specgate.gates.validity:GATE"),
     ("specgate.gates", "tokens", "specgate.gates.tokens:GATE"),

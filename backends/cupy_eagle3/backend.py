@@ -25,7 +25,8 @@ class CupyBackend:
     def available(self) -> Availability:
         missing = [name for name in ("cupy", "torch") if find_spec(name) is None]
         if missing:
-            return Availability(False, f"{' and '.join(missing)} not installed (pip install 'specgate[cuda13]')")
+            how = "in specgate's checkout: pip install '.[cuda13]'"
+            return Availability(False, f"{' and '.join(missing)} not installed ({how})")
         if not inventory.has_cuda_gpu():
             return Availability(False, "no CUDA GPU, or no NVIDIA driver")
         capability = inventory.compute_capability()

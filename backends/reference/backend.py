@@ -15,7 +15,7 @@ class ReferenceBackend:
 
     def available(self) -> Availability:
         if find_spec("torch") is None:
-            return Availability(False, "torch is not installed (pip install 'specgate[torch]')")
+            return Availability(False, "torch is not installed (in specgate's checkout: pip install '.[torch]')")
         return Availability(True, "plain torch", rank=10)
 
     def open(self, request: OpenRequest) -> Engine:

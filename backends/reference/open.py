@@ -13,11 +13,11 @@ from specgate.backends.reference.playback import Playback
 from specgate.core.tape import Tape
 from specgate.eagle3.auxiliary_layers import parse_boundaries
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
-from specgate.eagle3.spec_config import SpecConfig, check
+from specgate.eagle3.spec_config.launching import check_chain
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-OPTIONS = ("device", "capture", "drafter", "tape")
+OPTIONS = ("device", "capture", "drafter", "spec_config", "tape")
 OWN = "eagle3"
 """The name of the pair's own draft among the drafters."""
 
@@ -26,7 +26,8 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     """Load `request.pair`.
 
     Options: `device` (auto, cpu, cuda), `capture` (boundaries such as 2,18,34), `drafter` (eagle3, none, random,
-    oracle), `tape` (a file of accept counts to replay).
+    oracle), `spec_config` (a speculative config that this one's must agree with), `tape` (a file
+    of accept counts to replay).
 
     Raises UsageError for options, draft lengths and contexts that make no sense, CheckpointError for a bad pair,
     EnvironmentRefused where it does not fit into memory, BackendError for a missing draft.
@@ -43,7 +44,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
             f"option capture with drafter = {instead}: it looks at no stream", hint="leave one of them out"
         )
     if request.max_k:
-        check(SpecConfig.chain(request.max_k), f"spec-{request.max_k}")
+        check_chain(request.max_k, f"spec-{request.max_k}", options)
         if request.pair.draft is None and instead is None:
             raise BackendError(
                 f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for",
@@ -76,7 +77,8 @@ def own_draft(request: OpenRequest, target: TargetCheckpoint, dtype: torch.dtype
     assert folder is not None
     capture = parse_boundaries(text) if (text := request.options.get("capture")) else None
     draft = load_draft(folder, target.geometry, dtype, device, capture, target.sha256)
-    check(SpecConfig.chain(request.max_k), str(folder), draft=draft.geometry)
+    positions = request.max_positions
+    check_chain(request.max_k, str(folder), {}, target=target.geometry, draft=draft.geometry, positions=positions)
     return draft
 
 

@@ -21,6 +21,7 @@ def between(before: Reading, after: Reading, where: str) -> Reading:
         busy=after.busy,
         cached=difference(before.cached, after.cached),
         spec=after.spec - before.spec,
+        speculative=after.speculative,
     )
 
 

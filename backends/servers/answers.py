@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from specgate.api import masked
-from specgate.backends.servers.client import Recording
 from specgate.backends.servers.events import events
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
 from specgate.core import Finish, ServedRequest
 from specgate.errors import BackendError
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Recording
 
 Read = Callable[[Json, int], Chunk]
 """(event, number of tokens received before it) → chunk. The adapter provides it."""

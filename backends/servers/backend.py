@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
 from specgate.api import Availability, Engine, OpenRequest
+from specgate.core import LogCause
 
 NEEDED = ("aiohttp", "prometheus_client")
 
@@ -25,7 +26,7 @@ class ServerBackend:
 
     def available(self) -> Availability:
         if missing := [name for name in NEEDED if find_spec(name) is None]:
-            reason = f"{missing[0]} is not installed (pip install 'specgate[servers]')"
+            reason = f"{missing[0]} is not installed (in specgate's checkout: pip install '.[servers]')"
             return Availability(False, reason, rank=-1)
         if which(self.program) is None:
             return Availability(True, f"{self.program} is not on the PATH: -o program=FILE, or -o url=URL", rank=-1)
@@ -47,6 +48,14 @@ class ServerBackend:
             Secret.from_environment(parsed.api_key_env)
         for key in adapter.needed_files if not parsed.url else ():
             file_of(parsed, key)
+
+    def explain_log(self, lines: Sequence[str]) -> Sequence[LogCause]:
+        """The lines of a server's log that have a known cause."""
+        from specgate.backends.servers.engines import adapter_named
+        from specgate.backends.servers.failures import COMMON, explain
+
+        known = (*adapter_named(self.name).failures, *COMMON)
+        return [LogCause(failure.cause, line, failure.silent) for failure, line in explain(lines, known)]
 
     def attaches(self, options: Mapping[str, str]) -> bool:
         """Whether a server that runs already is named."""

@@ -139,6 +139,12 @@ class Client:
         """The body of an answer with status 200; "" for a missing path where that is allowed. Raises BackendError."""
         return self._run(self._text(path, method, may_be_missing))
 
+    def post(self, path: str, body: Json | None, silent_s: float) -> tuple[int, str]:
+        """(status, the beginning of what is said) of a POST, whatever the status. Raises BackendError, also after
+        `silent_s` seconds of silence.
+        """
+        return self._run(self._post(path, body, silent_s))
+
     def json(self, path: str, *, may_be_missing: bool = False) -> Any:
         """The JSON at `path`; None for a missing path where that is allowed. Raises BackendError, also where the answer
         is not JSON.
@@ -164,6 +170,16 @@ class Client:
             if response.status != 200:
                 raise await self._refused(path, response)
             return (await self._body(path, response)).decode("utf-8", errors="replace")
+
+    async def _post(self, path: str, body: Json | None, silent_s: float) -> tuple[int, str]:
+        waiting = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silent_s)
+        try:
+            async with self._session.post(
+                self.url + path, json=body, allow_redirects=False, timeout=waiting
+            ) as response:
+                return response.status, await self._beginning(response)
+        except aiohttp.ServerTimeoutError as error:
+            raise BackendError(f"{self.url}{path}: silent for {silent_s:g} s") from error
 
     async def _body(self, path: str, response: aiohttp.ClientResponse) -> bytes:
         """The whole body. Raises BackendError where it is longer than ANSWER_LIMIT."""
@@ -216,12 +232,16 @@ class Client:
 
     async def _refused(self, path: str, response: aiohttp.ClientResponse) -> BackendError:
         """The error for an answer with another status than 200, with what the server says about it."""
+        said, status = await self._beginning(response), response.status
+        return BackendError(f"{self.url}{path}: HTTP {status}: {said}", hint=HINTS.get(status))
+
+    async def _beginning(self, response: aiohttp.ClientResponse) -> str:
+        """The beginning of what is said, on one line."""
         body = bytearray()
         while len(body) < ERROR_LIMIT and (piece := await response.content.readany()):
             body += piece
         said = masked(" ".join(body[:ERROR_LIMIT].decode("utf-8", errors="replace").split()))[:300]
-        status = response.status
-        return BackendError(f"{self.url}{path}: HTTP {status}: {said or 'no reason given'}", hint=HINTS.get(status))
+        return said or "no reason given"
 
 
 HINTS: Final[Mapping[int, str]] = {

@@ -6,8 +6,9 @@ block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,13 +16,19 @@ from specgate.api import Activity, Decoded, OpenRequest
 from specgate.backends.servers.accounting import own_counts, record_of
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, refuse_strange_ids
+from specgate.backends.servers.evidence.log_lines import LOG_LINES
+from specgate.backends.servers.evidence.log_reading import findings_in
+from specgate.backends.servers.evidence.profilers import PROFILERS
+from specgate.backends.servers.evidence.tracing import OFF, attention_findings, traced
 from specgate.backends.servers.exchange import NOTHING, Ask, Reading
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, new_port
-from specgate.core import BASELINE, Budget, EngineFacts, Role, Served, TopTokens
+from specgate.core import BASELINE, Budget, EngineFacts, Finding, Role, Served, TopTokens
+from specgate.eagle3.counters import NO_DRAFT_COUNTERS
+from specgate.eagle3.spec_config.launching import OPTION, check_chain
 from specgate.errors import BackendError, UsageError
 
 AT_ONCE: Final = 32
@@ -38,6 +45,7 @@ class ServerEngine:
 
     def __init__(self, adapter: Adapter, request: OpenRequest, options: Options, folder: Path) -> None:
         self.adapter, self.request, self.options, self.folder = adapter, request, options, folder
+        self.profiler = PROFILERS.get(adapter.name)
         self.servers: dict[Role, Server] = {}
         self.prompts: list[tuple[int, ...]] = []
         self.texts = PromptTexts(request.pair.tokenizer) if options.prompts == "text" else None
@@ -83,10 +91,50 @@ class ServerEngine:
         return decoded(role, answers, counted, server.where)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
-        """Decode an ordinary block; the server's process cannot be profiled."""
-        return self.decode(role, budget, ()), Activity(
-            unseen="the engine runs behind a server, in a process of its own"
-        )
+        """Decode a block under the server's own profiler (-o profile=on), and read what its log says."""
+        server, folder = self.server(role), self.trace_folder(role)
+
+        def decode() -> Decoded:
+            return self.decode(role, budget, ())
+
+        if folder is not None and self.profiler is not None:
+            block, seen = traced(self.profiler, server.client, folder, decode)
+        else:
+            block, seen = decode(), Activity(unseen=self._untraced())
+        said = self._said(role, server)
+        flags = self.options.args_of(role) if server.running.process else ()
+        told = self.seen[role].settings.get("attention")
+        findings = (*said, *attention_findings(flags, told, seen))
+        return block, replace(seen, findings=findings, allowed=self.options.kernels)
+
+    def trace_folder(self, role: Role) -> Path | None:
+        """Where the server of `role` writes its traces, made if it is ours; None where it is to write none, and where
+        nobody knows.
+        """
+        if self.profiler is None or not self.options.profile:
+            return None
+        if (named := self.options.profile_dir_of(role)) is not None:
+            return named
+        if self.options.url_of(role) and self.profiler.needs_flags:
+            return None
+        folder = self.folder / f"profile-{role}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _untraced(self) -> str:
+        if self.profiler is None:
+            return f"{OFF}; {self.adapter.name} has no profiler of its own that is known here"
+        if not self.options.profile:
+            return f"{OFF} (-o profile=on has it profile itself)"
+        return f"the server was started elsewhere: -o profile_dir=FOLDER says what its {self.profiler.folder_key} is"
+
+    def _said(self, role: Role, server: Server) -> Iterator[Finding]:
+        known = LOG_LINES.get(self.adapter.name, ())
+        if server.running.log is not None:
+            start = server.running.log_start
+            yield from findings_in(server.running.log, known, speculative=role.speculative, start=start)
+        if (log := self.options.log_of(role)) is not None:
+            yield from findings_in(log, known, speculative=role.speculative)
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         """Two log-probabilities from the baseline's server; None where the engine returns fewer."""
@@ -132,6 +180,8 @@ class ServerEngine:
             options=self.options,
             folder=self.folder,
         )
+        if role.speculative and self.options.spec_config is not None:
+            check_chain(role.k, str(role), {OPTION: self.options.spec_config})
         if url := self.options.url_of(role):
             server = Server(self.adapter, role, Running(url.rstrip("/")), self.options, self.request.max_batch)
         elif self.request.pair.weights == "server":
@@ -142,7 +192,9 @@ class ServerEngine:
             )
         else:
             check_forced(self.options.force_al, role)
-            server = Server.start(self.adapter, launch)
+            folder = self.trace_folder(role)
+            flags = self.profiler.flags(folder) if self.profiler and folder else ()
+            server = Server.start(self.adapter, launch, flags)
         self.servers[role], self.seen[role] = server, server.seen
         identity_of(self.adapter.name, list(self.seen.values()), self.options.build)
         return server
@@ -172,6 +224,7 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
     refuse_unstreamed(answers, where)
     first = min(a.times.chunk_ns[0] for a in answers)
     cached = cache_hits(answers, counted)
+    uncounted = role.speculative and own is None and counted.speculative is False
     return Decoded(
         elapsed_ns=max(a.times.chunk_ns[-1] for a in answers) - first,
         step_ns=(),
@@ -183,6 +236,7 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
         counters={
             **({"undrafted_steps": undrafted} if undrafted is not None else {}),
             **({"cache_hit_tokens": cached} if cached is not None else {}),
+            **({NO_DRAFT_COUNTERS: 1} if uncounted else {}),
         },
         prefill_ns=first,
         served=Served(tuple(a.times for a in answers), acceptance),

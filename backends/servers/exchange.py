@@ -102,7 +102,8 @@ class Reading:
     """A server's counters since its start. The difference of two readings is what happened in between.
 
     `requests`: answered requests. `generated`: completion tokens. `busy`: requests that run or wait now. `cached`:
-    prompt tokens that came from a cache. None where the engine does not count it.
+    prompt tokens that came from a cache. `speculative`: whether the server has counters of speculation at all. None
+    where the engine does not count or tell it.
     """
 
     requests: int | None = None
@@ -110,3 +111,4 @@ class Reading:
     busy: int | None = None
     cached: int | None = None
     spec: SpecCounts = NOTHING
+    speculative: bool | None = None

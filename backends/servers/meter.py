@@ -107,6 +107,7 @@ class PrometheusMeter:
             busy=sum(samples.needed(name, self.flag) for name in self.busy) if self.busy else None,
             cached=(samples.total(self.cached) or 0) if self.cached else None,
             spec=self.speculation(samples),
+            speculative=any(name.startswith(f"{self.prefix}spec_decode_") for name in samples.values),
         )
 
     def speculation(self, samples: Samples) -> SpecCounts:

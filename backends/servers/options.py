@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from ipaddress import ip_address
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from specgate.analysis.traces.families import read_patterns
 from specgate.api import masked
 from specgate.backends.servers.secrets import credential_flags, names_a_credential
 from specgate.core import Role
@@ -19,14 +20,15 @@ from specgate.errors import UsageError
 
 PLAIN: Final = (
     "url", "model", "program", "port", "args", "servers", "drafter", "force_al", "prompts",
-    "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote", "build",
+    "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote", "build", "spec_config", "profile", "profile_dir",
+    "kernels", "log",
 )  # fmt: skip
 FROM_ENVIRONMENT: Final = (
     "put it into an environment variable, which a server that is started here inherits (VLLM_API_KEY, LLAMA_API_KEY, "
     "HF_TOKEN, …); for a key that requests need, also -o api_key_env=NAME"
 )
 LONGEST_BUILD: Final = 200
-BY_ROLE: Final = ("url", "args")
+BY_ROLE: Final = ("url", "args", "profile_dir", "log")
 """Options that a suffix limits to one role, e.g. url.baseline, args.spec-3."""
 
 
@@ -34,7 +36,8 @@ BY_ROLE: Final = ("url", "args")
 class Options:
     """The options, as docs/engines.md explains them.
 
-    `url` and `args` map role names to values, with "" for all roles. `own` are the engine's own options.
+    `url`, `args`, `profile_dir` and `log` map role names to values, with "" for all roles. `kernels`: patterns of the
+    kernels that may run in a decode loop. `own` are the engine's own options.
     """
 
     url: Mapping[str, str] = field(default_factory=dict)
@@ -51,10 +54,21 @@ class Options:
     stop_s: float = 20.0
     api_key_env: str | None = None
     build: str | None = None
+    spec_config: str | None = None
+    profile: bool = False
+    profile_dir: Mapping[str, Path] = field(default_factory=dict)
+    kernels: tuple[str, ...] | None = None
+    log: Mapping[str, Path] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
 
     def url_of(self, role: Role) -> str | None:
         return self.url.get(role.name, self.url.get(""))
+
+    def profile_dir_of(self, role: Role) -> Path | None:
+        return self.profile_dir.get(role.name, self.profile_dir.get(""))
+
+    def log_of(self, role: Role) -> Path | None:
+        return self.log.get(role.name, self.log.get(""))
 
     def args_of(self, role: Role) -> tuple[str, ...]:
         return (*self.args.get("", ()), *self.args.get(role.name, ()))
@@ -84,6 +98,11 @@ class Options:
             stop_s=number(given, "stop_s", 20.0),
             api_key_env=given.get("api_key_env"),
             build=build_of(given["build"]) if "build" in given else None,
+            spec_config=given.get("spec_config"),
+            profile=choice(given, "profile", ("off", "on")) == "on",
+            profile_dir=by_role(given, "profile_dir", Path.is_dir, "no such folder"),
+            kernels=read_patterns(Path(given["kernels"]).expanduser()) if "kernels" in given else None,
+            log=by_role(given, "log", Path.is_file, "no such file"),
             own={key: value for key, value in given.items() if key in own},
         )
         options.check_together()
@@ -200,6 +219,17 @@ def port_of(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 1 << 16:
         raise UsageError(f"option port = {text!r}", hint="1 to 65535")
     return int(text)
+
+
+def by_role(given: Mapping[str, str], name: str, there: Callable[[Path], bool], lacking: str) -> dict[str, Path]:
+    """Role name → path, for the options `name` and `name.ROLE`. Raises UsageError for a path that is not `there`."""
+    found = {}
+    for key, text in given.items():
+        if key.partition(".")[0] == name:
+            path = found[key.partition(".")[2]] = Path(text).expanduser().absolute()
+            if not there(path):
+                raise UsageError(f"option {key} = {text}: {lacking}")
+    return found
 
 
 def build_of(text: str) -> str:

@@ -30,21 +30,25 @@ class Command:
 
 
 class ServerProcess:
-    """Runs `command` under a supervisor, which ends it when this process ends. Its output is appended to `log`."""
+    """Runs `command` under a supervisor, which ends it when this process ends. Its output is appended to `log`.
 
-    def __init__(self, command: Command, log: Path, stop_s: float) -> None:
+    `kept`: file descriptors that the command inherits, under the same numbers.
+    """
+
+    def __init__(self, command: Command, log: Path, stop_s: float, kept: Sequence[int] = ()) -> None:
         self.command, self.log, self.stop_s = command, log, stop_s
         self.pid: int | None = None
         """The command's process id. It leads a process group of its own."""
         self._said = b""
         with log.open("ab") as output:
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-I", str(SUPERVISOR), str(stop_s), *command.argv],
+                [sys.executable, "-I", str(SUPERVISOR), str(stop_s), ",".join(map(str, kept)), *command.argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
                 env={**os.environ, **command.env},
                 start_new_session=True,
+                pass_fds=kept,
             )
 
     @property

@@ -23,6 +23,7 @@ from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import HOST, ServerProcess, free_port, is_free, shown, wait_until_free
 from specgate.backends.servers.secrets import Secret
 from specgate.core import Role, ServedModel
+from specgate.eagle3.spec_config.launching import check_command
 from specgate.errors import BackendError
 
 SETTLE_S: Final = 5.0
@@ -76,12 +77,16 @@ class Server:
         return Seen(self.role, self.version, told.settings, served)
 
     @classmethod
-    def start(cls, adapter: Adapter, launch: Launch) -> Server:
-        """Start a server for `launch.role` on the port of `launch`. Raises BackendError where the port is in use."""
+    def start(cls, adapter: Adapter, launch: Launch, flags: Sequence[str] = ()) -> Server:
+        """Start a server for `launch.role` on the port of `launch`, with more `flags` than the adapter's. Raises
+        BackendError where the port is in use.
+        """
         if not is_free(launch.port):
             hint = "leave out -o port, and a free one is found" if launch.options.port else None
             raise BackendError(f"port {launch.port} of {HOST} is in use", hint=hint)
         command = adapter.command(launch)
+        check_command(adapter.name, command.argv, launch.role.k, f"{adapter.name} {launch.role}")
+        command = replace(command, argv=(*command.argv, *flags))
         log = launch.folder / f"{adapter.name}-{launch.role}.log"
         print(f"starting: {shown(command.argv)}", flush=True)
         log_start = log.stat().st_size if log.exists() else 0

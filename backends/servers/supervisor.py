@@ -1,6 +1,8 @@
 """A program of its own: run a command, and leave nothing of it running, whatever happens to the process that asked.
 
-    python -I supervisor.py GRACE_S COMMAND…
+    python -I supervisor.py GRACE_S KEPT COMMAND…
+
+KEPT are the numbers of open file descriptors that the command inherits, separated by commas; none where it is empty.
 
 The command runs in a session of its own. The command and everything that it started are ended when it ends by itself,
 or when the pipe on our standard input closes. That pipe closes however the asking process ends, SIGKILL included.
@@ -31,18 +33,25 @@ LINUX = platform.system() == "Linux"
 POLL_S = 0.2
 
 
-def main(grace_s: float, command: Sequence[str]) -> int:
+def main(grace_s: float, kept: Sequence[int], command: Sequence[str]) -> int:
     for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)  # the asking process decides, through the pipe
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True, preexec_fn=as_a_command
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            start_new_session=True,
+            preexec_fn=as_a_command,
+            pass_fds=kept,
         )
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)
         say("ended 127")
         return 127
+    for number in kept:
+        os.close(number)  # what the command holds alone is closed when it ends
     say(f"started {child.pid}")
     wait_for_either(child.pid)
     if child.poll() is None:
@@ -105,4 +114,4 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(float(sys.argv[1]), [int(number) for number in sys.argv[2].split(",") if number], sys.argv[3:]))

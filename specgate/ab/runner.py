@@ -23,7 +23,7 @@ from specgate.eagle3.parameters import least_weight_bytes
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.machine.cpu_counters import CpuProbe, between
 from specgate.planning.prompts import Prompts, PromptSet
-from specgate.promotion.claim import ENGINE_KEYS
+from specgate.promotion.claim import engine_fingerprint
 from specgate.run.engine_process.launch import Launch
 from specgate.run.runner import Progress, answer_timeout_s, make_block
 from specgate.run.token_evidence import TokenEvidence
@@ -212,8 +212,9 @@ class AbRunner:
         target = self._request_of(self.sides[name], [point]).pair.target
         counted = replace(facts, least_weight_bytes=least_weight_bytes(target))
         before = self.engines[name].setdefault(point.key, counted)
-        for key in (*ENGINE_KEYS, "identity", "dtype"):
-            if (was := getattr(before, key)) != (is_ := getattr(counted, key)):
+        then, now = ({**engine_fingerprint(f), "dtype": f.dtype} for f in (before, counted))
+        for key in dict.fromkeys((*then, *now)):
+            if (was := then.get(key)) != (is_ := now.get(key)):
                 raise UsageError(
                     f"{name}: {key}: an earlier process had {was}, this one has {is_}",
                     hint="a side is one build: all its processes must be the same",

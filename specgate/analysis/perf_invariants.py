@@ -10,16 +10,19 @@
 
 Pure: the same blocks and traces give the same certificate, so it can be recomputed offline. What cannot be observed is
 reported as not observable, never as held. A trace that the engine brought itself can break an invariant, since it then
-testifies against itself; it can hold none.
+testifies against itself; it can hold none. So it is with what an engine's log says. A server's own profiler, which the
+harness starts and whose file the harness reads, can do both, and is named beside what it shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from dataclasses import replace
 from typing import Final
 
 from specgate.analysis.checks.drafting import left_multi_token_mode
+from specgate.analysis.traces.cuda_calls import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, count
+from specgate.analysis.traces.families import strangers
 from specgate.core import (
     Block,
     BlockTrace,
@@ -36,22 +39,7 @@ from specgate.core import (
 BIT_EXACT: Final = NearTies()
 IDS: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
 """The invariants, in the order of a certificate."""
-TO_HOST: Final = ("*DtoH*", "*Device -> Pageable*", "*Device -> Pinned*", "*Device -> Host*")
-"""Names of copies from the device to the host, as patterns."""
-WAITS: Final = ("*Synchronize*",)
-"""CUDA functions in which the host waits for the device, as patterns."""
-WAITING_COPIES: Final = ("cudaMemcpy", "cuMemcpyDtoH*", "cudaMemcpyToSymbol", "cudaMemcpyFromSymbol")
-"""Copies in which the host waits for the device, as patterns."""
-ALLOCATIONS: Final = (
-    "cudaMalloc*",
-    "cudaFree*",
-    "cudaHostAlloc*",
-    "cuMemAlloc*",
-    "cuMemFree*",
-    "cuMemCreate*",
-    "cuMemMap*",
-)
-"""CUDA functions that allocate or free memory, as patterns."""
+SHOWN_KERNELS: Final = 20
 
 Evidence = Mapping[str, float | int | str | None]
 
@@ -75,7 +63,7 @@ def certify(
     `ties`: where it has units in the last place, a text may leave another one at a near tie.
     `outside`: whether what a server's client sees of I3 and I5 counts, which it did not in runs stored before it did.
     """
-    return (
+    found = (
         from_outside(own_kernels(facts, trace), trace),
         tuned_kernels(blocks),
         always_drafting(result, blocks, budget, outside=outside),
@@ -84,6 +72,7 @@ def certify(
         from_outside(quiet_loop(trace), trace),
         deterministic(result, blocks, comparison, trace, ties),
     )
+    return tuple(as_the_engine_says(invariant, trace) for invariant in found)
 
 
 def certificates(
@@ -115,28 +104,54 @@ def certificates(
 
 def from_outside(found: Invariant, trace: BlockTrace | None) -> Invariant:
     """`found`, or not observable where it holds by nothing but a trace that the engine brought itself."""
-    if trace is None or trace.source != "engine" or found.held is not Held.HELD:
+    if trace is None or trace.source == "profiler" or found.held is not Held.HELD:
         return found
+    if trace.source == "server-profiler":
+        return replace(found, message=f"{found.message}, by the server's own profiler")
     message = f"the engine brought its own trace, and says: {found.message}"
     return Invariant(found.id, Held.UNSEEN, "engines_own_word", message, found.evidence)
 
 
+def as_the_engine_says(found: Invariant, trace: BlockTrace | None) -> Invariant:
+    """`found`, or broken where the engine's own log or flags say so. What else they say is added to what is unseen."""
+    said = [f for f in trace.findings if f.invariant == found.id] if trace is not None else []
+    if found.held is not Held.UNSEEN:
+        said = [f for f in said if f.breaks and found.held is Held.HELD]
+    if not said:
+        return found
+    evidence = {**found.evidence, **{f.where: f.count for f in said}}
+    first = next((f for f in said if f.breaks), said[0])
+    words = f"{first.meaning}: {first.where}: {first.text}" + (f" ({first.count} times)" if first.count > 1 else "")
+    if first.breaks:
+        return Invariant(found.id, Held.BROKEN, first.reason_code, words, evidence)
+    return replace(found, message=f"{found.message}; {words}", evidence=evidence)
+
+
 def own_kernels(facts: EngineFacts | None, trace: BlockTrace | None) -> Invariant:
-    """I1: every kernel of the traced block is on the engine's list of its own kernels."""
+    """I1: every kernel of the traced block is on the engine's list of its own kernels, or on that of the user."""
     if trace is None or trace.unseen is not None:
         return unseen("I1", trace)
-    if facts is None or facts.kernels is None:
-        return Invariant("I1", Held.UNSEEN, "no_allow_list", "the engine names no kernels of its own to allow")
-    strangers = {name: n for name, n in trace.kernels.items() if name not in facts.kernels}
-    if strangers:
-        worst = max(strangers, key=lambda name: strangers[name])
-        message = (
-            f"{len(strangers)} kernels in the loop are not the engine's own, e.g. {worst} ({strangers[worst]} launches)"
-        )
-        return Invariant("I1", Held.BROKEN, "fallback_kernel", message, strangers)
+    if trace.allowed is None and (facts is None or facts.kernels is None):
+        table = most_frequent(trace.kernels) if trace.source == "server-profiler" else {}
+        return Invariant("I1", Held.UNSEEN, "no_allow_list", "the engine names no kernels of its own to allow", table)
+    if trace.allowed is not None:
+        foreign, whose = strangers(trace.kernels, trace.allowed), "on the list of those that are allowed"
+    else:
+        own = facts.kernels if facts is not None and facts.kernels is not None else ()
+        foreign, whose = {name: n for name, n in trace.kernels.items() if name not in own}, "the engine's own"
+    if foreign:
+        worst = max(foreign, key=lambda name: foreign[name])
+        message = f"{len(foreign)} kernels in the loop are not {whose}, e.g. {worst} ({foreign[worst]} launches)"
+        shown = foreign if trace.allowed is None else most_frequent(foreign)
+        return Invariant("I1", Held.BROKEN, "fallback_kernel", message, shown)
     launches = sum(trace.kernels.values())
-    message = f"{launches} launches of {len(trace.kernels)} kernels in {trace.steps} steps, all the engine's own"
+    message = f"{launches} launches of {len(trace.kernels)} kernels in {trace.steps} steps, all {whose}"
     return Invariant("I1", Held.HELD, "own_kernels", message, {"launches": launches, "source": trace.source})
+
+
+def most_frequent(kernels: Mapping[str, int]) -> dict[str, int]:
+    """The kernels that are launched most, as many as a page can show: a server has hundreds."""
+    return dict(sorted(kernels.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_KERNELS])
 
 
 def tuned_kernels(blocks: Sequence[Block]) -> Invariant:
@@ -262,6 +277,8 @@ def quiet_loop(trace: BlockTrace | None) -> Invariant:
         "sync_in_loop": count(trace.calls, WAITS) + count(trace.calls, WAITING_COPIES),
         "alloc_in_loop": count(trace.calls, ALLOCATIONS),
     }
+    if trace.source == "server-profiler" and any(found.values()):
+        return counted_per_step(trace, found)
     for code, times in found.items():
         if times:
             said = {"d2h_in_loop": "copies to the host", "sync_in_loop": "waits", "alloc_in_loop": "allocations"}[code]
@@ -269,6 +286,36 @@ def quiet_loop(trace: BlockTrace | None) -> Invariant:
     launches = sum(trace.calls.values())
     message = f"no copy to the host, wait or allocation among {launches} CUDA calls in {trace.steps} steps"
     return Invariant("I6", Held.HELD, "quiet", message, {**found, "source": trace.source})
+
+
+def counted_per_step(trace: BlockTrace, found: Mapping[str, int]) -> Invariant:
+    """I6 of a server: broken, with how much of it there is in a step.
+
+    A server has to hand out tokens, and copies them to the host in every step. How many bytes these are, and whether
+    its loop waits for them, makes the difference.
+    """
+    steps, loop = max(1, trace.steps), trace.loop
+    copies, waits, allocations = (found[code] / steps for code in ("d2h_in_loop", "sync_in_loop", "alloc_in_loop"))
+    size = f" ({loop.bytes_to_host / steps:,.0f} bytes)" if loop and loop.bytes_to_host is not None else ""
+    elsewhere = (
+        f" ({loop.waits_elsewhere / steps:.2f} on other threads than the loop's)"
+        if loop and loop.waits_elsewhere is not None and waits
+        else ""
+    )
+    message = (
+        f"per step {copies:.2f} copies to the host{size}, {waits:.2f} waits{elsewhere} and {allocations:.2f} "
+        f"allocations, in {trace.steps} steps"
+    )
+    evidence: dict[str, float | int | str | None] = {**found, "steps": trace.steps, "source": trace.source}
+    if loop is not None:
+        evidence |= {
+            "bytes_to_host": loop.bytes_to_host,
+            "waits_elsewhere": loop.waits_elsewhere,
+            "gpu_busy_share": round(loop.busy_share, 4),
+            "longest_gap_ns": loop.longest_gap_ns,
+        }
+    code = next(code for code, times in found.items() if times)
+    return Invariant("I6", Held.BROKEN, code, message, evidence)
 
 
 def deterministic(
@@ -360,8 +407,3 @@ def total_of(counter: str, blocks: Sequence[Block]) -> int | None:
     """The counter's sum over the blocks; None where one of them lacks it."""
     values = [b.counters.get(counter) for b in blocks]
     return None if not values or None in values else sum(v for v in values if v is not None)
-
-
-def count(found: Mapping[str, int], patterns: Sequence[str]) -> int:
-    """How many entries of `found` have a name that one of `patterns` matches."""
-    return sum(n for name, n in found.items() if any(fnmatchcase(name, pattern) for pattern in patterns))

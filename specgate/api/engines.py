@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from specgate.core import Budget, EngineFacts, PairRef, Role, Score, Served, TopTokens
+from specgate.core import (
+    Budget,
+    EngineFacts,
+    Finding,
+    LogCause,
+    LoopFigures,
+    PairRef,
+    Role,
+    Score,
+    Served,
+    TopTokens,
+)
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -64,8 +75,6 @@ class OpenRequest:
     max_k: int
     perf_mode: bool
     options: Mapping[str, str] = field(default_factory=dict)
-    baseline: bool = True
-    """Whether baseline blocks may be asked for."""
     logs: Path | None = None
     """A folder for the output of programs that the engine starts; None for a temporary one.
 
@@ -73,6 +82,8 @@ class OpenRequest:
     run folder when a call fails and when the engine is closed, each up to 16 MiB. In errors and in what the engine
     prints, their paths become those of the copies.
     """
+    baseline: bool = True
+    """Whether baseline blocks may be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +112,25 @@ class Activity:
     """What was observed of a block: kernels, memory copies and CUDA functions called by the host, counted by name.
 
     `unseen`: why nothing could be observed; None where something was.
+
+    The rest is for an engine behind a server, whose own profiler looked. It becomes fields of `core.BlockTrace`, whose
+    docstring explains them.
+
+    `server_profiler`: whether a profiler that the server has built in was started by the engine's code, which then read
+        its file. Believed of a back end that comes with specgate; any other's trace is its own word.
+    `steps`: how many decode steps were counted; None for as many as the block has.
     """
 
     kernels: Mapping[str, int] = field(default_factory=dict)
     copies: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
     unseen: str | None = None
+    server_profiler: bool = False
+    steps: int | None = None
+    loop: LoopFigures | None = None
+    findings: tuple[Finding, ...] = ()
+    allowed: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +179,10 @@ class ScriptedTrace(Protocol):
     """An engine that reports on its own decode loop, because no profiler can.
 
     Either it only pretends to decode (its acceptance is `scripted`), or its loop runs in a process that cannot be
-    observed and it says so in `Activity.unseen`.
+    observed and it says so in `Activity.unseen`, or that process has its own profiler (`Activity.server_profiler`).
 
     Its traces are labelled `engine`. They can break a PERF_MODE invariant, but prove none: policies for GPUs accept no
-    such engine.
+    such engine. Only those that a server's profiler wrote for a back end of specgate's are labelled `server-profiler`.
     """
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
@@ -244,6 +268,14 @@ class Backend(Protocol):
 
     def open(self, request: OpenRequest) -> Engine:
         """Load the pair. Raises BackendError (CheckpointError) with file, tensor or key, and what would be right."""
+
+
+@runtime_checkable
+class ExplainsLogs(Protocol):
+    """Optional for a back end whose engine starts programs: know what lines of their logs mean."""
+
+    def explain_log(self, lines: Sequence[str]) -> Sequence[LogCause]:
+        """The lines that have a known cause: each cause once, with the first line that shows it."""
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@
     bench.py        `specgate bench`: how fast are the parts of an engine, each on its own?
     tune/           `specgate tune`: what is fastest on this GPU?
     backends.py     `specgate backends`: the engines that can be measured
+    speculation/    `specgate smoke`, `specgate align` and `specgate acceptance`: speculation itself
     scenarios.py    `specgate scenarios` and `specgate plan`
     policy.py       `specgate policy init`: floors for the scenarios of measured runs
     pairs/          `specgate pairs`: list, fetch, train, plant, export
@@ -18,6 +19,7 @@
     agree.py        `specgate agree`: do other engines write the reference's texts?
     history.py      `specgate history`: figures over the runs of a folder
     tape.py         `specgate tape`: record the accept counts of a run
+    trace/          `specgate trace`: what a profiler's trace says of a decode loop
     selftest.py     `specgate selftest`: faults that the judge must see
     numbers.py      numbers on the command line: bounded, and finite
     output.py       what the commands that render stored runs share: options, and where their files go

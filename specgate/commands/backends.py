@@ -30,7 +30,7 @@ def list_backends(validate: bool) -> None:
     broken = []
     for name, entry in plugins.registered("specgate.backends").items():
         problems = plugins.problems_of_backend(name)
-        echo(f"{name:12} {'; '.join(problems) or 'fine'} ({entry.value})")
+        echo(f"{name:17} {'; '.join(problems) or 'fine'} ({entry.value})")
         broken += [name] if problems else []
     if broken:
         raise UsageError(f"{len(broken)} back ends do not keep the protocol: {', '.join(broken)}")
@@ -41,4 +41,4 @@ def show() -> None:
 
     for name, (backend, availability) in plugins.backends_available().items():
         state = "usable" if availability.usable else f"not usable: {availability.reason}"
-        echo(f"{name:12} {state:10} {backend.description}")
+        echo(f"{name:17} {state:10} {backend.description}")

@@ -81,11 +81,13 @@ from specgate.core.judged import (
     Verdict,
 )
 from specgate.core.measured import (
+    MAY_NOT_DRAFT,
     BaselineText,
     Block,
     EngineFacts,
     EngineIdentity,
     Finish,
+    LogCause,
     LogitSample,
     RescoredText,
     Rescoring,
@@ -94,11 +96,12 @@ from specgate.core.measured import (
     ServedModel,
     ServedRequest,
 )
-from specgate.core.traces import BlockTrace, Held, Invariant
+from specgate.core.traces import BlockTrace, Finding, Held, Invariant, LoopFigures, TraceSource
 from specgate.core.traffic import Traffic
 
 __all__ = [
     "BASELINE",
+    "MAY_NOT_DRAFT",
     "PASS_ROUNDS",
     "STATISTICS",
     "AcceptanceRecord",
@@ -119,6 +122,7 @@ __all__ = [
     "EngineFacts",
     "EngineIdentity",
     "Exemption",
+    "Finding",
     "Finish",
     "FollowCheck",
     "Followed",
@@ -129,8 +133,10 @@ __all__ = [
     "Kind",
     "LastGreen",
     "LatencyLimits",
+    "LogCause",
     "LogitCheck",
     "LogitSample",
+    "LoopFigures",
     "Margin",
     "NearTies",
     "PairRef",
@@ -156,6 +162,7 @@ __all__ = [
     "TokenCheck",
     "TokenChecks",
     "TopTokens",
+    "TraceSource",
     "Traffic",
     "Value",
     "Verdict",

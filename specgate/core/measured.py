@@ -13,6 +13,8 @@ from specgate.core.conditions import CpuUse
 from specgate.core.stored_keys import stored_keys
 from specgate.core.traffic import Traffic
 
+MAY_NOT_DRAFT: Final = "may draft nothing: "
+"""How a warning of an engine begins that explains a cell without drafts, if there is one."""
 UNKNOWN: Final = "unknown"
 """Stands in a fingerprint for what an engine does not tell of itself."""
 OF_ENGINE: Final = "engine:"
@@ -126,6 +128,19 @@ class EngineFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LogCause:
+    """A line of a program's log that has a known cause.
+
+    `cause`: what the line means, and what would be right.
+    `silent`: whether the program went on after it, but without its draft or with a wrong one.
+    """
+
+    cause: str
+    line: str
+    silent: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ServedRequest:
     """One request to a server as its client saw it. Times are nanoseconds since the block began.
 
@@ -189,6 +204,7 @@ class Block:
     `phase_ns`: phase → its part of `elapsed_ns`.
     `span_ns`: when the harness asked for the block and when it had the result, on the host's monotonic clock; None in
         runs stored before this was recorded.
+    `own_prefill`: the block prefilled anew within its span, in a micro run too. A server's always does.
 
     Where `served` is set, the engine is a server:
 
@@ -221,6 +237,7 @@ class Block:
     served: Served | None = None
     cpu: CpuUse | None = None
     """What the CPUs did meanwhile; None in runs stored before this was recorded."""
+    own_prefill: bool = False
     prompt_tokens: tuple[int, ...] = ()
     """Slot → length of its prompt in tokens; () where each has as many as the point's context says."""
 

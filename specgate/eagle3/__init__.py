@@ -11,7 +11,7 @@
     d2t.py                 the map from the draft's vocabulary to the target's
     rope.py                frequencies and tables of rotary position embedding
     auxiliary_layers.py    which hidden states of the target feed the draft
-    spec_config.py         the sizes of a speculative decoder, checked, and compared between two engines
+    spec_config/           speculative configs of any engine: read, checked, and laid side by side
     logit_watch.py         digests of the logits that single tokens were chosen from
     counters.py            what an engine counts beside acceptance
     traffic.py             what the passes of a pair must move through memory, from its geometry

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from specgate.core import Finish
+
+NO_DRAFT_COUNTERS: Final = "no_draft_counters"
+"""The counter that is 1 in a spec block of a server which counts no drafts at all, not even none."""
 
 
 def speculation_counters(accepted: Sequence[Sequence[int]], finish: Sequence[str], k: int) -> dict[str, int]:

@@ -17,9 +17,10 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from specgate import plugins
 from specgate.analysis.rounds import whole_generation
 from specgate.analysis.stats import planned_looks
-from specgate.api import Decoded, OpenRequest
+from specgate.api import Activity, Decoded, OpenRequest
 from specgate.core import (
     PASS_ROUNDS,
     Block,
@@ -33,6 +34,7 @@ from specgate.core import (
     Role,
     Round,
     Scenario,
+    TraceSource,
 )
 from specgate.core.cycle_budget import Bandwidth
 from specgate.eagle3.parameters import least_weight_bytes
@@ -44,7 +46,7 @@ from specgate.machine.cpu_counters import CpuProbe, between
 from specgate.planning.plan import positions_needed, prefill_group
 from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
-from specgate.promotion.claim import ENGINE_KEYS
+from specgate.promotion.claim import engine_fingerprint
 from specgate.run.rescoring import Rescorer
 from specgate.run.token_evidence import TokenEvidence
 from specgate.run.worker import EngineWorker
@@ -184,9 +186,11 @@ class Runner:
         """
         facts = replace(facts, least_weight_bytes=least_weight_bytes(self.config.pair.target))
         before = self.engines.setdefault(point.key, facts)
-        for key in (*ENGINE_KEYS, "identity", "dtype", "capture_rule"):
-            old, new = getattr(before, key), getattr(facts, key)
-            if old != new:
+        then, now = (
+            {**engine_fingerprint(f), "dtype": f.dtype, "capture_rule": f.capture_rule} for f in (before, facts)
+        )
+        for key in dict.fromkeys((*then, *now)):
+            if (old := then.get(key)) != (new := now.get(key)):
                 hint = "start a new run: blocks of two engines must not be paired"
                 raise UsageError(f"{self.folder.path}: {point.key}: {key}: it was {old}, it is {new} now", hint=hint)
         self.folder.append_engine(point.key, facts)
@@ -265,13 +269,17 @@ class Runner:
                 cell=Cell(point, role).key,
                 prompt_set=0,
                 worker_generation=self.worker_generation,
-                source="engine" if worker.scripted else "profiler",
-                steps=len(decoded.step_ns),
+                source=source_of(seen, point.backend, scripted=worker.scripted),
+                steps=len(decoded.step_ns) if seen.steps is None else seen.steps,
                 tokens=decoded.tokens,
                 kernels=seen.kernels,
                 copies=seen.copies,
                 calls=seen.calls,
                 unseen=seen.unseen,
+                loop=seen.loop,
+                findings=seen.findings,
+                allowed=seen.allowed,
+                notes=seen.notes,
             )
             self.folder.append_trace(trace)
             self.traces[trace.cell] = trace
@@ -289,6 +297,16 @@ class Runner:
 
     def _done(self, round_: Round) -> bool:
         return whole_generation(self.blocks, round_) is not None
+
+
+def source_of(seen: Activity, backend: str, *, scripted: bool) -> TraceSource:
+    """Who looked at a traced block. `scripted`: the engine brought the trace. That a server's own profiler wrote it is
+    believed of a back end that comes with specgate: a plug-in's word proves nothing.
+    """
+    if not scripted:
+        return "profiler"
+    ours = not plugins.from_outside("specgate.backends", [backend])
+    return "server-profiler" if seen.server_profiler and ours else "engine"
 
 
 def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path) -> OpenRequest:
@@ -335,4 +353,5 @@ def make_block(
         counters=decoded.counters,
         phase_ns=decoded.phase_ns,
         served=decoded.served,
+        own_prefill=decoded.prefill_ns is not None,
     )

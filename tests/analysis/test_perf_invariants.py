@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specgate.analysis.perf_invariants import IDS, certificates
-from specgate.core import Block, BlockTrace, Held, Invariant, Plan, Run
+from specgate.core import Block, BlockTrace, Finding, Held, Invariant, LoopFigures, Plan, Run
 from tests.support.factories import block, blocks_of, corrupt, plan_of, run_of, scenario
 
 COUNTERS = {"tuned_total": 40, "tuned_hits": 40, "kv_integrity_failures": 0, "disabled_multitoken_other": 0}
@@ -158,3 +158,68 @@ def test_scenarios_that_do_not_ask_for_it_get_no_certificate() -> None:
     plan = plan_of()
     run = run_of(plan, all_of(plan))
     assert certificates(plan, run.cells, run.comparisons, all_of(plan), run.engines, traces_of(plan)) == {}
+
+
+# A server's own profiler, and what an engine says itself
+
+LOOP = LoopFigures(1_000_000, 970_000, 7, 1_000, 9_000, 12_000, bytes_to_host=32, waits_elsewhere=4)
+
+
+def test_a_servers_own_profiler_can_hold_an_invariant_and_is_named() -> None:
+    plan = perf_plan()
+    found = certified(plan, all_of(plan), traces_of(plan, source="server-profiler", allowed=("mi*",)), kernels=None)
+    assert {i.held for i in found.values()} == {Held.HELD}
+    assert found["I1"].message == (
+        "8 launches of 1 kernels in 4 steps, all on the list of those that are allowed, by the server's own profiler"
+    )
+    assert found["I6"].message.endswith("by the server's own profiler") and found["I6"].evidence["source"] == (
+        "server-profiler"
+    )
+
+
+def test_a_server_that_copies_its_tokens_breaks_the_quiet_loop_with_numbers_per_step() -> None:
+    plan = perf_plan()
+    seen = {"copies": {"Memcpy DtoH (Device -> Pinned)": 4}, "calls": {"cudaEventSynchronize": 4}, "loop": LOOP}
+    found = certified(plan, all_of(plan), traces_of(plan, source="server-profiler", **seen))["I6"]
+    assert (found.held, found.reason_code) == (Held.BROKEN, "d2h_in_loop")
+    assert found.message == (
+        "per step 1.00 copies to the host (8 bytes), 1.00 waits (1.00 on other threads than the loop's) and 0.00 "
+        "allocations, in 4 steps"
+    )
+    assert found.evidence["gpu_busy_share"] == 0.97 and found.evidence["sync_in_loop"] == 4
+
+
+def test_kernels_of_a_server_are_held_against_the_list_of_its_user_and_else_only_shown() -> None:
+    plan = perf_plan()
+    shown = {"source": "server-profiler", "kernels": {"mine": 8, "cutlass_80_gemm": 2}}
+    found = certified(plan, all_of(plan), traces_of(plan, **shown), kernels=None)["I1"]
+    assert (found.held, found.reason_code) == (Held.UNSEEN, "no_allow_list")
+    assert found.evidence == {"mine": 8, "cutlass_80_gemm": 2}
+    held_to_it = certified(plan, all_of(plan), traces_of(plan, **shown, allowed=("mine",)), kernels=None)["I1"]
+    assert (held_to_it.held, held_to_it.evidence) == (Held.BROKEN, {"cutlass_80_gemm": 2})
+    assert "not on the list of those that are allowed, e.g. cutlass_80_gemm (2 launches)" in held_to_it.message
+
+
+def finding(invariant: str, breaks: bool) -> Finding:
+    return Finding(
+        invariant, "fallback_kernel", breaks, 2, "server.log:7", "No feasible kernel found", "no fused kernel"
+    )
+
+
+@pytest.mark.parametrize("id_", ["I1", "I2", "I3"])
+def test_what_the_engine_says_against_itself_breaks_its_invariant_with_file_and_line(id_: str) -> None:
+    plan = perf_plan()
+    found = certified(plan, all_of(plan), traces_of(plan, findings=(finding(id_, True), finding(id_, False))))
+    assert [i.id for i in found.values() if i.held is not Held.HELD] == [id_]
+    assert (found[id_].held, found[id_].reason_code) == (Held.BROKEN, "fallback_kernel")
+    assert found[id_].message == "no fused kernel: server.log:7: No feasible kernel found (2 times)"
+
+
+def test_what_the_engine_says_for_itself_stands_beside_what_is_unseen_and_holds_nothing() -> None:
+    plan = perf_plan()
+    bare = [replace(b, counters={}) for b in blocks_of(plan)]
+    seen = traces_of(plan, unseen="behind a server", findings=(finding("I2", False),))
+    found = certified(plan, bare, seen, kernels=None)["I2"]
+    assert found.held is Held.UNSEEN and found.message.endswith("server.log:7: No feasible kernel found (2 times)")
+    tuned = certified(plan, all_of(plan), traces_of(plan, findings=(finding("I2", False),)))["I2"]
+    assert (tuned.held, tuned.message) == (Held.HELD, "all 320 look-ups found their tuned configuration")

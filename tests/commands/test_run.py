@@ -20,6 +20,7 @@ from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
 from tests.support import in_process
 from tests.support.command import POLICY, ROOT, Cli
+from tests.support.starved import fed
 from tests.support.stored_runs import as_if_killed
 
 FILES = {"run.json", "config.resolved.yaml", "env.json", "gates.json", "metrics.csv", "summary.csv", "report.html"}
@@ -304,7 +305,8 @@ def test_resuming_on_changed_source_is_refused(cli: Cli, killed: Killed, monkeyp
 
 
 def test_an_own_scenario_that_is_slower_than_plain_decoding_fails_under_the_shipped_policy(cli: Cli) -> None:
-    done = cli.run("micro", "--scenario", "tiny.yaml", "--policy", "cpu", "--backend", "fake", "-o", "slowdown=5")
+    asked = ("micro", "--scenario", "tiny.yaml", "--policy", "cpu", "--backend", "fake", "-o", "slowdown=5")
+    done = fed(lambda: cli.run(*asked), cli.newest, lambda done: done.returncode == 1)
     assert done.returncode == 1, done.stdout + done.stderr
     record = json.loads((cli.newest() / "run.json").read_text())
     red = {v["rule"] for v in record["verdicts"] if v["state"] == "FAIL" and v["required"]}

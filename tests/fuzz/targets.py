@@ -20,6 +20,7 @@ from tests.fuzz import seeds
 from tests.fuzz.attempt import Ready, Target
 from tests.fuzz.mutation import arguments, byte_strings, json_lines, json_texts, safetensors, yaml_texts
 from tests.support.command import ROOT
+from tests.support.traces import vllm_loop
 
 USAGE: Final = (ExitCode.USAGE,)
 STORED: Final = (ExitCode.INVALID, ExitCode.USAGE)
@@ -101,6 +102,31 @@ def gemm_shapes(folder: Path) -> Ready:
             read_shapes(file)
 
     return Ready(json_texts([seeds.SHAPES, seeds.tuned()]), plain(seeds.tuned()), read, file, USAGE)
+
+
+def trace(folder: Path) -> Ready:
+    """Traces of torch's profiler as JSON, and exports of nsys with bytes changed."""
+    from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
+    from specgate.analysis.traces.loop import loop_of
+    from specgate.analysis.traces.reading import read_trace
+    from specgate.core import LoopFigures
+    from specgate.files.plain import to_plain
+
+    file = folder / "fuzzed"
+    made = vllm_loop(steps=2)
+    exported = made.write_nsys(folder / "valid.sqlite").read_bytes()
+
+    def read() -> None:
+        if has_shapes(file):
+            read_shapes(file)
+            return
+        loop = loop_of(read_trace(file), 3)
+        if loop.figures is not None:
+            json.dumps(to_plain(LoopFigures, loop.figures))
+
+    shapes = [{"tag": "EAGLE3_FC", "M": 3, "K": 8640, "N": 2880, "dtype": 14, "layout": "row", "count": 512}]
+    inputs = json_texts([made.chrome(), shapes]) | byte_strings([exported])
+    return Ready(inputs, plain(made.chrome()), read, file, USAGE)
 
 
 def attention_grid(folder: Path) -> Ready:
@@ -500,6 +526,7 @@ TARGETS: Final = (
     Target("policy", policy),
     Target("tape", tape, 250),
     Target("gemms", gemm_shapes),
+    Target("trace", trace, 100),
     Target("attention-grid", attention_grid),
     Target("config", stored("config.resolved.yaml", edited_yaml), 60),
     Target("run", stored("run.json", edited_json), 60),

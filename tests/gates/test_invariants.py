@@ -45,6 +45,30 @@ def test_what_is_broken_is_not_accepted_by_any_policy() -> None:
     assert [v.state for v in GATE.judge(rule, run_with(Held.BROKEN))] == [State.INVALID] * 2
 
 
+@pytest.mark.parametrize(
+    ("accepted", "source", "state"),
+    [
+        ("I1", "server-profiler", State.PASS),
+        ("I1", "profiler", State.INVALID),
+        ("I1", None, State.INVALID),
+        ("I2", "server-profiler", State.INVALID),
+        ("", "server-profiler", State.INVALID),
+    ],
+)
+def test_a_policy_may_accept_what_a_servers_own_profiler_shows_and_nothing_else_that_is_broken(
+    accepted: str, source: str | None, state: State
+) -> None:
+    run = run_with(Held.BROKEN, Held.HELD)
+    shown = {
+        key: (replace(first, evidence={"source": source}), *rest) for key, (first, *rest) in run.certificates.items()
+    }
+    rule = replace(RULE, params={"accept_broken": accepted})
+    (verdict, _) = GATE.judge(rule, replace(run, certificates=shown))
+    assert verdict.state is state
+    if state is State.PASS:
+        assert verdict.message == "I2 hold; I1 is broken, which the policy accepts: said of I1"
+
+
 def test_a_perf_mode_cell_without_a_certificate_passes_nothing() -> None:
     run = replace(run_with(Held.HELD), certificates={})
     assert {(v.state, v.reason_code) for v in GATE.judge(RULE, run)} == {(State.INVALID, "not_measured")}

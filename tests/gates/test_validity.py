@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specgate.core import Block, CellResult, Rule, Run, State, Verdict
+from specgate.core import MAY_NOT_DRAFT, Block, CellResult, Rule, Run, State, Verdict
 from specgate.gates.validity import GATE
 from tests.support.factories import block, blocks_of, plan_of, run_of
 
@@ -35,6 +35,16 @@ def test_speculation_that_was_silently_off_fails_where_a_baseline_passes() -> No
         (State.PASS, "complete"),
         (State.INVALID, "no_drafts"),
     ]
+
+
+def test_a_known_cause_of_missing_drafts_is_said() -> None:
+    plan = plan_of()
+    run = run_of(plan, blocks_of(plan, accept=(0,), change=lambda b: replace(b, drafted=((0,),) * 12, counters={})))
+    warnings = ("something else", f"{MAY_NOT_DRAFT}TurboMind takes no draft")
+    engines = {key: replace(facts, warnings=warnings) for key, facts in run.engines.items()}
+    found = verdicts(replace(run, engines=engines))[1]
+    assert found.reason_code == "no_drafts"
+    assert found.message == "no step had a draft: speculation was silently off (TurboMind takes no draft)"
 
 
 def test_a_stored_record_that_breaks_an_identity_is_invalid_with_the_equation() -> None:

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models
 
 from specgate.core import PairRef
 from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import CheckpointError, UsageError
 from specgate.pairs.demo import target_folder
-from specgate.pairs.resolve import resolve_pair, target_limits
+from specgate.pairs.resolve import refuse_two_names, resolve_pair, served_pair, target_limits
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +70,32 @@ def test_a_config_without_a_target_limits_is_refused(tmp_path: Path) -> None:
     (target / "config.json").write_text(json.dumps({**config, "max_position_embeddings": "8K"}))
     with pytest.raises(CheckpointError, match="max_position_embeddings"):
         target_limits(PairRef("p", target, None), None)
+
+
+def test_a_target_of_another_architecture_has_limits_for_engines_that_read_it_by_themselves(tmp_path: Path) -> None:
+    config = {"architectures": ["GptOssForCausalLM"], "vocab_size": 201088, "num_hidden_layers": 24}
+    pair = PairRef("p", checkpoint(tmp_path / "oss", **config, max_position_embeddings=131072), None)
+    assert target_limits(pair, None, any_architecture=True) == (131072, 201088)
+    with pytest.raises(CheckpointError, match=r"architectures = .*GptOss"):
+        target_limits(pair, None)
+
+
+def test_a_served_pair_is_known_by_its_tokenizer_whatever_the_file_is_called(tmp_path: Path) -> None:
+    named = tmp_path / "tokenizer.json"
+    Tokenizer(models.WordLevel({"a": 0, "b": 41}, unk_token="a")).save(str(named))
+    pair = served_pair(tmp_path)
+    assert (pair.name, pair.draft, pair.weights, pair.tokenizer) == ("served", None, "server", named)
+    other = named.rename(tmp_path / "of-qwen.json")
+    assert served_pair(other).tokenizer == other and target_limits(served_pair(other), None) == (None, 42)
+    with pytest.raises(UsageError, match=r"tokenizer\.json does not exist"):
+        served_pair(tmp_path)
+    with pytest.raises(UsageError, match=r"not a \.json file"):
+        served_pair(other.rename(tmp_path / "of-qwen.model"))
+
+
+@pytest.mark.parametrize("named", [{"pair": "demo"}, {"target": Path("t")}, {"draft": Path("d")}])
+def test_a_tokenizer_stands_for_the_pair_and_not_beside_it(named: dict[str, Any]) -> None:
+    given = {"pair": None, "target": None, "draft": None, **named}
+    with pytest.raises(UsageError, match="--tokenizer together with"):
+        refuse_two_names(**given, tokenizer=Path("tokenizer.json"))
+    refuse_two_names(None, None, None, Path("tokenizer.json"))

@@ -24,7 +24,7 @@ GATES: dict[str, Mapping[str, type | UnionType]] = {
     "speed": {"min": float},
     "degeneracy": {"max_repeated_share": float},
     "environment": dict(plugins.gate("environment").params),
-    "invariants": {"accept_unseen": str},
+    "invariants": dict(plugins.gate("invariants").params),
     "regression": {"against": str, "margin_pct": float},
     "builds": {"base": str, "scenarios": str},
     "since-green": dict(plugins.gate("since-green").params),

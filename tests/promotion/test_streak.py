@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.core import State
+from specgate.core import EngineIdentity, State
 from specgate.promotion.ledger import Entry
 from specgate.promotion.streak import EXPIRY, NEEDED, Claim, assuming_last_engine, streak
 
@@ -61,6 +61,23 @@ def states(*names: str) -> list[Entry]:
 )
 def test_the_states_of_runs_make_the_streak(names: tuple[str, ...], expected: int) -> None:
     assert length(*states(*names)) == expected
+
+
+def test_another_build_or_attention_of_somebody_elses_engine_starts_anew() -> None:
+    def made(**changes: Any) -> dict[str, str | None]:
+        known = {"attention": "FLASH_ATTN 3", "dtype": "bfloat16"}
+        identity = EngineIdentity("vllm", "0.25.1", changes.pop("build", None), settings=known | changes)
+        return {**CLAIM.fingerprint, **identity.fingerprint}
+
+    claim, before = replace(CLAIM, fingerprint=made()), [entry(n, fingerprint=made()) for n in range(2)]
+    assert streak(before, claim, NOW).length == 2, "unknown is the same as unknown"
+    for changes in ({"attention": "FLASHINFER"}, {"build": "wheel-8"}, {"cuda_graphs": "NONE"}):
+        found = streak([*before, entry(2, fingerprint=made(**changes))], claim, NOW)
+        (key,) = changes
+        assert found.length == 0 and f"engine:{key} was " in found.steps[-1][1]
+    assert streak([entry(0)], claim, NOW).length == 0, "a run of before there were builds has none"
+    unloaded = assuming_last_engine(CLAIM, before, ())
+    assert streak(before, unloaded, NOW).length == 2, "before it is loaded, the last engine is assumed"
 
 
 @pytest.mark.parametrize("key", ["source", "weights"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.core import EngineFacts
+from specgate.core import EngineFacts, EngineIdentity
 from specgate.errors import UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
@@ -29,6 +29,7 @@ from tests.support.surroundings import sample
         ("capture_rule", lambda facts: replace(facts, capture_rule="another")),
         ("tape_sha256", lambda facts: replace(facts, tape_sha256="another")),
         ("tuned_sha256", lambda facts: replace(facts, tuned_sha256="another")),
+        ("engine:build", lambda facts: replace(facts, identity=EngineIdentity("vllm", "0.25.1", "another"))),
     ],
 )
 def test_a_point_is_measured_on_one_engine_with_one_tape(

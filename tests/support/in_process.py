@@ -90,6 +90,7 @@ def stay_here(patch: pytest.MonkeyPatch) -> None:
     """From now on, runs start no process."""
     patch.setattr("specgate.run.runner.EngineWorker", EngineHere)
     patch.setattr("specgate.run.rescoring.EngineWorker", EngineHere)
+    patch.setattr("specgate.run.smoke.short_run.EngineWorker", EngineHere)
     patch.setattr("specgate.run.session.watching", watching_here)
     patch.setattr("specgate.ab.runner.EngineWorker", EngineHere)
     patch.setattr("specgate.ab.session.watching", watching_here)

@@ -28,7 +28,7 @@ from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.memory import refusing_overflow
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
-from specgate.eagle3.spec_config import SpecConfig, check
+from specgate.eagle3.spec_config.launching import check_chain
 from specgate.errors import BackendError, CheckpointError, UsageError
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
@@ -37,6 +37,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "graphs": ("on", "off"),
     "log_shapes": None,
     "on_draft_error": ("fail", "baseline"),
+    "spec_config": None,
     "tuned": None,
 }
 """Option → its values, of which the first is the default. None: its value is a list, knobs, or a file."""
@@ -48,8 +49,9 @@ def open_engine(request: OpenRequest) -> CupyEngine:
 
     Options: `capture` (boundaries such as 2,18,34), `fmha` (knobs of attention such as kv_tile:512,warps:4), `graphs`
     (on, off: every launch on its own, for profilers), `on_draft_error` (fail; baseline: decode spec roles plainly and
-    say so), `tuned` (a file of tuned configurations, in place of those that are found by themselves), `log_shapes` (a
-    file for the products that are run).
+    say so), `spec_config` (a speculative config that this one's must agree with), `tuned` (a file of tuned
+    configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that are
+    run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where the GPU is missing, too old or too small, or PERF_MODE
@@ -59,7 +61,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     limits.check_request(request)
     fmha, device = chosen_fmha(request.options), first_gpu()
     if request.max_k:
-        check(SpecConfig.chain(request.max_k), f"spec-{request.max_k}")
+        check_chain(request.max_k, f"spec-{request.max_k}", request.options)
         if request.pair.draft is None:
             raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
     check_target(request)
@@ -149,7 +151,8 @@ def own_draft(
     folder = request.pair.draft
     assert folder is not None
     draft = load_draft(folder, target.geometry, DTYPE, device, capture, target.sha256)
-    check(SpecConfig.chain(request.max_k), str(folder), draft=draft.geometry)
+    positions = request.max_positions
+    check_chain(request.max_k, str(folder), {}, target=target.geometry, draft=draft.geometry, positions=positions)
     limits.check_geometry(draft.geometry, folder / "config.json")
     limits.check_window(draft.geometry, folder / "config.json")
     return draft

@@ -1,4 +1,8 @@
-"""LMDeploy: `lmdeploy serve api_server` on its PyTorch engine or TurboMind, counters per position in /metrics."""
+"""LMDeploy: `lmdeploy serve api_server` on its PyTorch engine or TurboMind, counters per position in /metrics.
+
+Released versions log that TurboMind takes no draft, and go on without. Forks put EAGLE-3 into it. So a draft is passed
+to both engines, and what its counters say decides whether it was used.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,26 @@ class Lmdeploy:
         Failure(r"(unsupported|invalid choice).*(speculative|eagle3)", "method mismatch: too old a version"),
         Failure(
             r"speculative.*(turbomind|pytorch (backend|engine) only)",
-            "only the PyTorch engine drafts: -o engine=pytorch",
+            "this TurboMind takes no draft and goes on without: -o engine=pytorch, or a build whose TurboMind drafts",
+        ),
+        Failure(
+            r"speculative decoding is not supported by turbomind",
+            "speculation is off: TurboMind does not speculate in this version",
+            silent=True,
+        ),
+        Failure(
+            r"\[EAGLE\]\[EagleModule::load\]|\[EAGLE\] Draft model load failed",
+            "draft not loaded: see model_config in the draft's config.yaml, and its weight files",
+            silent=True,
+        ),
+        Failure(
+            r"\[LlamaV2\]\[EAGLE\].*(disabling EAGLE|EAGLE disabled)",
+            "speculation is off: TurboMind goes on without its draft",
+            silent=True,
+        ),
+        Failure(
+            r"\[EAGLE\]\[fallback\]",
+            "speculation is off for a while: TurboMind falls back to one token per step",
         ),
         Failure(r"fa3|flash.?attention.?3.*(not|unavailable)", "drafting needs FlashAttention-3 (an sm_90 GPU)"),
     )
@@ -46,8 +69,6 @@ class Lmdeploy:
         engine = launch.options.own.get("engine", ENGINES[0])
         if engine not in ENGINES:
             raise UsageError(f"option engine = {engine!r}", hint=f"it is one of: {', '.join(ENGINES)}")
-        if launch.role.speculative and engine != "pytorch":
-            raise UsageError(f"option engine = {engine}: TurboMind takes no EAGLE-3 draft", hint="-o engine=pytorch")
         argv = [
             launch.options.program or self.program, "serve", "api_server", str(launch.pair.target), "--backend", engine,
             "--server-name", HOST, "--server-port", str(launch.port), "--model-name", SERVED_NAME,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told
@@ -13,7 +14,9 @@ from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.facts.told import vllm_answer, vllm_settings
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
+from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import HOST, Command
+from specgate.core import Role
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.hf_keys import Keys
 
@@ -71,20 +74,22 @@ class Vllm:
             "--no-enable-prefix-caching", "--enable-prompt-tokens-details",
         ]  # fmt: skip
         if launch.role.speculative:
-            argv += ["--speculative-config", json.dumps(self.speculation(launch))]
+            spec = self.speculation_of(launch.role, launch.pair.draft, launch.options)
+            argv += ["--speculative-config", json.dumps(spec)]
         if not launch.has_tokenizer:
             argv.append("--skip-tokenizer-init")
         env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": HOST}
         return Command((*argv, *launch.options.args_of(launch.role)), env)
 
-    def speculation(self, launch: Launch) -> dict[str, object]:
-        config: dict[str, object] = {"num_speculative_tokens": launch.role.k}
-        if launch.options.drafter == "ngram":
+    def speculation_of(self, role: Role, draft: Path | None, options: Options) -> dict[str, object]:
+        """vLLM's `speculative_config`, of its server and its `LLM` alike."""
+        config: dict[str, object] = {"num_speculative_tokens": role.k}
+        if options.drafter == "ngram":
             config |= {"method": "ngram", **LOOKUP}
         else:
-            config |= {"method": "eagle3", "model": str(launch.draft)}
-        if launch.options.force_al is not None:  # vLLM's length includes the bonus token
-            forced = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": launch.options.force_al}
+            config |= {"method": "eagle3", "model": str(draft)}
+        if options.force_al is not None:  # vLLM's length includes the bonus token
+            forced = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": options.force_al}
             config |= forced
         return config
 

@@ -10,7 +10,7 @@ from specgate.backends.servers.conventions import warning, window_warning
 from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings
 from specgate.backends.servers.options import Options
-from specgate.core import AcceptanceSource, EngineFacts, PairRef
+from specgate.core import MAY_NOT_DRAFT, AcceptanceSource, EngineFacts, PairRef
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.files import checkpoint_sha256
 from specgate.eagle3.hf.any_target import AnyTarget, read_any_target, read_served_target
@@ -110,6 +110,8 @@ def warnings_of(
     """Warnings for readers of the results."""
     if meant is not None and engines is not None and (text := warning(adapter.name, engines, meant)):
         yield text
+    if meant is not None and options.own.get("engine") == "turbomind":
+        yield f"{MAY_NOT_DRAFT}TurboMind takes no draft in LMDeploy's releases, only in builds that add EAGLE-3 to it"
     if text := window_warning(adapter.name, window, adapter.reads_window):
         yield text
     if options.drafter == "ngram":

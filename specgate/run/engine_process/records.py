@@ -17,7 +17,9 @@ from specgate.core import (
     AcceptanceSource,
     EngineFacts,
     EngineIdentity,
+    Finding,
     Finish,
+    LoopFigures,
     Score,
     Served,
     ServedModel,
@@ -202,12 +204,41 @@ class DecodedForm(Form):
     served: ServedForm | None
 
 
+class LoopForm(Form):
+    record = LoopFigures
+    window_ns: Count
+    busy_ns: Count
+    gaps: Count
+    gap_p50_ns: Count
+    gap_p99_ns: Count
+    longest_gap_ns: Count
+    bytes_to_host: Count | None
+    waits_elsewhere: Count | None
+
+
+class FindingForm(Form):
+    record = Finding
+    invariant: Literal["I1", "I2", "I3", "I4", "I6"]
+    reason_code: str
+    breaks: bool
+    count: Size
+    where: str
+    text: str
+    meaning: str
+
+
 class ActivityForm(Form):
     record = Activity
     kernels: dict[str, Count]
     copies: dict[str, Count]
     calls: dict[str, Count]
     unseen: str | None
+    server_profiler: bool
+    steps: Count | None
+    loop: LoopForm | None
+    findings: tuple[FindingForm, ...]
+    allowed: tuple[str, ...] | None
+    notes: tuple[str, ...]
 
 
 # ── what tokens are checked by ───────────────────────────────────────────────────────────────────────────────────────

@@ -118,6 +118,29 @@ def test_a_whole_request_lasts_with_its_prefill_as_long_as_its_call_at_most() ->
     assert {c.status for c in run_of(plan, enough).cells} == {"ok"}
 
 
+def test_a_block_with_a_prefill_of_its_own_lasts_with_it_as_long_as_its_call_at_most() -> None:
+    """Also in a micro run, where other engines prefill once for all blocks."""
+    plan = plan_of(scenario())
+    for own, statuses in ((True, {"ok"}), (False, {"failed"})):
+
+        def change(b: Block, own: bool = own) -> Block:
+            b = replace(b, own_prefill=own, prefill_ns=400 * MS)
+            return seen(b, b.prefill_ns + 3 * MS)
+
+        assert {c.status for c in run_of(plan, blocks_of(plan, change=change)).cells} == statuses
+
+
+@pytest.mark.parametrize(("prefill_ms", "status"), [(50, "ok"), (80, "ok"), (150, "failed")])
+def test_time_of_decoding_that_is_told_as_prefill_is_seen_beside_the_baseline(prefill_ms: int, status: str) -> None:
+    def change(b: Block) -> Block:
+        b = replace(b, own_prefill=True, prefill_ns=(prefill_ms if b.role.speculative else 50) * MS)
+        return seen(b, b.prefill_ns + 3 * MS)
+
+    plan = plan_of(scenario())
+    spec = run_of(plan, blocks_of(plan, change=change)).cells[1]
+    assert spec.status == status and (status == "ok" or "time of decoding may lie in them" in (spec.reason or ""))
+
+
 def test_blocks_without_the_harnesss_clock_are_held_to_their_own_alone() -> None:
     plan = plan_of(scenario())
     assert {c.status for c in run_of(plan, blocks_of(plan, change=of("spec-3", 0.9))).cells} == {"ok"}

@@ -30,7 +30,7 @@ def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch, names: tup
     gpus(monkeypatch, a=(9, 0))
     availability = BACKEND.available()
     assert not availability.usable
-    assert availability.reason == f"{missing} not installed (pip install 'specgate[cuda13]')"
+    assert availability.reason == f"{missing} not installed (in specgate's checkout: pip install '.[cuda13]')"
 
 
 def test_without_a_gpu_it_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

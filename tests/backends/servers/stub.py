@@ -12,11 +12,13 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from aiohttp import web
 
 from tests.backends.servers.stub_dialects import DIALECTS
 from tests.backends.servers.stub_engine import Stub
+from tests.backends.servers.stub_profiler import profiler_routes
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -30,6 +32,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     for flag in ("--speculative-config", "--speculative-num-steps", "--spec-draft-n-max", "--config"):
         parser.add_argument(flag)
     parser.add_argument("--speculative-num-draft-tokens")
+    parser.add_argument("--profiler-config", type=json.loads)
     known, _ = parser.parse_known_args(arguments)
     return known
 
@@ -55,8 +58,12 @@ def main(arguments: Sequence[str]) -> None:
     if "no_start" in faults:
         sys.exit(3)
     stub = Stub(known.dialect, draft_length(known), known.rate, known.model_name, faults)
+    if known.profiler_config:
+        stub.traces = Path(known.profiler_config["torch_profiler_dir"])
     app = web.Application()
     app.add_routes(DIALECTS[known.dialect](stub))
+    if known.dialect in ("vllm", "sglang"):
+        app.add_routes(profiler_routes(stub))
     web.run_app(app, host="127.0.0.1", port=known.port, print=None, access_log=None)
 
 

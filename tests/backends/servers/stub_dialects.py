@@ -94,7 +94,9 @@ def openai_handler(stub: Stub) -> Handler:
 
         def write(number: int, step: Step) -> list[dict[str, object]]:
             last = number == len(planned) - 1
-            choice: dict[str, object] = {"index": 0, "text": "x", "logprobs": None, "token_ids": step.tokens}
+            choice: dict[str, object] = {"index": 0, "text": "x", "logprobs": None}
+            if not stub.has("no_ids"):
+                choice["token_ids"] = step.tokens
             choice["finish_reason"] = ("length" if not stub.has("short") else "stop") if last else None
             if body.get("logprobs") and number == 0:
                 top = {f"token_id:{i}": p for p, i in top_values(step.tokens)}

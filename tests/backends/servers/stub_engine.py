@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from aiohttp import web
 
@@ -78,6 +79,10 @@ class Stub:
         self.dialect, self.k, self.rate, self.model, self.faults = dialect, k, rate, model, faults
         self.counts = Counts()
         self.sent_at: list[list[float]] = []
+        self.traces: Path | None = None
+        """Where it writes the traces of its profiler."""
+        self.streamed: list[int] = []
+        """How many steps each request had that has ended since the last profile began."""
 
     def has(self, fault: str) -> bool:
         return fault in self.faults
@@ -98,6 +103,7 @@ class Stub:
         for step in planned:
             own.step(step)
             self.counts.step(step)
+        self.streamed.append(len(planned))
         made = sum(len(step.tokens) for step in planned)
         self.counts.requests += 2 if self.has("foreign") else 1
         self.counts.generated += made + (5 if self.has("foreign") else 0)

@@ -96,11 +96,15 @@ def test_llama_cpp_looks_up_no_n_gram_that_is_longer_than_its_chain(k: int, tmp_
     assert 1 <= int(told["--spec-ngram-simple-size-n"]) <= k
 
 
-def test_turbomind_takes_no_draft(tmp_path: Path) -> None:
+def test_turbomind_is_given_a_draft_like_the_pytorch_engine(tmp_path: Path) -> None:
+    """Released versions go on without it, forks draft: the counters tell."""
     lmdeploy = adapter_named("lmdeploy")
-    lmdeploy.command(launch("lmdeploy", tmp_path, BASELINE, engine="turbomind"))
-    with pytest.raises(UsageError, match="TurboMind takes no EAGLE-3 draft"):
-        lmdeploy.command(launch("lmdeploy", tmp_path, Role(3), engine="turbomind"))
+    argv = {
+        engine: lmdeploy.command(launch("lmdeploy", tmp_path, Role(3), engine=engine)).argv
+        for engine in ("pytorch", "turbomind")
+    }
+    assert argv["turbomind"] == tuple("turbomind" if word == "pytorch" else word for word in argv["pytorch"])
+    assert flags(argv["turbomind"])["--speculative-num-draft-tokens"] == "3"
 
 
 @pytest.mark.parametrize("name", ["target_gguf", "draft_gguf"])

@@ -1,0 +1,20 @@
+"""Other people's engines as libraries, each in a process of its own: vLLM's `LLM`, LMDeploy's `pipeline`.
+
+    OfflineEngine (engine.py: the protocol of `specgate.api.Engine`, one process per role)
+      └─ Driven (wire.py: the process, its requests and answers; ended with all that it has started)
+           └─ driver/: what runs there, under the engine's own Python
+
+    backend.py        the doors through which the harness comes in
+    options.py        options of these back ends (`-o KEY=VALUE`), checked before anything is started
+    libraries.py      the libraries by name
+    library.py        what a library needs to be opened for a role
+    vllm.py           … vLLM: arguments of `LLM`
+    lmdeploy.py       … LMDeploy: configuration of its pipeline and engines
+    driver/           the driver of each library; imports nothing of specgate
+    replies.py        a driver's answers, checked
+    steps.py          answers with the steps of the engine's loop → a block of steps
+    requests.py       answers with requests and counts → a block like a server's
+
+Facts of a pair, secrets, known failures and the supervisor are those of `backends/servers/`. docs/engines.md says how
+an offline engine maps onto the protocol.
+"""

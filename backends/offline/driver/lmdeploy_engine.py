@@ -1,0 +1,158 @@
+"""Drive an engine behind `lmdeploy.pipeline`: the PyTorch engine or TurboMind. Written for LMDeploy 0.10 to 0.16.
+
+A pipeline's `Response` has no `req_metrics`, and a pipeline takes text. So requests go to instances of the pipeline's
+own engine (`async_stream_infer`), as the pipeline's do, on the pipeline's own event loop. Each output has its new
+tokens and `req_metrics.spec_info`. That is counted in two ways:
+
+- LMDeploy's PyTorch engine: the drafted and accepted tokens of the step that the output came from.
+- forks that put EAGLE-3 into TurboMind: `num_drafts` besides, and all of it summed over the request so far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import importlib
+import itertools
+import time
+from typing import Any
+
+CONFIGS = {"pytorch": "PytorchEngineConfig", "turbomind": "TurbomindEngineConfig"}
+METRICS = "enable_metrics"
+
+
+class Engine:
+    """One pipeline. `progress` counts the outputs of its engine."""
+
+    def __init__(self) -> None:
+        self.progress = 0
+        self.prompts: list[list[int]] = []
+        self.sessions = itertools.count(1_000_001)
+
+    def open(
+        self, model: str, kind: str, config: dict[str, Any], draft: dict[str, Any] | None, slots: int
+    ) -> dict[str, object]:
+        """Load the model; return what it is."""
+        self.lmdeploy = importlib.import_module("lmdeploy")
+        form = getattr(self.lmdeploy, CONFIGS[kind])
+        known = {field.name for field in dataclasses.fields(form)}
+        if METRICS in known:
+            config = {METRICS: True, **config}
+        speculative = speculative_config(draft) if draft is not None else None
+        if speculative is not None and "speculative_config" in known:  # in forks, TurboMind reads it there
+            config = {**config, "speculative_config": speculative}
+        given = {"speculative_config": speculative} if speculative is not None else {}
+        self.pipe = self.lmdeploy.pipeline(model, backend_config=form(**config), **given)
+        around = getattr(self.pipe, "async_engine", self.pipe)  # until 0.10, the pipeline is its engine's wrapper
+        self.ends_sessions = around is self.pipe and kind == "pytorch"
+        self.loop = self.pipe.internal_thread.loop
+        self.instances = [around.engine.create_instance() for _ in range(slots)]
+        torch = importlib.import_module("torch")
+        used = getattr(around, "backend_config", None)
+        return {
+            "version": self.lmdeploy.__version__,
+            "build": None,
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "settings": settings_of(used),
+            "shown": {"cache share": str(getattr(used, "cache_max_entry_count", "not told"))},
+        }
+
+    def prompts_are(self, prompts: list[list[int]]) -> None:
+        self.prompts = prompts
+
+    def decode(self, tokens: list[int], steps: int | None, ignore_eos: bool, stop: list[int]) -> dict[str, object]:
+        """Run all requests side by side, each up to `tokens[slot]` tokens."""
+        if steps is not None:
+            raise ValueError(f"steps = {steps}: an LMDeploy engine cannot be stopped after a number of steps")
+        configs = [self.generation(limit, ignore_eos=ignore_eos, stop=stop) for limit in tokens]
+        began = time.monotonic_ns()
+
+        async def all_of_them() -> list[dict[str, object]]:
+            asked = zip(self.instances[: len(self.prompts)], self.prompts, configs, strict=True)
+            return list(await asyncio.gather(*(self.request(*one, began) for one in asked)))
+
+        return {"requests": asyncio.run_coroutine_threadsafe(all_of_them(), self.loop).result()}
+
+    def top(self, prompt: list[int]) -> list[float]:
+        """The two largest log-probabilities of the token after `prompt`, the larger one first; fewer where the engine
+        gives fewer.
+        """
+        config = self.generation(1, ignore_eos=True, stop=[], logprobs=2)
+        asked = self.request(self.instances[0], prompt, config, time.monotonic_ns())
+        top: list[float] = asyncio.run_coroutine_threadsafe(asked, self.loop).result()["top"]
+        return top
+
+    def generation(self, tokens: int, ignore_eos: bool, stop: list[int], logprobs: int | None = None) -> Any:
+        return self.lmdeploy.GenerationConfig(
+            max_new_tokens=tokens,
+            do_sample=False,
+            top_k=1,
+            temperature=1.0,
+            ignore_eos=ignore_eos,
+            stop_token_ids=stop or None,
+            logprobs=logprobs,
+        )
+
+    async def request(self, instance: Any, prompt: list[int], config: Any, began: int) -> dict[str, Any]:
+        """One request: when it was sent, its outputs with their times, and how it ended."""
+        session, cached, status = next(self.sessions), 0, "no output"
+        chunks: list[list[object]] = []
+        top: list[float] = []
+        sent = time.monotonic_ns() - began
+        outputs = instance.async_stream_infer(
+            session,
+            input_ids=prompt,
+            gen_config=config,
+            stream_output=True,
+            sequence_start=True,  # the next three: until 0.11
+            sequence_end=True,
+            step=0,
+        )
+        async for output in outputs:
+            arrived = time.monotonic_ns() - began
+            self.progress += 1
+            metrics = getattr(output, "req_metrics", None)
+            status = getattr(output.status, "name", str(output.status))
+            chunks.append([arrived, list(map(int, output.token_ids)), spec_of(metrics)])
+            cached = max(cached, int(getattr(metrics, "cached_tokens", 0) or 0))
+            top = top or best_of(output.logprobs)
+        if self.ends_sessions:
+            await instance.async_end(session)
+        return {"sent": sent, "chunks": chunks, "status": status, "cached": cached, "top": top}
+
+
+def settings_of(config: Any) -> dict[str, str]:
+    """How the engine is set up, as far as its configuration tells."""
+    found = {"dtype": getattr(config, "dtype", None)}
+    eager = getattr(config, "eager_mode", None)  # the PyTorch engine's alone
+    found["cuda_graphs"] = None if eager is None else "off" if eager else "on"
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def speculative_config(draft: dict[str, Any]) -> Any:
+    """A `SpeculativeConfig`: in `lmdeploy.messages`, or in a module of its own in forks."""
+    messages = importlib.import_module("lmdeploy.messages")
+    form = getattr(messages, "SpeculativeConfig", None)
+    if form is None:
+        form = importlib.import_module("lmdeploy.speculative_config").SpeculativeConfig
+    return form(**draft)
+
+
+def spec_of(metrics: Any) -> list[Any] | None:
+    """[drafts or None, draft tokens, accepted tokens] of an output, as `spec_info` has them."""
+    found = getattr(metrics, "spec_info", None)
+    if not found:
+        return None
+    return [found.get("num_drafts"), int(found["num_draft_tokens"]), int(found["num_accepted_tokens"])]
+
+
+def best_of(logprobs: Any) -> list[float]:
+    """The two largest log-probabilities at the first token: from {id: value}, or from (values, ids) with the sampled
+    token in front, which may come again.
+    """
+    if not logprobs:
+        return []
+    first = logprobs[0]
+    by_id = first if isinstance(first, dict) else dict(zip(first[1], first[0], strict=True))
+    return sorted(map(float, by_id.values()), reverse=True)[:2]

@@ -1,0 +1,173 @@
+"""Libraries as an `api.Engine`: one process per role. A block is a set of requests that begin together.
+
+A block prefills anew. vLLM's loop is driven step by step, so its blocks have steps; an LMDeploy engine gives outputs
+request by request, so its blocks are like those of a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from specgate.api import Activity, Decoded, OpenRequest, masked
+from specgate.backends.offline import requests, steps
+from specgate.backends.offline.library import Library, Opening
+from specgate.backends.offline.options import OfflineOptions
+from specgate.backends.offline.replies import loop_of, requests_of, two_of
+from specgate.backends.offline.wire import Driven
+from specgate.backends.servers.facts.engine import server_facts
+from specgate.backends.servers.facts.identity import Seen
+from specgate.backends.servers.failures import read_end
+from specgate.core import BASELINE, Budget, EngineFacts, Role
+from specgate.errors import BackendError, UsageError
+
+LONGEST_FACT: Final = 200
+
+
+class OfflineEngine:
+    """Starts one process per role. Those of the baseline and of the longest drafts come at once, so that no block waits
+    for them, and what they tell of themselves is part of the facts.
+
+    With `servers=together` all of them stay loaded, and at most one is busy. With `servers=apart` the previous one is
+    ended before another is started.
+    """
+
+    def __init__(self, library: Library, request: OpenRequest, options: OfflineOptions, folder: Path) -> None:
+        self.library, self.request, self.options, self.folder = library, request, options, folder
+        self.processes: dict[Role, Driven] = {}
+        self.prompts: list[list[int]] = []
+        self.first = BASELINE if request.baseline else Role(request.max_k)
+        try:
+            process, opening = self.process(self.first), Opening(self.first, request, options)
+            self.shows_steps = library.shows_steps(opening, process.facts)
+            if options.common.servers == "together":
+                self.process(Role(request.max_k))
+            self._facts = facts_of(library, opening, list(self.processes.values()), self.shows_steps)
+        except BaseException:
+            self.close()
+            raise
+
+    def facts(self) -> EngineFacts:
+        return self._facts
+
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        """Keep the prompts, because every block prefills anew. Raises BackendError where they do not fit."""
+        longest = max(map(len, prompts), default=0)
+        if not 0 < len(prompts) <= self.request.max_batch or not 0 < longest < self.request.max_positions:
+            raise BackendError(
+                f"{len(prompts)} prompts of up to {longest} tokens, but the engine was opened for "
+                f"{self.request.max_batch} requests of {self.request.max_positions} positions"
+            )
+        self.prompts = [list(map(int, prompt)) for prompt in prompts]
+        for process in self.processes.values():
+            process.ask("prompts_are", {"prompts": self.prompts})
+        return 0
+
+    def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
+        """Prefill, and decode until the budget is spent.
+
+        Where blocks have no steps, a budget of steps is so many tokens after the first one, in every role.
+        """
+        if not self.prompts:
+            raise BackendError("decode before prefill")
+        process, eos = self.process(role), self._facts.eos_token_ids
+        check_forced(self.options.common.force_al, role)
+        stop = [] if budget.ignore_eos else sorted({*stop_token_ids, *eos})
+        counted = self.shows_steps and budget.steps is not None
+        most = budget.longest(role.k) + 1 if counted else requests.limit_of(budget)
+        room = [self.request.max_positions - len(prompt) for prompt in self.prompts]
+        arguments = {
+            "tokens": [min(most, left) for left in room],
+            "steps": budget.steps if counted else None,
+            "ignore_eos": budget.ignore_eos,
+            "stop": stop,
+        }
+        reply = process.ask("decode", arguments)
+        lengths, where, vocab = [len(p) for p in self.prompts], process.where, self._facts.vocab
+        if self.library.module != "vllm":
+            found = requests_of(reply, len(lengths), where)
+            return requests.of_requests(role, budget, found, lengths, eos, vocab, where)
+        loop = loop_of(reply, len(lengths), where)
+        if self.shows_steps:
+            return steps.block_of(role, budget, loop, eos, len(lengths), where)
+        return requests.of_loop(role, budget, loop, lengths, eos, vocab, where)
+
+    def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
+        """Decode an ordinary block; the library's process is not profiled."""
+        return self.decode(role, budget, ()), Activity(unseen="the engine runs in a process of its own")
+
+    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
+        """Two log-probabilities from the baseline's process; None where the engine gives fewer."""
+        process = self.process(self.first)
+        prompt = [*self.prompts[slot], *map(int, continuation)]
+        return two_of(process.ask("top", {"prompt": prompt}), process.where)
+
+    def close(self) -> None:
+        """End all processes. All are asked first, and an error of one does not stop the others."""
+        with ExitStack() as stack:
+            for process in self.processes.values():
+                process.ask_to_stop()
+                stack.callback(process.stop)
+            self.processes = {}
+
+    def process(self, role: Role) -> Driven:
+        if role in self.processes:
+            return self.processes[role]
+        if self.options.common.servers == "apart":
+            self.close()
+        process = self.processes[role] = Driven(self.library, Opening(role, self.request, self.options), self.folder)
+        if self.prompts:
+            process.ask("prompts_are", {"prompts": self.prompts})
+        return process
+
+
+def check_forced(length: float | None, role: Role) -> None:
+    """Raise UsageError where a forced acceptance length is out of the role's range."""
+    if length is not None and role.speculative and not 1 <= length <= role.k + 1:
+        raise UsageError(
+            f"option force_al = {length:g}: {role} accepts 1 to {role.k + 1} tokens per step, bonus included"
+        )
+
+
+def facts_of(library: Library, opening: Opening, processes: Sequence[Driven], shows_steps: bool) -> EngineFacts:
+    """The pair's facts, and what the drivers say of the engine. Raises BackendError where they are of different
+    versions.
+    """
+    common, told = opening.options.common, processes[0].facts
+    seen = [Seen(process.role, version_of(process.facts), settings_of(library, process)) for process in processes]
+    facts = server_facts(library.adapter, opening.request, common, seen)
+    device, shown = told.get("device"), told.get("shown")
+    return replace(
+        facts,
+        backend=library.name,
+        device=text_of(device) if device is not None else f"{library.module} in a process of its own",
+        dtype=opening.request.dtype,
+        details={
+            **facts.details,
+            "servers": common.servers,
+            "blocks show": "steps" if shows_steps else "requests",
+            "torch": text_of(told.get("torch")),
+            **({str(key): text_of(value) for key, value in shown.items()} if isinstance(shown, Mapping) else {}),
+        },
+    )
+
+
+def version_of(told: Mapping[str, object]) -> str:
+    """The version, and behind `+` the commit that it was built from, where that is told and not in it already."""
+    version, build = text_of(told.get("version")), told.get("build")
+    return version if build is None or str(build) in version else f"{version}+{text_of(build)}"
+
+
+def settings_of(library: Library, process: Driven) -> Mapping[str, str]:
+    """How the engine is set up. Where its log tells too, it is in the words of a server's."""
+    told = process.facts.get("settings")
+    found = {str(key): text_of(value) for key, value in told.items()} if isinstance(told, Mapping) else {}
+    return {**found, **library.settings_in(read_end(process.log, process.log_start))}
+
+
+def text_of(value: object) -> str:
+    """A fact as text of a bounded length, without credentials."""
+    return masked(str(value))[:LONGEST_FACT]

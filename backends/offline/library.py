@@ -1,0 +1,57 @@
+"""The interface between one library and the code that drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from specgate.api import OpenRequest
+from specgate.backends.offline.options import OfflineOptions
+from specgate.backends.servers.adapter import Adapter
+from specgate.core import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a process must provide, for one role."""
+
+    role: Role
+    request: OpenRequest
+    options: OfflineOptions
+
+    @property
+    def draft(self) -> Path:
+        assert self.request.pair.draft is not None
+        return self.request.pair.draft
+
+
+class Library(Protocol):
+    """A library's arguments and conventions. It has no state."""
+
+    name: str
+    """The back end's."""
+    module: str
+    """What is imported, and the name of its driver."""
+    adapter: Adapter
+    """Of the same engine behind a server: its draft conventions and known failures hold here too."""
+    prefix: str
+    """Of options for one argument, as in `llm.enforce_eager=true`."""
+    own_options: Mapping[str, Sequence[str]]
+    """Options that only this library has, and their values, the default first."""
+    ours: Sequence[str]
+    """Arguments that the back end gives itself."""
+    environment: Mapping[str, str]
+    """Variables that are set unless the environment or an option `env.NAME` sets them."""
+
+    def opening(self, opening: Opening) -> Mapping[str, object]:
+        """The arguments of the driver's `open`."""
+
+    def shows_steps(self, opening: Opening, facts: Mapping[str, object]) -> bool:
+        """Whether blocks of the opened engine can be shown step by step. Raises UsageError where option `show` asks for
+        what cannot be.
+        """
+
+    def settings_in(self, log: Sequence[str]) -> Mapping[str, str]:
+        """How the engine is set up, as lines of its log tell (`core.EngineIdentity.settings`)."""

@@ -1,0 +1,191 @@
+"""The options of offline back ends (`-o KEY=VALUE`), checked before anything is stored or started."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, Literal
+
+from specgate.api import is_telling, masked
+from specgate.backends.servers import options as of_servers
+from specgate.backends.servers.secrets import names_a_credential
+from specgate.core import Role
+from specgate.errors import UsageError
+
+PLAIN: Final = (
+    "python",
+    "pythonpath",
+    "args",
+    "servers",
+    "drafter",
+    "force_al",
+    "show",
+    "start_s",
+    "stall_s",
+    "stop_s",
+)
+PREFIXES: Final = ("args", "spec", "env")
+"""Options with a name after a dot: `args.ROLE`, and one entry of the speculative configuration or the environment. Each
+library has one more, for one argument of its own.
+"""
+INHERITED: Final = "put it into the environment, and its name into SPECGATE_PASS_ENV: the engine's process inherits it"
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineOptions:
+    """The options, as docs/engines.md explains them.
+
+    `args`: role name → arguments of the library, with "" for all roles. `spec`: entries of its speculative
+    configuration. `env`: environment variables. `show`: what a block has; None leaves that to the engine. `own`: the
+    library's own options.
+    """
+
+    python: str = sys.executable
+    pythonpath: tuple[str, ...] = ()
+    args: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    spec: Mapping[str, object] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    show: Literal["steps", "requests"] | None = None
+    common: of_servers.Options = field(default_factory=of_servers.Options)
+
+    @property
+    def own(self) -> Mapping[str, str]:
+        return self.common.own
+
+    def args_of(self, role: Role) -> dict[str, object]:
+        return {**self.args.get("", {}), **self.args.get(role.name, {})}
+
+    @classmethod
+    def parse(
+        cls, given: Mapping[str, str], prefix: str, own: Mapping[str, Sequence[str]], ours: Sequence[str]
+    ) -> OfflineOptions:
+        """Parse the options. Raises UsageError for bad ones.
+
+        `prefix`: of options for one argument of the library. `own`: the library's own options, and their values with
+        the default first. `ours`: arguments that the back end gives itself.
+        """
+        for key, value in given.items():
+            check_key(key, prefix, (*PLAIN, *own))
+            refuse_secrets(key, value)
+        args = {key.partition(".")[2]: arguments(key, given[key]) for key in given if key.partition(".")[0] == "args"}
+        args[""] = {**args.get("", {}), **{k: value_of(v) for k, v in under(prefix, given)}}
+        for found in args.values():
+            refuse_ours(found, ours)
+        show = of_servers.choice(given, "show", ("steps", "requests")) if "show" in given else None
+        return cls(
+            python=given.get("python", sys.executable),
+            pythonpath=tuple(folders(given.get("pythonpath", ""))),
+            args=args,
+            spec={k: value_of(v) for k, v in under("spec", given)},
+            env=dict(under("env", given)),
+            show="steps" if show == "steps" else "requests" if show == "requests" else None,
+            common=of_servers.Options(
+                servers="apart"
+                if of_servers.choice(given, "servers", ("together", "apart")) == "apart"
+                else "together",
+                drafter="ngram" if of_servers.choice(given, "drafter", ("eagle3", "ngram")) == "ngram" else "eagle3",
+                force_al=of_servers.number(given, "force_al", 1.0) if "force_al" in given else None,
+                start_s=of_servers.number(given, "start_s", 600.0),
+                stall_s=of_servers.number(given, "stall_s", 120.0),
+                stop_s=of_servers.number(given, "stop_s", 20.0),
+                build=of_servers.build_of(given["build"]) if "build" in given else None,
+                own={key: of_servers.choice(given, key, tuple(values)) for key, values in own.items()},
+            ),
+        )
+
+
+def under(prefix: str, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(name, value) of the options `prefix.NAME`."""
+    for key, value in given.items():
+        head, _, name = key.partition(".")
+        if head == prefix and name:
+            yield name, value
+
+
+def check_key(key: str, prefix: str, known: Sequence[str]) -> None:
+    head, dot, name = key.partition(".")
+    if dot and head == "args":
+        try:
+            Role.parse(name)
+        except ValueError as error:
+            raise UsageError(f"option {key}: {error}") from error
+    elif dot and name.isidentifier() and head in (prefix, *PREFIXES):
+        return
+    elif key not in known:
+        near = get_close_matches(key, known, 1)
+        raise UsageError(
+            f"option {key}: not known" + (f" (did you mean {near[0]}?)" if near else ""),
+            hint=f"this back end knows: {', '.join(known)}, args.ROLE, {prefix}.NAME, spec.NAME, env.NAME",
+        )
+
+
+def refuse_secrets(key: str, value: str) -> None:
+    """Raise UsageError for a credential among the options: they are stored with a run. It must come through the
+    environment.
+    """
+    head, _, name = key.partition(".")
+    told = is_telling(name) if head == "env" else head != "args" and names_a_credential(name or head)
+    if told or masked(value) != value or (head == "args" and holds_a_credential(plain_json(value))):
+        raise UsageError(f"option {key}: a secret would be written into the run folder", hint=INHERITED)
+
+
+def holds_a_credential(data: object) -> bool:
+    """Whether any key of JSON data names a credential."""
+    if isinstance(data, Mapping):
+        return any(names_a_credential(str(key)) or holds_a_credential(value) for key, value in data.items())
+    return isinstance(data, list) and any(map(holds_a_credential, data))
+
+
+def plain_json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def arguments(key: str, text: str) -> dict[str, object]:
+    """A JSON object of keyword arguments. Raises UsageError."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"option {key}: not JSON: {error}", hint="""-o 'args={"enforce_eager": true}'""") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"option {key} = {text[:80]!r}: a JSON object of keyword arguments is needed")
+    return found
+
+
+def value_of(text: str) -> object:
+    """The JSON value that `text` is, or `text`: `0.4`, `true`, `[1, 2]`, `FLASH_ATTN`."""
+    found = plain_json(text)
+    return text if found is None and text != "null" else found
+
+
+def refuse_ours(found: Mapping[str, object], ours: Sequence[str]) -> None:
+    """Raise UsageError for an argument that is not the user's to give."""
+    if taken := [name for name in found if name in ours]:
+        raise UsageError(
+            f"argument {taken[0]} of the library: pair, scenario and role give it",
+            hint="spec.NAME=VALUE changes the speculative configuration" if "speculative" in taken[0] else None,
+        )
+
+
+def folders(text: str) -> Iterator[str]:
+    """Absolute paths of the folders of a search path. Raises UsageError for one that is not there."""
+    for part in filter(None, text.split(os.pathsep)):
+        folder = Path(part).expanduser().absolute()
+        if not folder.is_dir():
+            raise UsageError(f"option pythonpath: {part} is no folder")
+        yield str(folder)
+
+
+def interpreter(text: str) -> str:
+    """The program that option `python` names. Raises UsageError where there is none."""
+    if (found := shutil.which(os.path.expanduser(text))) is None:
+        raise UsageError(f"option python = {text}: no such program", hint="-o python=/path/to/venv/bin/python")
+    return os.path.abspath(found)

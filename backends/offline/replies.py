@@ -1,0 +1,185 @@
+"""A driver's answers, checked: it runs code of an engine, and anything may come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Final, TypeVar
+
+from specgate.api import masked
+from specgate.backends.servers.exchange import SpecCounts
+from specgate.errors import BackendError
+
+T = TypeVar("T")
+MOST: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What one step gave one request: its new tokens, and why the request ended; None where it goes on."""
+
+    slot: int
+    tokens: tuple[int, ...]
+    finish: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the engine's loop, `ns` nanoseconds after the requests were sent.
+
+    `spec`: the counts of all requests of the step that had a draft, with how many accepted how much. `cached`: prompt
+    tokens that came from a cache.
+    """
+
+    ns: int
+    emitted: tuple[Emitted, ...]
+    spec: SpecCounts
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A block as vLLM's driver reports it.
+
+    `heard`, `counted`: drafts, draft tokens and accepted tokens, summed over what the engine core returned, and by the
+    counters of `LLM.get_metrics`.
+    """
+
+    steps: tuple[Step, ...]
+    heard: tuple[int, ...]
+    counted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output of a request. `spec`: [drafts, draft tokens, accepted tokens], where `drafts` is None for one step."""
+
+    ns: int
+    tokens: tuple[int, ...]
+    spec: tuple[int | None, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as LMDeploy's driver reports it. `status`: of its last output."""
+
+    sent_ns: int
+    outputs: tuple[Output, ...]
+    status: str
+    cached: int
+
+
+def loop_of(reply: object, slots: int, where: str) -> Loop:
+    """Read an answer to `decode` with steps. Raises BackendError where it is malformed."""
+
+    def read(found: Mapping[str, object]) -> Loop:
+        return Loop(
+            tuple(step_of(step, slots) for step in items(found["steps"])),
+            three(found["heard"]),
+            three(found["counted"]),
+        )
+
+    return checked(reply, read, where)
+
+
+def step_of(found: object, slots: int) -> Step:
+    step = fields(found)
+    emitted = []
+    for entry in items(step["out"]):
+        slot, tokens, finish = items(entry)
+        if (number := count(slot)) >= slots:
+            raise ValueError(f"slot {number} of {slots}")
+        emitted.append(Emitted(number, counts(tokens), None if finish is None else str(finish)))
+    drafts, drafted, accepted, by_position = items(step["spec"])
+    spec = SpecCounts.of_survivals(count(drafts), count(drafted), count(accepted), counts(by_position))
+    if spec.steps and (min(spec.hist, default=-1) < 0 or weighted(spec.hist) != spec.accepted):
+        raise ValueError(f"{spec.accepted} accepted tokens, but by position {by_position} of {spec.steps} drafts")
+    return Step(count(step["ns"]), tuple(emitted), spec, count(step["cached"]))
+
+
+def weighted(hist: Sequence[int]) -> int:
+    return sum(i * n for i, n in enumerate(hist))
+
+
+def requests_of(reply: object, slots: int, where: str) -> tuple[Request, ...]:
+    """Read an answer to `decode` with requests. Raises BackendError where it is malformed."""
+
+    def read(found: Mapping[str, object]) -> tuple[Request, ...]:
+        requests = tuple(map(request_of, items(found["requests"])))
+        if len(requests) != slots:
+            raise ValueError(f"{len(requests)} requests in place of {slots}")
+        return requests
+
+    return checked(reply, read, where)
+
+
+def request_of(found: object) -> Request:
+    request = fields(found)
+    outputs = tuple(output_of(chunk) for chunk in items(request["chunks"]))
+    return Request(count(request["sent"]), outputs, str(request["status"]), count(request["cached"]))
+
+
+def output_of(found: object) -> Output:
+    ns, tokens, spec = items(found)
+    if spec is None:
+        return Output(count(ns), counts(tokens), None)
+    drafts, drafted, accepted = items(spec)
+    return Output(
+        count(ns), counts(tokens), (None if drafts is None else count(drafts), count(drafted), count(accepted))
+    )
+
+
+def two_of(reply: object, where: str) -> tuple[float, float] | None:
+    """Two log-probabilities, the larger one first. None where the engine gave fewer."""
+
+    def read(found: list[object]) -> tuple[float, float] | None:
+        if len(found) < 2:
+            return None
+        first, second = (float(value) for value in found[:2] if isinstance(value, int | float))
+        if not (isfinite(first) and isfinite(second) and first >= second):
+            raise ValueError(f"log-probabilities {found[:2]}")
+        return first, second
+
+    if not isinstance(reply, list):
+        raise BackendError(f"{where}: malformed answer: a list of log-probabilities is needed")
+    return checked(reply, read, where)
+
+
+def checked(reply: object, read: Callable[..., T], where: str) -> T:
+    """`read(reply)`. Raises BackendError where the reply is not what it is read as."""
+    try:
+        return read(reply)
+    except (LookupError, TypeError, ValueError) as error:
+        raise BackendError(
+            f"{where}: malformed answer: {type(error).__name__} {masked(str(error))[:160]}",
+            hint="does docs/engines.md name this version of the library?",
+        ) from error
+
+
+def fields(found: object) -> Mapping[str, object]:
+    if not isinstance(found, dict):
+        raise TypeError(f"{str(found)[:80]} is no object")
+    return found
+
+
+def items(found: object) -> list[object]:
+    if not isinstance(found, list):
+        raise TypeError(f"{str(found)[:80]} is no list")
+    return found
+
+
+def count(found: object) -> int:
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < MOST:
+        raise ValueError(f"{str(found)[:80]} is no count")
+    return found
+
+
+def counts(found: object) -> tuple[int, ...]:
+    return tuple(map(count, items(found)))
+
+
+def three(found: object) -> tuple[int, ...]:
+    if len(numbers := counts(found)) != 3:
+        raise ValueError(f"{numbers} in place of three counts")
+    return numbers

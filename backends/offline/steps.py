@@ -1,0 +1,149 @@
+"""The steps of an engine's loop → a block of steps: times, and drafted and accepted tokens of every slot.
+
+vLLM says of a step which tokens each request got, and, summed over its requests, how many had a draft, how many draft
+tokens there were, and how many requests accepted at least i of them. A request that goes on got its accepted tokens and
+one more. Of a request that ended, some accepted tokens may have been cut off: what it accepted is what the step's
+counts leave over for it. Where several requests end in one step, the larger counts go to those that got more tokens; no
+sum depends on that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from specgate.api import Decoded
+from specgate.backends.offline.replies import Emitted, Loop, Step
+from specgate.backends.servers.exchange import SpecCounts
+from specgate.core import Budget, Finish, Role
+from specgate.errors import BackendError
+
+OVER = -1
+"""In the rows of a block: the slot had ended before."""
+
+
+def block_of(role: Role, budget: Budget, loop: Loop, eos: Sequence[int], slots: int, where: str) -> Decoded:
+    """The block that the steps amount to. The first step has the prefill's token of every request.
+
+    Raises BackendError where requests did not share every step, or counts contradict the tokens.
+    """
+    refuse_miscounted(loop, where)
+    if not loop.steps:
+        raise BackendError(f"{where}: no token came")
+    first, *rest = loop.steps
+    refuse_mixed(first, slots, where)
+    tokens = [list(e.tokens) for e in sorted(first.emitted, key=lambda e: e.slot)]
+    finish = {e.slot: e.finish for e in first.emitted if e.finish is not None}
+    truncated, accepted, drafted, step_ns = [0] * slots, list[tuple[int, ...]](), list[tuple[int, ...]](), list[int]()
+    before = first.ns
+    for number, step in enumerate(rest, 1):
+        here = f"{where}, step {number}"
+        if {e.slot for e in step.emitted} != set(range(slots)) - set(finish):
+            raise BackendError(
+                f"{here}: slots {sorted(e.slot for e in step.emitted)} got tokens, and all but {sorted(finish)} run",
+                hint="a request was pre-empted or waited: more memory for the cache, or -o show=requests",
+            )
+        accepts, drafts = shares(step.emitted, step.spec, role.k, here)
+        for e in step.emitted:
+            tokens[e.slot] += e.tokens
+            truncated[e.slot] += accepts[e.slot] + 1 - len(e.tokens)
+            if e.finish is not None:
+                finish[e.slot] = e.finish
+        accepted.append(tuple(accepts.get(slot, OVER) for slot in range(slots)))
+        drafted.append(tuple(drafts.get(slot, OVER) for slot in range(slots)))
+        step_ns.append(step.ns - before)
+        before = step.ns
+    if min(step_ns, default=0) < 0:
+        raise BackendError(f"{where}: the engine's clock went back by {-min(step_ns)} ns")
+    lasted = [sum(row[slot] != OVER for row in accepted) for slot in range(slots)]
+    return Decoded(
+        elapsed_ns=before - first.ns,
+        step_ns=tuple(step_ns),
+        tokens=tuple(map(tuple, tokens)),
+        accepted=tuple(accepted),
+        drafted=tuple(drafted),
+        truncated=tuple(truncated),
+        finish=tuple(
+            end_of(finish.get(slot), budget, lasted[slot], tokens[slot], eos, f"{where}, slot {slot}")
+            for slot in range(slots)
+        ),
+        counters={"cache_hit_tokens": sum(step.cached for step in loop.steps)},
+        prefill_ns=first.ns,
+    )
+
+
+def refuse_miscounted(loop: Loop, where: str) -> None:
+    """Raise BackendError where the engine's counters are not what its steps add up to."""
+    if loop.heard != loop.counted:
+        raise BackendError(
+            f"{where}: its steps had {said(loop.heard)}, but the counters of get_metrics grew by {said(loop.counted)}"
+        )
+
+
+def said(counts: Sequence[int]) -> str:
+    return "{} drafts of {} tokens with {} accepted".format(*counts)
+
+
+def refuse_mixed(first: Step, slots: int, where: str) -> None:
+    """Raise BackendError unless one step has the first token of every request, and nothing else."""
+    if sorted(e.slot for e in first.emitted) != list(range(slots)) or any(len(e.tokens) != 1 for e in first.emitted):
+        raise BackendError(
+            f"{where}: the first step that gave tokens gave {[len(e.tokens) for e in first.emitted]}, and {slots} "
+            "prompts should have got one each",
+            hint="prompts were prefilled in several steps: -o llm.max_num_batched_tokens=N, or -o show=requests",
+        )
+
+
+def shares(emitted: Sequence[Emitted], spec: SpecCounts, k: int, where: str) -> tuple[dict[int, int], dict[int, int]]:
+    """(accepted, drafted) draft tokens by slot, for the slots that a step gave tokens.
+
+    Raises BackendError where the step's counts do not explain its tokens.
+    """
+    if spec.steps > len(emitted) or (spec.steps and not k) or min((len(e.tokens) for e in emitted), default=1) < 1:
+        raise BackendError(
+            f"{where}: {spec.steps} drafts, {len(emitted)} requests, draft length {k}",
+            hint=None if k else "it drafts, and is to be the baseline",
+        )
+    left = Counter({i: n for i, n in enumerate(spec.hist) if n})
+    left[0] += len(emitted) - spec.steps  # without a draft, nothing is accepted
+    going = {e.slot: len(e.tokens) - 1 for e in emitted if e.finish is None}
+    left.subtract(going.values())
+    ended = sorted((len(e.tokens) - 1, e.slot) for e in emitted if e.finish is not None)
+    rest = sorted(left.elements())
+    unexplained = min(left.values()) < 0 or any(got > has for (got, _), has in zip(ended, rest, strict=True))
+    if unexplained or max(spec.hist and rest, default=0) > k:
+        raise BackendError(
+            f"{where}: requests got {sorted(len(e.tokens) for e in emitted)} tokens, but {spec.steps} drafts accepted "
+            f"0 to {max(len(spec.hist) - 1, 0)} tokens {list(spec.hist)} times"
+        )
+    accepted = going | {slot: has for (_, slot), has in zip(ended, rest, strict=True)}
+    return accepted, drafts_of(accepted, spec, k, where)
+
+
+def drafts_of(accepted: Mapping[int, int], spec: SpecCounts, k: int, where: str) -> dict[int, int]:
+    """Drafted tokens by slot: at least what it accepted, at most k, and in all what the step drafted."""
+    with_draft = sorted(accepted, key=lambda slot: -accepted[slot])[: spec.steps]
+    drafted = {slot: max(1, accepted[slot]) if slot in with_draft else 0 for slot in accepted}
+    spare = spec.drafted - sum(drafted.values())
+    for slot in with_draft:
+        more = min(k - drafted[slot], max(spare, 0))
+        drafted[slot] += more
+        spare -= more
+    if spare:
+        raise BackendError(
+            f"{where}: {spec.drafted} tokens in {spec.steps} drafts of at most {k} with {spec.accepted} accepted"
+        )
+    return drafted
+
+
+def end_of(
+    finish: str | None, budget: Budget, steps: int, tokens: Sequence[int], eos: Sequence[int], where: str
+) -> Finish:
+    """Why a slot stopped. A request whose steps were used up is ended, or its limit of tokens ends it in that step."""
+    if finish in (None, "abort", "length") and steps == budget.steps:
+        return Finish.STEPS
+    if finish == "length" and len(tokens) == budget.new_tokens:
+        return Finish.LENGTH
+    if finish == "stop" and not budget.ignore_eos:
+        return Finish.EOS if tokens[-1] in eos else Finish.STOP
+    raise BackendError(f"{where}: ended with {finish!r} after {len(tokens)} tokens and {steps} steps")

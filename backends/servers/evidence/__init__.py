@@ -1,0 +1,9 @@
+"""What can be seen of a server's decode loop from outside: its own profiler, its log, its flags.
+
+    profilers.py    how servers are asked for a profile: flags, endpoints, where the file comes
+    tracing.py      one untimed block under a server's own profiler → `api.Activity`
+    log_lines.py    lines of engines' logs that say something about a PERF_MODE invariant
+    log_reading.py  those lines in a log, with file and line number
+
+`failures.py`, one folder up, has the lines that say why a server has failed.
+"""

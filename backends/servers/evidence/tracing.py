@@ -1,0 +1,103 @@
+"""One untimed block under a server's own profiler, and what the server says itself meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from specgate.analysis.traces.families import fallen_back
+from specgate.analysis.traces.loop import Loop, loop_of
+from specgate.analysis.traces.reading import read_trace
+from specgate.api import Activity
+from specgate.backends.servers.evidence.profilers import Files, Profiler, new_trace, traces_in
+from specgate.core import Finding
+from specgate.errors import BackendError, UsageError
+
+if TYPE_CHECKING:
+    from specgate.backends.servers.client import Client
+
+OFF: Final = "the engine runs behind a server, in a process of its own"
+ATTENTION_FLAGS: Final = ("--attention-backend", "--decode-attention-backend")
+NO_RANGES: Final = "the trace has no ranges that tell its decode steps from its prefill"
+
+D = TypeVar("D")
+
+
+def traced(profiler: Profiler, client: Client, folder: Path, decode: Callable[[], D]) -> tuple[D, Activity]:
+    """What `decode` returns, and what the server's profiler saw meanwhile; its traces come into `folder`.
+
+    Where nothing can be seen, `decode` is called all the same, and `Activity.unseen` says why.
+    """
+    before = traces_in(folder)
+    if (why := profiler.start(client, folder)) is not None:
+        return decode(), Activity(unseen=why)
+    try:
+        decoded = decode()
+    except BaseException:
+        with suppress(BackendError):  # what went wrong before matters more
+            profiler.stop(client)
+        raise
+    if (why := profiler.stop(client)) is not None:
+        return decoded, Activity(unseen=why)
+    return decoded, seen(profiler, folder, before)
+
+
+def seen(profiler: Profiler, folder: Path, before: Files) -> Activity:
+    """What the trace shows that was written since `before`. One that cannot be read costs nothing but itself."""
+    try:
+        file, ranks = new_trace(folder, before)
+        loop = loop_of(read_trace(file))
+    except (BackendError, UsageError) as error:
+        return Activity(unseen=f"{profiler.name}: {error.message}")
+    found = activity_of(loop)
+    others = [f"{ranks} ranks have written a trace: this is the first one's"] if ranks > 1 else []
+    return replace(found, notes=(f"{profiler.name}: {file.name}", *loop.notes, *others))
+
+
+def activity_of(loop: Loop) -> Activity:
+    """A loop whose decode steps ranges tell. Without them, prefill is in it, and nothing follows."""
+    unseen = loop.unseen
+    if unseen is None and (loop.window.thread is None or not loop.steps):
+        unseen = NO_RANGES
+    return Activity(
+        kernels=loop.kernels,
+        copies=loop.copies,
+        calls=loop.calls,
+        unseen=unseen,
+        server_profiler=True,
+        steps=loop.steps or 0,
+        loop=loop.figures,
+    )
+
+
+def attention_findings(flags: Sequence[str], told: str | None, found: Activity) -> Iterator[Finding]:
+    """Where flags name an attention back end, or the engine says that it uses one (`told`), and another runs in the
+    loop.
+    """
+    claims = [(f"{flag} {value}", value) for flag, value in values_of(flags, ATTENTION_FLAGS)]
+    if told:
+        claims.append((f"the engine says that its attention is {told}", told.split()[0]))
+    for where, value in claims if found.unseen is None else []:
+        if (instead := fallen_back(value, found.kernels)) is not None:
+            yield Finding(
+                invariant="I1",
+                reason_code="attention_fallback",
+                breaks=True,
+                count=1,
+                where=where,
+                text=instead,
+                meaning="another attention back end runs than was asked for",
+            )
+
+
+def values_of(flags: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(flag, value) of those of `names` that are given, as `--flag value` or `--flag=value`."""
+    for position, word in enumerate(flags):
+        name, equals, value = word.partition("=")
+        if name in names and equals:
+            yield name, value
+        elif name in names and position + 1 < len(flags):
+            yield name, flags[position + 1]

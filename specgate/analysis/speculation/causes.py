@@ -1,0 +1,331 @@
+"""The known causes of speculation that is off or of no use. Each is checked, whether or not another one was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from specgate.analysis.speculation import configs
+from specgate.analysis.speculation.configs import found, line_about, ruled_out, unchecked
+from specgate.analysis.speculation.drafting import Drafting
+from specgate.analysis.speculation.evidence import Evidence, Finding
+from specgate.core import Finish
+from specgate.eagle3.counters import NO_DRAFT_COUNTERS
+
+ENOUGH_STEPS: Final = 8
+"""Steps with a draft from which on none accepted is no accident."""
+LOOP: Final = 0.5
+"""The share of repeated 8-grams from which on a text counts as a loop."""
+NO_COUNTERS: Final = re.compile(
+    r"no counters?\b|not a list of iterations|needs (its metrics|--enable-metrics|--metrics)"
+)
+"""What the server back ends say where counters are missing."""
+
+
+SWITCHES: Final[Mapping[str, str]] = {
+    "vllm": "num_speculative_tokens_per_batch_size with 0 for this batch; a prompt beyond the draft's max_model_len",
+    "sglang": "--speculative-adaptive, whose steps may fall to 0; --speculative-num-steps without an algorithm",
+    "trtllm": "max_concurrency and draft_len_schedule (by batch size), acceptance_length_threshold (for good)",
+    "lmdeploy": "--backend turbomind, which warns and goes on without; a TurboMind draft whose load failed",
+    "llamacpp": "--spec-type none (the default); --spec-draft-p-min, below which it drafts nothing",
+}
+"""Back end → what switches drafts off without an error (versions: `eagle3/spec_config/formats`)."""
+
+
+def findings_of(e: Evidence) -> tuple[Finding, ...]:
+    """Every known cause, checked, in the order of `CAUSES`."""
+    return tuple(check(e) for check in CAUSES)
+
+
+def draft_not_loaded(e: Evidence) -> Finding:
+    """The engine runs without its draft, or with one that was not initialised."""
+    checked = "what the engine says of its draft, steps that had none for it, and its log"
+    told = e.facts.draft_error if e.facts else None
+    failed = e.block.counters.get("disabled_draft_error", 0) if e.block else 0
+    logged = line_about(e, "draft not loaded", "draft was not loaded", "without its draft")
+    todo = "see the draft's config and weights: every tensor under the name that the engine expects"
+    if told or logged or failed:
+        seen = told or logged or f"{failed} request-steps had no draft because it could not be used"
+        return found("draft_not_loaded", checked, seen, todo)
+    if e.facts is None:
+        return unchecked("draft_not_loaded", checked, "the engine did not open")
+    return ruled_out("draft_not_loaded", checked, "it names no problem" + (", nor does its log" if e.log == () else ""))
+
+
+def switched_off(e: Evidence) -> Finding:
+    """The engine says that it went on without speculation."""
+    checked = "lines of the log that say so, and the engine's own reasons (disabled_…)"
+    logged = line_about(e, "speculation is off", "does not speculate", "only the pytorch engine drafts", "no eagle-3")
+    terminal = {f"disabled_multitoken_{why}" for why in ("eos", "stop", "length")} | {"disabled_draft_error"}
+    counters = e.block.counters if e.block else {}
+    reasons = [f"{k} = {n}" for k, n in counters.items() if k.startswith("disabled_") and k not in terminal and n]
+    if logged or reasons:
+        seen = logged or ", ".join(reasons)
+        return found("switched_off", checked, seen, "leave out what switches it off, or take another engine or target")
+    if e.log is None and not any(name.startswith("disabled_") for name in counters):
+        return unchecked("switched_off", checked, "the engine counts no reasons, and its log is not here")
+    return ruled_out("switched_off", checked, "nothing of the kind")
+
+
+def baseline_server(e: Evidence) -> Finding:
+    """The requests went to a server that was started without speculation."""
+    checked = "whether the server has counters of speculation at all"
+    if e.block is None or e.block.served is None:
+        return unchecked("baseline_server", checked, "no answer of a server")
+    if e.block.counters.get(NO_DRAFT_COUNTERS):
+        todo = f"start it with its speculative flags, or correct -o url.{e.role}=URL"
+        return found("baseline_server", checked, "none: this server was started without speculation", todo)
+    return ruled_out("baseline_server", checked, "it has them, or is not known to lack them")
+
+
+def counters_off(e: Evidence) -> Finding:
+    """The server does not show its counters, so that nothing can be said."""
+    checked = "whether the server shows its counters"
+    if e.error and (match := NO_COUNTERS.search(e.error)):
+        line = next(line for line in e.error.splitlines() if NO_COUNTERS.search(line))
+        return found("counters_off", checked, line.strip() or match[0], "start the server with its metrics on")
+    if e.block is None:
+        return unchecked("counters_off", checked, "no block was decoded")
+    return ruled_out("counters_off", checked, "the block has its counts")
+
+
+def memory(e: Evidence) -> Finding:
+    """There was no memory for the weights or the KV cache."""
+    checked = "the log and the error, for memory that ran out"
+    logged = line_about(e, "memory ran out", "share the gpu", "wants 92 %")
+    if logged:
+        return found("memory", checked, logged, "a smaller share or context per server, or -o servers=apart")
+    if e.error and re.search(r"out of memory|does not fit", e.error, re.IGNORECASE):
+        return found("memory", checked, e.error.splitlines()[0], "a shorter context, or a machine with more memory")
+    return ruled_out("memory", checked, "nothing of the kind")
+
+
+def too_short(e: Evidence) -> Finding:
+    """The prompt or the answer is too short for several tokens per step."""
+    checked = "room for a step that accepts all drafts, and the length of the prompt"
+    room = e.budget.new_tokens if e.budget.new_tokens is not None else e.budget.longest(e.role.k)
+    if room < e.role.k + 2:
+        seen = f"{room} tokens are asked for, one step of {e.role} emits up to {e.role.k + 1} after the first"
+        return found("too_short", checked, seen, f"--tokens {8 * (e.role.k + 1)} or more")
+    if e.prompt_tokens < 2:
+        return found("too_short", checked, f"a prompt of {e.prompt_tokens} token", "a prompt of a sentence or more")
+    return ruled_out("too_short", checked, f"{e.prompt_tokens} prompt tokens, room for {room}")
+
+
+def ended_at_once(e: Evidence) -> Finding:
+    """The model ended its answer before there was anything to draft."""
+    checked = "how the request ended, and after how many tokens"
+    if e.block is None:
+        return unchecked("ended_at_once", checked, "no block was decoded")
+    ended = e.block.finish[0] in (Finish.EOS, Finish.STOP)
+    steps = e.drafting.num_drafts if e.drafting else 0
+    seen = f"{len(e.block.tokens[0])} tokens, end: {e.block.finish[0]}"
+    if ended and (len(e.block.tokens[0]) <= e.role.k + 1 or steps < ENOUGH_STEPS // 2):
+        return found("ended_at_once", checked, seen, "--ignore-eos, or a prompt that asks for a longer answer")
+    return ruled_out("ended_at_once", checked, seen)
+
+
+def zero_acceptance(e: Evidence) -> Finding:
+    """Drafts are proposed, and not one first draft token is accepted: the draft proposes noise."""
+    checked = f"draft token 1 accepted in at least one of {ENOUGH_STEPS} or more steps"
+    d = e.drafting
+    if d is None or not d.num_drafts:
+        return unchecked("zero_acceptance", checked, "nothing was drafted")
+    if d.accepted == 0 and d.num_drafts >= ENOUGH_STEPS:
+        todo = "draft weights that are not loaded, are no numbers, or belong to another target: see the other causes"
+        return found("zero_acceptance", checked, f"none in {d.num_drafts} steps", todo)
+    return ruled_out("zero_acceptance", checked, f"{d.accepted} draft tokens accepted in {d.num_drafts} steps")
+
+
+def single_token(e: Evidence) -> Finding:
+    """The engine drafts one token per step although more are asked for."""
+    checked = "draft tokens per step with a draft"
+    d = e.drafting
+    if d is None or d.drafted_per_step is None:
+        return unchecked("single_token", checked, "nothing was drafted")
+    seen = f"{d.drafted_per_step:.2f} of {e.role.k}"
+    if e.role.k > 1 and d.drafted <= d.num_drafts:
+        todo = "TurboMind drafts one token with tp > 1; else see the draft length in the engine's flags"
+        return found("single_token", checked, seen, todo)
+    return ruled_out("single_token", checked, seen)
+
+
+def silently_off(e: Evidence) -> Finding:
+    """The engine was started with speculation, counts its drafts, and drafts nothing."""
+    checked = "steps without any draft in an engine that counts drafts"
+    d = e.drafting
+    if d is None or e.block is None:
+        return unchecked("silently_off", checked, "no block was decoded")
+    if e.block.counters.get(NO_DRAFT_COUNTERS):
+        return ruled_out("silently_off", checked, "it counts no drafts at all")
+    if not d.num_drafts and e.block.emitted:
+        return found("silently_off", checked, f"0 drafts for {e.block.emitted} tokens", switches(e))
+    return ruled_out("silently_off", checked, f"{d.num_drafts} steps had a draft")
+
+
+def switches(e: Evidence) -> str:
+    """What is known to switch drafts off without a word, in this engine."""
+    known = SWITCHES.get(e.backend)
+    return f"known switches of {e.backend}: {known}" if known else "see the engine's log, and its flags"
+
+
+def steps_without_drafts(e: Evidence) -> Finding:
+    """Part of the steps had no draft."""
+    checked = "request-steps without a draft"
+    d = e.drafting
+    if d is None or d.undrafted is None:
+        return unchecked("steps_without_drafts", checked, "not counted")
+    if not d.num_drafts:
+        return ruled_out("steps_without_drafts", checked, "no step had one: see silently_off")
+    total = d.num_drafts + d.undrafted
+    seen = f"{d.undrafted} of {total}"
+    if d.undrafted > max(2, total // 10):
+        return found("steps_without_drafts", checked, seen, "see the engine's log: something pauses the draft")
+    return ruled_out("steps_without_drafts", checked, seen)
+
+
+def short_drafts(e: Evidence) -> Finding:
+    """Fewer draft tokens per step than K, although a chain has K in every step. More would be a contradiction."""
+    checked = "draft tokens against K × steps"
+    d = e.drafting
+    if d is None or not d.num_drafts:
+        return unchecked("short_drafts", checked, "nothing was drafted")
+    whole = d.k * d.num_drafts
+    seen = f"{d.drafted} of {whole}"
+    if d.num_drafts < d.drafted < whole - d.k:  # the last step may have no room for K
+        todo = "a draft that stops where it is unsure (llama.cpp: --spec-draft-p-min 0), or a K that varies"
+        return found("short_drafts", checked, seen, todo)
+    return ruled_out("short_drafts", checked, seen)
+
+
+def forced_shape(e: Evidence) -> Finding:
+    """Forced acceptance with the right mean, but not with the distribution that the engine documents.
+
+    vLLM accepts ⌊L⌋ − 1 draft tokens or one more for a length of L, so that its mean is L and its variance the smallest
+    (0.25.1, `SpeculativeConfig._acceptance_length_to_rates`). A wider spread makes steps that are unlike a measurement.
+    """
+    checked = "how many drafts each step accepted, against the two counts that a forced length allows"
+    length = forced_length(e)
+    record = e.block.served.acceptance if e.block is not None and e.block.served is not None else None
+    if length is None or record is None or not record.hist:
+        return unchecked("forced_shape", checked, "acceptance is not forced, or its shape is not documented")
+    least = min(int(length - 1), e.role.k)
+    allowed = {least} if length - 1 == least else {least, least + 1}
+    outside = sum(n for accepted, n in enumerate(record.hist) if accepted not in allowed)
+    counts = " or ".join(map(str, sorted(allowed)))
+    if outside:
+        seen = f"{outside} of {record.steps} steps accepted something else than {counts}: {record.hist}"
+        return found("forced_shape", checked, seen, "another engine version; its speed is that of another distribution")
+    return ruled_out("forced_shape", checked, f"all {record.steps} steps accepted {counts}")
+
+
+def forced_length(e: Evidence) -> float | None:
+    """The acceptance length that the options force, of an engine whose distribution is documented."""
+    try:
+        return float(e.options["force_al"]) if e.backend == "vllm" else None
+    except (KeyError, ValueError):
+        return None
+
+
+def looping(e: Evidence) -> Finding:
+    """The text repeats itself. Loops are easy to draft, so acceptance says nothing of other text."""
+    checked = "share of 8-grams of the text that occurred before"
+    if e.drafting is None:
+        return unchecked("looping", checked, "no text")
+    seen = f"{e.drafting.repeated:.0%}"
+    if e.drafting.repeated > LOOP:
+        return found("looping", checked, seen, "another prompt: acceptance in a loop is that of the loop")
+    return ruled_out("looping", checked, seen)
+
+
+def made_up(e: Evidence) -> Finding:
+    """Acceptance is forced, scripted, or that of a stand-in, and says nothing of the pair's draft."""
+    checked = "where acceptance comes from"
+    source = e.facts.acceptance if e.facts else None
+    if source in ("forced", "scripted", "stand-in"):
+        todo = "leave out the option that makes it up, to see the pair's own draft"
+        return found("made_up", checked, f"acceptance is {source}", todo)
+    return ruled_out("made_up", checked, "the pair's own draft")
+
+
+def other_text(e: Evidence) -> Finding:
+    """Speculation changes the text: drafts are accepted that the target would not have chosen."""
+    checked = "the baseline's text of the same prompt"
+    if e.block is None or e.baseline is None:
+        return unchecked("other_text", checked, "asked for with --baseline")
+    mine, theirs = e.block.tokens[0], e.baseline.tokens[0]
+    shared = min(len(mine), len(theirs))
+    at = next((i for i in range(shared) if mine[i] != theirs[i]), None)
+    if at is not None:
+        seen = f"parts at token {at}: {theirs[at]} without speculation, {mine[at]} with it"
+        todo = "a near tie where the engine is not bit-exact, else wrong tokens: specgate micro tells which"
+        return found("other_text", checked, seen, todo)
+    return ruled_out("other_text", checked, f"the same {shared} tokens")
+
+
+CAUSES: Final[tuple[Callable[[Evidence], Finding], ...]] = (
+    draft_not_loaded,
+    switched_off,
+    baseline_server,
+    counters_off,
+    configs.options,
+    configs.wrong_target,
+    configs.vocabulary,
+    configs.tokenizer,
+    configs.weights,
+    configs.auxiliary_layers,
+    configs.draft_positions,
+    configs.window_ignored,
+    configs.positions,
+    memory,
+    too_short,
+    ended_at_once,
+    zero_acceptance,
+    single_token,
+    silently_off,
+    steps_without_drafts,
+    short_drafts,
+    looping,
+    made_up,
+    forced_shape,
+    other_text,
+)
+HARMLESS: Final = frozenset({
+    "looping", "made_up", "other_text", "window_ignored", "steps_without_drafts", "short_drafts", "forced_shape",
+})  # fmt: skip
+"""Causes that do not turn speculation off: they say how its figures are to be taken."""
+
+TITLES: Final[Mapping[str, str]] = {
+    "draft_not_loaded": "the draft is not loaded, or not initialised",
+    "switched_off": "the engine has switched speculation off",
+    "baseline_server": "a server that was started without speculation",
+    "counters_off": "the server's counters are off",
+    "options": "flags that turn speculation off or change it",
+    "wrong_target": "the draft of another target",
+    "vocabulary": "the draft's vocabulary does not fit",
+    "tokenizer": "another tokenizer",
+    "weights": "draft weights that are no numbers",
+    "auxiliary_layers": "other auxiliary layers than the draft was made for",
+    "draft_positions": "a prompt beyond the draft's positions",
+    "window_ignored": "the draft's window is ignored",
+    "positions": "too few positions in the engine",
+    "memory": "memory ran out",
+    "too_short": "prompt or answer too short for several tokens",
+    "ended_at_once": "the answer ended at once",
+    "zero_acceptance": "not one draft token is accepted",
+    "single_token": "one draft token per step only",
+    "silently_off": "drafts are off, and the engine does not say so",
+    "steps_without_drafts": "steps without a draft",
+    "short_drafts": "drafts shorter than K",
+    "looping": "the text is a loop",
+    "made_up": "acceptance is not the draft's",
+    "forced_shape": "forced acceptance of another distribution",
+    "other_text": "the text is not the baseline's",
+}
+"""Cause → what it is, in a few words."""
+
+
+def outcome(drafting: Drafting | None) -> str:
+    """`active`, or why not, in one word or two."""
+    return drafting.state if drafting is not None else "no drafts"

@@ -1,0 +1,85 @@
+"""What is known of a short run, and what a check of one cause found in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specgate.analysis.speculation.drafting import Drafting
+from specgate.core import Block, Budget, EngineFacts, LogCause, Role
+
+Found = Literal["found", "ruled out", "not checked"]
+
+
+@dataclass(frozen=True, slots=True)
+class PairConfigs:
+    """What the files of a pair say on this machine. None where they do not say it, or are not here.
+
+    `target_hidden`, `target_vocab`, `target_layers`, `target_positions`: the target's sizes.
+    `made_for_hidden`, `made_for_vocab`, `made_for_layers`, `made_for_sha256`: what the draft says of its target.
+    `draft_vocab`: rows of the draft's LM head. `draft_positions`, `window`: positions that the draft knows, and that
+        its attention sees.
+    `boundaries`: the auxiliary hidden-state layers that the draft was made for.
+    `vocabulary_map`: what is wrong with d2t; "" where it fits.
+    `tokenizers`: what differs between the two tokenizer files; "" where they agree.
+    `weights`: what is wrong with the values of the draft's weights; "" where nothing is.
+    `unreadable`: why files could not be read.
+    """
+
+    target_hidden: int | None = None
+    target_vocab: int | None = None
+    target_layers: int | None = None
+    target_positions: int | None = None
+    made_for_hidden: int | None = None
+    made_for_vocab: int | None = None
+    made_for_layers: int | None = None
+    made_for_sha256: str | None = None
+    draft_vocab: int | None = None
+    draft_positions: int | None = None
+    window: int | None = None
+    boundaries: tuple[int, ...] | None = None
+    vocabulary_map: str | None = None
+    tokenizers: str | None = None
+    weights: str | None = None
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that is known of a short run of `role` on one prompt of `prompt_tokens` tokens.
+
+    `facts`: None where the engine did not open. `block` and `drafting`: None where it did not decode. `baseline`: a
+    block of the baseline on the same prompt, where one was asked for.
+    `error`: what the engine failed with. `log`: lines of its logs with a known cause; None where it has no log here.
+    `options`: those of the back end. `stated`: the speculative config that they state, as key → value.
+    """
+
+    backend: str
+    role: Role
+    budget: Budget
+    prompt_tokens: int
+    pair: PairConfigs
+    options: Mapping[str, str] = field(default_factory=dict)
+    stated: Mapping[str, object] = field(default_factory=dict)
+    facts: EngineFacts | None = None
+    block: Block | None = None
+    drafting: Drafting | None = None
+    baseline: Block | None = None
+    error: str | None = None
+    log: tuple[LogCause, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One known cause, checked.
+
+    `checked`: what was looked at. `seen`: what was there. `todo`: what would be right; "" where the cause was not
+    found.
+    """
+
+    cause: str
+    state: Found
+    checked: str
+    seen: str
+    todo: str = ""

@@ -1,0 +1,96 @@
+"""Kernels by what they are known for, and patterns of one's own.
+
+Nobody has a list of all kernels that a server may launch. But where its flags name an attention back end, a loop in
+which none of its kernels runs and another's do has fallen back. The names are those of vLLM 0.25.1 and SGLang 0.5.17.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from specgate.analysis.traces.cuda_calls import matches
+from specgate.errors import UsageError
+from specgate.files.json_text import read_bytes
+
+LARGEST_LIST: Final = 1 << 20
+"""Bytes of a file of patterns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """An attention back end: what flags call it, in lower case, and how its kernels are named (`fnmatch`)."""
+
+    name: str
+    flags: tuple[str, ...]
+    kernels: tuple[str, ...]
+
+
+ATTENTION: Final = (
+    Family(
+        "FlashAttention",
+        ("flash_attn", "fa2", "fa3", "fa4", "flash_attn_vllm_v1"),
+        ("*FlashAttn*", "*flash::*", "*flash_fwd*", "*flash_attn*"),
+    ),
+    Family(
+        "FlashInfer",
+        ("flashinfer", "flashinfer_vllm_v1", "trtllm_mha"),
+        ("*flashinfer*", "*WithPagedKVCache*", "*WithRaggedKVCache*", "*fmhaSm*"),
+    ),
+    Family(
+        "Triton",
+        ("triton", "triton_attn", "triton_attn_vllm_v1"),
+        ("kernel_unified_attention*", "kernel_paged_attention*", "_fwd_kernel_stage*", "_fwd_grouped_kernel*"),
+    ),
+)
+
+
+def attention_in(kernels: Iterable[str]) -> dict[str, list[str]]:
+    """Attention back end → its kernels among these, for those that have one."""
+    names = list(kernels)
+    found = {family.name: [name for name in names if matches(name, family.kernels)] for family in ATTENTION}
+    return {family: members for family, members in found.items() if members}
+
+
+def family_of(flag: str) -> Family | None:
+    """The attention back end that a flag's value names; None for one that is not known here."""
+    return next((family for family in ATTENTION if flag.lower() in family.flags), None)
+
+
+def fallen_back(flag: str, kernels: Mapping[str, int]) -> str | None:
+    """What attends in place of the back end that `flag` names: where none of its kernels runs and another's do. None
+    where it is not so, or cannot be told.
+    """
+    family, found = family_of(flag), attention_in(kernels)
+    if family is None or not found or family.name in found:
+        return None
+    other, names = next(iter(found.items()))
+    return f"{other} ({names[0]}, {kernels[names[0]]} launches), and no kernel of {family.name}"
+
+
+def strangers(kernels: Mapping[str, int], allowed: Iterable[str]) -> dict[str, int]:
+    """The kernels that none of the patterns matches."""
+    patterns = tuple(allowed)
+    return {name: n for name, n in kernels.items() if not matches(name, patterns)}
+
+
+def read_patterns(file: Path) -> tuple[str, ...]:
+    """The patterns of a file: one per line, `*` for anything; blank lines and lines that begin with # say nothing.
+
+    Raises UsageError where the file cannot be read or has none.
+    """
+    try:
+        text = read_bytes(file, LARGEST_LIST).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{file}: byte {error.start}: not UTF-8", hint="one pattern of kernel names per line"
+        ) from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{file}: {why}", hint="a file with one pattern of kernel names per line is needed") from error
+    found = tuple(line for raw in text.splitlines() if (line := raw.strip()) and not line.startswith("#"))
+    if not found:
+        raise UsageError(f"{file}: no pattern in it", hint="one pattern of kernel names per line, * for anything")
+    return found

@@ -1,0 +1,61 @@
+"""What a profiler recorded, whichever wrote the file: CUDA calls of the host, work on the device, and named ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+WorkKind = Literal["kernel", "copy", "set"]
+
+
+class Call(NamedTuple):
+    """A CUDA function that the host called. `correlation` links it to the work that it launched; 0 for none."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    thread: str
+    correlation: int
+
+
+class Work(NamedTuple):
+    """A kernel, copy or memory set on a device. `size`: bytes of a copy; None where they are not told."""
+
+    kind: WorkKind
+    name: str
+    begin_ns: int
+    end_ns: int
+    device: int
+    correlation: int
+    size: int | None = None
+
+
+class Mark(NamedTuple):
+    """A range that the engine opened and closed around something, on one thread of the host."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    thread: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A trace file, read.
+
+    `profiler`: what wrote it, as in a sentence.
+    `calls`, `work`, `marks`: in no particular order.
+    `devices`: the names of the GPUs that it knows of.
+    `begin_ns`: when it began, in nanoseconds since 1970, for times of the recording that count from 0; None where it is
+        not told.
+    `notes`: what whoever reads the figures should know.
+    """
+
+    profiler: str
+    calls: Sequence[Call]
+    work: Sequence[Work]
+    marks: Sequence[Mark]
+    devices: tuple[str, ...] = ()
+    begin_ns: int | None = None
+    notes: tuple[str, ...] = field(default=())

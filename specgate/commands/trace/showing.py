@@ -1,0 +1,118 @@
+"""A trace as text and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from specgate.analysis.traces.cuda_calls import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, count
+from specgate.analysis.traces.families import attention_in
+from specgate.analysis.traces.gemm_shapes import Product
+from specgate.analysis.traces.loop import Loop
+from specgate.analysis.traces.recording import Recording
+from specgate.core import Invariant, LoopFigures
+from specgate.files.plain import to_plain
+
+SHOWN: Final = 20
+"""Kernels in the table."""
+LONGEST_NAME: Final = 84
+
+
+def as_text(file: Path, recording: Recording, loop: Loop, found: Sequence[Invariant], cell: str | None) -> str:
+    return "\n".join(lines(file, recording, loop, found, cell))
+
+
+def lines(file: Path, recording: Recording, loop: Loop, found: Sequence[Invariant], cell: str | None) -> Iterator[str]:
+    gpus = f", {', '.join(dict.fromkeys(recording.devices))}" if recording.devices else ""
+    yield f"trace {file.name}: {recording.profiler}{gpus}" + (f", may be of {cell}" if cell else "")
+    yield from (f"  {note}" for note in loop.notes)
+    yield f"  {'':24}{'per step':>12}{'in all':>12}"
+    for name, number in counts(loop).items():
+        each = loop.per_step(number)
+        yield f"  {name:24}{'—' if each is None else f'{each:,.2f}':>12}{number:>12,}"
+    if (figures := loop.figures) is not None:
+        yield from busy_lines(loop, figures)
+    if loop.kernels:
+        yield "kernels by their time on the GPU"
+        total = sum(loop.kernel_ns.values()) or 1
+        for name in sorted(loop.kernels, key=lambda name: -loop.kernel_ns[name])[:SHOWN]:
+            share = loop.kernel_ns[name] / total
+            yield f"  {share:6.1%}{loop.kernels[name]:>9,}  {shortened(name)}"
+        if (left := len(loop.kernels) - SHOWN) > 0:
+            yield f"  and {left} more (--json has all)"
+    if attending := attention_in(loop.kernels):
+        yield f"attention: {', '.join(attending)}"
+    for invariant in found:
+        yield f"{invariant.id} {invariant.held.value}: {invariant.message}"
+
+
+def busy_lines(loop: Loop, figures: LoopFigures) -> Iterator[str]:
+    each = f", {figures.window_ns / loop.steps / 1e6:.3f} ms per step" if loop.steps else ""
+    yield f"GPU busy for {figures.busy_share:.1%} of {figures.window_ns / 1e6:,.3f} ms{each}"
+    yield (
+        f"  {figures.gaps:,} gaps: median {us(figures.gap_p50_ns)}, 99th percentile {us(figures.gap_p99_ns)}, "
+        f"longest {us(figures.longest_gap_ns)}"
+    )
+    if figures.bytes_to_host is not None:
+        size = loop.per_step(figures.bytes_to_host)
+        yield f"  {figures.bytes_to_host:,} bytes to the host" + (f", {size:,.0f} per step" if size is not None else "")
+    if figures.waits_elsewhere is not None:
+        yield f"  {figures.waits_elsewhere:,} of the waits on other threads than the loop's"
+
+
+def counts(loop: Loop) -> dict[str, int]:
+    """What is counted, by a name for it."""
+    to_host = count(loop.copies, TO_HOST)
+    return {
+        "kernels": sum(loop.kernels.values()),
+        "copies to the host": to_host,
+        "other copies and sets": sum(loop.copies.values()) - to_host,
+        "waits": count(loop.calls, WAITS) + count(loop.calls, WAITING_COPIES),
+        "allocations": count(loop.calls, ALLOCATIONS),
+        "CUDA calls": sum(loop.calls.values()),
+    }
+
+
+def us(ns: int) -> str:
+    return f"{ns / 1e3:,.1f} µs"
+
+
+def shortened(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+
+
+def as_data(
+    file: Path, recording: Recording, loop: Loop, found: Sequence[Invariant], cell: str | None
+) -> dict[str, object]:
+    return {
+        "schema": "specgate.trace/v1",
+        "file": file.name,
+        "profiler": recording.profiler,
+        "devices": recording.devices,
+        "cell": cell,
+        "steps": loop.steps,
+        "told_by": loop.window.told_by,
+        "notes": loop.notes,
+        "unseen": loop.unseen,
+        "counts": counts(loop),
+        "kernels": {name: {"launches": n, "gpu_ns": loop.kernel_ns[name]} for name, n in loop.kernels.items()},
+        "copies": dict(loop.copies),
+        "calls": dict(loop.calls),
+        "loop": to_plain(LoopFigures, loop.figures) if loop.figures else None,
+        "attention": attention_in(loop.kernels),
+        "invariants": [to_plain(Invariant, invariant) for invariant in found],
+    }
+
+
+def products_as_text(file: Path, products: Sequence[Product]) -> str:
+    head = f"{file.name}: {len(products)} shapes of matrix products, {sum(p.count for p in products):,} products"
+    rows = [f"  {p.count:>12,}  {p.m:>5} × {p.k:>6} × {p.n:>6}  {p.tag}" for p in products]
+    return "\n".join([head, f"  {'count':>12}  {'M':>5}   {'K':>6}   {'N':>6}  tag", *rows])
+
+
+def products_as_data(products: Sequence[Product]) -> dict[str, object]:
+    return {
+        "schema": "specgate.gemm_shapes/v1",
+        "products": [{"tag": p.tag, "M": p.m, "K": p.k, "N": p.n, "count": p.count} for p in products],
+    }

@@ -1,0 +1,167 @@
+"""What the files of a pair say on this machine. A file that is missing or bad is said, and costs no more than that."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from specgate.analysis.speculation.evidence import PairConfigs
+from specgate.core import PairRef
+from specgate.eagle3.auxiliary_layers import resolve_boundaries
+from specgate.eagle3.hf.draft import TRAINED_FOR, DraftKeys, window_of
+from specgate.eagle3.hf_keys import PLANTED, Keys, read_config
+from specgate.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from specgate.eagle3.checkpoint import TensorFiles
+
+T = TypeVar("T")
+OFFSETS, MASK = "d2t", "t2d"
+
+
+def configs_of(pair: PairRef) -> PairConfigs:
+    """What the configs, the vocabulary map and the tokenizers of `pair` say. Weights are not looked at."""
+    problems: list[str] = []
+    found = PairConfigs()
+    folder = pair.tokenizer.parent if pair.weights == "server" else pair.target
+    target = tried(lambda: read_config(folder), problems) if folder == pair.target or has_config(folder) else None
+    if target is not None:
+        found = tried(lambda: with_target(found, target), problems) or found
+    drafts = pair.draft
+    draft = tried(lambda: read_config(drafts), problems) if drafts is not None else None
+    if draft is not None:
+        for add in (with_draft, with_boundaries, with_map):
+            found = tried(partial(add, found, draft), problems) or found
+        found = replace(found, tokenizers=tokenizers(pair.tokenizer, draft.file.parent))
+    return replace(found, unreadable=tuple(problems))
+
+
+def tried(read: Callable[[], T], problems: list[str]) -> T | None:
+    """What `read` returns; None, with the reason in `problems`, where a file cannot be read."""
+    try:
+        return read()
+    except (CheckpointError, OSError) as error:
+        problems.append(str(error).splitlines()[0])
+        return None
+
+
+def with_target(found: PairConfigs, config: Keys) -> PairConfigs:
+    """The sizes of the target, whatever its architecture; of a model with several parts, those of its text part."""
+    text = config.part("text_config") if "hidden_size" not in config and "text_config" in config else config
+    return replace(
+        found,
+        target_hidden=text.optional_count("hidden_size"),
+        target_vocab=text.optional_count("vocab_size"),
+        target_layers=text.optional_count("num_hidden_layers"),
+        target_positions=text.optional_count("max_position_embeddings"),
+    )
+
+
+def with_draft(found: PairConfigs, config: Keys) -> PairConfigs:
+    keys = DraftKeys.of(config)
+    note = keys.head.part(TRAINED_FOR)
+    own_width = "target_hidden_size" in keys.head
+    vocab = keys.layer.optional_count("vocab_size")
+    return replace(
+        found,
+        made_for_hidden=keys.head.count("target_hidden_size")
+        if own_width
+        else keys.layer.optional_count("hidden_size"),
+        made_for_vocab=vocab,
+        made_for_layers=note.optional_count("num_hidden_layers"),
+        made_for_sha256=note.text("sha256"),
+        draft_vocab=keys.head.optional_count("draft_vocab_size") or vocab,
+        draft_positions=keys.layer.optional_count("max_position_embeddings"),
+        window=window_of(keys.layer),
+    )
+
+
+def with_boundaries(found: PairConfigs, config: Keys) -> PairConfigs:
+    if found.target_layers is None:
+        return found
+    return replace(found, boundaries=resolve_boundaries(config, found.target_layers).boundaries)
+
+
+def with_map(found: PairConfigs, config: Keys) -> PairConfigs:
+    """Whether d2t and t2d fit. A draft with weights made from a seed has none in files."""
+    from specgate.eagle3.d2t import check_d2t
+
+    if PLANTED in config and not list(config.file.parent.glob("*.safetensors")):
+        return replace(found, vocabulary_map="")
+    files = weights_of(config.file.parent)
+    if files is None or OFFSETS not in files.entries or found.target_vocab is None:
+        return found if found.draft_vocab != found.target_vocab else replace(found, vocabulary_map="")
+    mask = files.read(MASK) if MASK in files.entries else None
+    try:
+        warnings = check_d2t(files.read(OFFSETS), mask, found.target_vocab, str(config.file.parent))
+    except CheckpointError as error:
+        return replace(found, vocabulary_map=str(error).replace("\n", " "))
+    return replace(found, vocabulary_map="; ".join(warnings))
+
+
+def weights_of(folder: Path) -> TensorFiles | None:
+    """The weight files of `folder`; None where there are none, or torch is not installed."""
+    try:
+        from specgate.eagle3.checkpoint import TensorFiles
+    except ImportError:
+        return None
+    try:
+        return TensorFiles(folder)
+    except CheckpointError:
+        return None
+
+
+def has_config(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def tokenizers(target: Path, draft: Path) -> str | None:
+    """What differs between the tokenizer file `target` and that in the folder `draft`; "" where they agree, None where
+    one is not there.
+
+    Files of the same content agree, and so do files that map the same tokens to the same ids.
+    """
+    files = [target, draft / "tokenizer.json"]
+    if not all(file.is_file() for file in files):
+        return None
+    if len({hashlib.sha256(file.read_bytes()).hexdigest() for file in files}) == 1:
+        return ""
+    from specgate.eagle3.tokenizer_file import read_tokenizer
+
+    try:
+        theirs, own = (read_tokenizer(file).get_vocab() for file in files)
+    except CheckpointError as error:
+        return str(error).splitlines()[0]
+    other = [token for token, number in own.items() if theirs.get(token, number) != number]
+    if other:
+        token = other[0]
+        return f"{len(other)} tokens have other ids: {token!r} is {own[token]} for the draft, {theirs[token]} here"
+    if missing := [token for token in own if token not in theirs]:
+        return f"{len(missing)} tokens of the draft's are not the target's, {missing[0]!r} among them"
+    return ""
+
+
+def wrong_weights(draft: Path) -> str | None:
+    """What is wrong with the values of the draft's weights: no finite numbers, or nothing but zeros. "" where nothing
+    is; None where they cannot be read here. Reads all of them, which takes seconds for a draft of a gigabyte.
+    """
+    import torch
+
+    files = weights_of(draft)
+    if files is None:
+        return None
+    bad, zero = [], []
+    for name in files.entries:
+        tensor = files.read(name)
+        if tensor.is_floating_point() and tensor.numel():
+            low, high = torch.aminmax(tensor)
+            if not (low.isfinite() and high.isfinite()):
+                bad.append(name)
+            elif low == high == 0:
+                zero.append(name)
+    said = [f"{what}: {', '.join(names[:3])}" for what, names in (("not finite", bad), ("all zero", zero)) if names]
+    return "; ".join(said)

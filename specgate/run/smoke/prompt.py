@@ -1,0 +1,130 @@
+"""The prompt of a smoke run: token ids of a text that comes along, of one's own text, or of an exact length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from specgate.core import PairRef
+from specgate.errors import UsageError
+from specgate.files.json_text import parse_json, read_bytes
+from specgate.files.panics import first_line
+from specgate.pairs.resolve import target_limits
+from specgate.planning.bounds import POSITIONS
+from specgate.planning.prompts import SOURCES as KINDS
+from specgate.planning.prompts import random_prompts, text_prompts
+
+LARGEST: Final = 64 << 20
+"""Bytes of a prompt file."""
+PLANTED_LENGTH: Final = 64
+"""Tokens of the prompt for a pair whose tokens have no meaning."""
+TEXT: Final = '''\
+# calendar.py: small helpers for dates, without the standard library
+
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+          "December"]
+
+
+def is_leap(year: int) -> bool:
+    """Whether February of `year` has 29 days."""
+    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+
+
+def days_in(month: int, year: int) -> int:
+    """Number of days of a month, 1 to 12."""
+    if month == 2:
+        return 29 if is_leap(year) else 28
+    return 30 if month in (4, 6, 9, 11) else 31
+
+
+def day_of_year(day: int, month: int, year: int) -> int:
+'''
+"""A beginning that any language model goes on with, and does not soon repeat itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptWish:
+    """What was asked for: `text`, or the content of `file` (text, or a JSON list of token ids), or `context` tokens of
+    the texts that scenarios use; nothing of it for the text that comes along.
+    """
+
+    text: str | None = None
+    file: Path | None = None
+    context: int | None = None
+
+
+def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
+    """The token ids of the prompt.
+
+    A planted pair gets random ids, since its tokens have no meaning and it has no tokenizer. Raises UsageError for a
+    file that cannot be read, for a target without a tokenizer, and for ids that are none.
+    """
+    _, vocab = target_limits(pair, None, any_architecture=True)
+    ids = given_ids(wish.file) if wish.file is not None else None
+    if ids is not None:
+        return checked(ids, vocab, str(wish.file))
+    text = wish.text if wish.file is None else file_text(wish.file)
+    if pair.acceptance == "planted":
+        if text is not None:
+            raise UsageError(f"pair {pair.name!r} has no tokenizer", hint="its tokens have no meaning: --context N")
+        return next(random_prompts("smoke", wish.context or PLANTED_LENGTH, vocab)).token_ids
+    tokenizer_file = pair.tokenizer
+    if not tokenizer_file.is_file():
+        hint = "give the prompt as token ids: --prompt-file FILE with a JSON list"
+        raise UsageError(f"{tokenizer_file}: no such file, and the prompt is text", hint=hint)
+    from specgate.eagle3.tokenizer_file import read_tokenizer
+
+    tokenizer = read_tokenizer(tokenizer_file)
+    if wish.context is not None and text is None:
+        return exact(wish.context, tokenizer)
+    return checked(tokenizer.encode(TEXT if text is None else text).ids[: wish.context], vocab, "the prompt")
+
+
+def exact(context: int, tokenizer: object) -> tuple[int, ...]:
+    """A prompt of exactly `context` tokens, of the texts that scenarios use."""
+    from specgate.pairs.assets import TEXTS
+    from specgate.pairs.corpus import wheel_corpus
+    from specgate.pairs.fetch import require
+
+    kinds = [
+        [wheel_corpus(a.package, a.version, require(a), a.files) for a in TEXTS if a.kind == kind]
+        for kind in KINDS["prose"]
+    ]
+    prompt = next(text_prompts(kinds, "warmup", 0, context, tokenizer), None)  # type: ignore[arg-type]
+    if prompt is None:
+        raise UsageError(f"--context {context}: no text is that long", hint="a shorter one, or --prompt-file")
+    return prompt.token_ids
+
+
+def given_ids(file: Path) -> list[object] | None:
+    """The token ids in a JSON file: a list, or an object with `ids`; None for a file of text."""
+    content = file_text(file).lstrip()
+    if not content.startswith(("[", '{"ids"')):
+        return None
+    try:
+        value = parse_json(content)
+    except ValueError as error:
+        raise UsageError(f"{file}: not readable as JSON: {first_line(error)}") from error
+    ids = value.get("ids") if isinstance(value, dict) else value
+    if not isinstance(ids, list):
+        raise UsageError(f"{file}: ids is no list", hint="a list of token ids")
+    return ids
+
+
+def file_text(file: Path) -> str:
+    try:
+        return read_bytes(file, LARGEST).decode()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file}: not readable: {first_line(error)}") from error
+
+
+def checked(ids: Sequence[object], vocab: int, where: str) -> tuple[int, ...]:
+    """`ids` as they are. Raises UsageError where there are none, too many, or one is no id of the vocabulary."""
+    for at, number in enumerate(ids):
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < vocab:
+            raise UsageError(f"{where}: token {at} = {number!r}", hint=f"ids are 0 to {vocab - 1}")
+    if not 0 < len(ids) <= POSITIONS:
+        raise UsageError(f"{where}: {len(ids)} tokens", hint=f"1 to {POSITIONS}")
+    return tuple(ids)  # type: ignore[arg-type]

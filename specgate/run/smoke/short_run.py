@@ -1,0 +1,220 @@
+"""Open an engine in a process of its own, decode one prompt, and check the known causes of speculation that is off."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Literal
+
+from specgate import plugins
+from specgate.analysis.checks.identities import check_block
+from specgate.analysis.speculation.causes import HARMLESS, findings_of
+from specgate.analysis.speculation.drafting import drafting_of
+from specgate.analysis.speculation.evidence import Evidence, Finding, PairConfigs
+from specgate.api import Decoded, ExplainsLogs, OpenRequest
+from specgate.core import BASELINE, Block, Budget, LogCause, PairRef, Point, Role, Round
+from specgate.eagle3.spec_config.sources import FORMATS
+from specgate.errors import BackendError, ExitCode, InvalidResult, UsageError
+from specgate.machine.inventory import has_cuda_gpu
+from specgate.pairs.resolve import resolve_pair
+from specgate.planning.request import Request
+from specgate.planning.resolution import another_engine, chosen_pair, usable_backend
+from specgate.run.runner import make_block
+from specgate.run.smoke.pair_configs import configs_of, wrong_weights
+from specgate.run.smoke.prompt import PromptWish, prompt_ids
+from specgate.run.worker import EngineWorker
+
+LOG: Final = "worker-0.log"
+READ_AT_MOST: Final = 1 << 20
+"""Bytes at the end of a log that are looked at."""
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a smoke run was asked for.
+
+    `pair`, `target`, `draft`, `tokenizer`: as for a run; the demo pair where nothing is named and no server runs
+    already. `tokens`: how many are decoded. `timeout_s`: of one call of the engine.
+    """
+
+    pair: str | None = None
+    target: Path | None = None
+    draft: Path | None = None
+    tokenizer: Path | None = None
+    backend: str | None = None
+    k: int = 3
+    prompt: PromptWish = field(default_factory=PromptWish)
+    tokens: int = 64
+    ignore_eos: bool = False
+    baseline: bool = False
+    dtype: Dtype | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Smoke:
+    """What a smoke run found. `failed`: the engine did not decode, and did not go on without its draft either."""
+
+    evidence: Evidence
+    findings: tuple[Finding, ...]
+    failed: bool
+
+    @property
+    def active(self) -> bool:
+        """Whether multi-token speculation is active."""
+        drafting = self.evidence.drafting
+        return not self.failed and drafting is not None and drafting.state == "active"
+
+    @property
+    def causes(self) -> tuple[Finding, ...]:
+        """The causes that were found. Those that do not turn speculation off come last."""
+        found = [f for f in self.findings if f.state == "found"]
+        return tuple(sorted(found, key=lambda f: f.cause in HARMLESS))
+
+    @property
+    def exit_code(self) -> ExitCode:
+        if self.failed:
+            return ExitCode.BACKEND_ERROR
+        return ExitCode.PASS if self.active else ExitCode.FAIL
+
+
+def smoke(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: None) -> Smoke:
+    """Carry out a smoke run; what the engine prints goes to the folder `logs`. `say` is told what happens.
+
+    Whatever goes wrong in the engine becomes a finding. Raises UsageError for a wish that makes no sense, and
+    EnvironmentRefused where the back end cannot run here.
+    """
+    backend, pair = resolved(wish, logs)
+    ids = prompt_ids(wish.prompt, pair)
+    role, budget = Role(wish.k), Budget(new_tokens=wish.tokens, ignore_eos=wish.ignore_eos)
+    evidence = Evidence(
+        backend=backend,
+        role=role,
+        budget=budget,
+        prompt_tokens=len(ids),
+        pair=configs_of(pair),
+        options=wish.options,
+        stated=stated_by(backend, wish.options),
+    )
+    say(f"{backend}: opening {pair.name} for {role}, {len(ids)} prompt tokens")
+    began = time.monotonic()
+    try:
+        evidence = decoded(evidence, wish, pair, ids, logs, say)
+    except (BackendError, InvalidResult) as error:
+        evidence = replace(evidence, error=str(error))
+    say(f"done after {time.monotonic() - began:.0f} s")
+    evidence = replace(evidence, log=known_lines(backend, logs))
+    if evidence.drafting is not None and evidence.drafting.state == "nothing accepted":
+        evidence = replace(evidence, pair=with_weights(evidence, pair))
+    findings = findings_of(evidence)
+    went_on = any(line.silent for line in evidence.log or ())
+    return Smoke(evidence, findings, failed=evidence.drafting is None and not went_on)
+
+
+def resolved(wish: Wish, logs: Path) -> tuple[str, PairRef]:
+    """The name of the back end, and the pair. Raises UsageError where they are named wrongly, twice or not at all."""
+    request = Request(
+        kind="micro",
+        argv=(),
+        plain=True,
+        out=logs,
+        backend=wish.backend,
+        pair=wish.pair,
+        target=wish.target,
+        draft=wish.draft,
+        tokenizer=wish.tokenizer,
+        options=wish.options,
+    )
+    backend = usable_backend(request)
+    engine = another_engine(backend)
+    attached = engine is not None and engine.attaches(wish.options)
+    if wish.pair or wish.tokenizer or (attached and not (wish.target or wish.draft)):
+        return backend, chosen_pair(request, (), backend)
+    return backend, resolve_pair(None, wish.target, wish.draft)
+
+
+def decoded(
+    evidence: Evidence, wish: Wish, pair: PairRef, ids: tuple[int, ...], logs: Path, say: Callable[[str], None]
+) -> Evidence:
+    """`evidence` with the engine's facts and a block of every role. Raises BackendError, InvalidResult, UsageError."""
+    backend, role, budget = evidence.backend, evidence.role, evidence.budget
+    request = OpenRequest(
+        pair=pair,
+        dtype=wish.dtype or ("bfloat16" if has_cuda_gpu() else "float32"),
+        max_batch=1,
+        max_positions=len(ids) + budget.longest(role.k) + role.k + 2,
+        max_k=role.k,
+        perf_mode=False,
+        options=wish.options,
+        logs=logs,
+        baseline=wish.baseline,
+    )
+    with opened(backend, request, wish.timeout_s, logs / LOG) as engine:
+        facts = engine.facts()
+        evidence = replace(evidence, facts=facts)
+        say(f"open: {facts.backend} on {facts.device}" + (f", {facts.engine_version}" if facts.engine_version else ""))
+        prefill_ns = engine.prefill([ids], draft=True)
+        block = block_of(backend, len(ids), role, prefill_ns, engine.decode(role, budget, facts.eos_token_ids))
+        check_block(block, budget, facts)
+        evidence = replace(evidence, block=block, drafting=drafting_of(block))
+        if wish.baseline:
+            say("the baseline, for its text")
+            prefill_ns = engine.prefill([ids], draft=False)
+            plain = engine.decode(BASELINE, budget, facts.eos_token_ids)
+            evidence = replace(evidence, baseline=block_of(backend, len(ids), BASELINE, prefill_ns, plain))
+    return evidence
+
+
+@contextmanager
+def opened(backend: str, request: OpenRequest, timeout_s: float, log: Path) -> Iterator[EngineWorker]:
+    engine = EngineWorker(backend, request, timeout_s, log)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def block_of(backend: str, context: int, role: Role, prefill_ns: int, said: Decoded) -> Block:
+    round_ = Round(Point("smoke", backend, context, 1), prompt_set=0, index=0, order=(role,), warmup=False)
+    return make_block(round_, 0, role, 0, prefill_ns, said)
+
+
+def stated_by(backend: str, options: Mapping[str, str]) -> Mapping[str, object]:
+    """What flags in the options `args` and `args.spec-K` state of speculation. Raises UsageError for bad values."""
+    read = FORMATS[backend].flags if backend in FORMATS else None
+    flags = [value for key, value in options.items() if key.partition(".")[0] == "args" and key != "args.baseline"]
+    if read is None or not flags:
+        return {}
+    try:
+        argv = [word for text in flags for word in shlex.split(text)]
+    except ValueError as error:
+        raise UsageError(f"option args: {error}") from error
+    return {term: said.value for term, said in read(argv, "option args").terms.items() if said.how == "stated"}
+
+
+def known_lines(backend: str, logs: Path) -> tuple[LogCause, ...] | None:
+    """The lines of the engine's logs that have a known cause; None where the back end knows none, or there is no log
+    but that of its process.
+    """
+    plugin = plugins.backend(backend)
+    files = sorted(file for file in logs.iterdir() if file.is_file()) if logs.is_dir() else []
+    if not isinstance(plugin, ExplainsLogs) or not [file for file in files if file.name != LOG]:
+        return None
+    lines = [line for file in files for line in file.read_bytes()[-READ_AT_MOST:].decode(errors="replace").splitlines()]
+    return tuple(plugin.explain_log(lines))
+
+
+def with_weights(evidence: Evidence, pair: PairRef) -> PairConfigs:
+    """The pair's configs, with a look at the values of the draft's weights, where these are files on this machine."""
+    if pair.draft is None:
+        return evidence.pair
+    try:
+        return replace(evidence.pair, weights=wrong_weights(pair.draft))
+    except (BackendError, ImportError, OSError):
+        return evidence.pair

@@ -1,0 +1,98 @@
+"""Stands in for LMDeploy 0.16.0, and for the fork whose TurboMind has EAGLE-3: the names that the driver uses."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+
+from rule import FAULTS, accepted, go_wrong, token
+
+from lmdeploy.messages import (
+    EngineOutput,
+    GenerationConfig,
+    PytorchEngineConfig,
+    RequestMetrics,
+    ResponseType,
+    SpeculativeConfig,
+    TurbomindEngineConfig,
+)
+
+__version__ = "0.16.0"
+
+
+class Instance:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    async def async_stream_infer(
+        self, session_id: int, input_ids: list[int], gen_config: GenerationConfig, **kwargs: object
+    ) -> AsyncIterator[EngineOutput]:
+        k, made, cycle, totals = (
+            self.engine.k,
+            0,
+            -1,
+            {"num_drafts": 0, "num_draft_tokens": 0, "num_accepted_tokens": 0},
+        )
+        stops = [] if gen_config.ignore_eos else gen_config.stop_token_ids or []
+        while True:
+            await asyncio.sleep(0.0005)
+            drafted = k if cycle >= 0 and "no_drafts" not in FAULTS else 0
+            took = accepted(input_ids, cycle, drafted)
+            new = [token(input_ids, made + i) for i in range(min(took + 1, gen_config.max_new_tokens - made))]
+            if stopped := [i for i, t in enumerate(new) if t in stops]:
+                new = new[: stopped[0] + 1]
+            if "joined" in FAULTS and cycle == 4:
+                new = new + new
+            made, cycle = made + len(new), cycle + 1
+            done = bool(stopped) or made >= gen_config.max_new_tokens
+            if cycle == 2:
+                go_wrong("step")
+            spec = None
+            if drafted:
+                totals = {
+                    "num_drafts": totals["num_drafts"] + 1,
+                    "num_draft_tokens": totals["num_draft_tokens"] + drafted,
+                    "num_accepted_tokens": totals["num_accepted_tokens"] + took,
+                }
+                one = {"num_draft_tokens": drafted, "num_accepted_tokens": took}
+                spec = totals if self.engine.kind == "turbomind" else one
+            status = ResponseType.FINISH if done else ResponseType.SUCCESS
+            if "error" in FAULTS and cycle == 3:
+                status, new = ResponseType.INTERNAL_ENGINE_ERROR, []
+            logprobs = [([-0.25, -0.25, -1.75], [7, 7, 9])] if gen_config.logprobs else None
+            cached = int(FAULTS.get("cached", 0))
+            yield EngineOutput(status, new, logprobs, RequestMetrics(spec_info=spec, cached_tokens=cached))
+            if status is not ResponseType.SUCCESS:
+                return
+
+
+class Engine:
+    def __init__(self, kind: str, speculative: SpeculativeConfig | None) -> None:
+        self.kind, self.k = kind, speculative.num_speculative_tokens if speculative else 0
+
+    def create_instance(self) -> Instance:
+        return Instance(self)
+
+
+class Pipeline:
+    def __init__(self, engine: Engine, config: object) -> None:
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+        self.internal_thread = SimpleNamespace(loop=loop)
+        self.async_engine = SimpleNamespace(engine=engine, backend_config=config)
+
+
+def pipeline(
+    model_path: str,
+    backend_config: PytorchEngineConfig | TurbomindEngineConfig | None = None,
+    speculative_config: SpeculativeConfig | None = None,
+) -> Pipeline:
+    go_wrong("open")
+    print("config:", backend_config, speculative_config, flush=True)
+    kind = "turbomind" if isinstance(backend_config, TurbomindEngineConfig) else "pytorch"
+    if kind == "turbomind" and "released" in FAULTS and speculative_config is not None:
+        print("speculative decoding is not supported by turbomind ", flush=True)
+        speculative_config = None
+    return Pipeline(Engine(kind, speculative_config), backend_config)

@@ -1,0 +1,6 @@
+class Platform:
+    def is_cuda(self) -> bool:
+        return False
+
+
+current_platform = Platform()

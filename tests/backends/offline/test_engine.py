@@ -1,0 +1,204 @@
+"""Two libraries through the harness's protocol, on stand-ins with the real ones' names, in real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from specgate.analysis.checks.clocks import check_times
+from specgate.analysis.checks.identities import check_block
+from specgate.api import Decoded
+from specgate.backends.offline.engine import OfflineEngine
+from specgate.core import BASELINE, MAY_NOT_DRAFT, Block, Budget, Finish, Point, Role, Round
+from specgate.errors import UsageError
+from specgate.run.runner import make_block
+from tests.backends.offline.helpers import opened, request_of
+from tests.backends.offline.stand_ins.rule import accepted, token
+
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
+SPEC = Role(3)
+STEPS, TOKENS = Budget(steps=6), Budget(new_tokens=21)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("offline")
+
+
+@pytest.fixture(scope="module")
+def vllm(pair: tuple[Path, Path], folder: Path) -> Iterator[OfflineEngine]:
+    with opened("vllm-offline", request_of(pair, folder, {})) as engine:
+        assert engine.prefill(PROMPTS, draft=True) == 0
+        yield engine
+
+
+@pytest.fixture(scope="module", params=["pytorch", "turbomind"])
+def lmdeploy(request: pytest.FixtureRequest, pair: tuple[Path, Path], folder: Path) -> Iterator[OfflineEngine]:
+    with opened("lmdeploy-pipeline", request_of(pair, folder, {"engine": request.param})) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        yield engine
+
+
+def text(length: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(token(prompt, i) for i in range(length)) for prompt in PROMPTS)
+
+
+def sound(decoded: Decoded, role: Role, budget: Budget, engine: OfflineEngine) -> Block:
+    """The block that the harness makes of it, which holds by itself."""
+    round_ = Round(Point("s", "vllm-offline", 3, 2), 0, 0, (BASELINE, role), False)
+    block = make_block(round_, 0, role, 1, 0, decoded)
+    check_block(block, budget, engine.facts())
+    check_times(block, whole=False)
+    return block
+
+
+def test_a_budget_of_steps_gives_so_many_steps_in_every_role(vllm: OfflineEngine) -> None:
+    blocks = {role: sound(vllm.decode(role, STEPS, ()), role, STEPS, vllm) for role in (BASELINE, SPEC)}
+    assert blocks[BASELINE].tokens == text(7) and set(blocks[BASELINE].accepted) == {(0, 0)}
+    spec = blocks[SPEC]
+    assert spec.accepted == tuple(tuple(accepted(p, i, 3) for p in PROMPTS) for i in range(6))
+    assert set(spec.drafted) == {(3, 3)} and spec.truncated == (0, 0)
+    assert spec.tokens == tuple(
+        tuple(token(p, i) for i in range(1 + 6 + sum(row[s] for row in spec.accepted))) for s, p in enumerate(PROMPTS)
+    )
+    for block in blocks.values():
+        assert len(block.step_ns) == 6 and sum(block.step_ns) == block.elapsed_ns and min(block.step_ns) > 0
+        assert block.prefill_ns > 0 and block.own_prefill and block.served is None
+        assert block.finish == (Finish.STEPS, Finish.STEPS) and block.counters["cache_hit_tokens"] == 0
+
+
+def test_a_budget_of_tokens_truncates_what_the_last_step_had_left(vllm: OfflineEngine) -> None:
+    baseline = sound(vllm.decode(BASELINE, TOKENS, ()), BASELINE, TOKENS, vllm)
+    spec = sound(vllm.decode(SPEC, TOKENS, ()), SPEC, TOKENS, vllm)
+    assert baseline.tokens == spec.tokens == text(21) and spec.finish == (Finish.LENGTH, Finish.LENGTH)
+    for slot, prompt in enumerate(PROMPTS):
+        rows = [row[slot] for row in spec.accepted if row[slot] >= 0]
+        assert rows == [accepted(prompt, i, 3) for i in range(len(rows))]
+        assert spec.truncated[slot] == len(rows) + sum(rows) - 20
+    assert spec.accepted[-1][1] == -1, "the second request ends a step before the first"
+
+
+def test_an_end_token_ends_a_request_and_the_others_go_on(vllm: OfflineEngine) -> None:
+    stop, until = token(PROMPTS[0], 9), Budget(new_tokens=21, ignore_eos=False)
+    block = vllm.decode(SPEC, until, (stop,))
+    assert block.finish == ("stop", "length") and block.tokens[0] == text(10)[0] and block.tokens[1] == text(21)[1]
+
+
+def test_blocks_repeat_their_tokens(vllm: OfflineEngine) -> None:
+    first, second = (vllm.decode(SPEC, STEPS, ()) for _ in range(2))
+    assert (first.tokens, first.accepted) == (second.tokens, second.accepted)
+
+
+def test_margins_come_from_the_baselines_process(vllm: OfflineEngine, lmdeploy: OfflineEngine) -> None:
+    assert vllm.top2(0, (9, 9)) == lmdeploy.top2(1, ()) == (-0.25, -1.75)
+    assert vllm.decode(BASELINE, STEPS, ()).tokens == text(7), "the prompts are those of the block again"
+
+
+def test_what_the_engine_is_stands_in_its_facts(vllm: OfflineEngine) -> None:
+    facts = vllm.facts()
+    assert (facts.backend, facts.engine_version) == ("vllm-offline", "0.25.1+g752a3a504")
+    assert facts.details["blocks show"] == "steps" and facts.details["torch"] == "2.11.0+stand.in"
+    assert facts.has_draft and facts.capture_rule is not None and facts.identity is not None
+    assert (facts.identity.engine, facts.identity.build, facts.identity.told_by) == ("vllm", "752a3a504", "version")
+    assert facts.identity.settings == {
+        "attention": "FLASH_ATTN",
+        "cuda_graphs": "FULL_AND_PIECEWISE",
+        "dtype": "bfloat16",
+        "quantization": "None",
+        "kv_cache_dtype": "auto",
+    }
+
+
+def test_arguments_reach_the_library_and_its_output_a_log(vllm: OfflineEngine, folder: Path) -> None:
+    log = (folder / "vllm-offline-spec-3.log").read_text()
+    assert "'max_model_len': 128" in log and "'enable_prefix_caching': False" in log
+    assert "'method': 'eagle3'" in log and "noise of the engine" in log
+    assert "speculative_config" not in (folder / "vllm-offline-baseline.log").read_text()
+
+
+def test_a_pipelines_block_is_like_that_of_a_server(lmdeploy: OfflineEngine) -> None:
+    blocks = {role: sound(lmdeploy.decode(role, TOKENS, ()), role, TOKENS, lmdeploy) for role in (BASELINE, SPEC)}
+    assert all(block.tokens == text(21) and not block.step_ns for block in blocks.values())
+    served = blocks[SPEC].served
+    assert served is not None and served.acceptance is not None and served.acceptance.k == 3
+    cycles = {tuple(p): len(r.chunk_ns) - 1 for p, r in zip(PROMPTS, served.requests, strict=True)}
+    took = [accepted(list(p), i, 3) for p, n in cycles.items() for i in range(n)]
+    record = served.acceptance
+    record.check()
+    assert (record.steps, record.accepted, record.drafted) == (len(took), sum(took), 3 * len(took))
+    by_step = lmdeploy.options.own["engine"] == "pytorch"
+    assert record.hist == (tuple(took.count(i) for i in range(4)) if by_step else ())
+    assert blocks[SPEC].counters["undrafted_steps"] == 0
+
+
+def test_a_pipelines_engine_tells_what_its_configuration_has(lmdeploy: OfflineEngine) -> None:
+    facts, kind = lmdeploy.facts(), lmdeploy.options.own["engine"]
+    assert facts.identity is not None and facts.identity.engine == "lmdeploy" and facts.details["engine"] == kind
+    graphs = {"cuda_graphs": "on"} if kind == "pytorch" else {}
+    assert facts.identity.settings == {"dtype": "float32", **graphs} and facts.identity.build is None
+
+
+def test_turbomind_is_given_the_draft_in_both_places(lmdeploy: OfflineEngine, folder: Path) -> None:
+    log = (folder / "lmdeploy-pipeline-spec-3.log").read_text().splitlines()
+    turbomind = lmdeploy.options.own["engine"] == "turbomind"
+    [said] = [line for line in log if line.startswith("config: T" if turbomind else "config: P")]
+    assert said.count("num_speculative_tokens=3") == (2 if turbomind else 1) and "enable_metrics=True" in said
+
+
+def test_a_turbomind_that_takes_no_draft_leaves_an_empty_record_and_a_warning(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    request = request_of(pair, tmp_path, {"engine": "turbomind"}, fault="released")
+    with opened("lmdeploy-pipeline", request) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block = engine.decode(SPEC, TOKENS, ())
+        assert block.served is not None and block.served.acceptance is not None
+        assert block.served.acceptance.steps == 0 and block.counters["undrafted_steps"] == 40
+        assert any(w.startswith(MAY_NOT_DRAFT) for w in engine.facts().warnings)
+
+
+def test_requests_that_are_shown_like_a_servers_have_the_same_tokens_and_counts(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Also where prompts are prefilled in different steps."""
+    request = request_of(pair, tmp_path, {"show": "requests"}, fault="mixed,cached=2")
+    with opened("vllm-offline", request) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        block = sound(engine.decode(SPEC, STEPS, ()), SPEC, STEPS, engine)
+        assert engine.facts().details["blocks show"] == "requests"
+    assert block.served is not None and block.served.acceptance is not None and block.tokens == text(7)
+    record = block.served.acceptance
+    assert sum(record.hist) == record.steps and record.emitted == 12 and block.counters["cache_hit_tokens"] == 4
+
+
+def test_processes_apart_run_one_at_a_time_and_show_requests(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with opened("vllm-offline", request_of(pair, tmp_path, {"servers": "apart"})) as engine:
+        assert engine.facts().details["blocks show"] == "requests"
+        engine.prefill(PROMPTS, draft=True)
+        for role in (SPEC, BASELINE):
+            assert engine.decode(role, STEPS, ()).tokens == text(7)
+            assert list(engine.processes) == [role]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"servers": "apart"}, "a block may begin with the start of an engine"),
+        ({"llm.max_num_batched_tokens": "200"}, "a step of this engine takes 200 tokens"),
+    ],
+)
+def test_steps_that_cannot_be_told_apart_are_refused(
+    options: dict[str, str], said: str, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        opened("vllm-offline", request_of(pair, tmp_path, {"show": "steps", **options}, max_k=0)).__enter__()
+
+
+def test_nothing_is_left_running(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    others = set(psutil.Process().children(recursive=True))
+    with opened("vllm-offline", request_of(pair, tmp_path, {})):
+        assert len(set(psutil.Process().children(recursive=True)) - others) == 4, "two engines, each supervised"
+    assert not set(psutil.Process().children(recursive=True)) - others

@@ -1,0 +1,167 @@
+"""`specgate smoke`: what it prints and ends with, on real engines: reference, scripted, servers of the stub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.backends.servers.helpers import program, running_stub
+from tests.support.command import Cli
+
+
+@pytest.fixture
+def ids(cli: Cli) -> Path:
+    return cli.write("ids.json", json.dumps(list(range(5, 29))))
+
+
+def smoked(cli: Cli, ids: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """(exit code, the JSON) of a smoke run on the tiny pair."""
+    done = cli.run("smoke", "--prompt-file", str(ids), "--tokens", "24", "--ignore-eos", "--json", *arguments)
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_an_engine_that_drafts_is_active(cli: Cli, ids: Path) -> None:
+    done = cli.run("smoke", "--backend", "fake", "--prompt-file", str(ids), "--tokens", "64", "--baseline")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("active: fake, spec-3: several draft tokens per step are proposed and accepted\n")
+    assert "acceptance length       3.000 tokens per step" in done.stdout and "not a measurement" in done.stdout
+    assert not list(cli.folder.glob("runs"))
+
+
+def test_the_figures_are_those_of_the_engines_script(cli: Cli, ids: Path) -> None:
+    code, found = smoked(cli, ids, "--backend", "fake", "-o", "accept=2,0")
+    figures = found["figures"]
+    # 23 tokens after the first: 2 + 1, 0 + 1 …, of which the eleventh step emits the last three
+    assert (code, found["active"], found["state"]) == (0, True, "active")
+    assert (figures["num_drafts"], figures["accepted"], figures["steps_with_2"]) == (11, 12, 6 / 11)
+    assert found["causes"] == ["made_up"] and found["schema"] == "specgate.smoke/v1"
+
+
+@pytest.mark.parametrize(
+    ("option", "state", "cause"),
+    [
+        ("no_drafts=true", "no drafts", "silently_off"),
+        ("accept=0", "nothing accepted", "zero_acceptance"),
+        ("draft_error=the weights are gone", "no drafts", "draft_not_loaded"),
+        ("left_multi_token=100", "no drafts", "silently_off"),
+    ],
+)
+def test_speculation_that_is_off_is_named_with_its_cause(
+    cli: Cli, ids: Path, option: str, state: str, cause: str
+) -> None:
+    code, found = smoked(cli, ids, "--backend", "fake", "-o", option)
+    assert (code, found["state"]) == (1, state) and found["causes"][0] == cause
+    assert {f["cause"] for f in found["findings"]} >= {"vocabulary", "auxiliary_layers", "memory"}
+
+
+def test_the_random_draft_of_a_tiny_pair_is_found_out(cli: Cli, ids: Path) -> None:
+    """The reference engine decodes it for real; a draft that was never trained is accepted by chance at most."""
+    code, found = smoked(cli, ids, "--backend", "reference")
+    assert code == (0 if found["active"] else 1) and found["figures"]["num_drafts"] > 0
+    assert not {"vocabulary", "wrong_target", "positions", "draft_not_loaded"} & set(found["causes"])
+
+
+def test_a_draft_of_another_target_is_an_engine_error_with_that_cause(cli: Cli, ids: Path) -> None:
+    config = json.loads((cli.draft / "config.json").read_text())
+    other = cli.folder / "other"
+    other.mkdir()
+    for file in cli.draft.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    (other / "config.json").write_text(json.dumps({**config, "target_hidden_size": 2 * config["hidden_size"]}))
+    arguments = ["smoke", "--backend", "reference", "--prompt-file", str(ids), "--json"]
+    done = cli.run(*arguments, "--target", str(cli.target), "--draft", str(other), pair=False)
+    found = json.loads(done.stdout)
+    assert done.returncode == 7 and found["causes"] == ["wrong_target"]
+    assert "the draft of another target" in found["error"]
+
+
+def test_an_engine_that_fails_is_an_engine_error(cli: Cli, ids: Path) -> None:
+    code, found = smoked(cli, ids, "--backend", "fake", "-o", "fail_open=no GPU left")
+    assert (code, found["state"], found["figures"]) == (7, "engine error", None)
+    assert "no GPU left" in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompt", "a", "--context", "8"], "give one of them"),
+        (["--prompt-file", "bad.json"], r"bad.json: token 1 = 'x'"),
+        (["--prompt-file", "large.json"], "ids are 0 to"),
+        (["--prompt-file", "empty.json"], "empty.json: 0 tokens"),
+        (["--prompt-file", "broken.json"], "not readable as JSON"),
+        (["--backend", "fake", "-o", "no_draft=true"], "no_drafts"),
+        (["--backend", "nothing"], "nothing"),
+        (["--logs", "."], "is not empty"),
+    ],
+)
+def test_a_wish_that_makes_no_sense_is_refused(cli: Cli, ids: Path, arguments: list[str], message: str) -> None:
+    cli.write("bad.json", '[1, "x"]')
+    cli.write("large.json", "[999999999]")
+    cli.write("empty.json", "[]")
+    cli.write("broken.json", "[1,")
+    default = [] if "--prompt-file" in arguments or "--prompt" in arguments else ["--prompt-file", str(ids)]
+    done = cli.run("smoke", "--backend", "fake", *default, *arguments)
+    assert done.returncode == 2 and message in done.stderr
+
+
+def test_a_draft_without_numbers_is_found_by_looking_at_its_weights(cli: Cli, ids: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    broken = cli.folder / "broken"
+    broken.mkdir()
+    for file in cli.draft.iterdir():
+        (broken / file.name).write_bytes(file.read_bytes())
+    weights = load_file(cli.draft / "model.safetensors")
+    save_file({**weights, "fc.weight": weights["fc.weight"] * float("nan")}, broken / "model.safetensors")
+    arguments = ["smoke", "--backend", "fake", "-o", "accept=0", "--prompt-file", str(ids), "--json"]
+    done = cli.run(*arguments, "--target", str(cli.target), "--draft", str(broken), pair=False)
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and {"weights", "zero_acceptance"} <= set(found["causes"])
+    assert next(f["seen"] for f in found["findings"] if f["cause"] == "weights") == "not finite: fc.weight"
+
+
+@pytest.mark.slow("starts servers")
+@pytest.mark.parametrize(
+    ("faults", "code", "cause"),
+    [
+        ("--fault no_drafts", 1, "silently_off"),
+        ("--fault no_metrics", 7, "counters_off"),
+        ("--fault log='WARNING speculative decoding is disabled'", 1, "switched_off"),
+    ],
+)
+def test_a_server_that_is_started_is_looked_into(cli: Cli, ids: Path, faults: str, code: int, cause: str) -> None:
+    server = program(cli.folder, "vllm", f"--rate 500 {faults}")
+    ended, found = smoked(cli, ids, "--backend", "vllm", "-o", f"program={server}")
+    assert ended == code, found
+    assert found["causes"] == [cause]
+
+
+@pytest.mark.slow("starts a server")
+def test_a_server_without_speculation_is_told_from_one_that_drafts_nothing(cli: Cli, ids: Path) -> None:
+    with running_stub("vllm", 0, "--rate", "500") as url:
+        code, found = smoked(cli, ids, "--backend", "vllm", "-o", f"url={url}")
+        arguments = ["smoke", "--backend", "vllm", "--prompt-file", str(ids), "--tokens", "24", "--json"]
+        tokenizer = ["--tokenizer", str(cli.target), "-o", f"url={url}"]
+        unnamed = cli.run(*arguments, *tokenizer, pair=False)
+    assert code == 1 and found["causes"] == ["baseline_server"]
+    assert unnamed.returncode == 1 and json.loads(unnamed.stdout)["causes"] == ["baseline_server"], unnamed.stderr
+
+
+@pytest.mark.slow("starts a server")
+def test_only_the_server_of_the_role_is_started(cli: Cli, ids: Path) -> None:
+    server = program(cli.folder, "vllm", "--rate 500")
+    logs = cli.folder / "logs"
+    code, found = smoked(cli, ids, "--backend", "vllm", "-o", f"program={server}", "--logs", str(logs))
+    assert code == 0 and found["engine_version"] == "0.33.0"
+    assert [file.name for file in logs.iterdir() if file.name != "worker-0.log"] == ["vllm-spec-3.log"]
+
+
+@pytest.mark.slow("starts a server")
+def test_flags_that_ask_for_another_draft_length_end_before_a_server_is_started(cli: Cli, ids: Path) -> None:
+    server = program(cli.folder, "sglang", "--rate 500")
+    arguments = ["smoke", "--backend", "sglang", "--prompt-file", str(ids), "-o", f"program={server}"]
+    done = cli.run(*arguments, "-o", "args.spec-3=--speculative-num-steps 5")
+    assert done.returncode == 2 and "--speculative-num-steps = 5, the role asks for 3" in done.stderr

@@ -1,0 +1,38 @@
+"""Runs on a machine that had no CPU for them: told by the run's own samples, and made again.
+
+The checks of clocks are not loosened for it. A scripted engine keeps no clock that sees a stall, so that a thread which
+gets no CPU for seconds looks like an engine that leaves seconds out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from specgate.files.run_folder import RunFolder
+
+STARVED_NS: Final = 30_000_000
+"""A thread of a run that could have run, and waited for a CPU for so long within one block, was starved."""
+ATTEMPTS: Final = 4
+
+T = TypeVar("T")
+
+
+def starved_ns(run: Path) -> int:
+    """The longest time for which a thread of this run waited for a CPU, or a CPU was stolen, within one block."""
+    cpus = [block.cpu for block in RunFolder.open(run).blocks() if block.cpu is not None]
+    return max((max(cpu.waited_ns or 0, cpu.stolen_ns or 0, cpu.throttled_ns or 0) for cpu in cpus), default=0)
+
+
+def fed(attempt: Callable[[], T], newest: Callable[[], Path], right: Callable[[T], bool]) -> T:
+    """The outcome of a run that got its CPUs, or the first that is `right`.
+
+    `newest` is the folder of the last run. A wrong outcome without starvation stands at once, and that of the last
+    attempt in any case.
+    """
+    for left in reversed(range(ATTEMPTS)):
+        outcome = attempt()
+        if right(outcome) or not left or starved_ns(newest()) < STARVED_NS:
+            break
+    return outcome
