@@ -20,6 +20,7 @@ from specgate.promotion.claim import digests
 
 POLICIES = sorted((Path(__file__).parents[2] / "gates" / "policies").glob("*.yaml"))
 
+# A format without a file of prompts is refused before there is a name.
 AXIS = st.lists(st.integers(1, 8), min_size=1, max_size=4, unique=True).map(lambda v: tuple(sorted(v)))
 QUESTIONS = st.builds(
     Question,
@@ -31,7 +32,7 @@ QUESTIONS = st.builds(
     prompts=st.none() | st.text(max_size=40).map(Path),
     format=st.none() | st.just("mt-bench"),
     prompt_sets=st.none() | st.integers(1, 10_000),
-).filter(bool)
+).filter(lambda q: set(q.options()) - {"--format"})
 
 
 def test_without_a_scenario_a_small_one_for_the_machine_is_asked() -> None:
