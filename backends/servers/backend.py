@@ -64,6 +64,13 @@ class ServerBackend:
         """Whether a server that runs already is named."""
         return any(key.partition(".")[0] == "url" for key in options)
 
+    def local_ports(self, options: Mapping[str, str]) -> tuple[int, ...]:
+        """The ports of the servers of this machine that run already."""
+        from specgate.backends.servers.options import local_port
+
+        urls = (value for key, value in options.items() if key.partition(".")[0] == "url")
+        return tuple(sorted({port for url in urls if (port := local_port(url)) is not None}))
+
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.servers.engine import ServerEngine
         from specgate.backends.servers.engines import adapter_named

@@ -158,6 +158,14 @@ def split(text: str) -> list[str]:
         return re.split(r"[\s\"']+", text)
 
 
+def local_port(url: str) -> int | None:
+    """The port of a server on this machine; None of one elsewhere."""
+    parts = urlsplit(url)
+    if not parts.hostname or not is_loopback(parts.hostname):
+        return None
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
 def check_url(key: str, url: str, remote: bool) -> None:
     """Raise UsageError for a URL that holds more than host and port, or names another machine. A URL that may hold a
     password is not repeated.

@@ -329,3 +329,6 @@ class DrivesAnotherEngine(Protocol):
 
     def attaches(self, options: Mapping[str, str]) -> bool:
         """Whether these options name a program that runs already, so that its weights need not be on this machine."""
+
+    def local_ports(self, options: Mapping[str, str]) -> tuple[int, ...]:
+        """The ports of this machine on which such programs listen: on its GPUs they are no strangers."""

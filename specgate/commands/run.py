@@ -171,7 +171,8 @@ def _measure(kind: RunKind, options: dict[str, Any]) -> None:
 
     plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
     options.pop("debug")
-    options["question"] = take_question(options)
+    if "format_" in options:
+        options["question"] = take_question(options)
     options["options"] = dict(key_value(o) for o in options["options"])
     sys.exit(carry_out(Request(kind=kind, argv=tuple(sys.argv[1:]), plain=plain, **options)))
 

@@ -6,6 +6,8 @@ import hashlib
 import os
 import platform
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -36,10 +38,12 @@ def _content(file: str) -> str:
 
 
 class HostProbe:
-    """Reads the host. "Ours" are one process (the harness, by its number) and everything that it has started."""
+    """Reads the host. "Ours" are one process (the harness, by its number) and everything that it has started; and of
+    programs that ran before it, which listen on `ports` of this machine and are to be measured, the same.
+    """
 
-    def __init__(self, harness: int) -> None:
-        self._harness = harness
+    def __init__(self, harness: int, ports: Sequence[int] = ()) -> None:
+        self._roots = (harness, *listeners(ports))
         self._spent: dict[int, float] = {}
         """Process number → CPU seconds, for every process that is or was one of ours."""
         self._refresh()
@@ -77,11 +81,10 @@ class HostProbe:
             return GpuProcess(pid, "foreign")
 
     def _refresh(self) -> None:
-        try:
-            harness = psutil.Process(self._harness)
-            family = [harness, *harness.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return
+        family = []
+        for root in self._roots:
+            with suppress(psutil.NoSuchProcess):
+                family += [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
         for process in family:
             try:
                 times = process.cpu_times()
@@ -100,6 +103,18 @@ class HostProbe:
                 guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
                 busy += sum(times) - idle - guest
         return time.monotonic(), busy, sum(self._spent.values())
+
+
+def listeners(ports: Sequence[int]) -> list[int]:
+    """The processes that listen on TCP ports of this machine; those that the user may not look into are left out."""
+    if not ports:
+        return []
+    with suppress(psutil.AccessDenied, OSError):
+        found = psutil.net_connections(kind="tcp")
+        return sorted(
+            {c.pid for c in found if c.status == psutil.CONN_LISTEN and c.pid and c.laddr and c.laddr.port in ports}
+        )
+    return []
 
 
 def usable_cpus() -> set[int]:

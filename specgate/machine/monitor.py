@@ -13,7 +13,7 @@ import multiprocessing as mp
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
@@ -29,10 +29,12 @@ _START_S, _STOP_S = 20.0, 5.0
 
 
 class Sampler:
-    """Takes samples of the host around process `harness` and, where there is one, of the GPU `uuid`."""
+    """Takes samples of the host around process `harness` and, where there is one, of the GPU `uuid`. `ports`: see
+    `HostProbe`.
+    """
 
-    def __init__(self, worker_generation: int, harness: int, uuid: str | None) -> None:
-        self._worker_generation, self._host = worker_generation, HostProbe(harness)
+    def __init__(self, worker_generation: int, harness: int, uuid: str | None, ports: Sequence[int] = ()) -> None:
+        self._worker_generation, self._host = worker_generation, HostProbe(harness, ports)
         self._gpu: GpuProbe | None = None
         self._nvml: str | None = None
         try:
@@ -77,16 +79,18 @@ class Watch:
 
 
 @contextmanager
-def watching(file: Path, worker_generation: int, uuid: str | None, interval_s: float = INTERVAL_S) -> Iterator[Watch]:
+def watching(
+    file: Path, worker_generation: int, uuid: str | None, interval_s: float = INTERVAL_S, ports: Sequence[int] = ()
+) -> Iterator[Watch]:
     """Sample into `file` while the body runs. The first sample is taken before the body begins, the last one after it
-    ends.
+    ends. `ports`: of this machine, on which programs listen that are measured (`HostProbe`).
     """
     watch = Watch(file.stat().st_size if file.exists() else 0)
     context = mp.get_context("spawn")
     conn, child = context.Pipe()
     process = context.Process(
         target=_serve,
-        args=(child, file, worker_generation, os.getpid(), uuid, interval_s),
+        args=(child, file, worker_generation, os.getpid(), uuid, interval_s, tuple(ports)),
         name="specgate-watch",
         daemon=True,
     )
@@ -111,14 +115,20 @@ def watching(file: Path, worker_generation: int, uuid: str | None, interval_s: f
 
 
 def _serve(
-    conn: Connection, file: Path, worker_generation: int, harness: int, uuid: str | None, interval_s: float
+    conn: Connection,
+    file: Path,
+    worker_generation: int,
+    harness: int,
+    uuid: str | None,
+    interval_s: float,
+    ports: Sequence[int],
 ) -> None:
     """The monitor process: one sample at once, one per interval, and a last one when it is told to stop."""
     for name in (signal.SIGINT, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)  # the parent handles Ctrl-C and stops this process
     with suppress(OSError):
         os.nice(19)
-    sampler = Sampler(worker_generation, harness, uuid)
+    sampler = Sampler(worker_generation, harness, uuid, ports)
     size, digest = 0, hashlib.sha256()
     with file.open("ab") as out:
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from specgate import plugins
 from specgate.analysis.verdict import foreseeable, in_words
+from specgate.api import DrivesAnotherEngine
 from specgate.core import (
     Plan,
     Point,
@@ -144,7 +145,8 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
         runner = Runner(left, resolved.prompts, config, folder, report, may_stop, admit, sample, run.bandwidth)
         watch, stopped = Watch(0), None
         try:
-            with watching(folder.watch_file, runner.worker_generation + 1, uuid) as watch:
+            ports = measured_ports(config)
+            with watching(folder.watch_file, runner.worker_generation + 1, uuid, ports=ports) as watch:
                 runner.run()
             check_unchanged(resolved.software, config)
         except (SpecgateError, KeyboardInterrupt) as error:
@@ -153,6 +155,12 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
         return Measured(runner, stopped, checked_journal(folder, watch))
     except InvalidResult as error:
         return Measured(runner, error, None)
+
+
+def measured_ports(config: Config) -> tuple[int, ...]:
+    """The ports of this machine on which programs listen that the run attaches to."""
+    backend = plugins.backend(config.backend)
+    return backend.local_ports(config.options) if isinstance(backend, DrivesAnotherEngine) else ()
 
 
 def checked_journal(folder: RunFolder, watch: Watch) -> Journal:

@@ -71,6 +71,7 @@ class TokenEvidence:
         self.texts, self.margins, self.logits = folder.texts(), folder.margins(), folder.logits()
         self.followed = folder.followed()
         self.sampled_after: str | None = None
+        self._ranked: dict[tuple[str, int, int, tuple[int, ...]], TopTokens | None] = {}
 
     def wanting(self, point: Point, prompt_set: int | None = None) -> bool:
         """Whether blocks of `point` are not checked yet. `prompt_set`: only those of this one, if given."""
@@ -136,17 +137,18 @@ class TokenEvidence:
     # ── margins ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _record_margins(self, point: Point, prompt_set: int, engine: EngineWorker) -> None:
-        count, seen = CANDIDATES if self.ties.ulps else 2, dict[tuple[int, tuple[int, ...]], TopTokens | None]()
+        count = CANDIDATES if self.ties.ulps else 2
         for cell, d, expected in list(self._divergences_without_margin(point, prompt_set)):
             given = expected[: d.position]
-            if (d.slot, given) not in seen:  # rounds part at the same place, and a server prefills for each answer
-                seen[d.slot, given] = engine.ranked(d.slot, given, count)
-            top = seen[d.slot, given]
+            place = point.key, prompt_set, d.slot, given
+            if place not in self._ranked:  # rounds part at the same place, and a server prefills for each answer
+                self._ranked[place] = engine.ranked(d.slot, given, count)
+            top = self._ranked[place]
             if top is None:
                 continue
             shown = top if self.ties.ulps else TopTokens(())
-            place = cell.key, d.prompt_set, d.round, d.slot, d.position
-            margin = Margin(*place, top.values[0], top.values[1], shown.values, shown.tokens)
+            where = cell.key, d.prompt_set, d.round, d.slot, d.position
+            margin = Margin(*where, top.values[0], top.values[1], shown.values, shown.tokens)
             self.folder.append_margin(margin)
             self.margins.append(margin)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +41,29 @@ def test_a_process_is_ours_foreign_or_unseen(child: int) -> None:
     parent = psutil.Process(os.getppid())
     assert probe.owner(parent.pid) == GpuProcess(parent.pid, "foreign", parent.name())
     assert probe.owner(2**22 + 1).owner == "unseen"
+
+
+LISTENER = """
+import socket, subprocess, sys
+server = socket.create_server(("127.0.0.1", 0))
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+print(server.getsockname()[1], child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_program_that_listens_on_a_port_that_is_measured_is_ours_with_all_it_started() -> None:
+    ended = "import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True)"
+    server = subprocess.Popen(
+        [sys.executable, "-c", ended, LISTENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None and server.stdin is not None
+    with server:
+        port, child = map(int, server.stdout.readline().split())
+        measured, alone = HostProbe(os.getpid(), [port]), HostProbe(os.getpid())
+        assert measured.owner(child).owner == "ours" and measured.owner(os.getpid()).owner == "ours"
+        assert alone.owner(child).owner == "foreign", "it was started by a process that has ended"
+        server.stdin.close()
 
 
 def test_a_process_of_ours_that_has_ended_stays_ours() -> None:

@@ -7,6 +7,7 @@ import pytest
 from specgate.backends.servers.options import Options
 from specgate.core import BASELINE, Role
 from specgate.errors import UsageError
+from specgate.plugins import backend
 
 
 @pytest.mark.parametrize(
@@ -152,3 +153,13 @@ def test_an_option_that_names_a_credential_is_refused_with_what_to_do_instead(ke
 def test_a_credential_in_any_option_is_refused(key: str) -> None:
     with pytest.raises(UsageError, match="a secret would be written"):
         Options.parse({key: "hf_abcdefghijklmnopqrstuvwxyz012345"}, ())
+
+
+def test_ports_of_this_machine_are_those_of_loopback_urls() -> None:
+    from specgate.api import DrivesAnotherEngine
+
+    vllm = backend("vllm")
+    assert isinstance(vllm, DrivesAnotherEngine)
+    urls = {"url.baseline": "http://127.0.0.1:8101", "url.spec-3": "http://localhost", "url": "http://10.0.0.7:8000"}
+    assert vllm.local_ports({**urls, "model": "m"}) == (80, 8101)
+    assert vllm.local_ports({}) == ()
