@@ -22,6 +22,9 @@ def test_list_names_every_shipped_scenario_with_its_question() -> None:
         "cpu-spec-sweep",
         "full-8b-16k-b4",
         "full-8b-32k-single",
+        "load-8b",
+        "load-gpt-oss",
+        "load-rates",
         "micro-8b-16k-b4",
         "micro-8b-32k-single",
     ]
