@@ -29,7 +29,8 @@ class Degeneracy:
 
     def judge_cell(self, rule: Rule, result: CellResult) -> Verdict:
         key, ceiling = result.cell.key, float(rule.params["max_repeated_share"])
-        share = result.values["repeated_8gram_share"].value
+        measured = result.values.get("repeated_8gram_share")
+        share = measured.value if measured is not None else None
         if share is None:
             return verdict(rule, key, State.INVALID, "not_measured", "no text was generated")
         evidence = {"repeated_8gram_share": share, "max": ceiling}

@@ -102,10 +102,10 @@ class Tokens:
             prompt_set, round_, slot, position = check.followed.first
             message = (
                 f"{check.followed.wrong} of {check.followed.sequences} texts are not greedy behind the near tie where "
-                f"they left the baseline's; first: prompt set {prompt_set}, round {round_}, slot {slot}, "
-                f"token {position}"
+                f"they left the baseline's, or were not followed; first: prompt set {prompt_set}, round {round_}, "
+                f"slot {slot}, token {position}"
             )
-            step = "the engine emits wrong tokens: plain decoding from the same text does not choose them"
+            step = "plain decoding from the same text must choose the same tokens; an engine shows it by `follow`"
             return verdict(rule, key, State.INVALID, "not_greedy", message, evidence_of(check), step)
         share = len(check.divergences) / check.sequences if check.sequences else 0.0
         if most is not None and share > float(most):

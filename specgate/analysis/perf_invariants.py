@@ -123,7 +123,7 @@ def as_the_engine_says(found: Invariant, trace: BlockTrace | None) -> Invariant:
     first = next((f for f in said if f.breaks), said[0])
     words = f"{first.meaning}: {first.where}: {first.text}" + (f" ({first.count} times)" if first.count > 1 else "")
     if first.breaks:
-        return Invariant(found.id, Held.BROKEN, first.reason_code, words, evidence)
+        return Invariant(found.id, Held.BROKEN, first.reason_code, words, {**evidence, "source": "engine"})
     return replace(found, message=f"{found.message}; {words}", evidence=evidence)
 
 

@@ -144,8 +144,10 @@ class FollowCheck:
     """Whether texts that left the baseline's stay greedy behind that place, by plain decoding from there.
 
     `sequences`: how many texts were followed. `tokens`: how many of their tokens plain decoding repeats.
-    `near_ties`: texts that leave it once more, at a near tie. `wrong`: those that leave it elsewhere.
-    `first`: (prompt set, round, slot, index) of the first wrong token.
+    `near_ties`: texts that leave it once more, at a near tie. `wrong`: those that leave it elsewhere, or that nobody
+        could follow.
+    `first`: (prompt set, round, slot, index) of the first wrong token; of a text that was not followed, of the one with
+        which it left the baseline's.
     """
 
     sequences: int

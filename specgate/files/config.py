@@ -76,6 +76,8 @@ def plain_policy(policy: Policy) -> dict[str, Any]:
     for key in LATER_KEYS:
         if plain[key] is None:
             del plain[key]
+    if "checks" in plain and plain["checks"]["followed"] is None:
+        del plain["checks"]["followed"], plain["checks"]["followed_tokens"]
     for rule in plain["rules"]:
         if not rule["unless"]:
             del rule["unless"]

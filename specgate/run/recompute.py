@@ -111,7 +111,8 @@ def by_category(run: Run, plan: Plan, cells: Sequence[CellResult], blocks: Seque
         if not found or result.acceptance is None or not result.acceptance.steps:
             return result
         records = by_prompt([b for b in blocks if b.cell == cell and not b.warmup])
-        more = {v.metric: v for v in category_values(records, found, cell.point.batch)}
+        prompts_in_set = plan.scenarios[cell.point.scenario].prompts_in_set(cell.point.batch)
+        more = {v.metric: v for v in category_values(records, found, prompts_in_set)}
         return replace(result, values={**result.values, **more})
 
     return tuple(map(extended, cells))

@@ -241,7 +241,9 @@ class Runner:
                 block = make_block(round_, position, role, self.worker_generation, prefill_ns, decoded)
                 span_ns = asked_ns, time.monotonic_ns()
                 cpu = between(before, self.cpus.read_again(before))
-                self._record(replace(block, span_ns=span_ns, cpu=cpu, prompt_tokens=lengths))
+                answered = decoded.served.prompts if decoded.served is not None else ()
+                own_lengths = tuple(lengths[i] for i in answered) if lengths and answered else lengths
+                self._record(replace(block, span_ns=span_ns, cpu=cpu, prompt_tokens=own_lengths))
             if not warmup and not round_.order[-1].speculative:
                 self.evidence.extend_text(point, prompt_set, engine, self.worker_generation)
         if not warmup and not later:

@@ -40,9 +40,9 @@ def perf_plan() -> Plan:
 
 
 def shown(expected: int, got: int, units: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Eight log-probabilities in steps of UNIT, `got` lying `units` below `expected`, and their tokens."""
-    others = [-(units + 3 + 2 * i) * UNIT for i in range(6)]
-    return (-0.5, -0.5 - units * UNIT, *(-0.5 + gap for gap in others)), (expected, got, *range(900_000, 900_006))
+    """Twelve log-probabilities in steps of UNIT, `got` lying `units` below `expected`, and their tokens."""
+    others = [-(units + 3 + 2 * i) * UNIT for i in range(10)]
+    return (-0.5, -0.5 - units * UNIT, *(-0.5 + gap for gap in others)), (expected, got, *range(900_000, 900_010))
 
 
 def margins(blocks: Sequence[Block], units: int) -> list[Margin]:
@@ -144,6 +144,23 @@ def test_a_text_that_plain_decoding_does_not_repeat_behind_the_near_tie_is_wrong
     assert i7(run) is Held.BROKEN and run.comparisons[0].speedup.value is not None
     spec = next(c for c in run.cells if c.cell.role.speculative)
     assert spec.values["output_tok_s"].reason_code == "token_mismatch"
+
+
+def test_a_text_that_nobody_followed_is_not_excused() -> None:
+    def nowhere(text: Parted) -> Followed:
+        return Followed("another cell", text.prompt_set, text.round, text.slot, text.position, text.rest[:4])
+
+    found, run = judged(corrupt, follow=nowhere)
+    assert (found.state, found.reason_code) == (State.INVALID, "not_greedy") and "not followed" in found.message
+    assert i7(run) is Held.BROKEN
+
+
+def test_where_an_engine_does_not_name_its_tokens_nothing_is_a_near_tie() -> None:
+    plan = perf_plan()
+    blocks = blocks_of(plan, change=corrupt)
+    unnamed = [replace(m, top_tokens=()) for m in margins(blocks, 0)]
+    _, (comparison,) = measure(plan, blocks, unnamed, TIES)
+    assert len(comparison.tokens.mismatches) == 8
 
 
 def test_a_text_may_leave_plain_decoding_once_more_at_another_near_tie() -> None:

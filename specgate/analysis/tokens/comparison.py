@@ -91,6 +91,8 @@ def judged_by(d: Divergence, top: Sequence[float], top_tokens: Sequence[int], ti
     that of the last one, which is then recorded.
     """
     gap, unit = gap_between((d.expected, d.got), top, top_tokens), unit_of(top)
+    if not top_tokens:  # whose the largest logits are is not known, so that any token could hide behind two close ones
+        return d.judged(gap, NearTies(), unit)
     if gap == math.inf:
         return replace(d.judged(None, ties, unit), margin=top[0] - top[-1])
     return d.judged(gap, ties, unit)
@@ -122,7 +124,7 @@ def find_repeats(blocks: Sequence[Block]) -> Iterator[tuple[Cell, Divergence, tu
     """
     first: dict[tuple[Cell, int], Block] = {}
     for block in blocks:
-        if block.warmup:
+        if block.warmup or not block.answered_all:
             continue
         earlier = first.setdefault((block.cell, block.prompt_set), block)
         for slot, (expected, got) in enumerate(zip(earlier.tokens, block.tokens, strict=True)):

@@ -63,15 +63,17 @@ def check_followed(parted: Sequence[Parted], followed: Sequence[Followed], ties:
     first: tuple[int, int, int, int] | None = None
     for text in parted:
         answer = known.get((text.cell.key, text.prompt_set, text.round, text.slot, text.position))
-        if answer is None:
-            continue
         sequences += 1
+        if answer is None:  # what nobody looked at is not excused
+            wrong += 1
+            first = first or (text.prompt_set, text.round, text.slot, text.position)
+            continue
         at = first_difference(text.rest, answer.tokens)
         tokens += min(len(text.rest), len(answer.tokens)) if at is None else at
         if at is None:
             continue
         gap = gap_between((text.rest[at], answer.tokens[at]), answer.top, answer.top_tokens)
-        if ties.covers(gap, unit_of(answer.top)):
+        if answer.top_tokens and ties.covers(gap, unit_of(answer.top)):
             near_ties += 1
         else:
             wrong += 1

@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-FEWEST: Final = 6
-"""Values that it takes. A gap on no grid seems to be on the finest one with a probability of 2 TOLERANCE / FINEST."""
+FEWEST: Final = 10
+"""Values that it takes. A gap is an even number of units half of the time: with nine gaps, all are once in 500 places,
+and a unit twice as large is seen. A gap on no grid seems to be on the finest one with a probability of 2 TOLERANCE /
+FINEST.
+"""
 TOLERANCE: Final = 1e-5
 """How far a gap may be from a multiple of the unit, in logits: log-probabilities are rounded to float32."""
 COARSEST: Final = 1.0

@@ -30,8 +30,8 @@ def test_the_unit_of_logits_within_one_binade_is_that_of_their_number_format(
 
 
 def test_where_logits_straddle_a_power_of_two_the_finer_unit_counts() -> None:
-    logits = torch.tensor([16.5, 16.25, 15.9375, 15.5, 15.0625, 14.0, 13.0, 12.0], dtype=torch.bfloat16)
-    assert unit_of(shown(logits, 8)) == 2.0**-4
+    logits = torch.tensor([16.5, 16.25, 15.9375, 15.5, 15.0625, 14.0, 13.0, 12.0, 11.5, 11.0], dtype=torch.bfloat16)
+    assert unit_of(shown(logits, 10)) == 2.0**-4
 
 
 @given(seed=st.integers(0, 1000))
