@@ -116,7 +116,7 @@ def event(**changes: object) -> str:
         ("a.json", event(name=7), "name: 7: a text is needed"),
         ("a.json", event(ts=1e300), "no event does"),
         ("a.json", "[" * 100_000, "no value"),
-        ("a.json.gz", gzip.compress(event().encode())[:-12], "Compressed file ended"),
+        ("a.json.gz", gzip.compress(event().encode(), mtime=0)[:-12], "Compressed file ended"),
         ("a.json.gz", b"\x1f\x8b" + b"nonsense" * 4, "Unknown compression method"),
         ("a.nsys-rep", b"\x00\x01binary", "nsys export --type sqlite a.nsys-rep"),
         ("a.sqlite", b"SQLite format 3\x00" + b"rubbish" * 100, "the database cannot be read"),
