@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,15 @@ from specgate import errors
 from specgate.errors import ExitCode, SpecgateError
 
 
+PACKAGE = Path(errors.__file__).parent
+DEFINES = re.compile(r"^class \w+\((\w*Error|\w+Refused|InvalidResult|WorkerLost)\):", re.MULTILINE)
+
+
 def every_error() -> list[type[SpecgateError]]:
+    """Those of every module, whichever the tests have imported so far."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        if DEFINES.search(file.read_text(encoding="utf-8")):
+            importlib.import_module(".".join(("specgate", *file.relative_to(PACKAGE).with_suffix("").parts)))
     found, left = [], [SpecgateError]
     while left:
         cls = left.pop()

@@ -50,12 +50,12 @@ OVERLOADED: Final = (429, 503)
 T = TypeVar("T")
 
 
-class Overloaded(BackendError):
-    """A server turned a request away for too much load. A block of requests under load goes on without it."""
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer with another status than 200."""
 
-    def __init__(self, status: int, message: str, hint: str | None) -> None:
-        super().__init__(message, hint=hint)
-        self.status = status
+    status: int
+    error: BackendError
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,23 +180,27 @@ class Client:
     async def _attempt(
         self, path: str, body: bytes, began: int, limit: StreamLimit, due_ns: int | None
     ) -> Recording | TurnedAway:
-        try:
-            recording = await self._record(path, body, began, limit)
-        except Overloaded as refusal:
-            return TurnedAway(refusal.status, perf_counter_ns() - began, refusal.message)
-        return replace(recording, due_ns=due_ns)
+        answer = await self._exchange(path, body, began, limit)
+        if not isinstance(answer, Refusal):
+            return replace(answer, due_ns=due_ns)
+        if answer.status not in OVERLOADED:
+            raise answer.error
+        return TurnedAway(answer.status, perf_counter_ns() - began, answer.error.message)
 
-    async def _record(self, path: str, body: Json | bytes, began: int, limit: StreamLimit) -> Recording:
+    async def _record(self, path: str, body: Json, began: int, limit: StreamLimit) -> Recording:
+        answer = await self._exchange(path, body, began, limit)
+        if isinstance(answer, Refusal):
+            raise answer.error
+        return answer
+
+    async def _exchange(self, path: str, body: Json | bytes, began: int, limit: StreamLimit) -> Recording | Refusal:
         pieces: list[Piece] = []
         size = 0
         content: dict[str, Any] = {"data": body, "headers": AS_JSON} if isinstance(body, bytes) else {"json": body}
         sent = perf_counter_ns()
         async with self._session.post(self.url + path, allow_redirects=False, **content) as response:
-            if response.status in OVERLOADED:
-                error = await self._refused(path, response)
-                raise Overloaded(response.status, error.message, error.hint)
             if response.status != 200:
-                raise await self._refused(path, response)
+                return Refusal(response.status, await self._refused(path, response))
             self._refuse_compressed(path, response)
             async for data in response.content.iter_any():
                 pieces.append((perf_counter_ns() - began, data))

@@ -47,7 +47,7 @@ def test_a_margin_below_zero_is_no_answer(cheating: Cheating) -> None:
     exit_code, run = cheating("NegativeMargins")
     assert exit_code == 7
     (why,) = run.failures.values()
-    assert "malformed answer to top2" in why and "the larger logit comes first" in why
+    assert "malformed answer to ranked" in why and "the larger ones come first" in why
 
 
 def test_what_lies_behind_a_near_tie_is_scored(cheating: Cheating, cli: Cli) -> None:
