@@ -12,7 +12,6 @@ import pytest
 from specgate import errors
 from specgate.errors import ExitCode, SpecgateError
 
-
 PACKAGE = Path(errors.__file__).parent
 DEFINES = re.compile(r"^class \w+\((\w*Error|\w+Refused|InvalidResult|WorkerLost)\):", re.MULTILINE)
 
