@@ -36,7 +36,8 @@ OUTSIDE = ("counting", "mine")
 """Back ends of the examples."""
 
 INSTALL = re.compile(
-    r"\b(?:(?:pip3?|pipx|uv|conda|mamba)\b[^\n|;&]*?\b(?:install|add|run)|poetry add|uvx)\b(?P<what>[^\n|;&`]*)"
+    r"\b(?:(?:pip3?|pipx|uv|conda|mamba)\b[^\n|;&]*?\b(?:install|add|run|wheel|download)|poetry add|uvx)\b"
+    r"(?P<what>[^\n|;&`]*)"
 )
 STRANGER = re.compile(r"""['"]?specgate(?:\[[\w,]+\])?(?:[=<>~!]=?[\w.*]+)?['"]?[,.)]?""")
 """The bare name, where an installer would look it up in an index; a path or a wheel is none."""
@@ -218,6 +219,8 @@ def test_the_example_packages_do_not_ask_an_index_for_it_either() -> None:
         ("uv pip install \\\n  specgate==0.1", True),
         ("uvx specgate micro", True),
         ("Install it: `pip install specgate`.", True),
+        ("python -m pip wheel --no-deps specgate", True),
+        ("python -m pip wheel --no-deps ./specgate", False),
         ("pip install ./specgate", False),
         ("pip install '.[servers]' in specgate's checkout", False),
         ('pip install "$(echo dist/specgate-*.whl)[torch]"', False),
