@@ -58,6 +58,7 @@ class ServedLoad:
         assert budget.new_tokens is not None
         self.engine, self.role, self.prompts, self.limit = engine, role, prompts, budget.new_tokens
         self.k = role.k if engine.draft_usable and not engine.script.no_drafts else 0
+        self.lag = engine.script.send_lag_ns
         self.now = self.steps = self.truncated = 0
         self.waiting: list[Running] = []
         self.running: list[Running] = []
@@ -78,11 +79,11 @@ class ServedLoad:
     def arrive(self, coming: list[int], offered: OfferedLoad) -> None:
         """Take what has arrived by now out of `coming`; where nothing else is left to do, wait for the next one."""
         if offered.clients is None and coming and not self.waiting and not self.running:
-            self.now = max(self.now, offered.arrivals_ns[coming[0]])
+            self.now = max(self.now, offered.arrivals_ns[coming[0]] + self.lag)
         while coming:
             due = None if offered.clients is not None else offered.arrivals_ns[coming[0]]
             there = len(self.waiting) + len(self.running)
-            if (due is None and there == offered.clients) or (due is not None and due > self.now):
+            if (due is None and there == offered.clients) or (due is not None and due + self.lag > self.now):
                 return
             prompt, beyond = coming.pop(0), self.engine.script.refuse_beyond
             if beyond is not None and there >= beyond:
@@ -90,7 +91,7 @@ class ServedLoad:
                 if due is None:
                     return  # the client has its answer, and turns to its next request after this step
             else:
-                self.waiting.append(Running(prompt, self.now if due is None else due, due))
+                self.waiting.append(Running(prompt, self.now if due is None else due + self.lag, due))
 
     def admit(self) -> None:
         """Prefill as many waiting requests as there are slots free. Each has its first token then."""

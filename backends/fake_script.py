@@ -26,6 +26,8 @@ class Script:
     """Under load: what a step takes longer for every token that it verifies."""
     refuse_beyond: int | None = None
     """Under load: requests that are there already beyond which another one is refused."""
+    send_lag_ns: int = 0
+    """In an open loop: every request is sent so long after it was due."""
     jitter: float = 0.01
     """The largest share by which a step takes longer. A fixed pseudo-random sequence decides."""
     prompt_jitter: float = 0.0

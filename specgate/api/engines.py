@@ -250,9 +250,11 @@ class ServesLoad(Protocol):
         """Answer one whole request per prompt under `role`, sent as `offered` says, greedily.
 
         Returns a block with `served`. Its times count from the beginning of the block, which is the first sending of a
-        closed loop and time 0 of an open one. A request that was turned away for too much load (HTTP 429 or 503) is
-        listed in `served.refused`, has no slot, and is not sent again; `served.prompts` then names the prompt of every
-        slot. `prefill` is not called. A `top2` that follows is about these prompts.
+        closed loop and time 0 of an open one. In an open loop every request is sent in its turn and not before it is
+        due (`core.load.EARLY_NS`), and its `due_ns` is `offered.arrivals_ns` of its prompt; in a closed loop that is
+        None. A request that was turned away for too much load (HTTP 429 or 503) is listed in `served.refused`, has no
+        slot, and is not sent again; `served.prompts` then names the prompt of every slot. `prefill` is not called. A
+        `top2` that follows is about these prompts.
 
         Raises BackendError where no request was answered.
         """

@@ -79,6 +79,8 @@ _METRICS = (
     Metric("throughput_req_s", "req/s", "higher", "answered requests per second, from first sending to last token"),
     Metric("in_flight_avg", "requests", "none", "mean over time of the requests that were sent and not yet answered"),
     Metric("refused_requests", "requests", "equal", "requests that the server turned away with HTTP 429 or 503"),
+    Metric("p50_send_lag_ms", "ms", "lower", "open loop: p50 of the time from when a request was due to its sending"),
+    Metric("p99_send_lag_ms", "ms", "lower", "open loop: p99 of the time from when a request was due to its sending"),
     Metric("send_lag_ms", "ms", "lower", "open loop: by how much the latest request was sent after it was due"),
     Metric(
         "break_even_level",

@@ -14,6 +14,7 @@ from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.eagle_speculation import eagle_speculation
+from specgate.analysis.load.sending import late_clients
 from specgate.analysis.load.sweeps import break_evens
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
@@ -97,7 +98,9 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         check_seconds=check_seconds(journal) if policy.checks else {},
         times=cell_times(plan, cells, blocks, policy, aside),
         break_even=break_evens(plan.scenarios, comparisons, run.between_runs),
-        warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),
+        warnings=tuple(
+            dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f)), *late_clients(cells)))
+        ),
     )
     return with_ceilings(found, policy)
 

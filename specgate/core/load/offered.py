@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+EARLY_NS: Final = 1_000_000
+"""How long before it is due, or before its turn, a request of an open loop may be sent: two clocks may differ so far."""
 
 
 @dataclass(frozen=True, slots=True)
