@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 EARLY_NS: Final = 1_000_000
-"""How long before it is due, or before its turn, a request of an open loop may be sent: two clocks may differ so far."""
+"""How long before it is due, or before its turn, a request of an open loop may be sent: clocks differ so much."""
 
 
 @dataclass(frozen=True, slots=True)
