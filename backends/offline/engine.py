@@ -16,12 +16,12 @@ from specgate.api import Activity, Decoded, OpenRequest, masked
 from specgate.backends.offline import requests, steps
 from specgate.backends.offline.library import Library, Opening
 from specgate.backends.offline.options import OfflineOptions
-from specgate.backends.offline.replies import loop_of, requests_of, two_of
+from specgate.backends.offline.replies import loop_of, ranking_of, requests_of, tokens_of
 from specgate.backends.offline.wire import Driven
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.identity import Seen
 from specgate.backends.servers.failures import read_end
-from specgate.core import BASELINE, Budget, EngineFacts, Role
+from specgate.core import BASELINE, Budget, EngineFacts, Role, TopTokens
 from specgate.errors import BackendError, UsageError
 
 LONGEST_FACT: Final = 200
@@ -101,9 +101,20 @@ class OfflineEngine:
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         """Two log-probabilities from the baseline's process; None where the engine gives fewer."""
-        process = self.process(self.first)
-        prompt = [*self.prompts[slot], *map(int, continuation)]
-        return two_of(process.ask("top", {"prompt": prompt}), process.where)
+        top = self.ranked(slot, continuation, 2)
+        return None if top is None else (top.values[0], top.values[1])
+
+    def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """`count` log-probabilities, or logits, from the baseline's process; None where it gives fewer than two."""
+        process, prompt = self.process(self.first), [*self.prompts[slot], *map(int, continuation)]
+        reply = process.ask("ranked", {"prompt": prompt, "count": count})
+        return ranking_of(reply, count, self._facts.vocab, process.where)
+
+    def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
+        """What the baseline's process decodes from there on."""
+        process, prompt = self.process(BASELINE), [*self.prompts[slot], *map(int, continuation)]
+        reply = process.ask("follow", {"prompt": prompt, "tokens": new_tokens})
+        return tokens_of(reply, new_tokens, self._facts.vocab, process.where)
 
     def close(self) -> None:
         """End all processes. All are asked first, and an error of one does not stop the others."""

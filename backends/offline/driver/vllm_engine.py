@@ -87,16 +87,30 @@ class Engine:
             "counted": self.difference(before),
         }
 
-    def top(self, prompt: list[int]) -> list[float]:
-        """The two largest log-probabilities of the token after `prompt`, the larger one first."""
-        sampling = self.sampling(1, ignore_eos=True, stop=[], logprobs=2)
+    def ranked(self, prompt: list[int], count: int) -> list[list[Any]]:
+        """[log-probability, token] of the `count` most likely tokens after `prompt`, or of as many as the engine shows
+        (`max_logprobs`), from the largest on.
+        """
+        most = self.engine.vllm_config.model_config.max_logprobs
+        shown = count if most < 0 else min(count, most)
+        [output] = self.answered(prompt, self.sampling(1, ignore_eos=True, stop=[], logprobs=shown))
+        # The token that was chosen is there too, and may be one more.
+        best = sorted(((float(e.logprob), int(token)) for token, e in output.logprobs[0].items()), reverse=True)
+        return [list(entry) for entry in best[:shown]]
+
+    def follow(self, prompt: list[int], tokens: int) -> list[int]:
+        """The `tokens` tokens that are decoded greedily after `prompt`."""
+        [output] = self.answered(prompt, self.sampling(tokens, ignore_eos=True, stop=[]))
+        return list(map(int, output.token_ids))
+
+    def answered(self, prompt: list[int], sampling: Any) -> list[Any]:
+        """What one request gives, alone and untimed: its completions, of which there is one."""
         self.added([prompt], [sampling])
         finished: list[Any] = []
         while self.engine.has_unfinished_requests():
             finished += self.engine.step()
         self.drain()
-        best = finished[-1].outputs[0].logprobs[0].values()
-        return sorted((entry.logprob for entry in best), reverse=True)[:2]
+        return list(finished[-1].outputs)
 
     def sampling(self, tokens: int, ignore_eos: bool, stop: list[int], logprobs: int | None = None) -> Any:
         kinds = importlib.import_module("vllm.sampling_params").RequestOutputKind
