@@ -338,6 +338,9 @@ def deterministic(
     if mismatches.value:
         message = f"{mismatches.value:.0f} of {mismatches.n} blocks do not repeat the tokens of the first"
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
+    if near_ties := result.values.get("repeat_near_ties"):
+        message = f"{near_ties.value:.0f} texts leave the first one's tokens at a near tie"
+        return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
     if comparison is None and result.cell.role.speculative:
         return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
     if comparison is not None and not comparison.tokens.identical:

@@ -48,6 +48,10 @@ class NearTies:
     margin: float = 0.0
     ulps: float = 0.0
 
+    def __bool__(self) -> bool:
+        """Whether any gap is a near tie."""
+        return bool(self.margin or self.ulps)
+
     def covers(self, gap: float | None, unit: float | None) -> bool:
         """Whether `gap` is a near tie, `unit` being one unit in the last place. A negative or infinite gap is none."""
         if gap is None or not 0 <= gap < math.inf:

@@ -117,6 +117,7 @@ _METRICS = (
     Metric(
         "repeat_mismatches", "blocks", "equal", "blocks whose tokens differ from an earlier block of role and prompts"
     ),
+    Metric("repeat_near_ties", "texts", "none", "texts that leave an earlier text of role and prompts at a near tie"),
     Metric(
         "speedup_vs_ar_ratio",
         "ratio",
