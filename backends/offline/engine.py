@@ -18,6 +18,7 @@ from specgate.backends.offline.library import Library, Opening
 from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.offline.replies import loop_of, ranking_of, requests_of, tokens_of
 from specgate.backends.offline.wire import Driven
+from specgate.backends.servers.evidence.told import told_by
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.identity import Seen
 from specgate.backends.servers.failures import read_end
@@ -96,8 +97,11 @@ class OfflineEngine:
         return requests.of_loop(role, budget, loop, lengths, eos, vocab, where)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
-        """Decode an ordinary block; the library's process is not profiled."""
-        return self.decode(role, budget, ()), Activity(unseen="the engine runs in a process of its own")
+        """Decode an ordinary block, and read what the engine's log says; the library's process is not profiled."""
+        block, process, named = self.decode(role, budget, ()), self.process(role), self.options.common.log_of(role)
+        files = [(process.log, process.log_start), *([(named, 0)] if named else [])]
+        said = tuple(told_by(self.library.adapter.name, role, files))
+        return block, Activity(unseen="the engine runs in a process of its own", findings=said)
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         """Two log-probabilities from the baseline's process; None where the engine gives fewer."""

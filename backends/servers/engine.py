@@ -17,9 +17,8 @@ from specgate.backends.servers.accounting import own_counts, record_of
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, refuse_strange_ids
 from specgate.backends.servers.client import TurnedAway
-from specgate.backends.servers.evidence.log_lines import LOG_LINES
-from specgate.backends.servers.evidence.log_reading import findings_in
 from specgate.backends.servers.evidence.profilers import PROFILERS
+from specgate.backends.servers.evidence.told import told_by
 from specgate.backends.servers.evidence.tracing import OFF, attention_findings, traced
 from specgate.backends.servers.exchange import NOTHING, Ask, Reading
 from specgate.backends.servers.facts.engine import server_facts
@@ -151,12 +150,9 @@ class ServerEngine:
         return f"the server was started elsewhere: -o profile_dir=FOLDER says what its {self.profiler.folder_key} is"
 
     def _said(self, role: Role, server: Server) -> Iterator[Finding]:
-        known = LOG_LINES.get(self.adapter.name, ())
-        if server.running.log is not None:
-            start = server.running.log_start
-            yield from findings_in(server.running.log, known, speculative=role.speculative, start=start)
-        if (log := self.options.log_of(role)) is not None:
-            yield from findings_in(log, known, speculative=role.speculative)
+        running, named = server.running, self.options.log_of(role)
+        files = [*([(running.log, running.log_start)] if running.log else []), *([(named, 0)] if named else [])]
+        return told_by(self.adapter.name, role, files)
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         """Two log-probabilities from the baseline's server; None where the engine returns fewer."""

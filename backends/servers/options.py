@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from specgate.analysis.traces.families import read_patterns
 from specgate.api import masked
+from specgate.backends.servers.evidence.told import check_log
 from specgate.backends.servers.secrets import credential_flags, names_a_credential
 from specgate.core import Role
 from specgate.errors import UsageError
@@ -102,7 +103,7 @@ class Options:
             profile=choice(given, "profile", ("off", "on")) == "on",
             profile_dir=by_role(given, "profile_dir", Path.is_dir, "no such folder"),
             kernels=read_patterns(Path(given["kernels"]).expanduser()) if "kernels" in given else None,
-            log=by_role(given, "log", Path.is_file, "no such file"),
+            log=logs_of(given),
             own={key: value for key, value in given.items() if key in own},
         )
         options.check_together()
@@ -237,6 +238,14 @@ def by_role(given: Mapping[str, str], name: str, there: Callable[[Path], bool], 
             path = found[key.partition(".")[2]] = Path(text).expanduser().absolute()
             if not there(path):
                 raise UsageError(f"option {key} = {text}: {lacking}")
+    return found
+
+
+def logs_of(given: Mapping[str, str]) -> dict[str, Path]:
+    """Role name → log. Raises UsageError for one that is not there, or a list of products that cannot be read."""
+    found = by_role(given, "log", Path.is_file, "no such file")
+    for file in found.values():
+        check_log(file)
     return found
 
 

@@ -285,7 +285,8 @@ class OffersLoad(Protocol):
 class FollowsText(Protocol):
     """An engine that can decode plainly from any text on. Optional.
 
-    Where a speculative text has left the baseline's at a near tie, it shows whether the text stays greedy.
+    Where a speculative text has left the baseline's at a near tie, it shows whether the text stays greedy. Where the
+    baseline's own longer text has left the timed one at a near tie, it shows how the timed one goes on.
     """
 
     def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:

@@ -50,7 +50,8 @@ def test_vllm_ranks_its_own_choice_first_and_goes_on_from_any_text_as_it_decodes
             assert top is not None and len(top.values) == CANDIDATES and top.tokens[0] == tokens[at]
             assert max(top.values) == top.values[0] <= 0 and unit_of(top.values) is None, "float32 lies on no grid"
         assert engine.follow(0, tokens[:5], 8) == tokens[5:13]
-        assert engine.top2(0, tokens[:5]) == (engine.ranked(0, tokens[:5], 2) or top).values
+        two = engine.ranked(0, tokens[:5], 2)
+        assert two is not None and engine.top2(0, tokens[:5]) == two.values
         assert engine.decode(BASELINE, Budget(steps=16), ()).tokens == (tokens,), "the prompt is the block's again"
 
 

@@ -173,6 +173,18 @@ def test_turbomind_is_given_the_draft_in_both_places(lmdeploy: OfflineEngine, fo
     assert said.count("num_speculative_tokens=3") == (2 if turbomind else 1) and "enable_metrics=True" in said
 
 
+def test_known_lines_of_the_engines_log_are_evidence_beside_the_block(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    (log := tmp_path / "engine.log").write_text("No feasible kernel found for the problem\n")
+    options = {"engine": "turbomind", "log.spec-3": str(log)}
+    with opened("lmdeploy-pipeline", request_of(pair, tmp_path, options, fault="says=No valid kernel found")) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        _, seen = engine.trace(SPEC, TOKENS)
+    assert seen.unseen and [(f.invariant, f.where) for f in seen.findings] == [
+        ("I2", "lmdeploy-pipeline-spec-3.log:1"),
+        ("I1", "engine.log:1"),
+    ]
+
+
 def test_a_turbomind_that_takes_no_draft_leaves_an_empty_record_and_a_warning(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -103,6 +103,8 @@ def pipeline(
     speculative_config: SpeculativeConfig | None = None,
 ) -> Pipeline:
     go_wrong("open")
+    if "says" in FAULTS:
+        print(FAULTS["says"], flush=True)
     print("config:", backend_config, speculative_config, flush=True)
     kind = "turbomind" if isinstance(backend_config, TurbomindEngineConfig) else "pytorch"
     if kind == "turbomind" and "released" in FAULTS and speculative_config is not None:
