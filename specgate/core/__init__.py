@@ -83,6 +83,7 @@ from specgate.core.judged import (
     Verdict,
 )
 from specgate.core.measured import (
+    ENGINE_DECODE_NS,
     MAY_NOT_DRAFT,
     BaselineText,
     Block,
@@ -104,6 +105,7 @@ from specgate.core.traffic import Traffic
 
 __all__ = [
     "BASELINE",
+    "ENGINE_DECODE_NS",
     "MAY_NOT_DRAFT",
     "PASS_ROUNDS",
     "STATISTICS",
