@@ -48,6 +48,8 @@ class TransformersTarget:
         device: str,
         prefill_rows: int | None,
     ) -> None:
+        if getattr(model, "_is_stateful", False):
+            raise CheckpointError(f"{model.config.model_type}: its state cannot be rewound when drafts are rejected")
         self.model, self.device, self.eos_token_ids = model, device, eos_token_ids
         self.cache = RaggedCache(model.config, max_batch, max_positions)
         whole = model.config._attn_implementation == "sdpa" and not self.cache.windowed
