@@ -7,7 +7,7 @@ translates back. All other code uses the names below, not config keys.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,22 @@ class TargetGeometry:
     tied_embeddings: bool
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
+
+
+class TargetSizes(Protocol):
+    """What a draft has to know of its target, whatever that computes: `TargetGeometry` says so of a dense Llama."""
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def hidden(self) -> int: ...
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def max_positions(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

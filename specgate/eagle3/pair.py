@@ -17,7 +17,7 @@ from torch import Tensor
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.checkpoint import TensorFiles, TensorSource, Wanted, check_finite, check_tensors
 from specgate.eagle3.d2t import check_d2t
-from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry, TargetSizes
 from specgate.eagle3.hf.draft import TRAINED_FOR, canonical, draft_geometry
 from specgate.eagle3.hf.target import target_geometry, with_generation_eos
 from specgate.eagle3.hf_keys import Keys, read_config, read_json
@@ -143,7 +143,7 @@ def load_target(
 
 def open_draft(
     folder: Path,
-    target: TargetGeometry,
+    target: TargetSizes,
     capture_override: Sequence[int] | None = None,
     target_sha256: str | None = None,
 ) -> DraftFiles:
@@ -151,7 +151,7 @@ def open_draft(
     `load_draft`.
     """
     config = read_config(folder)
-    files: TensorSource = planted_draft(config, target) if from_seed(config) else TensorFiles(folder)
+    files = draft_source(config, target)
     names = canonical_names(files)
     geometry, capture = draft_geometry(config, target, names, capture_override)
     wanted = draft_tensors(geometry, "d2t" in names, "t2d" in names)
@@ -165,7 +165,7 @@ def open_draft(
 
 def load_draft(
     folder: Path,
-    target: TargetGeometry,
+    target: TargetSizes,
     dtype: torch.dtype,
     device: torch.device | str,
     capture_override: Sequence[int] | None = None,
@@ -192,6 +192,21 @@ def target_source(config: Keys, geometry: TargetGeometry) -> TensorSource:
     return planted_target(config, geometry) if from_seed(config) else TensorFiles(config.file.parent)
 
 
+def draft_source(config: Keys, target: TargetSizes) -> TensorSource:
+    """Where the draft's tensors come from: the files beside its config, or a seed.
+
+    Raises CheckpointError for a seed where no more than the target's sizes is known.
+    """
+    if not from_seed(config):
+        return TensorFiles(config.file.parent)
+    if not isinstance(target, TargetGeometry):
+        raise CheckpointError(
+            f"{config.file}: the draft is made from a seed, which takes a Llama target",
+            hint="`specgate pairs export` writes its weights into files",
+        )
+    return planted_draft(config, target)
+
+
 def refuse_untied(files: TensorSource, config: Keys) -> None:
     """Raise CheckpointError where a tied checkpoint has an `lm_head.weight` that differs from its embedding.
 
@@ -210,7 +225,7 @@ def canonical_names(files: TensorSource) -> dict[str, str]:
     return source
 
 
-def position_warnings(draft: DraftGeometry, target: TargetGeometry) -> tuple[str, ...]:
+def position_warnings(draft: DraftGeometry, target: TargetSizes) -> tuple[str, ...]:
     """Warn where a draft without a window was made for fewer positions than the target."""
     if draft.window is not None or draft.max_positions >= target.max_positions:
         return ()
