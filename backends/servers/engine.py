@@ -296,4 +296,7 @@ def refuse_unstreamed(answers: Sequence[Answer], where: str) -> None:
     for answer in answers:
         at_once = answer.times.chunk_ns[0] == answer.times.chunk_ns[-1]
         if at_once and len(answer.tokens) > 1 and (len(answer.tokens) > AT_ONCE or len(arrived) == 1):
-            raise BackendError(f"{where}: {len(answer.tokens)} tokens came at once: the answer is not streamed")
+            raise BackendError(
+                f"{where}: {len(answer.tokens)} tokens came at once: the answer is not streamed",
+                hint="a proxy that buffers? On a machine too busy to see so few tokens come, ask for more per request",
+            )
