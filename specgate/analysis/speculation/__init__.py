@@ -5,6 +5,7 @@
     causes.py      the known causes of speculation that is off, checked one by one
     configs.py     the causes that the pair's configs and the engine's options show
     summary.py     acceptance over all requests of a run, and of several runs
+    uptime.py      whether acceptance changes while the engine answers more and more requests
 
 Pure: the same evidence gives the same findings.
 """
