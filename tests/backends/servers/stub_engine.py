@@ -104,12 +104,13 @@ class Stub:
             own.step(step)
             self.counts.step(step)
         self.streamed.append(len(planned))
+        self.counts.drafted += int(self.faults.get("padding", 0))
         made = sum(len(step.tokens) for step in planned)
         self.counts.requests += 2 if self.has("foreign") else 1
         self.counts.generated += made + (5 if self.has("foreign") else 0)
         stats = {
             "numRequestsWithDraftTokens": own.steps,
-            "numDraftTokens": own.drafted,
+            "numDraftTokens": own.drafted + int(self.faults.get("padding", 0)),
             "numAcceptedTokens": own.accepted,
         }
         idle = {"numActiveRequests": 0, "numQueuedRequests": 0}
