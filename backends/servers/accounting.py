@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
+from typing import TypeVar
 
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.exchange import NOTHING, Reading, SpecCounts
 from specgate.core.acceptance import AcceptanceRecord, Totals
 from specgate.errors import BackendError, InvalidResult
+
+N = TypeVar("N", int, float)
 
 
 def between(before: Reading, after: Reading, where: str) -> Reading:
@@ -23,6 +26,7 @@ def between(before: Reading, after: Reading, where: str) -> Reading:
         cached=difference(before.cached, after.cached),
         spec=after.spec - before.spec,
         speculative=after.speculative,
+        decode_s=difference(before.decode_s, after.decode_s),
     )
 
 
@@ -37,13 +41,14 @@ def refuse_fallen(before: Reading, after: Reading, where: str) -> None:
         raise BackendError(f"{where}: counters are gone: {', '.join(gone)}", hint="was the server restarted?")
 
 
-def counters(reading: Reading) -> dict[str, int]:
+def counters(reading: Reading) -> dict[str, int | float]:
     """The counters of a reading that only grow, by name. What the server does not count is left out."""
     spec = reading.spec
     found = {
         "requests": reading.requests,
         "generated tokens": reading.generated,
         "cached tokens": reading.cached,
+        "seconds of decoding": reading.decode_s,
         "steps": spec.steps,
         "drafted": spec.drafted,
         "accepted": spec.accepted,
@@ -53,7 +58,7 @@ def counters(reading: Reading) -> dict[str, int]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def difference(before: int | None, after: int | None) -> int | None:
+def difference(before: N | None, after: N | None) -> N | None:
     return None if before is None or after is None else after - before
 
 

@@ -27,7 +27,17 @@ from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, new_port
-from specgate.core import BASELINE, Budget, EngineFacts, Finding, RefusedRequest, Role, Served, TopTokens
+from specgate.core import (
+    BASELINE,
+    ENGINE_DECODE_NS,
+    Budget,
+    EngineFacts,
+    Finding,
+    RefusedRequest,
+    Role,
+    Served,
+    TopTokens,
+)
 from specgate.core.load import OfferedLoad
 from specgate.eagle3.counters import NO_DRAFT_COUNTERS
 from specgate.eagle3.spec_config.launching import OPTION, check_chain
@@ -259,6 +269,7 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
             **({"undrafted_steps": undrafted} if undrafted is not None else {}),
             **({"cache_hit_tokens": cached} if cached is not None else {}),
             **({NO_DRAFT_COUNTERS: 1} if uncounted else {}),
+            **({ENGINE_DECODE_NS: round(counted.decode_s * 1e9)} if counted.decode_s else {}),
         },
         prefill_ns=first,
         served=Served(tuple(a.times for a in answers), acceptance),

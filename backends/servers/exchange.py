@@ -102,7 +102,8 @@ class Reading:
     """A server's counters since its start. The difference of two readings is what happened in between.
 
     `requests`: answered requests. `generated`: completion tokens. `busy`: requests that run or wait now. `cached`:
-    prompt tokens that came from a cache. `speculative`: whether the server has counters of speculation at all. None
+    prompt tokens that came from a cache. `speculative`: whether the server has counters of speculation at all.
+    `decode_s`: seconds between first and last token by the engine's own clock, summed over the answered requests. None
     where the engine does not count or tell it.
     """
 
@@ -112,3 +113,4 @@ class Reading:
     cached: int | None = None
     spec: SpecCounts = NOTHING
     speculative: bool | None = None
+    decode_s: float | None = None

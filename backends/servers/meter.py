@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -66,6 +67,13 @@ class Samples:
             raise BackendError(f"{self.where}: no counter {name}", hint=f"the server needs {flag}")
         return found
 
+    def seconds(self, name: str) -> float | None:
+        """The sum of a time over all labels. None where there is no such sample."""
+        found = [value for _, value in self.values.get(name, [])]
+        if wrong := [value for value in found if not 0 <= value < MOST_COUNTED]:
+            raise BackendError(f"{self.where}: {name} = {wrong[0]:g} is no time in seconds")
+        return math.fsum(found) if found else None
+
     def by_position(self, name: str) -> tuple[int, ...]:
         """A counter by its label `position`, from 0 on."""
         found: dict[int, int] = {}
@@ -87,8 +95,9 @@ class Samples:
 class PrometheusMeter:
     """The names of an engine's counters. `flag` is what switches them on.
 
-    Counters `requests`, `generated` and `cached` may be missing until the first request has ended. The names of the
-    counters on speculation start with `prefix`; they are missing in a server that does not speculate.
+    Counters `requests`, `generated`, `cached` and `decode_s` may be missing until the first request has ended. The
+    names of the counters on speculation start with `prefix`; they are missing in a server that does not speculate.
+    `decode_s` is the sum of a histogram of times.
     """
 
     path: str
@@ -98,6 +107,7 @@ class PrometheusMeter:
     requests: str | None = None
     generated: str | None = None
     cached: str | None = None
+    decode_s: str | None = None
 
     def read(self, client: Client) -> Reading:
         samples = Samples.scrape(client, self.path, self.flag)
@@ -107,6 +117,7 @@ class PrometheusMeter:
             busy=sum(samples.needed(name, self.flag) for name in self.busy) if self.busy else None,
             cached=(samples.total(self.cached) or 0) if self.cached else None,
             spec=self.speculation(samples),
+            decode_s=(samples.seconds(self.decode_s) or 0.0) if self.decode_s else None,
             speculative=any(name.startswith(f"{self.prefix}spec_decode_") for name in samples.values),
         )
 

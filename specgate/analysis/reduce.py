@@ -11,7 +11,7 @@ from specgate.analysis.block_figures import block_figures, ms_per_token
 from specgate.analysis.checks.contradictions import UNKNOWN, Contradiction, Grounds, contradictions
 from specgate.analysis.checks.drafting import missed_steps
 from specgate.analysis.checks.identities import draft_errors
-from specgate.analysis.checks.served import served_steps
+from specgate.analysis.checks.served import clock_values, served_steps
 from specgate.analysis.context_depth import by_depth
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.load.compared import compared
@@ -269,6 +269,7 @@ def reduce_cell(
             *draft_values(blocks, prompts, acceptance, scenario.budget),
             *texts(blocks, [] if cell.role.speculative else texts_beside, repeats),
             *cache_hits(blocks),
+            *clock_values(clocked),
         )
     }
     if withhold:

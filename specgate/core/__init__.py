@@ -84,6 +84,7 @@ from specgate.core.judged import (
     Verdict,
 )
 from specgate.core.measured import (
+    ENGINE_DECODE_NS,
     MAY_NOT_DRAFT,
     BaselineText,
     Block,
@@ -105,6 +106,7 @@ from specgate.core.traffic import Traffic
 
 __all__ = [
     "BASELINE",
+    "ENGINE_DECODE_NS",
     "MAY_NOT_DRAFT",
     "PASS_ROUNDS",
     "STATISTICS",

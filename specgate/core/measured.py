@@ -19,6 +19,8 @@ UNKNOWN: Final = "unknown"
 """Stands in a fingerprint for what an engine does not tell of itself."""
 OF_ENGINE: Final = "engine:"
 """How the keys of a fingerprint begin that state an engine's identity."""
+ENGINE_DECODE_NS: Final = "engine_decode_ns"
+"""The counter of a block that holds what its requests' decoding took by the engine's own clock."""
 SETTINGS: Final = ("attention", "moe", "cuda_graphs", "dtype", "quantization", "kv_cache_dtype")
 """What an engine may be set up with, or choose by itself, that changes its speed. `attention`, `moe`: the back end of
 the attention and of the experts. `cuda_graphs`: what is captured, in the engine's own words.

@@ -106,6 +106,12 @@ _METRICS = (
     Metric("undrafted_steps", "steps", "equal", "request-steps of a spec cell without a draft, for whatever reason"),
     Metric("drafted_share", "ratio", "none", "draft tokens / (K × steps with a draft), where that is below 1"),
     Metric("cache_hit_tokens", "tokens", "equal", "prompt tokens that a cache saved from being prefilled"),
+    Metric(
+        "client_clock_ratio",
+        "ratio",
+        "none",
+        "decode time of the requests at the client / by the engine's own clock, where a server has one",
+    ),
     Metric("wasted_verify_ratio", "ratio", "lower", "verified tokens that were not emitted / verified tokens"),
     Metric(
         "raggedness_ratio", "ratio", "lower", "mean over steps of 1 − mean(accepted + 1) / max(accepted + 1) over slots"

@@ -84,6 +84,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.5.0": ("times", "earlier", "builds", "between_runs.*.least_process_sd", "comparisons*.even_prefill"),
     "1.6.0": (
         "break_even",
+        "cells*.values.client_clock_ratio",
         "cells*.cell.point.rate",
         "comparisons*.cell.point.rate",
         "scenarios.*.load",

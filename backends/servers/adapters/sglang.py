@@ -134,6 +134,7 @@ class Sglang:
             prefix="sglang:",
             busy=("sglang:num_running_reqs", "sglang:num_queue_reqs"),
             requests="sglang:num_requests_total",
+            decode_s="sglang:inter_token_latency_seconds_sum",
         )
 
     def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:

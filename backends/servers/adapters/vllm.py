@@ -125,6 +125,7 @@ class Vllm:
             requests="vllm:request_success_total",
             generated="vllm:generation_tokens_total",
             cached="vllm:prefix_cache_hits_total",
+            decode_s="vllm:request_decode_time_seconds_sum",
         )
 
     def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from specgate.core import Block, Budget, Finish, Served, ServedRequest, Value
+from specgate.core import ENGINE_DECODE_NS, Block, Budget, Finish, Served, ServedRequest, Value
 from specgate.errors import InvalidResult
 
 REQUEST_NS: Final = 1_000_000
@@ -117,3 +117,17 @@ def served_steps(blocks: Sequence[Block]) -> Iterator[Value]:
     steps = sum(r.steps + b.counters.get("undrafted_steps", 0) for r, b in records)
     if steps:
         yield Value("emitted_per_step", sum(b.emitted for _, b in records) / steps, "tok_weighted", steps)
+
+
+def clock_values(blocks: Sequence[Block]) -> Iterator[Value]:
+    """Decode time of the requests at the client over what the engine's own clock counts, where it counts that.
+
+    Both last from a request's first token to its last one, summed over requests. What is above 1 is the way from the
+    engine to the client: the server's front end, the connection, and this program.
+    """
+    told = [
+        (requests_of(b), b.counters[ENGINE_DECODE_NS]) for b in blocks if b.served and ENGINE_DECODE_NS in b.counters
+    ]
+    if engine_ns := sum(ns for _, ns in told):
+        client_ns = sum(r.chunk_ns[-1] - r.chunk_ns[0] for requests, _ in told for r in requests)
+        yield Value("client_clock_ratio", client_ns / engine_ns, "time_weighted", len(told))

@@ -12,7 +12,20 @@ from specgate.analysis.checks.identities import check_block
 from specgate.analysis.perf_invariants import certify
 from specgate.analysis.reduce import measure
 from specgate.archive.recording import accept_counts
-from specgate.core import Block, Budget, Cell, Finish, Held, NearTies, Plan, Role, Round, Served, ServedRequest
+from specgate.core import (
+    ENGINE_DECODE_NS,
+    Block,
+    Budget,
+    Cell,
+    Finish,
+    Held,
+    NearTies,
+    Plan,
+    Role,
+    Round,
+    Served,
+    ServedRequest,
+)
 from specgate.core.acceptance import AcceptanceRecord, Totals
 from specgate.errors import InvalidResult, UsageError
 from tests.support import factories
@@ -74,6 +87,16 @@ def test_figures_of_a_cell_come_from_the_clocks_of_its_requests() -> None:
     assert values["acceptance_at_pos[1]"] == 1.0 and values["accept_hist[3]"] == 4 * 8
     assert "step_ms" not in values and "raggedness_ratio" not in values and "active_count_avg" not in values
     assert comparisons[0].tokens.identical and comparisons[0].speedup.value == pytest.approx(22 / 12)
+
+
+def test_the_clients_clock_is_held_beside_the_engines_own() -> None:
+    """Two requests a block: 20 ms each in the baseline and 10 ms with speculation, of which the engine counts less."""
+    counted = {False: 39 * MS, True: 16 * MS}
+    found = [replace(b, counters={**b.counters, ENGINE_DECODE_NS: counted[b.role.speculative]}) for b in blocks()]
+    cells, _ = measure(plan(), found, (), NearTies())
+    ratios = [c.values["client_clock_ratio"] for c in cells]
+    assert [r.value for r in ratios] == [pytest.approx(40 / 39), pytest.approx(20 / 16)]
+    assert [r.n for r in ratios] == [c.blocks for c in cells]
 
 
 def test_what_a_server_does_not_count_is_left_out_and_the_rest_stays() -> None:

@@ -67,6 +67,13 @@ def test_a_documented_answer_becomes_the_record_written_beside_it(folder: Path) 
     assert expected["new_tokens"] - 1 == record.steps + undrafted + record.accepted - record.truncated
 
 
+def test_the_time_of_decoding_by_the_engines_own_clock_is_the_growth_of_its_histograms_sum() -> None:
+    folders = {folder.name: folder for folder in FIXTURES}
+    found = {n: counted(f, json.loads((f / "expected.json").read_text())).decode_s for n, f in folders.items()}
+    assert found["vllm-0.33"] == 0.25
+    assert found["vllm-0.32"] == 0.0 and found["trtllm-1.2"] is None  # never written; no such counter
+
+
 @pytest.mark.parametrize("folder", FIXTURES, ids=lambda p: p.name)
 def test_an_answer_in_small_pieces_is_the_same_answer(folder: Path) -> None:
     expected = json.loads((folder / "expected.json").read_text())

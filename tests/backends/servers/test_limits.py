@@ -198,6 +198,8 @@ def test_an_error_that_is_cut_off_is_a_broken_connection() -> None:
         ("vllm:generation_tokens_total -1", "vllm:generation_tokens_total = -1 is no count"),
         ("vllm:generation_tokens_total +Inf", "vllm:generation_tokens_total = inf is no count"),
         ("vllm:generation_tokens_total 1e300", "vllm:generation_tokens_total = 1e\\+300 is no count"),
+        ("vllm:request_decode_time_seconds_sum -1", "request_decode_time_seconds_sum = -1 is no time in seconds"),
+        ("vllm:request_decode_time_seconds_sum NaN", "request_decode_time_seconds_sum = nan is no time in seconds"),
         ("vllm:num_requests_running NaN", "vllm:num_requests_running = nan is no count"),
         ('vllm:spec_decode_num_accepted_tokens_per_pos_total{position="999999999999"} 1', "is none below 1024"),
         ('vllm:spec_decode_num_accepted_tokens_per_pos_total{position="-1"} 1', "is none below 1024"),
