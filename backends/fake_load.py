@@ -28,6 +28,8 @@ class Scripted(Protocol):
     @property
     def draft_usable(self) -> bool: ...
 
+    def accepts(self, k: int, step: int, slot: int) -> int: ...
+
     def step_ns(self, k: int, step: int) -> int: ...
 
     def emitted(self, role: Role, slot: int, index: int) -> int: ...
@@ -107,7 +109,7 @@ class ServedLoad:
         self.now += self.engine.step_ns(self.k, self.steps) + script.row_ns * len(self.running) * (self.k + 1)
         self.steps += 1
         for one in self.running:
-            accepted = min(self.k, script.accept[(one.steps + one.prompt) % len(script.accept)])
+            accepted = self.engine.accepts(self.k, one.steps, one.prompt)
             one.steps += 1
             self.hist[accepted] += 1
             tokens = min(accepted + 1, self.limit - one.made)

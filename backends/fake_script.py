@@ -57,6 +57,8 @@ class Script:
     """Launches per block that found no tuned configuration."""
     left_multi_token: int = 0
     """So many request-steps of every spec block, its first ones, decode without drafting for no good reason."""
+    stale_steps: int = 0
+    """So many more steps of every further block accept nothing, its first ones: a draft that goes stale with uptime."""
     kv_integrity_failures: int = 0
     cache_hit_tokens: int = 0
     """Prompt tokens that were not prefilled because a cache still held them from another request."""

@@ -40,6 +40,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "validity", "specgate.gates.validity:GATE"),
     ("specgate.gates", "tokens", "specgate.gates.tokens:GATE"),
     ("specgate.gates", "acceptance", "specgate.gates.acceptance:GATE"),
+    ("specgate.gates", "acceptance-drift", "specgate.gates.acceptance_drift:GATE"),
     ("specgate.gates", "speed", "specgate.gates.speed:GATE"),
     ("specgate.gates", "tail", "specgate.gates.tail:GATE"),
     ("specgate.gates", "goodput", "specgate.gates.goodput:GATE"),

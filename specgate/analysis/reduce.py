@@ -340,6 +340,8 @@ def draft_values(
         return
     if missed := sum(missed_steps(block, budget) for block in blocks):
         yield Value("undrafted_steps", float(missed), "count", record.steps + missed)
+    if (whole := record.k * record.steps) > record.drafted:
+        yield Value("drafted_share", record.drafted / whole, "tok_weighted", whole)
     yield from length_values(prompts, record)
     ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in rows if len(row) > 1]
     if ragged:

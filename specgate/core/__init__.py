@@ -53,6 +53,7 @@ from specgate.core.asked import (
 )
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
 from specgate.core.found import (
+    AcceptanceDrift,
     BetweenRuns,
     CellResult,
     Comparison,
@@ -109,6 +110,7 @@ __all__ = [
     "MAY_NOT_DRAFT",
     "PASS_ROUNDS",
     "STATISTICS",
+    "AcceptanceDrift",
     "AcceptanceRecord",
     "AcceptanceSource",
     "Bandwidth",

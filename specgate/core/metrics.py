@@ -106,6 +106,7 @@ _METRICS = (
     Metric("active_count_max", "slots", "none", "most slots active in a step"),
     Metric("disabled_draft_error", "steps", "equal", "request-steps without a draft because it could not be used"),
     Metric("undrafted_steps", "steps", "equal", "request-steps of a spec cell without a draft, for whatever reason"),
+    Metric("drafted_share", "ratio", "none", "draft tokens / (K × steps with a draft), where that is below 1"),
     Metric("cache_hit_tokens", "tokens", "equal", "prompt tokens that a cache saved from being prefilled"),
     Metric(
         "client_clock_ratio",

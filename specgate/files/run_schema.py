@@ -66,6 +66,8 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "comparisons*.tokens.followed",
         "comparisons*.tokens.divergences*.unit",
         "conditions.*.gpu.prefill_clock_mhz",
+        "cells*.drift",
+        "cells*.values.drafted_share",
     ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or

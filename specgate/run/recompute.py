@@ -23,6 +23,7 @@ from specgate.analysis.prompt_acceptance import by_prompt, category_values
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references.cell_times import cell_times
 from specgate.analysis.rounds import whole_rounds
+from specgate.analysis.speculation.uptime import with_drifts
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import not_judged, overall
 from specgate.api import Sequential
@@ -85,7 +86,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         aside=aside,
         between=run.between_runs,
     )
-    cells = by_category(run, plan, cells, blocks)
+    cells = with_drifts(by_category(run, plan, cells, blocks), journal.blocks, blocks, engines)
     found = replace(
         run,
         engines=engines,

@@ -225,9 +225,21 @@ def plain(value: object) -> str:
 
 
 def device_name() -> str | None:
-    """The GPU's name without a CUDA context in this process. None where there is no GPU."""
-    try:
-        platform = importlib.import_module("vllm.platforms").current_platform
-        return str(platform.get_device_name()) if platform.is_cuda() else None
-    except Exception:  # a name for the report is worth no failure
+    """The GPU's name without a CUDA context in this process. None where there is no GPU, or its platform tells no name.
+
+    A platform without names raises NotImplementedError, a driver that does not answer torch's RuntimeError or NVML's
+    error, and an id in CUDA_VISIBLE_DEVICES that nobody knows IndexError or ValueError.
+    """
+    platform = importlib.import_module("vllm.platforms").current_platform
+    if not platform.is_cuda():
         return None
+    try:
+        return str(platform.get_device_name())
+    except (NotImplementedError, RuntimeError, IndexError, ValueError, nvml_error()):
+        return None  # a name for the report is worth no failure
+
+
+def nvml_error() -> type[Exception]:
+    """The error of vLLM's own copy of pynvml, which has no other type above it than Exception."""
+    found: type[Exception] = importlib.import_module("vllm.third_party.pynvml").NVMLError
+    return found

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -68,7 +69,7 @@ def steps(prompt: Sequence[int], limit: int, k: int) -> Iterator[Step]:
         made, cycle = made + len(tokens), cycle + 1
 
 
-Writer = Callable[[int, Step], list[dict[str, object]]]
+Writer = Callable[[int, Step], list[dict[str, Any]]]
 """(number of the step, step) → the events that a dialect makes of it."""
 
 
@@ -104,12 +105,13 @@ class Stub:
             own.step(step)
             self.counts.step(step)
         self.streamed.append(len(planned))
+        self.counts.drafted += int(self.faults.get("padding", 0))
         made = sum(len(step.tokens) for step in planned)
         self.counts.requests += 2 if self.has("foreign") else 1
         self.counts.generated += made + (5 if self.has("foreign") else 0)
         stats = {
             "numRequestsWithDraftTokens": own.steps,
-            "numDraftTokens": own.drafted,
+            "numDraftTokens": own.drafted + int(self.faults.get("padding", 0)),
             "numAcceptedTokens": own.accepted,
         }
         idle = {"numActiveRequests": 0, "numQueuedRequests": 0}
@@ -118,6 +120,18 @@ class Stub:
         )
         if self.has("reset"):
             self.counts = Counts()
+
+    def think(self, events: Sequence[dict[str, Any]]) -> None:
+        """Stream a step as thinking, where that is asked for: `thinks` names the channel, its ids may be dropped."""
+        if (channel := self.faults.get("thinks")) is None:
+            return
+        for event in events:
+            choice = event["choices"][0] if event.get("choices") else event
+            key = next(key for key in ("text", "content") if key in choice)
+            choice[channel], choice[key] = choice[key], ""
+            if self.has("thinks_without_ids"):
+                for ids in ("token_ids", "tokens"):
+                    choice.pop(ids, None)
 
     def die_in_time(self) -> None:
         """End the process once so many requests have been answered."""
@@ -143,7 +157,10 @@ class Stub:
             await asyncio.sleep(max(0.0, began + number / self.rate - time.perf_counter()))
             if number == 2:
                 await self.strike(request, response)
-            data = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in write(number, step))
+            found = write(number, step)
+            if number < 2 * len(planned) // 3:
+                self.think(found)
+            data = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in found)
             if self.has("one_piece"):
                 held += data
             else:
