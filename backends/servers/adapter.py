@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from specgate.backends.servers.exchange import Ask, Chunk, Json
+from specgate.backends.servers.facts.kv_cache import KvCache
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options
@@ -59,12 +60,13 @@ class Told:
     """What a server tells of itself beside its version.
 
     `settings`: those of `core.SETTINGS` that it tells. `path`: where it loaded its model from. `architecture`: its
-    model's.
+    model's. `kv`: the size of its KV cache.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     path: str | None = None
     architecture: str | None = None
+    kv: KvCache = field(default_factory=KvCache)
 
 
 class Adapter(Protocol):

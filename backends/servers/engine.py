@@ -90,7 +90,7 @@ class ServerEngine:
         asks = [Ask(server.model, self._sent(p), new_tokens, budget.ignore_eos, stop) for p in self.prompts]
         answers, counted = server.answer(asks, [len(p) for p in self.prompts])
         refuse_strange_ids(answers, self._facts.vocab, server.where)
-        return decoded(role, answers, counted, server.where)
+        return replace(decoded(role, answers, counted, server.where), memory=server.memory)
 
     def serve(
         self,
@@ -109,7 +109,7 @@ class ServerEngine:
         found, counted = server.serve(asks, [len(p) for p in self.prompts], offered)
         answers = [one for one in found if isinstance(one, Answer)]
         refuse_strange_ids(answers, self._facts.vocab, server.where)
-        block = decoded(role, answers, counted, server.where)
+        block = replace(decoded(role, answers, counted, server.where), memory=server.memory)
         return block if len(answers) == len(found) else with_refused(block, found)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:

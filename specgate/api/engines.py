@@ -22,6 +22,7 @@ from specgate.core import (
     TopTokens,
 )
 from specgate.core.load import OfferedLoad
+from specgate.core.memory import EngineMemory
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -106,6 +107,8 @@ class Decoded:
     phase_ns: Mapping[str, int] = field(default_factory=dict)
     prefill_ns: int | None = None
     served: Served | None = None
+    memory: EngineMemory | None = None
+    """What it tells of the memory that it decoded in; None where that is its own process's, and it tells no more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.load.sweeps import break_evens
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
+from specgate.analysis.machine.memory import with_memory
 from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.prompt_acceptance import by_prompt, category_values
 from specgate.analysis.reduce import Checked, Known, measure
@@ -84,7 +85,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         aside=aside,
         between=run.between_runs,
     )
-    cells = by_category(run, plan, cells, blocks)
+    cells = with_memory(by_category(run, plan, cells, blocks), blocks)
     found = replace(
         run,
         engines=engines,

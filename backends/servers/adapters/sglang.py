@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, integer, integers, part
 from specgate.backends.servers.conventions import nested_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
+from specgate.backends.servers.facts.kv_cache import sglang_answer
 from specgate.backends.servers.facts.told import sglang_settings, text_of
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
@@ -93,7 +94,8 @@ class Sglang:
 
     def told(self, client: Client, log: Sequence[str]) -> Told:
         answer, model = client.json("/server_info"), client.json("/model_info", may_be_missing=True)
-        return Told(sglang_settings(answer), text_of(answer, "model_path"), text_of(model, "architectures"))
+        path, architecture = text_of(answer, "model_path"), text_of(model, "architectures")
+        return Told(sglang_settings(answer), path, architecture, sglang_answer(answer))
 
     def forget(self, client: Client) -> None:
         client.text("/flush_cache", method="POST")

@@ -11,6 +11,7 @@ from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.conventions import top_level_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json
+from specgate.backends.servers.facts.kv_cache import vllm_log, vllm_metrics
 from specgate.backends.servers.facts.told import vllm_answer, vllm_settings
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
@@ -97,8 +98,13 @@ class Vllm:
         return str(client.json("/version")["version"])
 
     def told(self, client: Client, log: Sequence[str]) -> Told:
-        """The log of a server that was started here; of another one its config, which only development mode shows."""
-        return Told(vllm_settings(log) if log else vllm_answer(client.json("/server_info", may_be_missing=True)))
+        """The log of a server that was started here; of another one its config, which only development mode shows, and
+        its metrics.
+        """
+        if log:
+            return Told(vllm_settings(log), kv=vllm_log(log))
+        metrics = client.text("/metrics", may_be_missing=True)
+        return Told(vllm_answer(client.json("/server_info", may_be_missing=True)), kv=vllm_metrics(metrics))
 
     def forget(self, client: Client) -> None:
         """Reset the prefix cache. Only a server in development mode has this path.

@@ -57,6 +57,9 @@ def main(arguments: Sequence[str]) -> None:
         print(faults["log"], file=sys.stderr, flush=True)
     if "no_start" in faults:
         sys.exit(3)
+    if known.dialect == "vllm":  # as a real one logs it
+        tokens = 16 * (4096 - 512 * bool(draft_length(known)))
+        print(f"(EngineCore pid=9) INFO [kv_cache_utils.py:2146] GPU KV cache size: {tokens:,} tokens", file=sys.stderr)
     stub = Stub(known.dialect, draft_length(known), known.rate, known.model_name, faults)
     if known.profiler_config:
         stub.traces = Path(known.profiler_config["torch_profiler_dir"])

@@ -134,6 +134,7 @@ def vllm(stub: Stub) -> list[web.RouteDef]:
                 f"vllm:generation_tokens_total{{{labels}}}": stub.counts.generated,
                 f"vllm:prefix_cache_hits_total{{{labels}}}": stub.counts.requests * int(stub.faults.get("hits", 0)),
                 f'vllm:request_success_total{{{labels},finished_reason="length"}}': stub.counts.requests,
+                f'vllm:cache_config_info{{{labels},block_size="16",num_gpu_blocks="{4096 - 512 * bool(stub.k)}"}}': 1,
                 **spec_counters(stub, "vllm:", labels),
             }
         )
@@ -217,7 +218,8 @@ def sglang(stub: Stub) -> list[web.RouteDef]:
             }
         )
 
-    extra = [answers("/server_info", {"version": "0.5.23"}), answers("/flush_cache", {})]
+    info = {"version": "0.5.23", "max_total_num_tokens": 65536 - 8192 * bool(stub.k)}
+    extra = [answers("/server_info", info), answers("/flush_cache", {})]
     return [*common(stub, "/generate", generate_handler(stub, meta_of, cumulative=True), metrics), *extra]
 
 
