@@ -10,7 +10,7 @@ from typing import Protocol
 from specgate.api import OpenRequest
 from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.servers.adapter import Adapter
-from specgate.backends.servers.facts.kv_cache import KvCache
+from specgate.backends.servers.exchange import KvCache
 from specgate.core import Role
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from specgate.backends.offline.library import Opening
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.adapters import lmdeploy
-from specgate.backends.servers.facts.kv_cache import KvCache
+from specgate.backends.servers.exchange import KvCache
 from specgate.errors import UsageError
 
 SHARE: Final = 0.35

@@ -8,7 +8,8 @@ from typing import Final
 from specgate.backends.offline.library import Opening
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.adapters import vllm
-from specgate.backends.servers.facts.kv_cache import KvCache, vllm_log
+from specgate.backends.servers.exchange import KvCache
+from specgate.backends.servers.facts.kv_cache import vllm_log
 from specgate.backends.servers.facts.told import vllm_settings
 from specgate.errors import UsageError
 

@@ -148,7 +148,7 @@ class Server:
     ) -> tuple[list[Answer | TurnedAway], Reading]:
         """Send `asks` by `send`, between two readings of the counters."""
         with self.explained():
-            if self.running.process is None:
+            if self.running.process is None and self.options.prefix_cache != "on":
                 self.adapter.forget(self.client)
             before = self._quiet_reading()
             requests = [self.adapter.request(ask) for ask in asks]

@@ -283,6 +283,18 @@ class OffersLoad(Protocol):
 
 
 @runtime_checkable
+class SwitchesPrefixCache(Protocol):
+    """Optional for a back end: `specgate cache` asks for it.
+
+    Where it is true, the option `prefix_cache=on|off` says whether an engine may take the keys and values of a prompt
+    from what it has cached of earlier requests. Blocks count such tokens as `cache_hit_tokens` (`Decoded.counters`).
+    """
+
+    @property
+    def switches_prefix_cache(self) -> bool: ...
+
+
+@runtime_checkable
 class FollowsText(Protocol):
     """An engine that can decode plainly from any text on. Optional.
 

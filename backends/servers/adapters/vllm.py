@@ -38,6 +38,7 @@ class Vllm:
     reads_window: bool | None = True
     cumulative = False
     own_options: frozenset[str] = frozenset()
+    switches_prefix_cache = True
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(r"eagle3 is only supported for", "method mismatch: vLLM has no EAGLE-3 hooks in this target's class"),
@@ -72,7 +73,8 @@ class Vllm:
             launch.options.program or self.program, "serve", str(launch.pair.target), "--host", HOST,
             "--port", str(launch.port), "--served-model-name", SERVED_NAME, "--dtype", launch.dtype,
             "--max-model-len", str(launch.max_positions), "--max-num-seqs", str(launch.max_batch),
-            "--no-enable-prefix-caching", "--enable-prompt-tokens-details",
+            "--enable-prefix-caching" if launch.options.prefix_cache == "on" else "--no-enable-prefix-caching",
+            "--enable-prompt-tokens-details",
         ]  # fmt: skip
         if launch.role.speculative:
             spec = self.speculation_of(launch.role, launch.pair.draft, launch.options)
@@ -117,6 +119,8 @@ class Vllm:
         ids: dict[str, object] = {"return_token_ids": True}
         if ask.top:  # otherwise two tokens with the same text would share a key
             ids["return_tokens_as_token_ids"] = True
+        if ask.salt:
+            ids["cache_salt"] = ask.salt
         return openai.PATH, openai.body(ask, **ids)
 
     def read(self, event: Json, seen: int) -> Chunk:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from specgate.backends.servers.exchange import KvCache
 
 LARGEST: Final = 1 << 50
 """Neither tokens nor bytes of a cache are more; what says so is not believed."""
@@ -22,14 +23,6 @@ TOKENS: Final = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
 GIB: Final = re.compile(r"Available KV cache memory: (\d{1,6}(?:\.\d{1,6})?) GiB")
 INFO: Final = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
-
-
-@dataclass(frozen=True, slots=True)
-class KvCache:
-    """`tokens`: how many the cache has room for, over all requests. `bytes`: its memory. None: not told."""
-
-    tokens: int | None = None
-    bytes: int | None = None
 
 
 def vllm_log(lines: Iterable[str]) -> KvCache:

@@ -221,7 +221,7 @@ class DecodedForm(Form):
     phase_ns: dict[str, Count]
     prefill_ns: Count | None
     served: ServedForm | None
-    memory: MemoryForm | None
+    memory: MemoryForm | None = None  # builds of an engine before this was told leave it out
 
 
 class LoopForm(Form):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.servers.facts.kv_cache import LARGEST, KvCache, sglang_answer, vllm_log, vllm_metrics
+from specgate.backends.servers.exchange import KvCache
+from specgate.backends.servers.facts.kv_cache import LARGEST, sglang_answer, vllm_log, vllm_metrics
 
 LOG = [
     "(EngineCore pid=9) INFO 11-22 10:00:31 [gpu_worker.py:538] Available KV cache memory: 35.62 GiB",
