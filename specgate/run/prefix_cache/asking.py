@@ -13,18 +13,18 @@ on leaves that without it, the server without it is asked for its logits there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from specgate import plugins
 from specgate.analysis.prefix_cache.judging import BASELINE_NAME, Check, judge, overall
 from specgate.analysis.prefix_cache.samples import Limits, Parting, Reply, Sample, Turn
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.tokens.last_place import gap_between, unit_of
-from specgate.api import OpenRequest, SwitchesPrefixCache
-from specgate.core import BASELINE, Budget, EngineFacts, NearTies, Role, State
+from specgate.api import Decoded, SwitchesPrefixCache
+from specgate.core import BASELINE, Budget, EngineFacts, NearTies, Role, State, TopTokens
 from specgate.errors import BackendError, ExitCode, UsageError
 from specgate.planning.ad_hoc import Question
 from specgate.planning.plan import build_plan
@@ -82,6 +82,18 @@ class Pair:
         return ENDS.get(self.state, ExitCode.INVALID)
 
 
+class Asking(Protocol):
+    """The calls of an engine that are made here."""
+
+    def facts(self) -> EngineFacts: ...
+
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int: ...
+
+    def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded: ...
+
+    def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None: ...
+
+
 @dataclass(slots=True)
 class Asked:
     """One request and what came back. `before`: the index of the request whose answer a next turn goes on from."""
@@ -116,21 +128,45 @@ def ask_both(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: N
     )
     warmup = prompts.warmup[0].token_ids[0]
     apart = config.options.get("servers") == "apart"
-    partings: list[Parting] = []
-    for switch in ("on", "off"):
+
+    @contextmanager
+    def opened(switch: Switch) -> Iterator[EngineWorker]:
         say(f"{config.backend}: prefix cache {switch}: {len(asked)} requests per role")
         request = replace(base, options={**config.options, OPTION: switch})
-        with opened(config.backend, request, wish.timeout_s, logs / f"cache-{switch}.log") as engine:
-            facts = engine.facts()
-            budget = Budget(new_tokens=wish.new_tokens, ignore_eos=True)
-            ask_all(engine, asked, role, budget, switch, warmup, apart=apart)
-            if switch == "off":
-                partings = list(partings_of(engine, asked, (BASELINE, role)))
+        engine = EngineWorker(config.backend, request, wish.timeout_s, logs / f"cache-{switch}.log")
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+    budget = Budget(new_tokens=wish.new_tokens, ignore_eos=True)
+    facts, partings = both_passes(opened, asked, role, budget, warmup, apart=apart)
     ties = FLOAT32 if scenario.dtype == "float32" else COARSER
     limits = Limits(wish.max_lost_tokens, wish.max_ttft_loss, ties)
-    samples = tuple(sample_of(asked, index) for index in range(len(asked)))
+    samples = samples_of(asked)
     checks = judge(samples, partings, role.name, limits)
-    return Pair(config.backend, role, facts, limits, prefix, samples, tuple(partings), checks)
+    return Pair(config.backend, role, facts, limits, prefix, samples, partings, checks)
+
+
+def both_passes(
+    opened: Callable[[Switch], AbstractContextManager[Asking]],
+    asked: Sequence[Asked],
+    role: Role,
+    budget: Budget,
+    warmup: tuple[int, ...],
+    *,
+    apart: bool = False,
+) -> tuple[EngineFacts, tuple[Parting, ...]]:
+    """Ask everything with the cache on, then with it off; `asked` gets the replies. `opened`: the engine for a pass.
+    `warmup`: a prompt that comes before all others and does not count. `apart`: see `ask_all`.
+
+    Returns the facts of the second engine, and where texts part, by its logits.
+    """
+    with opened("on") as engine:
+        ask_all(engine, asked, role, budget, "on", warmup, apart=apart)
+    with opened("off") as engine:
+        ask_all(engine, asked, role, budget, "off", warmup, apart=apart)
+        return engine.facts(), tuple(partings_of(engine, asked, (BASELINE, role)))
 
 
 def refuse_without_switch(backend: str) -> None:
@@ -163,7 +199,7 @@ def shared(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def ask_all(
-    engine: EngineWorker,
+    engine: Asking,
     asked: Sequence[Asked],
     role: Role,
     budget: Budget,
@@ -184,9 +220,7 @@ def ask_all(
                 answer(engine, asked, request, each, budget, switch)
 
 
-def answer(
-    engine: EngineWorker, asked: Sequence[Asked], request: Asked, role: Role, budget: Budget, switch: Switch
-) -> None:
+def answer(engine: Asking, asked: Sequence[Asked], request: Asked, role: Role, budget: Budget, switch: Switch) -> None:
     """Ask one request in one role."""
     if request.prompt is None:
         assert request.before is not None
@@ -199,16 +233,16 @@ def answer(
     request.replies[switch, role.name] = reply_to(engine, role, request.prompt, budget)
 
 
-def reply_to(engine: EngineWorker, role: Role, prompt: tuple[int, ...], budget: Budget) -> Reply:
+def reply_to(engine: Asking, role: Role, prompt: tuple[int, ...], budget: Budget) -> Reply:
     """Ask for one answer. Raises BackendError where the engine does not show requests."""
     engine.prefill([prompt], draft=role.speculative)
     said = engine.decode(role, budget, ())
     if said.served is None:
-        raise BackendError(f"back end {engine.backend}: {role}'s answer shows no request", hint="ask a server")
+        raise BackendError(f"{role}: its answer shows no request", hint="ask a server")
     return Reply(said.counters.get("cache_hit_tokens"), said.served.requests[0].ttft_ns, said.tokens[0])
 
 
-def partings_of(engine: EngineWorker, asked: Sequence[Asked], roles: Sequence[Role]) -> Iterator[Parting]:
+def partings_of(engine: Asking, asked: Sequence[Asked], roles: Sequence[Role]) -> Iterator[Parting]:
     """Where texts with the cache on leave those without it, and how near a tie that is, by the logits of `engine`."""
     for index, request in enumerate(asked):
         for role in roles:
@@ -225,9 +259,12 @@ def partings_of(engine: EngineWorker, asked: Sequence[Asked], roles: Sequence[Ro
             yield Parting(role.name, index, at, gap, None if top is None else unit_of(top.values))
 
 
-def sample_of(asked: Sequence[Asked], index: int) -> Sample:
-    """The request `index` as it is judged."""
-    request = asked[index]
+def samples_of(asked: Sequence[Asked]) -> tuple[Sample, ...]:
+    """The requests as they are judged."""
+    return tuple(sample_of(asked, request) for request in asked)
+
+
+def sample_of(asked: Sequence[Asked], request: Asked) -> Sample:
     assert request.prompt is not None
     replies: dict[Switch, dict[str, Reply]] = {"on": {}, "off": {}}
     for (switch, role), reply in request.replies.items():
@@ -239,12 +276,3 @@ def sample_of(asked: Sequence[Asked], index: int) -> Sample:
     return Sample(
         request.group, request.turn, len(request.prompt), request.reusable, replies["on"], replies["off"], same
     )
-
-
-@contextmanager
-def opened(backend: str, request: OpenRequest, timeout_s: float, log: Path) -> Iterator[EngineWorker]:
-    engine = EngineWorker(backend, request, timeout_s, log)
-    try:
-        yield engine
-    finally:
-        engine.close()

@@ -71,7 +71,7 @@ def test_a_prefix_cache_that_is_asked_for_is_on(tmp_path: Path) -> None:
     )
     assert "--enable-prefix-caching" in vllm and "--no-enable-prefix-caching" not in vllm
     assert "--disable-radix-cache" not in sglang
-    with pytest.raises(UsageError, match="option prefix_cache = maybe"):
+    with pytest.raises(UsageError, match="option prefix_cache = 'maybe'"):
         Options.parse({"prefix_cache": "maybe"}, ())
 
 

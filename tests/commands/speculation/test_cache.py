@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.backends.servers.helpers import program, running_stub
+from tests.backends.servers.helpers import program
 from tests.support.command import Cli
 
 REUSES = ("--reuses", "--rate", "150")
@@ -33,13 +33,6 @@ def asked(cli: Cli, prompts: Path, *arguments: str) -> tuple[int, dict[str, Any]
     return done.returncode, json.loads(done.stdout)
 
 
-def attached(cli: Cli, prompts: Path, dialect: str, *of_spec: str) -> tuple[int, dict[str, Any]]:
-    """The same of two servers that run already. `of_spec`: more arguments of the one that drafts."""
-    with running_stub(dialect, 0, *REUSES) as plain, running_stub(dialect, 3, *REUSES, *of_spec) as spec:
-        urls = ("-o", f"url.baseline={plain}", "-o", f"url.spec-3={spec}")
-        return asked(cli, prompts, "--backend", dialect, *urls)
-
-
 def of(found: dict[str, Any]) -> dict[str, str]:
     return {check["name"]: check["state"] for check in found["checks"]}
 
@@ -56,29 +49,6 @@ def test_servers_that_are_started_with_their_cache_on_and_off_are_a_pair(cli: Cl
     assert cached == [(0, 0), *3 * [(48, 32)], *3 * [(64, 48)]]
     assert all(reply["cached"] == 0 for s in found["samples"] for reply in s["off"].values())
     assert not found["partings"] and [s["reusable"] for s in found["samples"][:7]] == [0, 48, 48, 48, 71, 71, 71]
-
-
-@pytest.mark.slow("starts servers")
-def test_of_servers_that_run_already_single_requests_are_kept_out_of_the_cache(cli: Cli, prompts: Path) -> None:
-    code, found = attached(cli, prompts, "sglang")
-    assert code == 0 and of(found)["reuse"] == "PASS"
-    assert all(reply["cached"] == 0 for s in found["samples"] for reply in s["off"].values())
-
-
-@pytest.mark.slow("starts servers")
-@pytest.mark.parametrize(
-    ("dialect", "fault", "check", "said"),
-    [
-        ("vllm", "forgets", "reuse", "with speculation nothing is reused"),
-        ("llamacpp", "corrupts", "texts", "at no near tie: first request"),
-    ],
-)
-def test_reuse_that_speculation_loses_or_spoils_fails(
-    cli: Cli, prompts: Path, dialect: str, fault: str, check: str, said: str
-) -> None:
-    code, found = attached(cli, prompts, dialect, "--fault", fault)
-    assert code == 1 and [c["name"] for c in found["checks"] if c["state"] == "FAIL"] == [check]
-    assert any(said in c["message"] for c in found["checks"])
 
 
 @pytest.mark.parametrize(
