@@ -123,13 +123,13 @@ _METRICS = (
     Metric(
         "extra_gpu_memory_bytes",
         "B",
-        "lower",
+        "none",
         "peak_gpu_memory_bytes of a spec cell less its baseline's, where each role has processes of its own",
     ),
     Metric(
         "extra_host_memory_bytes",
         "B",
-        "lower",
+        "none",
         "peak_host_memory_bytes of a spec cell less its baseline's, where each role has processes of its own",
     ),
     Metric(

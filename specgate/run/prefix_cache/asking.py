@@ -12,7 +12,7 @@ on leaves that without it, the server without it is asked for its logits there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,8 +24,9 @@ from specgate.analysis.prefix_cache.samples import Limits, Parting, Reply, Sampl
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.tokens.last_place import gap_between, unit_of
 from specgate.api import Decoded, SwitchesPrefixCache
-from specgate.core import BASELINE, Budget, EngineFacts, NearTies, Role, State, TopTokens
+from specgate.core import BASELINE, Budget, EngineFacts, NearTies, PairRef, Role, State, TopTokens
 from specgate.errors import BackendError, ExitCode, UsageError
+from specgate.pairs.resolve import target_limits
 from specgate.planning.ad_hoc import Question
 from specgate.planning.plan import build_plan
 from specgate.planning.request import Request
@@ -123,9 +124,10 @@ def ask_both(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: N
     role, prefix = Role(max(r.k for r in scenario.roles)), scenario.workload.shared_prefix
     asked = requests_of([chosen.token_ids for chosen in prompts.measured])
     longest = max(len(a.prompt) for a in asked if a.prompt is not None) + 2 * wish.new_tokens + TAIL
-    base = replace(
-        open_request(plan, plan.points, config, logs), max_batch=1, max_positions=longest + role.k + 2, logs=logs
-    )
+    positions = longest + role.k + 2
+    refuse_too_long(positions, config.pair, scenario.rope)
+    opening = open_request(plan, plan.points, config, logs)
+    base = replace(opening, max_batch=1, max_positions=positions, perf_mode=False)
     warmup = prompts.warmup[0].token_ids[0]
     apart = config.options.get("servers") == "apart"
 
@@ -176,6 +178,16 @@ def refuse_without_switch(backend: str) -> None:
         raise UsageError(
             f"back end {backend!r} has no prefix cache that is switched here",
             hint="name a server's: --backend vllm, sglang or llamacpp",
+        )
+
+
+def refuse_too_long(positions: int, pair: PairRef, rope: Mapping[str, float | str] | None) -> None:
+    """Raise UsageError where a next turn needs more positions than the target has."""
+    limit, _ = target_limits(pair, rope, any_architecture=True)
+    if limit is not None and positions > limit:
+        raise UsageError(
+            f"prompt, answer and next turn need {positions} positions, and the target of {pair.name} has {limit}",
+            hint="a shorter --context, or fewer --new-tokens",
         )
 
 

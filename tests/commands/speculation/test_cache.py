@@ -57,6 +57,7 @@ def test_servers_that_are_started_with_their_cache_on_and_off_are_a_pair(cli: Cl
         (["--backend", "reference"], "back end 'reference' has no prefix cache that is switched here"),
         (["--backend", "trtllm"], "back end 'trtllm' has no prefix cache"),
         (["--backend", "vllm", "-o", "prefix_cache=on"], "option prefix_cache: both are asked"),
+        (["--backend", "vllm", "--new-tokens", "99999"], "positions"),
         (["--backend", "vllm", "--context", "64"], "--context and --prompts together"),
         (
             ["--backend", "vllm", "--groups", "2", "--prompts-per-group", "3"],
