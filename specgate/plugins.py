@@ -44,6 +44,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "speed", "specgate.gates.speed:GATE"),
     ("specgate.gates", "tail", "specgate.gates.tail:GATE"),
     ("specgate.gates", "goodput", "specgate.gates.goodput:GATE"),
+    ("specgate.gates", "memory", "specgate.gates.memory:GATE"),
     ("specgate.gates", "load", "specgate.gates.load:GATE"),
     ("specgate.gates", "invariants", "specgate.gates.invariants:GATE"),
     ("specgate.gates", "regression", "specgate.gates.regression:GATE"),

@@ -23,6 +23,7 @@ from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.identity import Seen
 from specgate.backends.servers.failures import read_end
 from specgate.core import BASELINE, Budget, EngineFacts, Role, TopTokens
+from specgate.core.memory import EngineMemory
 from specgate.errors import BackendError, UsageError
 
 LONGEST_FACT: Final = 200
@@ -39,6 +40,7 @@ class OfflineEngine:
     def __init__(self, library: Library, request: OpenRequest, options: OfflineOptions, folder: Path) -> None:
         self.library, self.request, self.options, self.folder = library, request, options, folder
         self.processes: dict[Role, Driven] = {}
+        self.memory: dict[Role, EngineMemory] = {}
         self.prompts: list[list[int]] = []
         self.first = BASELINE if request.baseline else Role(request.max_k)
         try:
@@ -90,11 +92,12 @@ class OfflineEngine:
         lengths, where, vocab = [len(p) for p in self.prompts], process.where, self._facts.vocab
         if self.library.module != "vllm":
             found = requests_of(reply, len(lengths), where)
-            return requests.of_requests(role, budget, found, lengths, eos, vocab, where)
-        loop = loop_of(reply, len(lengths), where)
-        if self.shows_steps:
-            return steps.block_of(role, budget, loop, eos, len(lengths), where)
-        return requests.of_loop(role, budget, loop, lengths, eos, vocab, where)
+            block = requests.of_requests(role, budget, found, lengths, eos, vocab, where)
+        elif self.shows_steps:
+            block = steps.block_of(role, budget, loop_of(reply, len(lengths), where), eos, len(lengths), where)
+        else:
+            block = requests.of_loop(role, budget, loop_of(reply, len(lengths), where), lengths, eos, vocab, where)
+        return replace(block, memory=self.memory[role])
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode an ordinary block, and read what the engine's log says; the library's process is not profiled."""
@@ -134,6 +137,8 @@ class OfflineEngine:
         if self.options.common.servers == "apart":
             self.close()
         process = self.processes[role] = Driven(self.library, Opening(role, self.request, self.options), self.folder)
+        kv = self.library.kv_cache_in(read_end(process.log, process.log_start))
+        self.memory[role] = EngineMemory(process.process.pid, kv.tokens, kv.bytes)
         if self.prompts:
             process.ask("prompts_are", {"prompts": self.prompts})
         return process

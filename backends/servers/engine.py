@@ -6,6 +6,7 @@ block.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -96,10 +97,10 @@ class ServerEngine:
         server = self.server(role)
         new_tokens = budget.new_tokens or budget.longest(0) + 1
         stop = () if budget.ignore_eos else tuple(stop_token_ids)
-        asks = [Ask(server.model, self._sent(p), new_tokens, budget.ignore_eos, stop) for p in self.prompts]
+        asks = [self._ask(server, p, new_tokens, budget.ignore_eos, stop) for p in self.prompts]
         answers, counted = server.answer(asks, [len(p) for p in self.prompts])
         refuse_strange_ids(answers, self._facts.vocab, server.where)
-        return decoded(role, answers, counted, server.where)
+        return replace(decoded(role, answers, counted, server.where), memory=server.memory)
 
     def serve(
         self,
@@ -114,11 +115,11 @@ class ServerEngine:
             raise BackendError("a server under load answers whole requests: a budget of new_tokens is needed")
         self.prompts = [tuple(prompt) for prompt in prompts]
         server, stop = self.server(role), () if budget.ignore_eos else tuple(stop_token_ids)
-        asks = [Ask(server.model, self._sent(p), budget.new_tokens, budget.ignore_eos, stop) for p in self.prompts]
+        asks = [self._ask(server, p, budget.new_tokens, budget.ignore_eos, stop) for p in self.prompts]
         found, counted = server.serve(asks, [len(p) for p in self.prompts], offered)
         answers = [one for one in found if isinstance(one, Answer)]
         refuse_strange_ids(answers, self._facts.vocab, server.where)
-        block = decoded(role, answers, counted, server.where)
+        block = replace(decoded(role, answers, counted, server.where), memory=server.memory)
         return block if len(answers) == len(found) else with_refused(block, found)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
@@ -181,7 +182,7 @@ class ServerEngine:
 
     def _plainly(self, slot: int, continuation: Sequence[int], new_tokens: int, top: int = 0) -> Answer:
         server, prompt = self.server(BASELINE), (*self.prompts[slot], *continuation)
-        ask = Ask(server.model, self._sent(prompt), new_tokens, ignore_eos=True, top=top)
+        ask = self._ask(server, prompt, new_tokens, ignore_eos=True, top=top)
         answers, _ = server.answer([ask], [len(prompt)])
         return answers[0]
 
@@ -227,8 +228,19 @@ class ServerEngine:
         identity_of(self.adapter.name, list(self.seen.values()), self.options.build)
         return server
 
-    def _sent(self, prompt: tuple[int, ...]) -> tuple[int, ...] | str:
-        return prompt if self.texts is None else self.texts.of(prompt)
+    def _ask(
+        self,
+        server: Server,
+        prompt: tuple[int, ...],
+        new_tokens: int,
+        ignore_eos: bool,
+        stop: tuple[int, ...] = (),
+        top: int = 0,
+    ) -> Ask:
+        sent, cache = prompt if self.texts is None else self.texts.of(prompt), self.options.prefix_cache
+        apart = cache == "off" and server.running.process is None  # its cache may be on, and it cannot be restarted
+        salt = f"specgate-{secrets.token_hex(8)}" if apart else None
+        return Ask(server.model, sent, new_tokens, ignore_eos, stop, top, reuse=cache == "on", salt=salt)
 
 
 def check_forced(length: float | None, role: Role) -> None:

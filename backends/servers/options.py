@@ -22,7 +22,7 @@ from specgate.errors import UsageError
 PLAIN: Final = (
     "url", "model", "program", "port", "args", "servers", "drafter", "force_al", "prompts",
     "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote", "build", "spec_config", "profile", "profile_dir",
-    "kernels", "log",
+    "kernels", "log", "prefix_cache",
 )  # fmt: skip
 FROM_ENVIRONMENT: Final = (
     "put it into an environment variable, which a server that is started here inherits (VLLM_API_KEY, LLAMA_API_KEY, "
@@ -38,7 +38,9 @@ class Options:
     """The options, as docs/engines.md explains them.
 
     `url`, `args`, `profile_dir` and `log` map role names to values, with "" for all roles. `kernels`: patterns of the
-    kernels that may run in a decode loop. `own` are the engine's own options.
+    kernels that may run in a decode loop. `prefix_cache`: of servers that are started here; of one that runs already,
+    whether requests may be served from it. None: off, and a server that runs already drops its cache where it can.
+    `own` are the engine's own options.
     """
 
     url: Mapping[str, str] = field(default_factory=dict)
@@ -60,6 +62,7 @@ class Options:
     profile_dir: Mapping[str, Path] = field(default_factory=dict)
     kernels: tuple[str, ...] | None = None
     log: Mapping[str, Path] = field(default_factory=dict)
+    prefix_cache: Literal["on", "off"] | None = None
     own: Mapping[str, str] = field(default_factory=dict)
 
     def url_of(self, role: Role) -> str | None:
@@ -104,6 +107,7 @@ class Options:
             profile_dir=by_role(given, "profile_dir", Path.is_dir, "no such folder"),
             kernels=read_patterns(Path(given["kernels"]).expanduser()) if "kernels" in given else None,
             log=logs_of(given),
+            prefix_cache=switch(given, "prefix_cache"),
             own={key: value for key, value in given.items() if key in own},
         )
         options.check_together()
@@ -222,6 +226,11 @@ def number(given: Mapping[str, str], key: str, default: float) -> float:
     if not 0 < value < 1e6:
         raise UsageError(f"option {key} = {given[key]!r}", hint="a positive number is needed")
     return value
+
+
+def switch(given: Mapping[str, str], key: str) -> Literal["on", "off"] | None:
+    """`on`, `off`, or None where the option is not given."""
+    return None if key not in given else "on" if choice(given, key, ("off", "on")) == "on" else "off"
 
 
 def port_of(text: str) -> int:

@@ -21,6 +21,7 @@
     traces/                 traces that a profiler wrote into a file: torch profiler, nsys
     machine/                what the machine did while each point was measured, and which rounds it disturbed
     environment_diff.py     what differs between two records of an environment
+    prefix_cache/           a prefix cache on and off, with and without speculation
     speculation/            is speculation active, and if not, why not; its acceptance over many requests
     eagle_speculation.py    the block `eagle_speculation` of a cell in run.json, for other readers
     verdict.py              many verdicts → one state and one exit code

@@ -22,6 +22,7 @@ from specgate.core import (
     TopTokens,
 )
 from specgate.core.load import OfferedLoad
+from specgate.core.memory import EngineMemory
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -106,6 +107,8 @@ class Decoded:
     phase_ns: Mapping[str, int] = field(default_factory=dict)
     prefill_ns: int | None = None
     served: Served | None = None
+    memory: EngineMemory | None = None
+    """What it tells of the memory that it decoded in; None where that is its own process's, and it tells no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +282,18 @@ class OffersLoad(Protocol):
     """Optional for a back end: its engines are `ServesLoad`. All others are refused before they load anything."""
 
     serves_load: Literal[True]
+
+
+@runtime_checkable
+class SwitchesPrefixCache(Protocol):
+    """Optional for a back end: `specgate cache` asks for it.
+
+    Where it is true, the option `prefix_cache=on|off` says whether an engine may take the keys and values of a prompt
+    from what it has cached of earlier requests. Blocks count such tokens as `cache_hit_tokens` (`Decoded.counters`).
+    """
+
+    @property
+    def switches_prefix_cache(self) -> bool: ...
 
 
 @runtime_checkable

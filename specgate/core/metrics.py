@@ -114,6 +114,39 @@ _METRICS = (
         "none",
         "decode time of the requests at the client / by the engine's own clock, where a server has one",
     ),
+    Metric(
+        "peak_gpu_memory_bytes",
+        "B",
+        "lower",
+        "most GPU memory that the processes of the engine held at the end of a block, by the driver's account",
+    ),
+    Metric("peak_device_memory_bytes", "B", "lower", "most GPU memory in use at the end of a block, whoever used it"),
+    Metric(
+        "peak_host_memory_bytes",
+        "B",
+        "lower",
+        "most resident host memory (RSS) of the processes of the engine at the end of a block",
+    ),
+    Metric("kv_capacity_tokens", "tok", "higher", "tokens that the engine's KV cache has room for, by its own account"),
+    Metric("kv_cache_bytes", "B", "none", "memory of the engine's KV cache, by its own account"),
+    Metric(
+        "extra_gpu_memory_bytes",
+        "B",
+        "none",
+        "peak_gpu_memory_bytes of a spec cell less its baseline's, where each role has processes of its own",
+    ),
+    Metric(
+        "extra_host_memory_bytes",
+        "B",
+        "none",
+        "peak_host_memory_bytes of a spec cell less its baseline's, where each role has processes of its own",
+    ),
+    Metric(
+        "kv_capacity_loss",
+        "ratio",
+        "lower",
+        "share of the baseline's KV cache capacity, in tokens, that a spec cell does not have",
+    ),
     Metric("wasted_verify_ratio", "ratio", "lower", "verified tokens that were not emitted / verified tokens"),
     Metric(
         "raggedness_ratio", "ratio", "lower", "mean over steps of 1 − mean(accepted + 1) / max(accepted + 1) over slots"

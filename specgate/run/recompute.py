@@ -18,6 +18,7 @@ from specgate.analysis.load.sending import late_clients
 from specgate.analysis.load.sweeps import break_evens
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
+from specgate.analysis.machine.memory import with_memory
 from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.prompt_acceptance import by_prompt, category_values
 from specgate.analysis.reduce import Checked, Known, measure
@@ -87,6 +88,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         between=run.between_runs,
     )
     cells = with_drifts(by_category(run, plan, cells, blocks), journal.blocks, blocks, engines)
+    cells = with_memory(cells, blocks)
     found = replace(
         run,
         engines=engines,

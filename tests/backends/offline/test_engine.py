@@ -94,6 +94,15 @@ def test_blocks_repeat_their_tokens(vllm: OfflineEngine) -> None:
     assert (first.tokens, first.accepted) == (second.tokens, second.accepted)
 
 
+def test_a_block_names_the_process_of_its_role_and_the_size_of_its_cache(
+    vllm: OfflineEngine, lmdeploy: OfflineEngine
+) -> None:
+    told = [vllm.decode(role, STEPS, ()).memory for role in (BASELINE, SPEC)]
+    assert [memory and memory.kv_tokens for memory in told] == [8192, 4096]
+    processes = [memory.process for memory in (*told, lmdeploy.decode(SPEC, TOKENS, ()).memory) if memory]
+    assert len(set(processes)) == 3 and all(psutil.Process(p).is_running() for p in processes)
+
+
 def test_margins_come_from_the_baselines_process(vllm: OfflineEngine, lmdeploy: OfflineEngine) -> None:
     assert vllm.top2(0, (9, 9)) == lmdeploy.top2(1, ()) == (-0.25, -1.75)
     assert vllm.decode(BASELINE, STEPS, ()).tokens == text(7), "the prompts are those of the block again"

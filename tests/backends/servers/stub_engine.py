@@ -69,6 +69,31 @@ def steps(prompt: Sequence[int], limit: int, k: int) -> Iterator[Step]:
         made, cycle = made + len(tokens), cycle + 1
 
 
+BLOCK = 16
+"""Tokens of a block of the prefix cache. Where it drafts, the last block that matches is computed again, as in vLLM."""
+
+
+@dataclass
+class PrefixCache:
+    """What has been computed, by the name that requests are kept apart under; None of a server whose cache is off."""
+
+    texts: dict[str, list[list[int]]] = field(default_factory=dict)
+    hits: int = 0
+
+    def reuse(self, prompt: Sequence[int], name: str, k: int) -> int:
+        """How many tokens of `prompt` come from the cache."""
+        known = max((common(prompt, text) for text in self.texts.get(name, [])), default=0)
+        whole = min(known, len(prompt) - 1) // BLOCK - bool(k)
+        found = BLOCK * max(0, whole)
+        self.hits += found
+        return found
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """The length of the prefix that both begin with."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
 Writer = Callable[[int, Step], list[dict[str, Any]]]
 """(number of the step, step) → the events that a dialect makes of it."""
 
@@ -79,6 +104,7 @@ class Stub:
     def __init__(self, dialect: str, k: int, rate: float, model: str, faults: dict[str, str]) -> None:
         self.dialect, self.k, self.rate, self.model, self.faults = dialect, k, rate, model, faults
         self.counts = Counts()
+        self.cache: PrefixCache | None = None
         self.sent_at: list[list[float]] = []
         self.traces: Path | None = None
         """Where it writes the traces of its profiler."""
@@ -88,10 +114,24 @@ class Stub:
     def has(self, fault: str) -> bool:
         return fault in self.faults
 
-    def plan(self, prompt: Sequence[int], limit: int) -> list[Step]:
+    def reused(self, prompt: Sequence[int], name: str | None, *, may: bool = True) -> int:
+        """Tokens of `prompt` that come from the cache; those of an answer are as scripted. `name`: what the request is
+        cached under. `may`: whether it allows that.
+        """
+        if self.cache is None or not may or (self.k and self.has("forgets")):
+            return int(self.faults.get("cached", 0))
+        return self.cache.reuse(prompt, name or "", self.k)
+
+    def remember(self, prompt: Sequence[int], name: str | None, planned: Sequence[Step]) -> None:
+        """The last token of an answer has no keys and values yet."""
+        if self.cache is not None:
+            said = [token for step in planned for token in step.tokens]
+            self.cache.texts.setdefault(name or "", []).append([*prompt, *said[:-1]])
+
+    def plan(self, prompt: Sequence[int], limit: int, cached: int = 0) -> list[Step]:
         k = 0 if self.has("no_drafts") else self.k
         planned = list(steps(prompt, limit, k))
-        if self.has("other_weights"):
+        if self.has("other_weights") or (self.k and cached and self.has("corrupts")):
             for step in planned:
                 step.tokens = [2 + (token - 1) % (VOCAB - 2) for token in step.tokens]
         if self.has("strange_ids"):

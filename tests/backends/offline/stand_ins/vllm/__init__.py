@@ -213,6 +213,8 @@ class LLM:
     def __init__(self, **arguments: object) -> None:
         go_wrong("open")
         print("arguments of LLM:", arguments, flush=True)
+        tokens = 4096 if "speculative_config" in arguments else 8192
+        print(f"INFO [kv_cache_utils.py:2146] GPU KV cache size: {tokens:,} tokens", flush=True)
         self.llm_engine = LLMEngine(arguments)
 
     def get_metrics(self) -> list[Counter | Vector]:
