@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,16 @@ def pack_layer(tensors: MutableMapping[str, Tensor], prefix: str) -> LayerWeight
 
 
 def pack_target(checkpoint: TargetCheckpoint) -> TargetWeights:
-    """Pack the target. The layers' tensors are removed from the checkpoint, the others stay in it."""
+    """Pack a dense target. The layers' tensors are removed from the checkpoint, the others stay in it.
+
+    Raises CheckpointError for a mixture of experts.
+    """
     tensors, geometry = checkpoint.tensors, checkpoint.geometry
+    if geometry.experts is not None:
+        raise CheckpointError(
+            f"{checkpoint.config_file}: num_local_experts = {geometry.experts.count}",
+            hint="a dense target is needed here; back end reference decodes gpt-oss too",
+        )
     embed = tensors["model.embed_tokens.weight"]
     return TargetWeights(
         embed=embed,
