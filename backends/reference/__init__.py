@@ -2,7 +2,8 @@
 
 backend.py         the door through which the harness comes in
 open.py            loads a pair, after checking that the engine can hold what the plan asks
-engine.py          prefill once, then rewind and decode as often as asked, with or without a draft
+engine.py          the loop over the pair's target
+loop.py            prefill once, then rewind and decode as often as asked, with or without a draft, over any target
 state.py           what a decode run carries from cycle to cycle, and how a cycle's tokens are committed
 recorder.py        what a decode run writes down: time per step and phase, accept counts per step and slot
 drafters.py        who proposes the chain: the pair's draft, or a stand-in whose acceptance is known

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -36,6 +37,16 @@ class TargetWeights:
     layers: tuple[LayerWeights, ...]
     norm: Tensor
     lm_head: Tensor
+
+
+class Vocabulary(Protocol):
+    """What a draft may borrow of any target: `embed` and `lm_head` [V, H]."""
+
+    @property
+    def embed(self) -> Tensor: ...
+
+    @property
+    def lm_head(self) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +109,7 @@ def pack_target(checkpoint: TargetCheckpoint) -> TargetWeights:
     )
 
 
-def pack_draft(checkpoint: DraftCheckpoint, target: TargetWeights) -> DraftWeights:
+def pack_draft(checkpoint: DraftCheckpoint, target: Vocabulary) -> DraftWeights:
     """Pack the draft. Where it has no embedding or LM head of its own, it gets the target's."""
     tensors, geometry = checkpoint.tensors, checkpoint.geometry
     rows = torch.arange(geometry.draft_vocab, device=target.embed.device)
