@@ -15,18 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache, View, view
+from specgate.backends.reference.gpt_oss_weights import ExpertLayer, GptOssWeights
 from specgate.backends.reference.ops import feature_capture, masked_attention, matmul_rows, rms_norm, rope_append
 from specgate.backends.reference.target import RopeTable, rope_rows
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
-from specgate.eagle3.gpt_oss_weights import ExpertLayer, GptOssWeights
 
 PREFILL_ROWS: Final = 256
 """Rows of a prefill pass. Every query head has a mask of its own, which holds its sink: 1 GB at 32,768 positions."""
 
 
 def mask_with_sinks(seen: View, sinks: Tensor, rows: int) -> Tensor:
-    """What is added to the scores, [B, N, rows, stop − start + 1]: 0 where a row looks, minus infinity elsewhere, and in
-    the last column the sink of each head.
+    """What is added to the scores, [B, N, rows, stop − start + 1]: 0 where a row looks, minus infinity elsewhere. The
+    last column has the sink of each head.
     """
     assert seen.mask is not None
     hidden = torch.zeros_like(seen.mask, dtype=sinks.dtype).masked_fill(~seen.mask, -torch.inf)
@@ -121,7 +121,9 @@ class GptOssTarget:
         geometry, cache = self.geometry, self.cache.slots(slots.start, slots.stop)
         assert geometry.experts is not None
         x, angles, eps = self.weights.embed[tokens], rope_rows(self.table, positions), geometry.rms_eps
-        seen = {w: view(positions, w, causal=False) for w in dict.fromkeys(map(geometry.window, range(geometry.layers)))}
+        seen = {
+            w: view(positions, w, causal=False) for w in dict.fromkeys(map(geometry.window, range(geometry.layers)))
+        }
         streams = {0: x}
         for i, layer in enumerate(self.weights.layers):
             planes, normed = (cache.k[i], cache.v[i]), rms_norm(x, layer.input_norm, eps)

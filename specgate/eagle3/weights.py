@@ -13,8 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from specgate.eagle3.hf.target import require_dense
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,7 @@ def pack_target(checkpoint: TargetCheckpoint) -> TargetWeights:
     Raises CheckpointError for a mixture of experts.
     """
     tensors, geometry = checkpoint.tensors, checkpoint.geometry
-    if geometry.experts is not None:
-        raise CheckpointError(
-            f"{checkpoint.config_file}: num_local_experts = {geometry.experts.count}",
-            hint="a dense target is needed here; back end reference decodes gpt-oss too",
-        )
+    require_dense(geometry, checkpoint.config_file, "this engine")
     embed = tensors["model.embed_tokens.weight"]
     return TargetWeights(
         embed=embed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from specgate.eagle3.geometry import TargetGeometry
@@ -11,6 +12,7 @@ from specgate.eagle3.hf import gpt_oss
 from specgate.eagle3.hf.related import refuse_related
 from specgate.eagle3.hf.rope import DEFAULT_BASE, override, rope_of
 from specgate.eagle3.hf_keys import Keys
+from specgate.errors import CheckpointError
 
 DENSE: Final = ("LlamaForCausalLM", "MistralForCausalLM")
 """Architectures with the same arithmetic: pre-norm, rotary attention over grouped heads, SwiGLU, no biases."""
@@ -53,6 +55,15 @@ def target_geometry(config: Keys, rope: Mapping[str, float | str] | None = None)
         biases=has_experts,
         sinks=has_experts,
     )
+
+
+def require_dense(geometry: TargetGeometry, config_file: Path, who: str) -> None:
+    """Raise CheckpointError for a target with experts, where `who` can only do with a dense one."""
+    if geometry.experts is not None:
+        raise CheckpointError(
+            f"{config_file}: num_local_experts = {geometry.experts.count}: {who} knows dense targets only",
+            hint="back end reference decodes gpt-oss",
+        )
 
 
 def with_generation_eos(geometry: TargetGeometry, generation: Keys) -> TargetGeometry:
