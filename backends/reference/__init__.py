@@ -10,6 +10,8 @@ drafters.py        who proposes the chain: the pair's draft, or a stand-in whose
 eagle.py           the pair's draft: over accepted rows with the target's features, then on its own states
 playback.py        accept counts from a tape in the place of measured ones
 target.py          the target's forward pass, with the hidden states that the draft reads
+gpt_oss.py         gpt-oss' forward pass: sinks, windows, and a mixture of experts
+gpt_oss_weights.py its tensors, packed for that
 draft.py           the draft's forward pass
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name
 cache.py           key/value caches, and which cached positions a row may look at

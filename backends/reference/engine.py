@@ -1,4 +1,4 @@
-"""The reference engine: the loop over a Llama-family target in plain torch, whose passes are exact on a CPU."""
+"""The reference engine: the loop over a target in plain torch, whose passes are exact on a CPU."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import torch
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.drafters import StandIn
 from specgate.backends.reference.facts import engine_facts
+from specgate.backends.reference.gpt_oss import GptOssTarget
+from specgate.backends.reference.gpt_oss_weights import pack_gpt_oss
 from specgate.backends.reference.loop import SpeculativeLoop
 from specgate.backends.reference.playback import Playback
 from specgate.backends.reference.target import LlamaTarget, rope_table
 from specgate.core import Budget, EngineFacts, Role
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.eagle3.weights import pack_target
+from specgate.eagle3.weights import TargetWeights, pack_target
 
 
 class ReferenceEngine(SpeculativeLoop):
@@ -32,17 +34,22 @@ class ReferenceEngine(SpeculativeLoop):
         playback: Playback | None = None,
     ) -> None:
         self.target, t = target, target.geometry
-        self.tw = pack_target(target)
-        self.dtype = self.tw.embed.dtype
+        weights = pack_target(target) if t.experts is None else pack_gpt_oss(target)
+        self.dtype = weights.embed.dtype
         self.table = rope_table(t.rope, max_positions, self.dtype, device)
         self.cache = KVCache.allocate(t.layers, max_batch, t.kv_heads, max_positions, t.head_dim, self.dtype, device)
-        super().__init__(
-            LlamaTarget(self.tw, t, self.table, self.cache, device),
-            drafts,
-            max_batch=max_batch,
-            max_positions=max_positions,
-            playback=playback,
+        model = (
+            LlamaTarget(weights, t, self.table, self.cache, device)
+            if isinstance(weights, TargetWeights)
+            else GptOssTarget(weights, t, self.table, self.cache, device)
         )
+        super().__init__(model, drafts, max_batch=max_batch, max_positions=max_positions, playback=playback)
+
+    @property
+    def tw(self) -> TargetWeights:
+        """The packed weights of a dense target."""
+        assert isinstance(self.model, LlamaTarget)
+        return self.model.weights
 
     @torch.inference_mode()
     def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...]:

@@ -23,6 +23,7 @@ from specgate.eagle3.hf.target import target_geometry, with_generation_eos
 from specgate.eagle3.hf_keys import Keys, read_config, read_json
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import require_room
+from specgate.eagle3.mxfp4 import NO_NUMBER
 from specgate.eagle3.planted.recipe import from_seed
 from specgate.eagle3.planted.source import planted_draft, planted_target
 from specgate.errors import CheckpointError
@@ -129,16 +130,37 @@ def open_target(folder: Path, rope: Mapping[str, float | str] | None = None) -> 
 def load_target(
     folder: Path, dtype: torch.dtype, device: torch.device | str, rope: Mapping[str, float | str] | None = None
 ) -> TargetCheckpoint:
-    """Load a Llama-family target. `rope` (Hugging Face keys) replaces its RoPE scaling, not its base or original
-    length.
+    """Load a target of the Llama family or of gpt-oss. `rope` (Hugging Face keys) replaces its RoPE scaling, not its
+    base or original length. Experts in MXFP4 stay as they are stored.
 
     Raises CheckpointError, which names file, key or tensor, value, and what would be right. Raises EnvironmentRefused
     where the weights do not fit into memory.
     """
     files = open_target(folder, rope)
     require_room(files.wanted, dtype, device, str(folder))
-    tensors = {name: files.source.read(name, device).to(dtype) for name in files.wanted}
+    tensors = {name: stored(files.source.read(name, device), dtype) for name in files.wanted}
+    check_experts(tensors, folder)
     return TargetCheckpoint(files.geometry, tensors, files.sha256(), files.config.file)
+
+
+def stored(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """`tensor` in `dtype`, unless it is quantised."""
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def check_experts(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Raise CheckpointError for routers and sinks that are not finite, and for scales that are no number.
+
+    A router with NaN would choose experts all the same, and MXFP4 has no sign of damage but this one.
+    """
+    for name, tensor in tensors.items():
+        if ".mlp.router." in name or name.endswith(".sinks"):
+            check_finite(tensor, name, folder)
+        elif name.endswith("_scales") and bool((tensor == NO_NUMBER).any()):
+            raise CheckpointError(
+                f"{folder}: tensor {name} has a scale of {NO_NUMBER}, which is not a number in MXFP4",
+                hint="damaged, or not MXFP4: fetch it again",
+            )
 
 
 def open_draft(

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from specgate.eagle3.hf.target import require_dense
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 
 
@@ -89,8 +90,12 @@ def pack_layer(tensors: MutableMapping[str, Tensor], prefix: str) -> LayerWeight
 
 
 def pack_target(checkpoint: TargetCheckpoint) -> TargetWeights:
-    """Pack the target. The layers' tensors are removed from the checkpoint, the others stay in it."""
+    """Pack a dense target. The layers' tensors are removed from the checkpoint, the others stay in it.
+
+    Raises CheckpointError for a mixture of experts.
+    """
     tensors, geometry = checkpoint.tensors, checkpoint.geometry
+    require_dense(geometry, checkpoint.config_file, "this engine")
     embed = tensors["model.embed_tokens.weight"]
     return TargetWeights(
         embed=embed,
