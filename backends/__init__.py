@@ -2,6 +2,7 @@
 
     cupy_eagle3/      the built-in EAGLE-3 engine: CUDA kernels of its own, whole cycles in CUDA graphs
     reference/        EAGLE-3 in plain torch: the oracle of every other engine
+    hf_transformers/  Hugging Face transformers: a target's own forward pass, in the reference's loop
     servers/          vLLM, SGLang, TensorRT-LLM, LMDeploy and llama.cpp behind one HTTP client
     offline/          vLLM and LMDeploy as libraries, each in a process of its own
     fake.py           scripted tokens on a scripted clock: tests the harness, proves no speed

@@ -28,6 +28,7 @@ GROUPS = (
 _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.backends", "cupy", "specgate.backends.cupy_eagle3.backend:BACKEND"),
     ("specgate.backends", "reference", "specgate.backends.reference.backend:BACKEND"),
+    ("specgate.backends", "transformers", "specgate.backends.hf_transformers.backend:BACKEND"),
     ("specgate.backends", "vllm", "specgate.backends.servers.backend:VLLM"),
     ("specgate.backends", "sglang", "specgate.backends.servers.backend:SGLANG"),
     ("specgate.backends", "trtllm", "specgate.backends.servers.backend:TRTLLM"),
@@ -39,9 +40,11 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "validity", "specgate.gates.validity:GATE"),
     ("specgate.gates", "tokens", "specgate.gates.tokens:GATE"),
     ("specgate.gates", "acceptance", "specgate.gates.acceptance:GATE"),
+    ("specgate.gates", "acceptance-drift", "specgate.gates.acceptance_drift:GATE"),
     ("specgate.gates", "speed", "specgate.gates.speed:GATE"),
     ("specgate.gates", "tail", "specgate.gates.tail:GATE"),
     ("specgate.gates", "goodput", "specgate.gates.goodput:GATE"),
+    ("specgate.gates", "memory", "specgate.gates.memory:GATE"),
     ("specgate.gates", "load", "specgate.gates.load:GATE"),
     ("specgate.gates", "invariants", "specgate.gates.invariants:GATE"),
     ("specgate.gates", "regression", "specgate.gates.regression:GATE"),
@@ -125,7 +128,7 @@ def backend(name: str) -> Backend:
     return _load("specgate.backends", name, Backend)  # type: ignore[type-abstract]  # a runtime-checkable Protocol
 
 
-ENGINE_LIBRARIES = ("torch", "cupy", "vllm", "sglang", "tensorrt_llm", "lmdeploy", "aiohttp")
+ENGINE_LIBRARIES = ("torch", "cupy", "transformers", "vllm", "sglang", "tensorrt_llm", "lmdeploy", "aiohttp")
 """Libraries that a back end may import in `open`, but not when it is loaded or asked whether it is available."""
 
 

@@ -2,13 +2,16 @@
 
 backend.py         the door through which the harness comes in
 open.py            loads a pair, after checking that the engine can hold what the plan asks
-engine.py          prefill once, then rewind and decode as often as asked, with or without a draft
+engine.py          the loop over the pair's target
+loop.py            prefill once, then rewind and decode as often as asked, with or without a draft, over any target
 state.py           what a decode run carries from cycle to cycle, and how a cycle's tokens are committed
 recorder.py        what a decode run writes down: time per step and phase, accept counts per step and slot
 drafters.py        who proposes the chain: the pair's draft, or a stand-in whose acceptance is known
 eagle.py           the pair's draft: over accepted rows with the target's features, then on its own states
 playback.py        accept counts from a tape in the place of measured ones
 target.py          the target's forward pass, with the hidden states that the draft reads
+gpt_oss.py         gpt-oss' forward pass: sinks, windows, and a mixture of experts
+gpt_oss_weights.py its tensors, packed for that
 draft.py           the draft's forward pass
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name
 cache.py           key/value caches, and which cached positions a row may look at

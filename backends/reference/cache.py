@@ -61,15 +61,15 @@ class View:
     causal: bool = False
 
 
-def view(positions: Tensor, window: int | None) -> View:
+def view(positions: Tensor, window: int | None, *, causal: bool = True) -> View:
     """What query rows at `positions` [B, T] see; positions ascend within a slot.
 
-    A row sees itself and earlier positions, at most `window` in all. The first and last positions are read back to the
-    host, which the reference engine can afford.
+    A row sees itself and earlier positions, at most `window` in all. Without `causal` there is a mask in any case. The
+    first and last positions are read back to the host, which the reference engine can afford.
     """
     low, high = int(positions[:, 0].min()), int(positions[:, -1].max())
-    start = 0 if window is None else max(0, low - window + 1)
-    if low == 0 and len(positions) == 1 and (window is None or high < window):
+    start = 0 if window is None else max(0, low - window + 1) // KEY_BLOCK * KEY_BLOCK
+    if causal and low == 0 and len(positions) == 1 and (window is None or high < window):
         return View(0, high + 1, None, causal=True)
     stop = whole_blocks(high + 1)
     keys = torch.arange(start, stop, device=positions.device)

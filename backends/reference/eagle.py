@@ -15,9 +15,9 @@ from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.draft import draft_forward, draft_token, project_features
 from specgate.backends.reference.ops import check_finite
 from specgate.backends.reference.state import Pending, Slots
-from specgate.backends.reference.target import RopeTable
+from specgate.backends.reference.target import rope_table
 from specgate.eagle3.pair import DraftCheckpoint
-from specgate.eagle3.weights import TargetWeights, pack_draft
+from specgate.eagle3.weights import Vocabulary, pack_draft
 
 
 class EagleDrafter:
@@ -26,8 +26,7 @@ class EagleDrafter:
     def __init__(
         self,
         draft: DraftCheckpoint,
-        target: TargetWeights,
-        table: RopeTable,
+        target: Vocabulary,
         *,
         max_batch: int,
         max_positions: int,
@@ -35,8 +34,9 @@ class EagleDrafter:
     ) -> None:
         self.geometry = draft.geometry
         self.boundaries: Sequence[int] = draft.capture.boundaries
-        self.weights, self.table, self.device = pack_draft(draft, target), table, device
+        self.weights, self.device = pack_draft(draft, target), device
         g, dtype = draft.geometry, target.embed.dtype
+        self.table = rope_table(g.rope, max_positions, dtype, device)
         self.cache = KVCache.allocate(1, max_batch, g.kv_heads, max_positions, g.head_dim, dtype, device)
         self.start: Pending | None = None
         self.pending: Pending | None = None

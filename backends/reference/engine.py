@@ -1,46 +1,27 @@
-"""The reference engine: prefill once, then rewind and decode as often as asked, with or without a draft.
-
-A cycle reads as in the paper. *Draft* a chain of K tokens. *Verify* them in one target pass. *Accept* the longest
-prefix on which draft and target agree, plus the target's own next token. *Commit* these tokens. The baseline is the
-same loop with K = 0.
-"""
+"""The reference engine: the loop over a target in plain torch, whose passes are exact on a CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from specgate.api import Decoded, Text, block_marker
 from specgate.backends.reference.cache import KVCache
-from specgate.backends.reference.drafters import Drafter, StandIn, stand_in
-from specgate.backends.reference.eagle import EagleDrafter
+from specgate.backends.reference.drafters import StandIn
 from specgate.backends.reference.facts import engine_facts
-from specgate.backends.reference.ops import accept, check_finite, target_argmax
-from specgate.backends.reference.playback import Playback, as_accepted
-from specgate.backends.reference.recorder import Recorder
-from specgate.backends.reference.state import Slots, StopRule, commit
-from specgate.backends.reference.target import RopeTable, target_forward, target_logits
-from specgate.core import Budget, EngineFacts, Role, Score
-from specgate.eagle3.geometry import RopeSpec
+from specgate.backends.reference.gpt_oss import GptOssTarget
+from specgate.backends.reference.gpt_oss_weights import pack_gpt_oss
+from specgate.backends.reference.loop import SpeculativeLoop
+from specgate.backends.reference.playback import Playback
+from specgate.backends.reference.target import LlamaTarget, rope_table
+from specgate.core import Budget, EngineFacts, Role
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.eagle3.rope import cos_sin_table
-from specgate.eagle3.weights import pack_target
-from specgate.errors import BackendError
-
-PREFILL_CHUNK = 1024
+from specgate.eagle3.weights import TargetWeights, pack_target
 
 
-class ReferenceEngine:
-    """EAGLE-3 in plain torch.
-
-    `max_positions` must cover the longest prompt, the tokens that a block adds, and K + 1 draft rows. `drafts` is the
-    pair's draft, a stand-in for it, or None. `playback` forces accept counts.
-    """
+class ReferenceEngine(SpeculativeLoop):
+    """EAGLE-3 in plain torch. The arguments are those of the loop, with the target as loaded."""
 
     def __init__(
         self,
@@ -52,214 +33,23 @@ class ReferenceEngine:
         device: str,
         playback: Playback | None = None,
     ) -> None:
-        self.device = device
-        self.target, self.drafts, self.playback = target, drafts, playback
-        self.tw = pack_target(target)
-        self.dtype = self.tw.embed.dtype
-        self.max_batch, self.max_positions = max_batch, max_positions
-        self.table = self._rope_table(target.geometry.rope)
-        t = target.geometry
+        self.target, t = target, target.geometry
+        weights = pack_target(target) if t.experts is None else pack_gpt_oss(target)
+        self.dtype = weights.embed.dtype
+        self.table = rope_table(t.rope, max_positions, self.dtype, device)
         self.cache = KVCache.allocate(t.layers, max_batch, t.kv_heads, max_positions, t.head_dim, self.dtype, device)
-        self.drafter = self._drafter(drafts)
-        self.prompts: list[Tensor] = []
-        self.drafting = False
-        self._last: tuple[Role, Slots, StopRule] | None = None
-
-    def _rope_table(self, spec: RopeSpec) -> RopeTable:
-        cos, sin = cos_sin_table(spec, self.max_positions, self.device)
-        return cos.to(self.dtype), sin.to(self.dtype)
-
-    def _drafter(self, drafts: DraftCheckpoint | StandIn | None) -> Drafter | None:
-        if drafts is None:
-            return None
-        if not isinstance(drafts, DraftCheckpoint):
-            return stand_in(drafts, self.target.geometry.vocab, self.device, self._step)
-        return EagleDrafter(
-            drafts,
-            self.tw,
-            self._rope_table(drafts.geometry.rope),
-            max_batch=self.max_batch,
-            max_positions=self.max_positions,
-            device=self.device,
+        model = (
+            LlamaTarget(weights, t, self.table, self.cache, device)
+            if isinstance(weights, TargetWeights)
+            else GptOssTarget(weights, t, self.table, self.cache, device)
         )
+        super().__init__(model, drafts, max_batch=max_batch, max_positions=max_positions, playback=playback)
 
-    # ── prefill ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @torch.inference_mode()
-    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
-        """Fill the caches slot by slot, in chunks; return nanoseconds.
-
-        Raises BackendError where a prompt does not fit, or where a draft is asked for and there is none.
-        """
-        self._check_fit(prompts, draft)
-        if self.playback:
-            self.playback.meet(prompts)
-        recorder = Recorder(self.device)
-        self.drafting, self._last = draft, None
-        self.prompts = [torch.tensor(list(p), dtype=torch.long, device=self.device) for p in prompts]
-        last = [self._prefill_slot(i, p) for i, p in enumerate(self.prompts)]
-        streams, features = zip(*last, strict=True)
-        self.first_token = self._greedy(torch.cat(streams))[:, 0]
-        self.length = torch.tensor([len(p) for p in self.prompts], device=self.device)
-        if draft and self.drafter:
-            self.drafter.prefilled(features, self.first_token, self.length)
-        recorder.phase("prefill")
-        return recorder.elapsed_ns
-
-    def _check_fit(self, prompts: Sequence[Sequence[int]], draft: bool) -> None:
-        if draft and self.drafter is None:
-            raise BackendError("prefill with a draft, but the engine was opened without one")
-        if not 0 < len(prompts) <= self.max_batch:
-            raise BackendError(f"{len(prompts)} prompts for an engine of {self.max_batch} slots")
-        longest, shortest = max(map(len, prompts)), min(map(len, prompts))
-        if shortest < 1 or longest >= self.max_positions:
-            raise BackendError(
-                f"prompt lengths {shortest}..{longest} outside 1..{self.max_positions - 1} cached positions"
-            )
-
-    def _prefill_slot(self, slot: int, prompt: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Run one prompt; return the last row's hidden state [1, 1, H] and features [1, 1, n·H]."""
-        cache, drafter = self.cache.slots(slot, slot + 1), self.drafter if self.drafting else None
-        boundaries = drafter.boundaries if drafter else ()
-        for start in range(0, len(prompt), PREFILL_CHUNK):
-            tokens = prompt[None, start : start + PREFILL_CHUNK]
-            positions = torch.arange(start, start + tokens.shape[1], device=self.device)[None]
-            geometry = self.target.geometry
-            stream, features = target_forward(self.tw, geometry, self.table, cache, tokens, positions, boundaries)
-            if drafter:
-                drafter.prefill(slot, prompt[None, start + 1 : start + 1 + tokens.shape[1]], features, positions)
-        return stream[:, -1:], None if features is None else features[:, -1:]
-
-    # ── decode ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @torch.inference_mode()
-    def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
-        """Rewind to the prompts and decode greedily until every slot has finished or `budget.steps` have run.
-
-        Raises BackendError where there was no prefill, or none with the draft, or where the positions do not suffice.
-        """
-        return self._decode(role, budget, stop_token_ids)
-
-    def _decode(
-        self, role: Role, budget: Budget, stop_token_ids: Sequence[int], watch: LogitWatch | None = None
-    ) -> Decoded:
-        self._last = None
-        k, capacity = role.k, budget.longest(role.k) + 1
-        self._check_room(role, capacity)
-        limit = budget.new_tokens or capacity + 1  # a budget of steps ends no slot for its length
-        eos = self.target.geometry.eos_token_ids
-        rule = StopRule.make(eos, stop_token_ids, limit, budget.ignore_eos, self.device)
-        slots = Slots.begin(self.length, self.first_token, capacity, rule)
-        drafter = self.drafter if k else None
-        if drafter:
-            drafter.rewind()
-        forced = None
-        if self.playback and k:
-            forced = self.playback.accepted(k, budget.longest(0), len(self.prompts), self.device)
-        recorder = Recorder(self.device, k)
-        with block_marker():
-            self._steps(slots, rule, budget, drafter, forced, recorder, watch)
-        self._last = (role, slots, rule)
-        return recorder.decoded(slots)
-
-    @torch.inference_mode()
-    def extend(self, steps: int) -> Text:
-        """As `api.ExtendsText.extend`. Raises BackendError where no `decode` came before, or none without a draft."""
-        if self._last is None or self._last[0].speculative:
-            raise BackendError("extend: a plain decode has to come before")
-        role, slots, rule = self._last
-        capacity = slots.out.shape[1] + steps
-        self._check_room(role, capacity)
-        longer = replace(slots, out=F.pad(slots.out, (0, steps)))
-        self._steps(longer, replace(rule, limit=capacity + 1), Budget(steps=steps), None, None, Recorder(self.device))
-        self._last = None
-        return Text(longer.tokens(), longer.finish_reasons())
-
-    def _steps(
-        self,
-        slots: Slots,
-        rule: StopRule,
-        budget: Budget,
-        drafter: Drafter | None,
-        forced: Tensor | None,
-        recorder: Recorder,
-        watch: LogitWatch | None = None,
-    ) -> None:
-        """Run cycles until every slot has finished, the budget is spent, or `watch` has seen all it waits for."""
-        k = recorder.k
-        while slots.active.any() and recorder.steps != budget.steps and not (watch and watch.complete):
-            active, start = slots.active, slots.length
-            drafts = drafter.chain(slots, k) if drafter else slots.last_token.new_empty(len(slots.last_token), 0)
-            recorder.phase("draft")
-            tokens, features = self._verify(slots, drafts, drafter.boundaries if drafter else ())
-            recorder.phase("verify")
-            accepted = accept(drafts, tokens)
-            if forced is not None:
-                accepted = forced[recorder.steps]
-                tokens = as_accepted(drafts, tokens, accepted)
-            recorder.phase("accept")
-            if watch:
-                self._watch(watch, slots, tokens, accepted)
-            emitted = commit(slots, tokens, accepted, rule)
-            if drafter:
-                drafter.verified(features, tokens, emitted, start)
-            recorder.step(active, accepted)
-
-    def _watch(self, watch: LogitWatch, slots: Slots, tokens: Tensor, accepted: Tensor) -> None:
-        """Show `watch` what a step is about to commit."""
-        counts = zip(slots.active.tolist(), slots.emitted.tolist(), accepted.tolist(), strict=True)
-        for slot, (active, emitted, count) in enumerate(counts):
-            if active:
-                watch.see(slot, emitted, tokens[slot, : count + 1].tolist(), self._logits[slot])
-
-    def _check_room(self, role: Role, capacity: int) -> None:
-        if not self.prompts:
-            raise BackendError("decode before prefill")
-        if role.speculative and not self.drafting:
-            raise BackendError(f"{role} asked for, but the prefill was made without the draft")
-        longest = max(map(len, self.prompts))
-        if longest + capacity + role.k + 1 > self.max_positions:
-            raise BackendError(
-                f"{role}: a prompt of {longest} and {capacity + role.k + 1} more exceed {self.max_positions} positions"
-            )
-
-    def _verify(self, slots: Slots, drafts: Tensor, boundaries: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-        """One target pass over the last token and the draft tokens.
-
-        Returns the target's greedy token after each of them [B, K + 1], and the features of these rows.
-        """
-        tokens = torch.cat((slots.last_token[:, None], drafts), dim=1)
-        positions = slots.length[:, None] + torch.arange(tokens.shape[1], device=self.device)
-        return self._run(tokens.clamp(min=0), positions, boundaries)
-
-    def _step(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        return self._run(tokens, positions, ())[0]
-
-    def _run(self, tokens: Tensor, positions: Tensor, boundaries: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-        cache, geometry = self.cache.slots(0, len(tokens)), self.target.geometry
-        stream, features = target_forward(self.tw, geometry, self.table, cache, tokens, positions, boundaries)
-        return self._greedy(stream), features
-
-    def _greedy(self, stream: Tensor) -> Tensor:
-        """The target's greedy token of each row. Raises BackendError where logits are not finite."""
-        self._logits = target_logits(self.tw, self.target.geometry, stream)
-        check_finite(self._logits, "the target's logits")
-        return target_argmax(self._logits)
-
-    # ── forensics ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @torch.inference_mode()
-    def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
-        """The two largest float32 logits after prompt[slot] + continuation, with these tokens as input, in one pass."""
-        self._last = None
-        prompt = self.prompts[slot]
-        tokens = torch.cat((prompt[-1:], torch.tensor(list(continuation), dtype=torch.long, device=self.device)))[None]
-        positions = torch.arange(len(prompt) - 1, len(prompt) - 1 + tokens.shape[1], device=self.device)[None]
-        cache = self.cache.slots(slot, slot + 1)
-        geometry = self.target.geometry
-        stream, _ = target_forward(self.tw, geometry, self.table, cache, tokens, positions, ())
-        first, second = target_logits(self.tw, geometry, stream[:, -1]).topk(2).values[0].tolist()
-        return first, second
+    @property
+    def tw(self) -> TargetWeights:
+        """The packed weights of a dense target."""
+        assert isinstance(self.model, LlamaTarget)
+        return self.model.weights
 
     @torch.inference_mode()
     def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...]:
@@ -268,35 +58,7 @@ class ReferenceEngine:
         self._decode(role, Budget(steps=positions[-1]), (), watch)
         return watch.shown()
 
-    @torch.inference_mode()
-    def score(self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]) -> tuple[Score, ...]:
-        """As `api.ScoresTokens.score`, in one pass over prompt and continuation, chunk by chunk.
-
-        Raises BackendError where they do not fit.
-        """
-        wanted = {len(prompt) + p - 1: continuation[p] for p in positions}  # the row that chooses it → the token
-        tokens = [*prompt, *continuation][: max(wanted) + 1]
-        self._check_fit([tokens], draft=False)
-        self.prompts, self._last = [], None  # the cache holds another text from now on
-        cache, geometry, scores = self.cache.slots(0, 1), self.target.geometry, []
-        for start in range(0, len(tokens), PREFILL_CHUNK):
-            chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.device)
-            at = torch.arange(start, start + chunk.shape[1], device=self.device)[None]
-            stream, _ = target_forward(self.tw, geometry, self.table, cache, chunk, at, ())
-            rows = [row for row in sorted(wanted) if start <= row < start + chunk.shape[1]]
-            if rows:
-                logits = target_logits(self.tw, geometry, stream[0, [row - start for row in rows]])
-                check_finite(logits, "the target's logits")
-                emitted = torch.tensor([wanted[row] for row in rows], device=self.device)
-                best = target_argmax(logits)
-                of = (best, logits.gather(1, best[:, None])[:, 0], logits.gather(1, emitted[:, None])[:, 0])
-                scores += [Score(*row) for row in zip(*(column.tolist() for column in of), strict=True)]
-        return tuple(scores)
-
     def facts(self) -> EngineFacts:
         return engine_facts(
             self.target, self.drafts, self.dtype, self.device, self.playback.tape if self.playback else None
         )
-
-    def close(self) -> None:
-        """Nothing to release: memory is freed when the process ends."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -12,7 +13,8 @@ from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.playback import Playback
 from specgate.core.tape import Tape
 from specgate.eagle3.auxiliary_layers import parse_boundaries
-from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
+from specgate.eagle3.geometry import TargetSizes
+from specgate.eagle3.pair import DraftCheckpoint, load_draft, load_target
 from specgate.eagle3.spec_config.launching import check_chain
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 
@@ -32,11 +34,42 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     Raises UsageError for options, draft lengths and contexts that make no sense, CheckpointError for a bad pair,
     EnvironmentRefused where it does not fit into memory, BackendError for a missing draft.
     """
+    refuse_unknown(request.options, OPTIONS, "the reference engine")
+    device = pick_device(request.options.get("device", "auto"))
+    instead, playback = what_drafts(request)
+    dtype = DTYPES[request.dtype]
+    target = load_target(request.pair.target, dtype, device, request.pair.rope)
+    if request.max_positions > target.geometry.max_positions:
+        raise UsageError(
+            f"{target.config_file}: max_position_embeddings = {target.geometry.max_positions}, but the plan needs "
+            f"{request.max_positions} positions",
+            hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
+        )
+    drafts: DraftCheckpoint | StandIn | None = None
+    if request.max_k:
+        drafts = instead or own_draft(request, target.geometry, target.sha256, dtype, device)
+    return ReferenceEngine(
+        target,
+        drafts,
+        max_batch=request.max_batch,
+        max_positions=request.max_positions,
+        device=device,
+        playback=playback,
+    )
+
+
+def refuse_unknown(options: Mapping[str, str], known: Sequence[str], engine: str) -> None:
+    """Raise UsageError for options that `engine` does not have."""
+    if unknown := [name for name in options if name not in known]:
+        raise UsageError(f"option {', '.join(unknown)}: not known", hint=f"{engine} knows: {', '.join(known)}")
+
+
+def what_drafts(request: OpenRequest) -> tuple[StandIn | None, Playback | None]:
+    """(the stand-in for the pair's draft, the tape) that the options name, None where they name none.
+
+    Raises UsageError for options and draft lengths that make no sense, BackendError for a missing draft.
+    """
     options = request.options
-    if unknown := [name for name in options if name not in OPTIONS]:
-        hint = f"the reference engine knows: {', '.join(OPTIONS)}"
-        raise UsageError(f"option {', '.join(unknown)}: not known", hint=hint)
-    device = pick_device(options.get("device", "auto"))
     instead = pick_drafter(options.get("drafter", OWN))
     playback = Playback(Tape.load(Path(options["tape"]).expanduser())) if "tape" in options else None
     if instead and "capture" in options:
@@ -50,35 +83,18 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
                 f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for",
                 hint=f"a stand-in needs none: option drafter = {', '.join(STAND_INS)}",
             )
-    dtype = DTYPES[request.dtype]
-    target = load_target(request.pair.target, dtype, device, request.pair.rope)
-    if request.max_positions > target.geometry.max_positions:
-        raise UsageError(
-            f"{target.config_file}: max_position_embeddings = {target.geometry.max_positions}, but the plan needs "
-            f"{request.max_positions} positions",
-            hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
-        )
-    drafts: DraftCheckpoint | StandIn | None = None
-    if request.max_k:
-        drafts = instead or own_draft(request, target, dtype, device)
-    return ReferenceEngine(
-        target,
-        drafts,
-        max_batch=request.max_batch,
-        max_positions=request.max_positions,
-        device=device,
-        playback=playback,
-    )
+    return instead, playback
 
 
-def own_draft(request: OpenRequest, target: TargetCheckpoint, dtype: torch.dtype, device: str) -> DraftCheckpoint:
+def own_draft(
+    request: OpenRequest, target: TargetSizes, target_sha256: str, dtype: torch.dtype, device: str
+) -> DraftCheckpoint:
     """Load the pair's draft and check that it can draft the longest chain asked for."""
     folder = request.pair.draft
     assert folder is not None
     capture = parse_boundaries(text) if (text := request.options.get("capture")) else None
-    draft = load_draft(folder, target.geometry, dtype, device, capture, target.sha256)
-    positions = request.max_positions
-    check_chain(request.max_k, str(folder), {}, target=target.geometry, draft=draft.geometry, positions=positions)
+    draft = load_draft(folder, target, dtype, device, capture, target_sha256)
+    check_chain(request.max_k, str(folder), {}, target=target, draft=draft.geometry, positions=request.max_positions)
     return draft
 
 
@@ -97,7 +113,7 @@ def pick_device(asked: str) -> str:
     if asked == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if asked not in ("cpu", "cuda"):
-        raise UsageError(f"option device = {asked!r}", hint="the reference engine knows auto, cpu, cuda")
+        raise UsageError(f"option device = {asked!r}", hint="known: auto, cpu, cuda")
     if asked == "cuda" and not torch.cuda.is_available():
         raise EnvironmentRefused("option device = 'cuda', but torch sees no CUDA GPU here")
     return asked

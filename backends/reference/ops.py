@@ -83,12 +83,23 @@ def attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, visible: Tensor | Non
     `visible` bool [B, 1, T, S] is true where a row may look. None lets it look everywhere or, with `causal`, at itself
     and what is before.
     """
+    if visible is not None:
+        return masked_attention(q, k_cache, v_cache, visible)
+    out = F.scaled_dot_product_attention(q, k_cache, v_cache, is_causal=causal, enable_gqa=True)
+    return out.transpose(1, 2).flatten(2)
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """softmax(q·kᵀ/√D + mask)·v for q [B, N, T, D] over k and v [B, G, S, D]; returns [B, T, N·D].
+
+    `mask` [B, 1 or N, T, S] is bool, true where a row may look, or is added to the scores.
+    """
     rows = q.shape[2]
-    if q.device.type == "cpu" and visible is not None and rows % ROWS and rows < FEW_ROWS:
+    if q.device.type == "cpu" and rows % ROWS and rows < FEW_ROWS:
         pad = -rows % ROWS
         q = F.pad(q, (0, 0, 0, pad))
-        visible = torch.cat((visible, visible[:, :, -1:].expand(-1, -1, pad, -1)), dim=2)
-    out = F.scaled_dot_product_attention(q, k_cache, v_cache, attn_mask=visible, is_causal=causal, enable_gqa=True)
+        mask = torch.cat((mask, mask[:, :, -1:].expand(-1, -1, pad, -1)), dim=2)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
     return out[:, :, :rows].transpose(1, 2).flatten(2)
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
+import torch
 from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache, View, view
 from specgate.backends.reference.ops import attention, feature_capture, matmul_rows, rms_norm, rope_append, silu_mul
-from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.geometry import RopeSpec, TargetGeometry
+from specgate.eagle3.rope import cos_sin_table
 from specgate.eagle3.weights import LayerWeights, TargetWeights
 
 RopeTable = tuple[Tensor, Tensor]
+PREFILL_ROWS: Final = 1024
 
 
 def attend(
@@ -70,3 +75,50 @@ def target_forward(
 def target_logits(w: TargetWeights, geometry: TargetGeometry, stream: Tensor) -> Tensor:
     """Float32 logits [..., V] of the last hidden states [..., H]."""
     return matmul_rows(rms_norm(stream, w.norm, geometry.rms_eps), w.lm_head).float()
+
+
+def rope_table(spec: RopeSpec, positions: int, dtype: torch.dtype, device: str) -> RopeTable:
+    """cos and sin [positions, D/2] in `dtype`."""
+    cos, sin = cos_sin_table(spec, positions, device)
+    return cos.to(dtype), sin.to(dtype)
+
+
+@dataclass(slots=True)
+class LlamaTarget:
+    """A dense Llama-family target as `loop.Target`: its weights, RoPE table and cache."""
+
+    weights: TargetWeights
+    geometry: TargetGeometry
+    table: RopeTable
+    cache: KVCache
+    device: str
+    prefill_rows: int = PREFILL_ROWS
+
+    @property
+    def embed(self) -> Tensor:
+        return self.weights.embed
+
+    @property
+    def lm_head(self) -> Tensor:
+        return self.weights.lm_head
+
+    @property
+    def eos_token_ids(self) -> Sequence[int]:
+        return self.geometry.eos_token_ids
+
+    def forward(
+        self,
+        slots: slice,
+        tokens: Tensor,
+        positions: Tensor,
+        boundaries: Sequence[int],
+        rows: Sequence[int] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `loop.Target.forward`. What `logits` takes are the last hidden states [B, len(rows), H]."""
+        cache = self.cache.slots(slots.start, slots.stop)
+        stream, features = target_forward(self.weights, self.geometry, self.table, cache, tokens, positions, boundaries)
+        return stream if rows is None else stream[:, list(rows)], features
+
+    def logits(self, stream: Tensor) -> Tensor:
+        """Float32 logits [..., V] of the last hidden states [..., H]."""
+        return target_logits(self.weights, self.geometry, stream)

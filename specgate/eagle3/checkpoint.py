@@ -22,7 +22,7 @@ from specgate.files.panics import refusing
 FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
 DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL",
+    torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL", torch.uint8: "U8",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ translates back. All other code uses the names below, not config keys.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,31 @@ class RopeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertGeometry:
+    """A mixture of experts in the place of a layer's feed-forward part, as gpt-oss has it.
+
+    The router's `per_token` largest logits of `count` choose a token's experts, and their softmax weighs them. An
+    expert's width is the target's `intermediate`. Its rows alternate, gate and up; with both clamped at `limit` (up on
+    both sides), it passes on gate · σ(alpha · gate) · (up + 1). `mxfp4` says how the checkpoint stores their matrices:
+    in blocks of 32 four-bit values with a common scale, or as floats.
+    """
+
+    count: int
+    per_token: int
+    mxfp4: bool
+    alpha: float = 1.702
+    limit: float = 7.0
+
+
+@dataclass(frozen=True, slots=True)
 class TargetGeometry:
-    """A dense Llama-family decoder."""
+    """A decoder of the Llama family, or of gpt-oss, whose variants are the fields with defaults.
+
+    experts   a mixture of experts in every layer, in the place of the dense feed-forward part
+    windows   for every layer, how many positions a query sees, its own included; None: all. (): all in every layer
+    biases    the projections to queries, keys, values and of the attention's output have biases
+    sinks     every query head has a learnt logit that takes a share of the softmax, and has no value
+    """
 
     layers: int
     hidden: int
@@ -50,6 +73,30 @@ class TargetGeometry:
     tied_embeddings: bool
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
+    experts: ExpertGeometry | None = None
+    windows: tuple[int | None, ...] = ()
+    biases: bool = False
+    sinks: bool = False
+
+    def window(self, layer: int) -> int | None:
+        """How many positions a query of `layer` sees; None: all."""
+        return self.windows[layer] if self.windows else None
+
+
+class TargetSizes(Protocol):
+    """What a draft has to know of its target, whatever that computes: `TargetGeometry` says so of a dense Llama."""
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def hidden(self) -> int: ...
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def max_positions(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

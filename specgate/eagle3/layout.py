@@ -7,7 +7,8 @@ Target tensors have Hugging Face's names. Draft tensors have those of the EAGLE 
 from __future__ import annotations
 
 from specgate.eagle3.checkpoint import Wanted
-from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
+from specgate.eagle3.mxfp4 import BLOCK, BYTES
 
 
 def target_tensors(g: TargetGeometry) -> dict[str, Wanted]:
@@ -16,7 +17,13 @@ def target_tensors(g: TargetGeometry) -> dict[str, Wanted]:
     if not g.tied_embeddings:
         wanted["lm_head.weight"] = Wanted((g.vocab, g.hidden))
     for i in range(g.layers):
-        wanted |= layer_tensors(f"model.layers.{i}.", g, g.hidden)
+        prefix = f"model.layers.{i}."
+        wanted |= attention_tensors(prefix, g, g.hidden)
+        wanted |= feed_forward_tensors(prefix, g) if g.experts is None else expert_tensors(prefix, g, g.experts)
+        if g.biases:
+            wanted |= bias_tensors(prefix, g)
+        if g.sinks:
+            wanted[f"{prefix}self_attn.sinks"] = Wanted((g.heads,), "one logit per query head")
     return wanted
 
 
@@ -46,11 +53,16 @@ def draft_tensors(g: DraftGeometry, has_d2t: bool, has_t2d: bool) -> dict[str, W
     return wanted
 
 
-def layer_tensors(
+def layer_tensors(prefix: str, g: DraftGeometry, attention_input: int, meaning: str) -> dict[str, Wanted]:
+    """The tensors of the draft's decoder layer; see `attention_tensors`."""
+    return attention_tensors(prefix, g, attention_input, meaning) | feed_forward_tensors(prefix, g)
+
+
+def attention_tensors(
     prefix: str, g: TargetGeometry | DraftGeometry, attention_input: int, meaning: str = ""
 ) -> dict[str, Wanted]:
-    """The tensors of one decoder layer; its query, key and value projections read rows of width `attention_input`."""
-    norm, up = Wanted((g.hidden,)), Wanted((g.intermediate, g.hidden))
+    """The norms and projections of one layer. Queries, keys and values come from rows of width `attention_input`."""
+    norm = Wanted((g.hidden,))
     q, kv = (Wanted((n * g.head_dim, attention_input), meaning) for n in (g.heads, g.kv_heads))
     parts = {
         "input_layernorm": norm,
@@ -59,8 +71,39 @@ def layer_tensors(
         "self_attn.v_proj": kv,
         "self_attn.o_proj": Wanted((g.hidden, g.heads * g.head_dim)),
         "post_attention_layernorm": norm,
-        "mlp.gate_proj": up,
-        "mlp.up_proj": up,
-        "mlp.down_proj": Wanted((g.hidden, g.intermediate)),
     }
     return {f"{prefix}{name}.weight": want for name, want in parts.items()}
+
+
+def bias_tensors(prefix: str, g: TargetGeometry) -> dict[str, Wanted]:
+    """The biases of a layer's projections around its attention."""
+    rows = {"q": g.heads * g.head_dim, "k": g.kv_heads * g.head_dim, "v": g.kv_heads * g.head_dim, "o": g.hidden}
+    return {f"{prefix}self_attn.{name}_proj.bias": Wanted((count,)) for name, count in rows.items()}
+
+
+def feed_forward_tensors(prefix: str, g: TargetGeometry | DraftGeometry) -> dict[str, Wanted]:
+    """A dense feed-forward part."""
+    up = Wanted((g.intermediate, g.hidden))
+    parts = {"gate_proj": up, "up_proj": up, "down_proj": Wanted((g.hidden, g.intermediate))}
+    return {f"{prefix}mlp.{name}.weight": want for name, want in parts.items()}
+
+
+def expert_tensors(prefix: str, g: TargetGeometry, experts: ExpertGeometry) -> dict[str, Wanted]:
+    """A router and its experts. Float matrices are stored transposed, as transformers multiplies with them."""
+    wanted = {
+        "router.weight": Wanted((experts.count, g.hidden), f"{experts.count} experts"),
+        "router.bias": Wanted((experts.count,), f"{experts.count} experts"),
+    }
+    for name, rows, columns in (
+        ("gate_up_proj", 2 * g.intermediate, g.hidden),
+        ("down_proj", g.hidden, g.intermediate),
+    ):
+        matrix, of = f"experts.{name}", f"{experts.count} experts of {rows} x {columns}"
+        wanted[f"{matrix}_bias"] = Wanted((experts.count, rows), of)
+        if experts.mxfp4:
+            count = columns // BLOCK
+            wanted[f"{matrix}_blocks"] = Wanted((experts.count, rows, count, BYTES), of, "U8")
+            wanted[f"{matrix}_scales"] = Wanted((experts.count, rows, count), of, "U8")
+        else:
+            wanted[matrix] = Wanted((experts.count, columns, rows), of)
+    return {f"{prefix}mlp.{name}": want for name, want in wanted.items()}

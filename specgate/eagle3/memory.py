@@ -40,8 +40,8 @@ def refusing_overflow(what: str, hint: str = "ask for a shorter context") -> Ite
 
 
 def weight_bytes(wanted: Mapping[str, Wanted], dtype: torch.dtype) -> int:
-    """Bytes of the tensors `wanted` when stored in `dtype`."""
-    return sum(math.prod(want.shape) for want in wanted.values()) * dtype.itemsize
+    """Bytes of the tensors `wanted` when stored in `dtype`, quantised ones as they are."""
+    return sum(math.prod(w.shape) * (1 if w.dtype == "U8" else dtype.itemsize) for w in wanted.values())
 
 
 def free_bytes(device: torch.device) -> int:

@@ -17,12 +17,13 @@ from torch import Tensor
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.checkpoint import TensorFiles, TensorSource, Wanted, check_finite, check_tensors
 from specgate.eagle3.d2t import check_d2t
-from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry, TargetSizes
 from specgate.eagle3.hf.draft import TRAINED_FOR, canonical, draft_geometry
 from specgate.eagle3.hf.target import target_geometry, with_generation_eos
 from specgate.eagle3.hf_keys import Keys, read_config, read_json
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import require_room
+from specgate.eagle3.mxfp4 import NO_NUMBER
 from specgate.eagle3.planted.recipe import from_seed
 from specgate.eagle3.planted.source import planted_draft, planted_target
 from specgate.errors import CheckpointError
@@ -129,21 +130,42 @@ def open_target(folder: Path, rope: Mapping[str, float | str] | None = None) -> 
 def load_target(
     folder: Path, dtype: torch.dtype, device: torch.device | str, rope: Mapping[str, float | str] | None = None
 ) -> TargetCheckpoint:
-    """Load a Llama-family target. `rope` (Hugging Face keys) replaces its RoPE scaling, not its base or original
-    length.
+    """Load a target of the Llama family or of gpt-oss. `rope` (Hugging Face keys) replaces its RoPE scaling, not its
+    base or original length. Experts in MXFP4 stay as they are stored.
 
     Raises CheckpointError, which names file, key or tensor, value, and what would be right. Raises EnvironmentRefused
     where the weights do not fit into memory.
     """
     files = open_target(folder, rope)
     require_room(files.wanted, dtype, device, str(folder))
-    tensors = {name: files.source.read(name, device).to(dtype) for name in files.wanted}
+    tensors = {name: stored(files.source.read(name, device), dtype) for name in files.wanted}
+    check_experts(tensors, folder)
     return TargetCheckpoint(files.geometry, tensors, files.sha256(), files.config.file)
+
+
+def stored(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """`tensor` in `dtype`, unless it is quantised."""
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def check_experts(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Raise CheckpointError for routers and sinks that are not finite, and for scales that are no number.
+
+    A router with NaN would choose experts all the same, and MXFP4 has no sign of damage but this one.
+    """
+    for name, tensor in tensors.items():
+        if ".mlp.router." in name or name.endswith(".sinks"):
+            check_finite(tensor, name, folder)
+        elif name.endswith("_scales") and bool((tensor == NO_NUMBER).any()):
+            raise CheckpointError(
+                f"{folder}: tensor {name} has a scale of {NO_NUMBER}, which is not a number in MXFP4",
+                hint="damaged, or not MXFP4: fetch it again",
+            )
 
 
 def open_draft(
     folder: Path,
-    target: TargetGeometry,
+    target: TargetSizes,
     capture_override: Sequence[int] | None = None,
     target_sha256: str | None = None,
 ) -> DraftFiles:
@@ -151,7 +173,7 @@ def open_draft(
     `load_draft`.
     """
     config = read_config(folder)
-    files: TensorSource = planted_draft(config, target) if from_seed(config) else TensorFiles(folder)
+    files = draft_source(config, target)
     names = canonical_names(files)
     geometry, capture = draft_geometry(config, target, names, capture_override)
     wanted = draft_tensors(geometry, "d2t" in names, "t2d" in names)
@@ -165,7 +187,7 @@ def open_draft(
 
 def load_draft(
     folder: Path,
-    target: TargetGeometry,
+    target: TargetSizes,
     dtype: torch.dtype,
     device: torch.device | str,
     capture_override: Sequence[int] | None = None,
@@ -192,6 +214,21 @@ def target_source(config: Keys, geometry: TargetGeometry) -> TensorSource:
     return planted_target(config, geometry) if from_seed(config) else TensorFiles(config.file.parent)
 
 
+def draft_source(config: Keys, target: TargetSizes) -> TensorSource:
+    """Where the draft's tensors come from: the files beside its config, or a seed.
+
+    Raises CheckpointError for a seed where no more than the target's sizes is known.
+    """
+    if not from_seed(config):
+        return TensorFiles(config.file.parent)
+    if not isinstance(target, TargetGeometry):
+        raise CheckpointError(
+            f"{config.file}: the draft is made from a seed, which takes a Llama target",
+            hint="`specgate pairs export` writes its weights into files",
+        )
+    return planted_draft(config, target)
+
+
 def refuse_untied(files: TensorSource, config: Keys) -> None:
     """Raise CheckpointError where a tied checkpoint has an `lm_head.weight` that differs from its embedding.
 
@@ -210,7 +247,7 @@ def canonical_names(files: TensorSource) -> dict[str, str]:
     return source
 
 
-def position_warnings(draft: DraftGeometry, target: TargetGeometry) -> tuple[str, ...]:
+def position_warnings(draft: DraftGeometry, target: TargetSizes) -> tuple[str, ...]:
     """Warn where a draft without a window was made for fewer positions than the target."""
     if draft.window is not None or draft.max_positions >= target.max_positions:
         return ()

@@ -27,7 +27,8 @@ def least_weight_bytes(folder: Path) -> int | None:
 def matrix_parameters(g: TargetGeometry) -> int:
     """Parameters of the matrices that every pass multiplies with: the layers' projections and the LM head.
 
-    The embedding is not among them: a pass reads a row per token.
+    The embedding is not among them: a pass reads a row per token. Of experts, it needs those of one token at least.
     """
     attention = g.hidden * g.head_dim * (g.heads + 2 * g.kv_heads) + g.heads * g.head_dim * g.hidden
-    return g.layers * (attention + 3 * g.hidden * g.intermediate) + g.vocab * g.hidden
+    experts = g.experts.per_token if g.experts else 1
+    return g.layers * (attention + experts * 3 * g.hidden * g.intermediate) + g.vocab * g.hidden

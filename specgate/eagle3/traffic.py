@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 
 from specgate.core import Traffic
-from specgate.core.traffic import AttentionTraffic, DraftTraffic, PassTraffic
+from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic
 from specgate.eagle3.checkpoint import Wanted
-from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
-from specgate.eagle3.layout import draft_tensors, target_tensors
+from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
+from specgate.eagle3.layout import draft_tensors, expert_tensors, target_tensors
 from specgate.eagle3.memory import weight_bytes
 
 
@@ -23,13 +23,24 @@ def target_traffic(g: TargetGeometry, dtype: torch.dtype) -> PassTraffic:
     """Traffic of one pass of the target.
 
     A pass reads every weight once. Of the embedding it reads one row per token. Where the embedding is also the LM head
-    (tied), the whole matrix is read anyway and the rows cost nothing more.
+    (tied), the whole matrix is read anyway and the rows cost nothing more. Of a mixture of experts it reads those that
+    its tokens choose.
     """
+    read = without(target_tensors(g), "experts", *([] if g.tied_embeddings else ["embed_tokens"]))
+    seen = [g.window(layer) for layer in range(g.layers)]
     return PassTraffic(
-        weight_bytes=weight_bytes(without(target_tensors(g), *([] if g.tied_embeddings else ["embed_tokens"])), dtype),
+        weight_bytes=weight_bytes(read, dtype),
         token_bytes=0 if g.tied_embeddings else g.hidden * dtype.itemsize,
-        attention=(attention(g, g.layers, None, dtype),),
+        attention=tuple(attention(g, seen.count(window), window, dtype) for window in dict.fromkeys(seen)),
+        experts=expert_traffic(g, g.experts, dtype) if g.experts else None,
     )
+
+
+def expert_traffic(g: TargetGeometry, experts: ExpertGeometry, dtype: torch.dtype) -> ExpertTraffic:
+    """Traffic of the experts: both matrices and their biases, as they are stored."""
+    layer = weight_bytes(expert_tensors("", g, experts), dtype)
+    router = weight_bytes(without(expert_tensors("", g, experts), "experts"), dtype)
+    return ExpertTraffic(g.layers, experts.count, experts.per_token, (layer - router) // experts.count)
 
 
 def draft_traffic(g: DraftGeometry, dtype: torch.dtype) -> DraftTraffic:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from specgate.eagle3.hf.target import require_dense
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 
 
@@ -35,6 +37,16 @@ class TargetWeights:
     layers: tuple[LayerWeights, ...]
     norm: Tensor
     lm_head: Tensor
+
+
+class Vocabulary(Protocol):
+    """What a draft may borrow of any target: `embed` and `lm_head` [V, H]."""
+
+    @property
+    def embed(self) -> Tensor: ...
+
+    @property
+    def lm_head(self) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +90,12 @@ def pack_layer(tensors: MutableMapping[str, Tensor], prefix: str) -> LayerWeight
 
 
 def pack_target(checkpoint: TargetCheckpoint) -> TargetWeights:
-    """Pack the target. The layers' tensors are removed from the checkpoint, the others stay in it."""
+    """Pack a dense target. The layers' tensors are removed from the checkpoint, the others stay in it.
+
+    Raises CheckpointError for a mixture of experts.
+    """
     tensors, geometry = checkpoint.tensors, checkpoint.geometry
+    require_dense(geometry, checkpoint.config_file, "this engine")
     embed = tensors["model.embed_tokens.weight"]
     return TargetWeights(
         embed=embed,
@@ -89,7 +105,7 @@ def pack_target(checkpoint: TargetCheckpoint) -> TargetWeights:
     )
 
 
-def pack_draft(checkpoint: DraftCheckpoint, target: TargetWeights) -> DraftWeights:
+def pack_draft(checkpoint: DraftCheckpoint, target: Vocabulary) -> DraftWeights:
     """Pack the draft. Where it has no embedding or LM head of its own, it gets the target's."""
     tensors, geometry = checkpoint.tensors, checkpoint.geometry
     rows = torch.arange(geometry.draft_vocab, device=target.embed.device)

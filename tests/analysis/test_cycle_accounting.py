@@ -27,7 +27,7 @@ from specgate.analysis.paired_blocks import speed
 from specgate.analysis.reduce import measure
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.api import Decoded, OpenRequest
-from specgate.backends.reference import engine
+from specgate.backends.reference import target
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.open import open_engine
@@ -148,7 +148,7 @@ def test_the_slots_of_every_step_stand_where_the_engines_passes_find_them(
         own.append(tokens.shape[1])
         return step(self, tokens, hidden, positions)
 
-    monkeypatch.setattr(engine, "target_forward", spied_forward)
+    monkeypatch.setattr(target, "target_forward", spied_forward)
     monkeypatch.setattr(EagleDrafter, "_extend", spied_extend)
     monkeypatch.setattr(EagleDrafter, "_step", spied_step)
     made = as_block(taped.decode(Role(3), Budget(steps=9), ()), Role(3))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
-from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, TargetSizes
 from specgate.eagle3.hf.related import refuse_related
 from specgate.eagle3.hf.rope import rope_of
 from specgate.eagle3.hf.target import attention_sizes
@@ -63,7 +63,7 @@ def canonical(name: str) -> str:
 
 
 def draft_geometry(
-    config: Keys, target: TargetGeometry, tensors: Collection[str], capture_override: Sequence[int] | None = None
+    config: Keys, target: TargetSizes, tensors: Collection[str], capture_override: Sequence[int] | None = None
 ) -> tuple[DraftGeometry, AuxiliaryLayers]:
     """Sizes and switches of a draft of `target`, and the auxiliary hidden-state layers that it reads.
 
@@ -137,7 +137,7 @@ def refuse_unsupported(keys: DraftKeys, tensors: Collection[str]) -> None:
         raise CheckpointError(f"{head.file.parent}: tensor mask_hidden", hint="parallel drafting is not supported")
 
 
-def refuse_other_target(keys: DraftKeys, target: TargetGeometry) -> None:
+def refuse_other_target(keys: DraftKeys, target: TargetSizes) -> None:
     """Raise CheckpointError where the draft was made for another target; the message lists everything that differs."""
     head, layer, note = keys.head, keys.layer, keys.head.part(TRAINED_FOR)
     hidden_key = "target_hidden_size" if "target_hidden_size" in head else "hidden_size"
@@ -163,7 +163,7 @@ def named_target(keys: DraftKeys) -> str | None:
     return keys.head.part(TRAINED_FOR).text("name") or verifier.text("name_or_path")
 
 
-def trained_for_keys(name: str, target: TargetGeometry, sha256: str) -> Mapping[str, object]:
+def trained_for_keys(name: str, target: TargetSizes, sha256: str) -> Mapping[str, object]:
     """The section of a draft's config that identifies its target: name, number of layers, SHA-256. Other engines ignore
     it.
     """

@@ -7,7 +7,7 @@ not, and `transformers` ignores them in its Llama class: what such a checkpoint 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from specgate.eagle3.hf_keys import Keys
@@ -71,9 +71,11 @@ NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
 """Key → the values that leave Llama's arithmetic as it is. null, like an absent key, always does."""
 
 
-def refuse_related(config: Keys) -> None:
-    """Raise CheckpointError for a key of a related architecture that changes the arithmetic."""
+def refuse_related(config: Keys, known: Sequence[str] = ()) -> None:
+    """Raise CheckpointError for a key of a related architecture that changes the arithmetic. `known`: keys that the
+    architecture itself has.
+    """
     for key, neutral in NEUTRAL.items():
-        if key in config and config.values[key] not in neutral:
+        if key in config and key not in known and config.values[key] not in neutral:
             allowed = " or ".join([*(str(value).lower() for value in neutral), "null"])
             raise config.wrong(key, f"it would change Llama's arithmetic, and engines disagree on it: only {allowed}")

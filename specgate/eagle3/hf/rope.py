@@ -23,8 +23,8 @@ KEYS_OF_KIND: Final[Mapping[Kind, set[str]]] = {
 }
 
 
-def rope_of(config: Keys, head_dim: int) -> tuple[RopeSpec, int]:
-    """(the RoPE of `config`, the number of positions it serves).
+def rope_of(config: Keys, head_dim: int, base: float = DEFAULT_BASE) -> tuple[RopeSpec, int]:
+    """(the RoPE of `config`, the number of positions it serves). `base` holds where the config states none.
 
     A YaRN config may state its positions before or after scaling, so the larger of `max_position_embeddings` and
     original × factor counts. For the other kinds, `max_position_embeddings` counts as written.
@@ -34,7 +34,7 @@ def rope_of(config: Keys, head_dim: int) -> tuple[RopeSpec, int]:
     config.refuse("partial_rotary_factor", 1.0, "only rotation of the whole head is supported")
     original = section.optional_count("original_max_position_embeddings")
     original = original or config.optional_count("original_max_position_embeddings") or stated
-    spec = parse(section, config.number("rope_theta", DEFAULT_BASE), head_dim, original, stated)
+    spec = parse(section, config.number("rope_theta", base), head_dim, original, stated)
     return spec, max(stated, scaled_positions(spec, original)) if spec.kind == "yarn" else stated
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.hf import gpt_oss
 from specgate.eagle3.hf.related import refuse_related
-from specgate.eagle3.hf.rope import override, rope_of
+from specgate.eagle3.hf.rope import DEFAULT_BASE, override, rope_of
 from specgate.eagle3.hf_keys import Keys
+from specgate.errors import CheckpointError
 
-ARCHITECTURES: Final = ("LlamaForCausalLM", "MistralForCausalLM")
+DENSE: Final = ("LlamaForCausalLM", "MistralForCausalLM")
 """Architectures with the same arithmetic: pre-norm, rotary attention over grouped heads, SwiGLU, no biases."""
+ARCHITECTURES: Final = (*DENSE, gpt_oss.ARCHITECTURE)
 MODEL_TYPES: Final = ("llama", "mistral")
 MOST_LAYERS: Final = 4096
 """Their tensors are listed one by one before any file is compared with them."""
@@ -24,14 +28,16 @@ def target_geometry(config: Keys, rope: Mapping[str, float | str] | None = None)
     Raises CheckpointError for a config that is incomplete, contradictory or of an unsupported model.
     """
     refuse_unsupported(config)
+    has_experts = config.values["architectures"] == [gpt_oss.ARCHITECTURE]
     heads, kv_heads, head_dim = attention_sizes(config)
-    spec, positions = rope_of(config, head_dim)
+    spec, positions = rope_of(config, head_dim, gpt_oss.BASE if has_experts else DEFAULT_BASE)
     if rope is not None:
         spec, positions = override(spec, positions, Keys(config.file, rope, "rope override"))
     if config.count("num_hidden_layers") > MOST_LAYERS:
         raise config.wrong("num_hidden_layers", f"at most {MOST_LAYERS} layers")
+    layers = config.count("num_hidden_layers")
     return TargetGeometry(
-        layers=config.count("num_hidden_layers"),
+        layers=layers,
         hidden=config.count("hidden_size"),
         intermediate=config.count("intermediate_size"),
         heads=heads,
@@ -44,7 +50,20 @@ def target_geometry(config: Keys, rope: Mapping[str, float | str] | None = None)
         tied_embeddings=config.flag("tie_word_embeddings", False),
         eos_token_ids=token_ids(config, "eos_token_id"),
         bos_token_id=next(iter(token_ids(config, "bos_token_id")), None),
+        experts=gpt_oss.experts_of(config) if has_experts else None,
+        windows=gpt_oss.windows_of(config, layers) if has_experts else (),
+        biases=has_experts,
+        sinks=has_experts,
     )
+
+
+def require_dense(geometry: TargetGeometry, config_file: Path, who: str) -> None:
+    """Raise CheckpointError for a target with experts, where `who` can only do with a dense one."""
+    if geometry.experts is not None:
+        raise CheckpointError(
+            f"{config_file}: num_local_experts = {geometry.experts.count}: {who} knows dense targets only",
+            hint="back end reference decodes gpt-oss",
+        )
 
 
 def with_generation_eos(geometry: TargetGeometry, generation: Keys) -> TargetGeometry:
@@ -58,7 +77,10 @@ def with_generation_eos(geometry: TargetGeometry, generation: Keys) -> TargetGeo
 def refuse_unsupported(config: Keys) -> None:
     """Raise CheckpointError for a target whose arithmetic the engines do not implement."""
     names = config.values.get("architectures")
-    if not isinstance(names, list) or not names or not all(name in ARCHITECTURES for name in names):
+    if names == [gpt_oss.ARCHITECTURE]:
+        refuse_odd_gpt_oss(config)
+        return
+    if not isinstance(names, list) or not names or not all(name in DENSE for name in names):
         raise config.wrong("architectures", f"supported targets: {', '.join(ARCHITECTURES)}")
     if config.text("model_type") not in (None, *MODEL_TYPES):
         raise config.wrong("model_type", f"supported targets: {', '.join(MODEL_TYPES)}")
@@ -71,6 +93,16 @@ def refuse_unsupported(config: Keys) -> None:
         raise config.wrong("layer_types", "a target of full_attention layers is needed")
     if "MistralForCausalLM" in names:
         config.refuse("sliding_window", None, "a sliding window in the target is not supported")
+
+
+def refuse_odd_gpt_oss(config: Keys) -> None:
+    """Raise CheckpointError for a gpt-oss target with another arithmetic than the published ones have."""
+    if config.text("model_type") not in (None, gpt_oss.MODEL_TYPE):
+        raise config.wrong("model_type", f"for {gpt_oss.ARCHITECTURE}: {gpt_oss.MODEL_TYPE}")
+    refuse_related(config, known=("num_local_experts", "num_experts"))
+    config.refuse("hidden_act", "silu", "gpt-oss has a clamped SwiGLU: silu")
+    config.refuse("attention_bias", True, "gpt-oss has biases in its attention: true")
+    config.refuse("tie_word_embeddings", False, "gpt-oss has an LM head of its own: false")
 
 
 def attention_sizes(config: Keys) -> tuple[int, int, int]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from specgate.eagle3.checkpoint import Entry, Wanted
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.hf.draft import draft_geometry
+from specgate.eagle3.hf.target import require_dense
 from specgate.eagle3.hf_keys import PLANTED, Keys
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.planted.draft import PlantedDraft
@@ -47,6 +48,7 @@ class PlantedTensors:
 
 
 def planted_target(config: Keys, geometry: TargetGeometry) -> PlantedTensors:
+    require_dense(geometry, config.file, "a seed")
     recipe = recipe_of(config.part(PLANTED))
     integers = tables(recipe, geometry.vocab)
     return PlantedTensors(

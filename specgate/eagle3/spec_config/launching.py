@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, TargetSizes
 from specgate.eagle3.spec_config.sizes import SpecConfig, check
 from specgate.eagle3.spec_config.sources import FORMATS, read_source
 from specgate.eagle3.spec_config.stated import StatedConfig
@@ -19,7 +19,7 @@ def check_chain(
     where: str,
     options: Mapping[str, str],
     *,
-    target: TargetGeometry | None = None,
+    target: TargetSizes | None = None,
     draft: DraftGeometry | None = None,
     positions: int | None = None,
 ) -> None:

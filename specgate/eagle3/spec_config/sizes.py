@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from typing import Final
 
-from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, TargetSizes
 from specgate.errors import UsageError
 
 SIZES: Final = ("num_speculative_tokens", "max_path_len", "max_decoding_tokens", "max_non_leaves_per_layer", "tp")
@@ -74,7 +74,7 @@ def check(
     config: SpecConfig,
     where: str,
     *,
-    target: TargetGeometry | None = None,
+    target: TargetSizes | None = None,
     draft: DraftGeometry | None = None,
     positions: int | None = None,
 ) -> None:
@@ -109,7 +109,7 @@ def broken_rules(c: SpecConfig) -> Iterator[str]:
 
 
 def broken_limits(
-    c: SpecConfig, target: TargetGeometry | None, draft: DraftGeometry | None, positions: int | None
+    c: SpecConfig, target: TargetSizes | None, draft: DraftGeometry | None, positions: int | None
 ) -> Iterator[str]:
     """One sentence for each limit of the pair that the config or the request exceeds."""
     if target is not None and positions is not None and positions > target.max_positions:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specgate.backends.reference.target import RopeTable
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
-from specgate.eagle3.hf.target import target_geometry
+from specgate.eagle3.hf.target import require_dense, target_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.pair import load_draft, load_target
 from specgate.eagle3.weights import pack_target
@@ -58,6 +58,8 @@ def train_draft(
     bfloat16 on CUDA and in float32 elsewhere. Raises UsageError and CheckpointError.
     """
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    config = read_config(target_folder)
+    require_dense(target_geometry(config), config.file, "the training")
     checkpoint = load_target(target_folder, dtype, device)
     previous = None if start is None else load_draft(start, checkpoint.geometry, torch.float32, device)
     boundaries = previous.capture.boundaries if previous else default_boundaries(checkpoint.geometry.layers)

@@ -244,7 +244,7 @@ def test_a_slot_that_finished_early_stays_within_its_cache(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     k, new_tokens, length = 5, 16, 8
-    monkeypatch.setattr("specgate.backends.reference.engine.accept", lambda drafts, targets: torch.tensor([k, 0]))
+    monkeypatch.setattr("specgate.backends.reference.loop.accept", lambda drafts, targets: torch.tensor([k, 0]))
     monkeypatch.setattr("specgate.backends.reference.cache.KEY_BLOCK", 1)
     engine = open_engine(folders, batch=2, positions=length + new_tokens + k + 2)
     engine.prefill([PROMPTS[0][:length], PROMPTS[2][:length]], draft=True)
@@ -308,7 +308,7 @@ def test_a_chunked_prefill_gives_the_tokens_of_a_whole_one(
     engine = open_engine(folders)
     engine.prefill(PROMPTS, draft=True)
     whole = engine.decode(Role(3), Budget(new_tokens=16), ())
-    monkeypatch.setattr("specgate.backends.reference.engine.PREFILL_CHUNK", 4)
+    monkeypatch.setattr(engine.model, "prefill_rows", 4)
     engine.prefill(PROMPTS, draft=True)
     chunked = engine.decode(Role(3), Budget(new_tokens=16), ())
     assert (chunked.tokens, chunked.accepted) == (whole.tokens, whole.accepted)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specgate.api import OpenRequest
-from specgate.backends.reference import eagle, engine
+from specgate.backends.reference import eagle, target
 from specgate.backends.reference.draft import project_features
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.engine import ReferenceEngine
@@ -105,7 +105,7 @@ def test_features_of_another_slot_halve_what_is_accepted(
         seen[slots, positions] = features
         return stream, seen[slots, (positions - late).clamp(min=0)]
 
-    monkeypatch.setattr(engine, "target_forward", shifted)
+    monkeypatch.setattr(target, "target_forward", shifted)
     assert length(pair_b, prepare=lambda opened: planes.append(opened.cache.k[0])) < 2
 
 

@@ -1,0 +1,58 @@
+"""The engine: the reference's loop over a model of transformers, and what an engine shows that is not bit-exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from specgate.backends.hf_transformers.target import TransformersTarget
+from specgate.backends.reference.drafters import StandIn
+from specgate.backends.reference.loop import SpeculativeLoop
+from specgate.backends.reference.ops import target_argmax
+from specgate.backends.reference.playback import Playback
+from specgate.core import EngineFacts, TopTokens
+from specgate.eagle3.pair import DraftCheckpoint
+from specgate.errors import BackendError
+
+
+class TransformersEngine(SpeculativeLoop):
+    """A pass over several rows rounds otherwise than a pass over one, so that texts may part at near ties."""
+
+    def __init__(
+        self,
+        target: TransformersTarget,
+        drafts: DraftCheckpoint | StandIn | None,
+        facts: EngineFacts,
+        *,
+        max_batch: int,
+        max_positions: int,
+        playback: Playback | None = None,
+    ) -> None:
+        super().__init__(target, drafts, max_batch=max_batch, max_positions=max_positions, playback=playback)
+        self._facts = facts
+
+    def facts(self) -> EngineFacts:
+        return self._facts
+
+    @torch.inference_mode()
+    def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens:
+        """As `api.RanksTokens.ranked`: logits."""
+        logits = self._after(slot, continuation)
+        best = logits.topk(min(count, len(logits)))
+        return TopTokens(tuple(best.values.tolist()), tuple(best.indices.tolist()))
+
+    @torch.inference_mode()
+    def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
+        """As `api.FollowsText.follow`. Raises BackendError where the tokens do not fit."""
+        position = len(self.prompts[slot]) + len(continuation)
+        if position + new_tokens > self.max_positions:
+            raise BackendError(f"follow: {position + new_tokens} positions asked for, there are {self.max_positions}")
+        token, tokens = target_argmax(self._after(slot, continuation)), list[int]()
+        for ahead in range(new_tokens):
+            tokens.append(int(token))
+            if len(tokens) < new_tokens:
+                at = torch.tensor([[position + ahead]], device=self.device)
+                stream, _ = self.model.forward(slice(slot, slot + 1), token.view(1, 1), at, ())
+                token = self._greedy(stream)[0, 0]
+        return tuple(tokens)

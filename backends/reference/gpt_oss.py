@@ -1,0 +1,140 @@
+"""gpt-oss' forward pass: attention with sinks and windows, then a mixture of experts.
+
+Sources: `openai/gpt-oss` and transformers' `GptOssForCausalLM`, whose order of rounding it keeps: the router, each
+expert's product and its bias are in the model's dtype, and a token's experts are summed from its likeliest on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specgate.backends.reference.cache import KVCache, View, view
+from specgate.backends.reference.gpt_oss_weights import ExpertLayer, GptOssWeights
+from specgate.backends.reference.ops import feature_capture, masked_attention, matmul_rows, rms_norm, rope_append
+from specgate.backends.reference.target import RopeTable, rope_rows
+from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
+
+PREFILL_ROWS: Final = 256
+"""Rows of a prefill pass. Every query head has a mask of its own, which holds its sink: 1 GB at 32,768 positions."""
+
+
+def mask_with_sinks(seen: View, sinks: Tensor, rows: int) -> Tensor:
+    """What is added to the scores, [B, N, rows, stop − start + 1]: 0 where a row looks, minus infinity elsewhere. The
+    last column has the sink of each head.
+    """
+    assert seen.mask is not None
+    hidden = torch.zeros_like(seen.mask, dtype=sinks.dtype).masked_fill(~seen.mask, -torch.inf)
+    batch, heads = len(seen.mask), len(sinks)
+    last = sinks[None, :, None, None].expand(batch, heads, rows, 1)
+    return torch.cat((hidden.expand(batch, heads, rows, -1), last), dim=-1)
+
+
+def attend(
+    layer: ExpertLayer, x: Tensor, rows: RopeTable, cache: tuple[Tensor, Tensor], positions: Tensor, seen: View,
+    geometry: TargetGeometry,
+) -> Tensor:  # fmt: skip
+    """Append the keys and values of the normed `x` [B, T, H]; attend; return [B, T, H].
+
+    The sink is a position more, whose key gives its logit and whose value is zero.
+    """
+    qkv = matmul_rows(x, layer.qkv) + layer.qkv_bias
+    q = rope_append(qkv, *rows, *cache, positions, geometry.heads, geometry.kv_heads)
+    k, v = (F.pad(plane[:, :, seen.start : seen.stop], (0, 0, 0, 1)) for plane in cache)
+    mixed = masked_attention(q, k, v, mask_with_sinks(seen, layer.sinks, x.shape[1]))
+    return matmul_rows(mixed, layer.o) + layer.o_bias
+
+
+def route(layer: ExpertLayer, x: Tensor, experts: ExpertGeometry) -> tuple[Tensor, Tensor]:
+    """(the experts of each row of `x` [R, H], the likeliest first, int64 [R, k]; their weights [R, k]).
+
+    The lowest expert wins an exact tie.
+    """
+    logits = matmul_rows(x, layer.router) + layer.router_bias
+    ordered, chosen = logits.sort(dim=-1, descending=True, stable=True)
+    return chosen[:, : experts.per_token], ordered[:, : experts.per_token].softmax(dim=-1)
+
+
+def gated(gate_up: Tensor, experts: ExpertGeometry) -> Tensor:
+    """The clamped SwiGLU of alternating gate and up [..., 2F]: gate · σ(alpha · gate) · (up + 1), [..., F]."""
+    gate = gate_up[..., ::2].clamp(max=experts.limit)
+    up = gate_up[..., 1::2].clamp(-experts.limit, experts.limit)
+    return (up + 1) * (gate * torch.sigmoid(gate * experts.alpha))
+
+
+def mixture(layer: ExpertLayer, x: Tensor, experts: ExpertGeometry) -> Tensor:
+    """The weighted sum of each row's experts, for rows `x` [R, H].
+
+    An expert's rows are multiplied together, and each row's own sum is in the order of its experts: what a row gives
+    does not depend on the rows beside it.
+    """
+    chosen, weights = route(layer, x, experts)
+    parts = torch.zeros(*chosen.shape, x.shape[-1], dtype=x.dtype, device=x.device)
+    for expert in sorted({*chosen.flatten().tolist()}):
+        row, place = (chosen == expert).nonzero(as_tuple=True)
+        gate_up = matmul_rows(x[row], layer.gate_up.of(expert)) + layer.gate_up.bias[expert]
+        out = matmul_rows(gated(gate_up, experts), layer.down.of(expert)) + layer.down.bias[expert]
+        parts[row, place] = out * weights[row, place, None]
+    total = parts[:, 0]
+    for place in range(1, experts.per_token):
+        total = total + parts[:, place]
+    return total
+
+
+@dataclass(slots=True)
+class GptOssTarget:
+    """A gpt-oss target as `loop.Target`: its weights, RoPE table and cache."""
+
+    weights: GptOssWeights
+    geometry: TargetGeometry
+    table: RopeTable
+    cache: KVCache
+    device: str
+    prefill_rows: int = PREFILL_ROWS
+
+    @property
+    def embed(self) -> Tensor:
+        return self.weights.embed
+
+    @property
+    def lm_head(self) -> Tensor:
+        return self.weights.lm_head
+
+    @property
+    def eos_token_ids(self) -> Sequence[int]:
+        return self.geometry.eos_token_ids
+
+    def forward(
+        self,
+        slots: slice,
+        tokens: Tensor,
+        positions: Tensor,
+        boundaries: Sequence[int],
+        rows: Sequence[int] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `loop.Target.forward`. What `logits` takes are the last hidden states [B, len(rows), H]."""
+        geometry, cache = self.geometry, self.cache.slots(slots.start, slots.stop)
+        assert geometry.experts is not None
+        x, angles, eps = self.weights.embed[tokens], rope_rows(self.table, positions), geometry.rms_eps
+        seen = {
+            w: view(positions, w, causal=False) for w in dict.fromkeys(map(geometry.window, range(geometry.layers)))
+        }
+        streams = {0: x}
+        for i, layer in enumerate(self.weights.layers):
+            planes, normed = (cache.k[i], cache.v[i]), rms_norm(x, layer.input_norm, eps)
+            x = x + attend(layer, normed, angles, planes, positions, seen[geometry.window(i)], geometry)
+            normed = rms_norm(x, layer.post_norm, eps)
+            x = x + mixture(layer, normed.flatten(0, 1), geometry.experts).view_as(x)
+            if i + 1 in boundaries:
+                streams[i + 1] = x
+        features = feature_capture([streams[b] for b in boundaries]) if boundaries else None
+        return x if rows is None else x[:, list(rows)], features
+
+    def logits(self, stream: Tensor) -> Tensor:
+        """Float32 logits [..., V] of the last hidden states [..., H]."""
+        return matmul_rows(rms_norm(stream, self.weights.norm, self.geometry.rms_eps), self.weights.lm_head).float()

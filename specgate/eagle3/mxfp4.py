@@ -1,0 +1,52 @@
+"""MXFP4: blocks of 32 four-bit numbers with a common power of two, as gpt-oss stores its experts.
+
+Source: OCP Microscaling Formats (MX) 1.0. A number is ±{0, 0.5, 1, 1.5, 2, 3, 4, 6} (E2M1), a scale byte s means
+2^(s − 127) (E8M0), and 255 is not a number. A byte holds two numbers, the first in its lower half. A number times its
+scale has so few bits that it is exact in bfloat16 and float32.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+BLOCK: Final = 32
+"""Numbers that share a scale."""
+BYTES: Final = BLOCK // 2
+"""Bytes of the numbers of a block."""
+NO_NUMBER: Final = 255
+"""The scale that is not a number."""
+BIAS: Final = 127
+VALUES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+"""What the four bits mean."""
+
+
+def decoded(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """The numbers [..., 32 · n] in `dtype` of `blocks` uint8 [..., n, 16] and `scales` uint8 [..., n]."""
+    table = torch.tensor(VALUES, dtype=torch.float32, device=blocks.device)
+    pairs = torch.stack((blocks & 0xF, blocks >> 4), dim=-1).int()
+    exponents = scales.int()[..., None] - BIAS
+    numbers = torch.ldexp(table[pairs].flatten(-2), exponents)
+    return numbers.flatten(-2).to(dtype)
+
+
+def encoded(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """(blocks, scales) nearest to `numbers` [..., 32 · n]; ties go to the even number, as the MX specification asks.
+
+    The scale of a block is the power of two of its largest number, less the two that the largest element has: what MX
+    1.0, section 6.3, does. Numbers beyond 6 scales become 6 scales.
+    """
+    grouped = numbers.float().view(*numbers.shape[:-1], -1, BLOCK)
+    largest = grouped.abs().amax(-1)
+    _, exponent = torch.frexp(largest)  # largest = m · 2^exponent with 0.5 ≤ m < 1
+    shift = torch.where(largest > 0, exponent - 3, -BIAS).clamp(-BIAS, NO_NUMBER - 1 - BIAS)
+    scaled = torch.ldexp(grouped, -shift[..., None])
+    size = scaled.abs()
+    steps = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
+    rounded = (torch.round(size / steps) * steps).clamp(max=VALUES[7])
+    table = torch.tensor(VALUES[:8], dtype=torch.float32, device=numbers.device)
+    codes = torch.bucketize(rounded, table) + 8 * scaled.signbit()
+    low, high = codes.view(*codes.shape[:-1], BYTES, 2).unbind(-1)
+    return (low | high << 4).to(torch.uint8), (shift + BIAS).to(torch.uint8)

@@ -1,0 +1,127 @@
+"""gpt-oss in the reference engine, against transformers' own: logits, greedy tokens, and what a draft is fed with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specgate.backends.reference.engine import ReferenceEngine
+from specgate.core import BASELINE, Budget, Role
+from specgate.eagle3.geometry import DraftGeometry
+from specgate.eagle3.pair import load_draft, load_target
+from specgate.eagle3.tiny import write_draft
+from tests.eagle3.gpt_oss_folders import WINDOW, write_gpt_oss, write_quantised
+
+LENGTHS = (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW, 300)
+"""Prompts below, at and across the window of the sliding layers, and one longer than a pass of the prefill."""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same weights with their experts as floats and in MXFP4, and a draft."""
+    root = tmp_path_factory.mktemp("gpt-oss")
+    target = write_gpt_oss(root / "float", seed=3)
+    quantised = write_quantised(root / "mxfp4", target)
+    g = load_target(target, torch.float32, "cpu").geometry
+    draft = DraftGeometry(g.hidden, g.hidden, 3, 96, 4, 2, 16, g.vocab, 96, g.rms_eps, g.rope, g.max_positions)
+    write_draft(root / "draft", draft, (1, 2, 3), torch.Generator().manual_seed(5))
+    return {"float": target, "mxfp4": quantised, "draft": root / "draft"}
+
+
+@pytest.fixture(scope="module")
+def oracle(folders: dict[str, Path]) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folders["float"], dtype=torch.float32, attn_implementation="eager")
+
+
+def open_engine(
+    folders: dict[str, Path], kind: str, *, draft: bool = False, dtype: torch.dtype = torch.float32
+) -> ReferenceEngine:
+    target = load_target(folders[kind], dtype, "cpu")
+    drafts = load_draft(folders["draft"], target.geometry, dtype, "cpu") if draft else None
+    return ReferenceEngine(target, drafts, max_batch=3, max_positions=400, device="cpu")
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    return torch.randint(0, 250, (length,), generator=torch.Generator().manual_seed(seed + length)).tolist()
+
+
+def logits_of(engine: ReferenceEngine, tokens: list[int]) -> torch.Tensor:
+    ids, at = torch.tensor([tokens]), torch.arange(len(tokens))[None]
+    with torch.inference_mode():
+        stream, _ = engine.model.forward(slice(0, 1), ids, at, ())
+        return engine.model.logits(stream)[0]
+
+
+@pytest.mark.parametrize("kind", ["float", "mxfp4"])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_logits_agree_with_transformers(folders: dict[str, Path], oracle: Any, kind: str, length: int) -> None:
+    tokens = prompt(length)
+    with torch.inference_mode():
+        expected = oracle(torch.tensor([tokens])).logits[0]
+    found = logits_of(open_engine(folders, kind), tokens)
+    assert (found - expected).abs().max() <= 1e-3
+    assert expected.abs().max() > 2  # the tolerance is far below what is compared
+
+
+def test_experts_in_mxfp4_give_the_very_same_logits_as_the_numbers_that_they_stand_for(
+    folders: dict[str, Path],
+) -> None:
+    tokens = prompt(40)
+    assert torch.equal(*(logits_of(open_engine(folders, kind), tokens) for kind in ("float", "mxfp4")))
+
+
+def test_bfloat16_agrees_with_transformers_as_far_as_bfloat16_goes(folders: dict[str, Path], oracle: Any) -> None:
+    from transformers import AutoModelForCausalLM
+
+    tokens = prompt(24)
+    theirs = AutoModelForCausalLM.from_pretrained(folders["float"], dtype=torch.bfloat16, attn_implementation="eager")
+    with torch.inference_mode():
+        exact = oracle(torch.tensor([tokens])).logits[0]
+        rounded = (theirs(torch.tensor([tokens])).logits[0].float() - exact).abs().mean()
+    ours = (logits_of(open_engine(folders, "mxfp4", dtype=torch.bfloat16), tokens) - exact).abs().mean()
+    assert ours <= 1.5 * rounded
+
+
+@pytest.mark.parametrize("kind", ["float", "mxfp4"])
+def test_ragged_requests_give_the_tokens_of_transformers_in_every_role(
+    folders: dict[str, Path], oracle: Any, kind: str
+) -> None:
+    prompts = [prompt(length) for length in (WINDOW - 2, 3 * WINDOW, 120)]
+    expected = []
+    for tokens in prompts:
+        ids = list(tokens)
+        with torch.inference_mode():
+            for _ in range(20):
+                ids.append(int(oracle(torch.tensor([ids])).logits[0, -1].argmax()))
+        expected.append(tuple(ids[len(tokens) :]))
+    engine = open_engine(folders, kind, draft=True)
+    engine.prefill(prompts, draft=True)
+    for role in (BASELINE, Role(1), Role(3)):
+        assert engine.decode(role, Budget(new_tokens=20, ignore_eos=True), ()).tokens == tuple(expected), role
+
+
+def test_a_token_does_not_depend_on_the_rows_beside_it(folders: dict[str, Path]) -> None:
+    """Bit for bit: a row of a verification is the row of a plain step, whichever experts the others choose."""
+    engine, tokens = open_engine(folders, "mxfp4"), prompt(64)
+    ids, at = torch.tensor([tokens]), torch.arange(64)[None]
+    with torch.inference_mode():
+        engine.model.forward(slice(0, 1), ids[:, :60], at[:, :60], ())
+        together, _ = engine.model.forward(slice(0, 1), ids[:, 60:], at[:, 60:], ())
+        for row in range(4):
+            alone, _ = engine.model.forward(slice(0, 1), ids[:, 60 + row, None], at[:, 60 + row, None], ())
+            assert torch.equal(alone[0, 0], together[0, row])
+
+
+def test_the_draft_is_fed_with_the_hidden_states_of_transformers(folders: dict[str, Path], oracle: Any) -> None:
+    tokens = prompt(20)
+    with torch.inference_mode():
+        hidden = oracle(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+        engine = open_engine(folders, "float")
+        _, features = engine.model.forward(slice(0, 1), torch.tensor([tokens]), torch.arange(20)[None], (0, 1, 3))
+    assert features is not None
+    torch.testing.assert_close(features, torch.cat([hidden[b] for b in (0, 1, 3)], dim=-1), rtol=1e-4, atol=1e-4)
