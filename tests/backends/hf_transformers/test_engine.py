@@ -28,8 +28,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PairRef]:
     ("architecture", "attention"),
     [
         ("llama", "sdpa"),
-        ("mistral", "sdpa"),
         ("gpt_oss", "eager"),
+        pytest.param("mistral", "sdpa", marks=SLOW),
         pytest.param("mistral", "eager", marks=SLOW),
         pytest.param("qwen3", "sdpa", marks=SLOW),
     ],
