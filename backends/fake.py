@@ -167,6 +167,12 @@ class FakeEngine:
             return 2 + (token - 1) % (self.script.vocab - 2)
         return token
 
+    def accepts(self, k: int, step: int, slot: int) -> int:
+        """How many of `k` draft tokens are accepted in cycle `step` of a slot."""
+        pattern = self.script.accept
+        stale = step < self.blocks * self.script.stale_steps
+        return 0 if stale else min(k, pattern[(step + slot) % len(pattern)])
+
     def step_ns(self, k: int, step: int) -> int:
         """Scripted nanoseconds of cycle `step` with `k` draft tokens, jitter included."""
         wobble = 1 + self.script.jitter * (_hash(self.blocks, step) % 1000) / 1000
@@ -223,7 +229,7 @@ class DecodeRun:
         """Accept what the script says, and emit it with the bonus token, up to an EOS, stop token or limit."""
         step, idle = len(self.step_ns), [s.finish is not None for s in self.slots]
         drafted = tuple(-1 if done else self._drafts() for done in idle)
-        accepted = tuple(-1 if d < 0 else self._accept(d, step, i) for i, d in enumerate(drafted))
+        accepted = tuple(-1 if d < 0 else self.engine.accepts(d, step, i) for i, d in enumerate(drafted))
         for i, count in enumerate(accepted):
             if count >= 0:
                 self._emit(i, count + 1)
@@ -236,10 +242,6 @@ class DecodeRun:
             return self.k
         self.missing -= 1
         return 0
-
-    def _accept(self, drafted: int, step: int, slot: int) -> int:
-        pattern = self.engine.script.accept
-        return min(drafted, pattern[(step + slot) % len(pattern)])
 
     def _emit(self, index: int, verified: int) -> None:
         slot = self.slots[index]

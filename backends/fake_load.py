@@ -28,6 +28,8 @@ class Scripted(Protocol):
     @property
     def draft_usable(self) -> bool: ...
 
+    def accepts(self, k: int, step: int, slot: int) -> int: ...
+
     def step_ns(self, k: int, step: int) -> int: ...
 
     def emitted(self, role: Role, slot: int, index: int) -> int: ...
@@ -58,6 +60,7 @@ class ServedLoad:
         assert budget.new_tokens is not None
         self.engine, self.role, self.prompts, self.limit = engine, role, prompts, budget.new_tokens
         self.k = role.k if engine.draft_usable and not engine.script.no_drafts else 0
+        self.lag = engine.script.send_lag_ns
         self.now = self.steps = self.truncated = 0
         self.waiting: list[Running] = []
         self.running: list[Running] = []
@@ -78,11 +81,11 @@ class ServedLoad:
     def arrive(self, coming: list[int], offered: OfferedLoad) -> None:
         """Take what has arrived by now out of `coming`; where nothing else is left to do, wait for the next one."""
         if offered.clients is None and coming and not self.waiting and not self.running:
-            self.now = max(self.now, offered.arrivals_ns[coming[0]])
+            self.now = max(self.now, offered.arrivals_ns[coming[0]] + self.lag)
         while coming:
             due = None if offered.clients is not None else offered.arrivals_ns[coming[0]]
             there = len(self.waiting) + len(self.running)
-            if (due is None and there == offered.clients) or (due is not None and due > self.now):
+            if (due is None and there == offered.clients) or (due is not None and due + self.lag > self.now):
                 return
             prompt, beyond = coming.pop(0), self.engine.script.refuse_beyond
             if beyond is not None and there >= beyond:
@@ -90,7 +93,7 @@ class ServedLoad:
                 if due is None:
                     return  # the client has its answer, and turns to its next request after this step
             else:
-                self.waiting.append(Running(prompt, self.now if due is None else due, due))
+                self.waiting.append(Running(prompt, self.now if due is None else due + self.lag, due))
 
     def admit(self) -> None:
         """Prefill as many waiting requests as there are slots free. Each has its first token then."""
@@ -106,7 +109,7 @@ class ServedLoad:
         self.now += self.engine.step_ns(self.k, self.steps) + script.row_ns * len(self.running) * (self.k + 1)
         self.steps += 1
         for one in self.running:
-            accepted = min(self.k, script.accept[(one.steps + one.prompt) % len(script.accept)])
+            accepted = self.engine.accepts(self.k, one.steps, one.prompt)
             one.steps += 1
             self.hist[accepted] += 1
             tokens = min(accepted + 1, self.limit - one.made)

@@ -26,6 +26,8 @@ class Script:
     """Under load: what a step takes longer for every token that it verifies."""
     refuse_beyond: int | None = None
     """Under load: requests that are there already beyond which another one is refused."""
+    send_lag_ns: int = 0
+    """In an open loop: every request is sent so long after it was due."""
     jitter: float = 0.01
     """The largest share by which a step takes longer. A fixed pseudo-random sequence decides."""
     prompt_jitter: float = 0.0
@@ -55,6 +57,8 @@ class Script:
     """Launches per block that found no tuned configuration."""
     left_multi_token: int = 0
     """So many request-steps of every spec block, its first ones, decode without drafting for no good reason."""
+    stale_steps: int = 0
+    """So many more steps of every further block accept nothing, its first ones: a draft that goes stale with uptime."""
     kv_integrity_failures: int = 0
     cache_hit_tokens: int = 0
     """Prompt tokens that were not prefilled because a cache still held them from another request."""

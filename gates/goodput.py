@@ -8,7 +8,7 @@ from typing import Literal
 from specgate.analysis.requests.percentiles import ERROR
 from specgate.core import CellResult, LatencyLimits, Rule, Run, State, Verdict
 from specgate.gates.samples import looks_of
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import late_client, nothing_selected, selected, unmeasured, verdict
 from specgate.gates.speed import with_source
 
 
@@ -46,6 +46,8 @@ class Goodput:
         if found.value is None:
             message = f"no goodput may be quoted: {found.reason_code}"
             return verdict(rule, key, State.INVALID, found.reason_code or "withheld", message)
+        if late := late_client(rule, result):
+            return late
         rate, confidence = result.values.get("goodput_req_s"), 1 - 2 * ERROR / len(looks_of(result, run))
         evidence = {
             "goodput_share": found.value,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 
 from specgate.analysis.load.break_even import Level, pays_up_to
+from specgate.analysis.load.sending import FASTER_CLIENT, fell_behind
 from specgate.analysis.load.sweeps import levels_of, sweeps
 from specgate.analysis.load.words import in_words, level_in_words, unit_of
 from specgate.core import BASELINE, Comparison, Rule, Run, State, Verdict
@@ -21,8 +22,8 @@ class LoadGate:
 
     One verdict per sweep, on its cell at the greatest level up to `min_break_even`. PASS where the whole interval of
     the ratio lies above 1 at every level up to there, interpolated in between, FAIL where it lies below 1 at one of
-    them, else INCONCLUSIVE. INVALID where a level was not measured, or too many requests were refused: what is left is
-    not the load that was asked for.
+    them, else INCONCLUSIVE. INVALID where a level was not measured, too many requests were refused, or the client of an
+    open loop fell behind: that is not the load that was asked for.
     """
 
     name = "load"
@@ -90,6 +91,8 @@ def unfit(rule: Rule, sweep: Sequence[Comparison], run: Run) -> tuple[str, str, 
             if share > max(refused[1], most):
                 assert found is not None and found.value is not None
                 refused = (result.cell.key, share, round(found.value))
+            if late := fell_behind(result):
+                return "client_fell_behind", late, FASTER_CLIENT
         if comparison.speedup.value is None:
             code = comparison.speedup.reason_code or "withheld"
             return code, f"{point.level:g} {unit}: no speed-up may be quoted: {code}", "see the tokens rule"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from specgate.analysis.load.sending import FASTER_CLIENT, fell_behind
 from specgate.core import CellResult, Rule, Run, State, Verdict
 
 
@@ -51,6 +52,13 @@ def no_baseline(rule: Rule, result: CellResult, run: Run) -> Verdict | None:
     message = "no baseline was measured (--no-baseline): there is nothing to compare with"
     step = "a server without speculation beside it: -o url.baseline=URL"
     return verdict(rule, result.cell.key, State.SKIPPED, "no_baseline", message, next_step=step)
+
+
+def late_client(rule: Rule, result: CellResult) -> Verdict | None:
+    """The verdict on times that are not the server's alone, since the client of an open loop fell behind; else None."""
+    if (why := fell_behind(result)) is None:
+        return None
+    return verdict(rule, result.cell.key, State.INVALID, "client_fell_behind", why, next_step=FASTER_CLIENT)
 
 
 def unmeasured(rule: Rule, result: CellResult, run: Run) -> Verdict:

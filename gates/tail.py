@@ -9,7 +9,7 @@ from specgate.analysis.requests.percentiles import ERROR
 from specgate.core import CellResult, Rule, Run, State, Value, Verdict
 from specgate.core.metrics import PER_REQUEST, PERCENTILES, per_request
 from specgate.gates.samples import looks_of
-from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import late_client, nothing_selected, selected, unmeasured, verdict
 from specgate.gates.speed import with_source
 
 METRICS: Final = tuple(per_request(f"p{percent}", quantity) for quantity in PER_REQUEST for percent in PERCENTILES)
@@ -46,6 +46,8 @@ class Tail:
         if found.value is None:
             message = f"no {metric} may be quoted: {found.reason_code}"
             return verdict(rule, key, State.INVALID, found.reason_code or "withheld", message)
+        if late := late_client(rule, result):
+            return late
         return with_source(decided(rule, key, found, ceiling, run, result), run)
 
 

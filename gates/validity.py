@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from specgate.analysis.checks.drafting import inflated_length
-from specgate.core import MAY_NOT_DRAFT, CellResult, Rule, Run, State, Verdict
+from specgate.analysis.intervals.levels import FALSE_FAIL
+from specgate.analysis.speculation.draft_counts import short_of, shortness_in_words
+from specgate.analysis.speculation.forced import forced_of, looks_forced, unlike_positions, wrong_shape
+from specgate.core import MAY_NOT_DRAFT, AcceptanceRecord, CellResult, Rule, Run, State, Verdict
 from specgate.errors import InvalidResult
 from specgate.gates.select import inflated, nothing_selected, selected, unmeasured, verdict
 
 
 class Validity:
     """PASS if the draft was used, every planned block is there, no prompt came from a cache instead of a prefill, the
-    acceptance record adds up, and the emitted tokens explain its acceptance length; else INVALID.
+    acceptance record adds up, the emitted tokens explain its acceptance length, and forced acceptance has the
+    distribution that was asked for and says that it is forced; else INVALID.
 
     Cells whose records contradict themselves, or whose clocks do, have no figures, and so are INVALID as well.
     """
@@ -61,9 +65,70 @@ class Validity:
                 return verdict(rule, key, State.INVALID, "counter_identity", str(error))
             if lengths := inflated_length(result):
                 return inflated(rule, key, *lengths)
-        return verdict(
-            rule, key, State.PASS, "complete", f"{result.blocks} blocks, records add up", {"blocks": result.blocks}
-        )
+            if run.scenarios[result.cell.point.scenario].statistics > 3:
+                if found := made_up(rule, result, record, run):
+                    return found
+                return complete(rule, result, *short_drafts(result, record, run), *positions(result, record, run))
+        return complete(rule, result)
+
+
+def complete(rule: Rule, result: CellResult, *also: str) -> Verdict:
+    """The verdict on a cell with nothing wrong. `also`: what its figures have to be read with."""
+    said = "; ".join((f"{result.blocks} blocks, records add up", *also))
+    return verdict(rule, result.cell.key, State.PASS, "complete", said, {"blocks": result.blocks})
+
+
+def repeats_of(result: CellResult, run: Run) -> float:
+    """How often each prompt ran."""
+    return result.blocks / run.scenarios[result.cell.point.scenario].workload.prompt_sets
+
+
+def error_of(run: Run) -> float:
+    """The share that one cell has of the chance to refuse a run with nothing wrong."""
+    return FALSE_FAIL / max(1, sum(r.cell.role.speculative for r in run.cells))
+
+
+def requests_of(result: CellResult, run: Run) -> int:
+    """The requests of a cell, at most: a server under load may have refused some."""
+    return result.blocks * run.scenarios[result.cell.point.scenario].prompts_in_set(result.cell.point.batch)
+
+
+def short_drafts(result: CellResult, record: AcceptanceRecord, run: Run) -> Iterator[str]:
+    """What drafts that are shorter than K make of the acceptance rate, where a chain has not its K in every step."""
+    facts = run.engines.get(result.cell.point.key)
+    if short_of(record, requests_of(result, run)):
+        yield shortness_in_words(record, facts.backend if facts else "")
+
+
+def positions(result: CellResult, record: AcceptanceRecord, run: Run) -> Iterator[str]:
+    """What is odd about where the drafts of a planted pair are accepted."""
+    if run.acceptance == "planted" and (found := unlike_positions(record, error_of(run), repeats_of(result, run))):
+        yield found
+
+
+def made_up(rule: Rule, result: CellResult, record: AcceptanceRecord, run: Run) -> Verdict | None:
+    """The verdict on acceptance that was forced into another shape than was asked for, or that looks forced without a
+    word of it; None for any other.
+    """
+    key, hist = result.cell.key, ", ".join(map(str, record.hist))
+    evidence = {"steps": record.steps, "accepted": record.accepted, "hist": hist or None}
+    asked = forced_of(run.engines.get(result.cell.point.key))
+    if asked is not None:
+        requests, batch = requests_of(result, run), result.cell.point.batch
+        wrong = wrong_shape(record, asked, error=error_of(run), requests=requests, batch=batch)
+        if wrong is None:
+            return None
+        message = f"forced acceptance of another distribution than was asked for: {wrong}"
+        step = "an engine version that forces as docs/engines.md has it: this speed is that of another distribution"
+        return verdict(rule, key, State.INVALID, "forced_shape", message, evidence, step)
+    if run.acceptance in ("forced", "scripted"):
+        return None
+    if (looks := looks_forced(record, repeats_of(result, run))) is None:
+        return None
+    message = f"acceptance is said to be {run.acceptance}, and looks forced: {looks}"
+    step = "look for what forces it: SGLANG_SIMULATE_ACC_LEN, TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS, "
+    step += "rejection_sample_method, --spec-synth-len; -o force_al says it"
+    return verdict(rule, key, State.INVALID, "looks_forced", message, evidence, step)
 
 
 def known_cause(result: CellResult, run: Run) -> str:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from specgate.cli import cli
+from tests.support.fences import command_lines
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "docs" / "examples").glob("*.yml"))
 COMMAND = re.compile(r"(?:\.venv/bin/specgate|\./run_suite\.sh(?= (?:micro|full))) ([^\n|&]+)")
@@ -27,17 +28,20 @@ def steps(file: Path) -> Iterator[dict[str, Any]]:
 def commands(file: Path) -> Iterator[list[str]]:
     for step in steps(file):
         yield from (shlex.split(found) for found in COMMAND.findall(step.get("run", "")))
+        if "docker run" in step.get("run", ""):
+            yield from command_lines(step["run"])
 
 
 USED = {
     "github-ab.yml": {"doctor", "ab"},
     "github-cpu.yml": {"report", "micro"},
     "github-gpu.yml": {"report", "micro"},
+    "github-your-repo.yml": {"smoke", "report", "micro"},
 }
 """Workflow → commands that it cannot do without."""
 
 
-def test_there_is_one_for_a_cpu_one_for_a_gpu_and_one_for_a_pull_request_against_its_base() -> None:
+def test_there_is_one_for_a_cpu_a_gpu_a_pull_request_against_its_base_and_another_repository() -> None:
     assert [file.name for file in EXAMPLES] == list(USED)
 
 

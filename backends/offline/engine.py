@@ -16,12 +16,14 @@ from specgate.api import Activity, Decoded, OpenRequest, masked
 from specgate.backends.offline import requests, steps
 from specgate.backends.offline.library import Library, Opening
 from specgate.backends.offline.options import OfflineOptions
-from specgate.backends.offline.replies import loop_of, requests_of, two_of
+from specgate.backends.offline.replies import loop_of, ranking_of, requests_of, tokens_of
 from specgate.backends.offline.wire import Driven
+from specgate.backends.servers.evidence.told import told_by
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.identity import Seen
 from specgate.backends.servers.failures import read_end
-from specgate.core import BASELINE, Budget, EngineFacts, Role
+from specgate.core import BASELINE, Budget, EngineFacts, Role, TopTokens
+from specgate.core.memory import EngineMemory
 from specgate.errors import BackendError, UsageError
 
 LONGEST_FACT: Final = 200
@@ -38,6 +40,7 @@ class OfflineEngine:
     def __init__(self, library: Library, request: OpenRequest, options: OfflineOptions, folder: Path) -> None:
         self.library, self.request, self.options, self.folder = library, request, options, folder
         self.processes: dict[Role, Driven] = {}
+        self.memory: dict[Role, EngineMemory] = {}
         self.prompts: list[list[int]] = []
         self.first = BASELINE if request.baseline else Role(request.max_k)
         try:
@@ -89,21 +92,36 @@ class OfflineEngine:
         lengths, where, vocab = [len(p) for p in self.prompts], process.where, self._facts.vocab
         if self.library.module != "vllm":
             found = requests_of(reply, len(lengths), where)
-            return requests.of_requests(role, budget, found, lengths, eos, vocab, where)
-        loop = loop_of(reply, len(lengths), where)
-        if self.shows_steps:
-            return steps.block_of(role, budget, loop, eos, len(lengths), where)
-        return requests.of_loop(role, budget, loop, lengths, eos, vocab, where)
+            block = requests.of_requests(role, budget, found, lengths, eos, vocab, where)
+        elif self.shows_steps:
+            block = steps.block_of(role, budget, loop_of(reply, len(lengths), where), eos, len(lengths), where)
+        else:
+            block = requests.of_loop(role, budget, loop_of(reply, len(lengths), where), lengths, eos, vocab, where)
+        return replace(block, memory=self.memory[role])
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
-        """Decode an ordinary block; the library's process is not profiled."""
-        return self.decode(role, budget, ()), Activity(unseen="the engine runs in a process of its own")
+        """Decode an ordinary block, and read what the engine's log says; the library's process is not profiled."""
+        block, process, named = self.decode(role, budget, ()), self.process(role), self.options.common.log_of(role)
+        files = [(process.log, process.log_start), *([(named, 0)] if named else [])]
+        said = tuple(told_by(self.library.adapter.name, role, files))
+        return block, Activity(unseen="the engine runs in a process of its own", findings=said)
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         """Two log-probabilities from the baseline's process; None where the engine gives fewer."""
-        process = self.process(self.first)
-        prompt = [*self.prompts[slot], *map(int, continuation)]
-        return two_of(process.ask("top", {"prompt": prompt}), process.where)
+        top = self.ranked(slot, continuation, 2)
+        return None if top is None else (top.values[0], top.values[1])
+
+    def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
+        """`count` log-probabilities, or logits, from the baseline's process; None where it gives fewer than two."""
+        process, prompt = self.process(self.first), [*self.prompts[slot], *map(int, continuation)]
+        reply = process.ask("ranked", {"prompt": prompt, "count": count})
+        return ranking_of(reply, count, self._facts.vocab, process.where)
+
+    def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
+        """What the baseline's process decodes from there on."""
+        process, prompt = self.process(BASELINE), [*self.prompts[slot], *map(int, continuation)]
+        reply = process.ask("follow", {"prompt": prompt, "tokens": new_tokens})
+        return tokens_of(reply, new_tokens, self._facts.vocab, process.where)
 
     def close(self) -> None:
         """End all processes. All are asked first, and an error of one does not stop the others."""
@@ -119,6 +137,8 @@ class OfflineEngine:
         if self.options.common.servers == "apart":
             self.close()
         process = self.processes[role] = Driven(self.library, Opening(role, self.request, self.options), self.folder)
+        kv = self.library.kv_cache_in(read_end(process.log, process.log_start))
+        self.memory[role] = EngineMemory(process.process.pid, kv.tokens, kv.bytes)
         if self.prompts:
             process.ask("prompts_are", {"prompts": self.prompts})
         return process

@@ -10,6 +10,7 @@ from typing import Protocol
 from specgate.api import OpenRequest
 from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.servers.adapter import Adapter
+from specgate.backends.servers.exchange import KvCache
 from specgate.core import Role
 
 
@@ -55,3 +56,6 @@ class Library(Protocol):
 
     def settings_in(self, log: Sequence[str]) -> Mapping[str, str]:
         """How the engine is set up, as lines of its log tell (`core.EngineIdentity.settings`)."""
+
+    def kv_cache_in(self, log: Sequence[str]) -> KvCache:
+        """How large its KV cache is, as lines of its log tell."""

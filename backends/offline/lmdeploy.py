@@ -8,6 +8,7 @@ from typing import Final
 from specgate.backends.offline.library import Opening
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.adapters import lmdeploy
+from specgate.backends.servers.exchange import KvCache
 from specgate.errors import UsageError
 
 SHARE: Final = 0.35
@@ -55,6 +56,9 @@ class LmdeployLibrary:
 
     def settings_in(self, log: Sequence[str]) -> Mapping[str, str]:
         return {}
+
+    def kv_cache_in(self, log: Sequence[str]) -> KvCache:
+        return KvCache()
 
 
 LIBRARY = LmdeployLibrary()

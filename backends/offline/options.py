@@ -22,6 +22,7 @@ PLAIN: Final = (
     "python",
     "pythonpath",
     "args",
+    "log",
     "servers",
     "drafter",
     "force_al",
@@ -94,6 +95,7 @@ class OfflineOptions:
                 start_s=of_servers.number(given, "start_s", 600.0),
                 stall_s=of_servers.number(given, "stall_s", 120.0),
                 stop_s=of_servers.number(given, "stop_s", 20.0),
+                log=of_servers.logs_of(given),
                 build=of_servers.build_of(given["build"]) if "build" in given else None,
                 own={key: of_servers.choice(given, key, tuple(values)) for key, values in own.items()},
             ),
@@ -110,7 +112,7 @@ def under(prefix: str, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def check_key(key: str, prefix: str, known: Sequence[str]) -> None:
     head, dot, name = key.partition(".")
-    if dot and head == "args":
+    if dot and head in ("args", "log"):
         try:
             Role.parse(name)
         except ValueError as error:
@@ -121,7 +123,7 @@ def check_key(key: str, prefix: str, known: Sequence[str]) -> None:
         near = get_close_matches(key, known, 1)
         raise UsageError(
             f"option {key}: not known" + (f" (did you mean {near[0]}?)" if near else ""),
-            hint=f"this back end knows: {', '.join(known)}, args.ROLE, {prefix}.NAME, spec.NAME, env.NAME",
+            hint=f"this back end knows: {', '.join(known)}, args.ROLE, log.ROLE, {prefix}.NAME, spec.NAME, env.NAME",
         )
 
 

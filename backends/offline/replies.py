@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from specgate.api import masked
 from specgate.backends.servers.exchange import SpecCounts
+from specgate.core import TopTokens
 from specgate.errors import BackendError
 
 T = TypeVar("T")
@@ -130,19 +131,31 @@ def output_of(found: object) -> Output:
     )
 
 
-def two_of(reply: object, where: str) -> tuple[float, float] | None:
-    """Two log-probabilities, the larger one first. None where the engine gave fewer."""
+def ranking_of(reply: object, count: int, vocab: int, where: str) -> TopTokens | None:
+    """Read an answer to `ranked`. None where it names fewer than two tokens. Raises BackendError where malformed."""
 
-    def read(found: list[object]) -> tuple[float, float] | None:
-        if len(found) < 2:
-            return None
-        first, second = (float(value) for value in found[:2] if isinstance(value, int | float))
-        if not (isfinite(first) and isfinite(second) and first >= second):
-            raise ValueError(f"log-probabilities {found[:2]}")
-        return first, second
+    def read(found: object) -> TopTokens | None:
+        values, tokens = [], []
+        for entry in items(found):
+            value, token = items(entry)
+            values.append(number(value))
+            tokens.append(token_of(token, vocab))
+        if len(values) > count or len(set(tokens)) < len(tokens) or values != sorted(values, reverse=True):
+            raise ValueError(f"{count} different tokens, the most likely first, were asked for: {found}")
+        return TopTokens(tuple(values), tuple(tokens)) if len(values) > 1 else None
 
-    if not isinstance(reply, list):
-        raise BackendError(f"{where}: malformed answer: a list of log-probabilities is needed")
+    return checked(reply, read, where)
+
+
+def tokens_of(reply: object, count_: int, vocab: int, where: str) -> tuple[int, ...]:
+    """Read an answer to `follow`. Raises BackendError where it is malformed."""
+
+    def read(found: object) -> tuple[int, ...]:
+        tokens = tuple(token_of(token, vocab) for token in items(found))
+        if len(tokens) != count_:
+            raise ValueError(f"{len(tokens)} tokens in place of {count_}")
+        return tokens
+
     return checked(reply, read, where)
 
 
@@ -173,6 +186,18 @@ def count(found: object) -> int:
     if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < MOST:
         raise ValueError(f"{str(found)[:80]} is no count")
     return found
+
+
+def number(found: object) -> float:
+    if not isinstance(found, int | float) or isinstance(found, bool) or not isfinite(found):
+        raise ValueError(f"{str(found)[:80]} is no finite number")
+    return float(found)
+
+
+def token_of(found: object, vocab: int) -> int:
+    if (token := count(found)) >= vocab:
+        raise ValueError(f"token id {token}, but the vocabulary has {vocab}")
+    return token
 
 
 def counts(found: object) -> tuple[int, ...]:

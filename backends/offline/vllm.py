@@ -8,6 +8,8 @@ from typing import Final
 from specgate.backends.offline.library import Opening
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.adapters import vllm
+from specgate.backends.servers.exchange import KvCache
+from specgate.backends.servers.facts.kv_cache import vllm_log
 from specgate.backends.servers.facts.told import vllm_settings
 from specgate.errors import UsageError
 
@@ -70,6 +72,9 @@ class VllmLibrary:
 
     def settings_in(self, log: Sequence[str]) -> Mapping[str, str]:
         return vllm_settings(log)
+
+    def kv_cache_in(self, log: Sequence[str]) -> KvCache:
+        return vllm_log(log)
 
 
 def why_no_steps(opening: Opening, facts: Mapping[str, object]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import add
 from typing import TypeVar
@@ -99,7 +100,8 @@ def record_of(k: int, counts: SpecCounts, answers: Sequence[Answer], where: str)
     for one of the two, never for both: a surplus is truncated tokens, a deficit is steps without a draft. At most `k`
     tokens per request can be truncated, beside the end token that some engines do not return.
 
-    Raises BackendError, with the numbers, where an identity of the record does not hold.
+    Raises BackendError, with the numbers, where an identity of the record does not hold. More draft tokens than
+    K × steps are left in the record: they contradict it, and the cell is INVALID.
     """
     emitted = sum(len(a.tokens) - 1 for a in answers)
     kept_back = sum(a.usage.completion - len(a.tokens) for a in answers)
@@ -122,8 +124,16 @@ def record_of(k: int, counts: SpecCounts, answers: Sequence[Answer], where: str)
         totals=None if full and hist else Totals(counts.steps, counts.drafted, counts.accepted),
     )
     if counts.steps:
-        check(record, counts, where)
+        check(within_k(record), counts, where)
     return record, undrafted
+
+
+def within_k(record: AcceptanceRecord) -> AcceptanceRecord:
+    """The record with at most K × steps draft tokens, for what else it has to satisfy."""
+    totals, most = record.totals, record.k * record.steps
+    if totals is None or totals.drafted <= most:
+        return record
+    return replace(record, totals=replace(totals, drafted=most))
 
 
 def check(record: AcceptanceRecord, counts: SpecCounts, where: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from specgate.backends.servers.exchange import Ask, Chunk, Json
+from specgate.backends.servers.exchange import Ask, Chunk, Json, KvCache
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options
@@ -59,12 +59,13 @@ class Told:
     """What a server tells of itself beside its version.
 
     `settings`: those of `core.SETTINGS` that it tells. `path`: where it loaded its model from. `architecture`: its
-    model's.
+    model's. `kv`: the size of its KV cache.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     path: str | None = None
     architecture: str | None = None
+    kv: KvCache = field(default_factory=KvCache)
 
 
 class Adapter(Protocol):
@@ -89,6 +90,10 @@ class Adapter(Protocol):
     """Whether an event of a stream may repeat all tokens so far."""
     own_options: frozenset[str]
     """Names of options beside those that all servers have."""
+    switches_prefix_cache: bool
+    """Whether it starts servers with their prefix cache on (`-o prefix_cache=on`), and can keep single requests out of
+    the cache of one that runs already.
+    """
     needed_files: tuple[str, ...]
     """Those of `own_options` that must name an existing file when a server is started."""
     failures: tuple[Failure, ...]

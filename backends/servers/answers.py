@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
 from specgate.api import masked
-from specgate.backends.servers.events import events
+from specgate.backends.servers.events import THINKING, channel_of, events
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
 from specgate.core import Finish, ServedRequest
 from specgate.errors import BackendError
@@ -37,12 +38,16 @@ class Answer:
 def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_tokens: int) -> Answer:
     """Read a recording into an answer.
 
+    Tokens are counted by their ids, whatever channel their text came in: what a model thinks is decoded like anything
+    else, and the first token of any channel is the first token.
+
     Raises BackendError where it is malformed, unfinished, or contradicts its own usage record. `where` names the
     server.
     """
     tokens: list[int] = []
     times: list[int] = []
     counts: list[int] = []
+    unnamed: Counter[str] = Counter()
     said = Chunk()
     for arrived, event in events(recording.pieces, where):
         try:
@@ -57,6 +62,8 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
             tokens += chunk.tokens
             times.append(arrived)
             counts.append(len(chunk.tokens))
+        elif channel := channel_of(event):
+            unnamed[channel] += 1
         said = Chunk(
             finish=chunk.finish or said.finish,
             usage=chunk.usage or said.usage,
@@ -76,8 +83,28 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
         top=said.top,
         top_tokens=said.top_tokens,
     )
-    check(answer, ask, where, prompt_tokens)
+    refuse_unnamed_thinking(unnamed, where)
+    check(answer, ask, where, prompt_tokens, unnamed)
     return answer
+
+
+def refuse_unnamed_thinking(unnamed: Mapping[str, int], where: str) -> None:
+    """Raise BackendError where what the model thinks came without token ids, so that it would count as waiting for the
+    first token. `unnamed`: channel → events with text and without ids.
+    """
+    for channel in THINKING:
+        if unnamed.get(channel):
+            raise BackendError(
+                f"{where}: {unnamed[channel]} events have text in {channel!r} and no token ids",
+                hint="what the model thinks is decoded too: leave out what parses it (a reasoning parser, a gateway), "
+                "or have it keep the ids",
+            )
+
+
+def without_ids(unnamed: Mapping[str, int]) -> str:
+    """Which text came without ids, as the end of a message; empty where none did."""
+    found = [f"{count} events with text in {channel!r}" for channel, count in unnamed.items()]
+    return f" ({', '.join(found)} came without token ids)" if found else ""
 
 
 def refuse_not_finite(logarithms: tuple[float, ...]) -> None:
@@ -105,8 +132,11 @@ def finish_of(said: str, ask: Ask, where: str) -> Finish:
     return FINISHES[said]
 
 
-def check(answer: Answer, ask: Ask, where: str, prompt_tokens: int) -> None:
-    """Check the usage record against what was sent, asked for and received. Raises BackendError."""
+def check(answer: Answer, ask: Ask, where: str, prompt_tokens: int, unnamed: Mapping[str, int]) -> None:
+    """Check the usage record against what was sent, asked for and received. Raises BackendError.
+
+    `unnamed`: see `refuse_unnamed_thinking`.
+    """
     usage, received = answer.usage, len(answer.tokens)
     if usage.prompt != prompt_tokens:
         raise BackendError(
@@ -121,7 +151,9 @@ def check(answer: Answer, ask: Ask, where: str, prompt_tokens: int) -> None:
         )
     # Some engines count the token that ended the answer but do not return it.
     if usage.completion - received not in ((0,) if answer.finish is Finish.LENGTH else (0, 1)):
-        raise BackendError(f"{where}: {received} tokens received, but the usage record says {usage.completion}")
+        raise BackendError(
+            f"{where}: {received} tokens received, but the usage record says {usage.completion}{without_ids(unnamed)}"
+        )
     if not received:
         raise BackendError(f"{where}: no token received")
     if ask.ignore_eos and usage.completion != ask.new_tokens:

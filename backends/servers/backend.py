@@ -52,6 +52,13 @@ class ServerBackend:
         for key in adapter.needed_files if not parsed.url else ():
             file_of(parsed, key)
 
+    @property
+    def switches_prefix_cache(self) -> bool:
+        """As `api.SwitchesPrefixCache` says."""
+        from specgate.backends.servers.engines import adapter_named
+
+        return adapter_named(self.name).switches_prefix_cache
+
     def explain_log(self, lines: Sequence[str]) -> Sequence[LogCause]:
         """The lines of a server's log that have a known cause."""
         from specgate.backends.servers.engines import adapter_named

@@ -161,20 +161,18 @@ class Client:
                 found[number] = await self._attempt(path, body, began, limit, None)
 
         async def one_arrival(number: int, due_ns: int) -> None:
-            await asyncio.sleep((due_ns - (perf_counter_ns() - began)) / 1e9)
             found[number] = await self._attempt(path, bodies[number], began, limit, due_ns)
 
-        if offered.clients is not None:
-            work = [one_client() for _ in range(offered.clients)]
-        else:
-            work = [one_arrival(number, due_ns) for number, due_ns in enumerate(offered.arrivals_ns)]
-        tasks = [asyncio.ensure_future(one) for one in work]
         try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(offered.clients or 0):
+                    group.create_task(one_client())
+                # One after the other, so that a late sender keeps their order, too.
+                for number, due_ns in enumerate(offered.arrivals_ns):
+                    await asyncio.sleep((due_ns - (perf_counter_ns() - began)) / 1e9)
+                    group.create_task(one_arrival(number, due_ns))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
         return [found[number] for number in range(len(bodies))]
 
     async def _attempt(

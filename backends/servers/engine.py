@@ -6,6 +6,7 @@ block.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,9 +18,8 @@ from specgate.backends.servers.accounting import own_counts, record_of
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, refuse_strange_ids
 from specgate.backends.servers.client import TurnedAway
-from specgate.backends.servers.evidence.log_lines import LOG_LINES
-from specgate.backends.servers.evidence.log_reading import findings_in
 from specgate.backends.servers.evidence.profilers import PROFILERS
+from specgate.backends.servers.evidence.told import told_by
 from specgate.backends.servers.evidence.tracing import OFF, attention_findings, traced
 from specgate.backends.servers.exchange import NOTHING, Ask, Reading
 from specgate.backends.servers.facts.engine import server_facts
@@ -97,10 +97,10 @@ class ServerEngine:
         server = self.server(role)
         new_tokens = budget.new_tokens or budget.longest(0) + 1
         stop = () if budget.ignore_eos else tuple(stop_token_ids)
-        asks = [Ask(server.model, self._sent(p), new_tokens, budget.ignore_eos, stop) for p in self.prompts]
+        asks = [self._ask(server, p, new_tokens, budget.ignore_eos, stop) for p in self.prompts]
         answers, counted = server.answer(asks, [len(p) for p in self.prompts])
         refuse_strange_ids(answers, self._facts.vocab, server.where)
-        return decoded(role, answers, counted, server.where)
+        return replace(decoded(role, answers, counted, server.where), memory=server.memory)
 
     def serve(
         self,
@@ -115,11 +115,11 @@ class ServerEngine:
             raise BackendError("a server under load answers whole requests: a budget of new_tokens is needed")
         self.prompts = [tuple(prompt) for prompt in prompts]
         server, stop = self.server(role), () if budget.ignore_eos else tuple(stop_token_ids)
-        asks = [Ask(server.model, self._sent(p), budget.new_tokens, budget.ignore_eos, stop) for p in self.prompts]
+        asks = [self._ask(server, p, budget.new_tokens, budget.ignore_eos, stop) for p in self.prompts]
         found, counted = server.serve(asks, [len(p) for p in self.prompts], offered)
         answers = [one for one in found if isinstance(one, Answer)]
         refuse_strange_ids(answers, self._facts.vocab, server.where)
-        block = decoded(role, answers, counted, server.where)
+        block = replace(decoded(role, answers, counted, server.where), memory=server.memory)
         return block if len(answers) == len(found) else with_refused(block, found)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
@@ -161,12 +161,9 @@ class ServerEngine:
         return f"the server was started elsewhere: -o profile_dir=FOLDER says what its {self.profiler.folder_key} is"
 
     def _said(self, role: Role, server: Server) -> Iterator[Finding]:
-        known = LOG_LINES.get(self.adapter.name, ())
-        if server.running.log is not None:
-            start = server.running.log_start
-            yield from findings_in(server.running.log, known, speculative=role.speculative, start=start)
-        if (log := self.options.log_of(role)) is not None:
-            yield from findings_in(log, known, speculative=role.speculative)
+        running, named = server.running, self.options.log_of(role)
+        files = [*([(running.log, running.log_start)] if running.log else []), *([(named, 0)] if named else [])]
+        return told_by(self.adapter.name, role, files)
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         """Two log-probabilities from the baseline's server; None where the engine returns fewer."""
@@ -185,7 +182,7 @@ class ServerEngine:
 
     def _plainly(self, slot: int, continuation: Sequence[int], new_tokens: int, top: int = 0) -> Answer:
         server, prompt = self.server(BASELINE), (*self.prompts[slot], *continuation)
-        ask = Ask(server.model, self._sent(prompt), new_tokens, ignore_eos=True, top=top)
+        ask = self._ask(server, prompt, new_tokens, ignore_eos=True, top=top)
         answers, _ = server.answer([ask], [len(prompt)])
         return answers[0]
 
@@ -231,8 +228,19 @@ class ServerEngine:
         identity_of(self.adapter.name, list(self.seen.values()), self.options.build)
         return server
 
-    def _sent(self, prompt: tuple[int, ...]) -> tuple[int, ...] | str:
-        return prompt if self.texts is None else self.texts.of(prompt)
+    def _ask(
+        self,
+        server: Server,
+        prompt: tuple[int, ...],
+        new_tokens: int,
+        ignore_eos: bool,
+        stop: tuple[int, ...] = (),
+        top: int = 0,
+    ) -> Ask:
+        sent, cache = prompt if self.texts is None else self.texts.of(prompt), self.options.prefix_cache
+        apart = cache == "off" and server.running.process is None  # its cache may be on, and it cannot be restarted
+        salt = f"specgate-{secrets.token_hex(8)}" if apart else None
+        return Ask(server.model, sent, new_tokens, ignore_eos, stop, top, reuse=cache == "on", salt=salt)
 
 
 def check_forced(length: float | None, role: Role) -> None:
@@ -300,4 +308,7 @@ def refuse_unstreamed(answers: Sequence[Answer], where: str) -> None:
     for answer in answers:
         at_once = answer.times.chunk_ns[0] == answer.times.chunk_ns[-1]
         if at_once and len(answer.tokens) > 1 and (len(answer.tokens) > AT_ONCE or len(arrived) == 1):
-            raise BackendError(f"{where}: {len(answer.tokens)} tokens came at once: the answer is not streamed")
+            raise BackendError(
+                f"{where}: {len(answer.tokens)} tokens came at once: the answer is not streamed",
+                hint="a proxy that buffers? On a machine too busy to see so few tokens come, ask for more per request",
+            )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from specgate.api import masked
 from specgate.backends.servers.exchange import Json
@@ -47,6 +48,23 @@ def data_lines(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, str]]
             yield from ((arrived, data) for data in data_of(block, where))
     if rest.strip():
         raise BackendError(f"{where}: the stream ends in the middle of an event: {shown(bytes(rest))}")
+
+
+CHANNELS: Final = ("text", "content", "reasoning", "reasoning_content")
+"""Keys under which servers stream text. Parsers of a model's thinking (gpt-oss' harmony, `<think>`) put it under one of
+its own: `reasoning` (vLLM 0.25) or `reasoning_content` (SGLang 0.5.17, older vLLM, gateways).
+"""
+THINKING: Final = ("reasoning", "reasoning_content")
+
+
+def channel_of(event: Json) -> str | None:
+    """The key under which an event has text: of the event, its choice, or the delta of that; None where it has none."""
+    places: list[object] = [event]
+    choices = event.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
+        places += [choices[0], choices[0].get("delta")]
+    found = (key for place in places if isinstance(place, Mapping) for key in CHANNELS if place.get(key))
+    return next(found, None)
 
 
 def shown(data: str | bytes) -> str:

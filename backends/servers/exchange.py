@@ -13,7 +13,9 @@ Json = Mapping[str, object]
 class Ask:
     """One completion request, decoded greedily.
 
-    `top` asks for the log-probabilities of that many most likely tokens at each position.
+    `top` asks for the log-probabilities of that many most likely tokens at each position. `reuse`: whether the server
+    may take the prompt's keys and values from its prefix cache, where a request says that. `salt`: a name under which
+    the server is to cache this request, so that no other request's cache serves it.
     """
 
     model: str
@@ -22,6 +24,8 @@ class Ask:
     ignore_eos: bool
     stop: tuple[int, ...] = ()
     top: int = 0
+    reuse: bool = False
+    salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,14 @@ class Usage:
     prompt: int
     completion: int
     cached: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KvCache:
+    """`tokens`: how many the KV cache has room for, over all requests. `bytes`: its memory. None: not told."""
+
+    tokens: int | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

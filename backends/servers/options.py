@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from specgate.analysis.traces.families import read_patterns
 from specgate.api import masked
+from specgate.backends.servers.evidence.told import check_log
 from specgate.backends.servers.secrets import credential_flags, names_a_credential
 from specgate.core import Role
 from specgate.errors import UsageError
@@ -21,7 +22,7 @@ from specgate.errors import UsageError
 PLAIN: Final = (
     "url", "model", "program", "port", "args", "servers", "drafter", "force_al", "prompts",
     "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote", "build", "spec_config", "profile", "profile_dir",
-    "kernels", "log",
+    "kernels", "log", "prefix_cache",
 )  # fmt: skip
 FROM_ENVIRONMENT: Final = (
     "put it into an environment variable, which a server that is started here inherits (VLLM_API_KEY, LLAMA_API_KEY, "
@@ -37,7 +38,9 @@ class Options:
     """The options, as docs/engines.md explains them.
 
     `url`, `args`, `profile_dir` and `log` map role names to values, with "" for all roles. `kernels`: patterns of the
-    kernels that may run in a decode loop. `own` are the engine's own options.
+    kernels that may run in a decode loop. `prefix_cache`: of servers that are started here; of one that runs already,
+    whether requests may be served from it. None: off, and a server that runs already drops its cache where it can.
+    `own` are the engine's own options.
     """
 
     url: Mapping[str, str] = field(default_factory=dict)
@@ -59,6 +62,7 @@ class Options:
     profile_dir: Mapping[str, Path] = field(default_factory=dict)
     kernels: tuple[str, ...] | None = None
     log: Mapping[str, Path] = field(default_factory=dict)
+    prefix_cache: Literal["on", "off"] | None = None
     own: Mapping[str, str] = field(default_factory=dict)
 
     def url_of(self, role: Role) -> str | None:
@@ -102,7 +106,8 @@ class Options:
             profile=choice(given, "profile", ("off", "on")) == "on",
             profile_dir=by_role(given, "profile_dir", Path.is_dir, "no such folder"),
             kernels=read_patterns(Path(given["kernels"]).expanduser()) if "kernels" in given else None,
-            log=by_role(given, "log", Path.is_file, "no such file"),
+            log=logs_of(given),
+            prefix_cache=switch(given, "prefix_cache"),
             own={key: value for key, value in given.items() if key in own},
         )
         options.check_together()
@@ -223,6 +228,11 @@ def number(given: Mapping[str, str], key: str, default: float) -> float:
     return value
 
 
+def switch(given: Mapping[str, str], key: str) -> Literal["on", "off"] | None:
+    """`on`, `off`, or None where the option is not given."""
+    return None if key not in given else "on" if choice(given, key, ("off", "on")) == "on" else "off"
+
+
 def port_of(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 1 << 16:
         raise UsageError(f"option port = {text!r}", hint="1 to 65535")
@@ -237,6 +247,14 @@ def by_role(given: Mapping[str, str], name: str, there: Callable[[Path], bool], 
             path = found[key.partition(".")[2]] = Path(text).expanduser().absolute()
             if not there(path):
                 raise UsageError(f"option {key} = {text}: {lacking}")
+    return found
+
+
+def logs_of(given: Mapping[str, str]) -> dict[str, Path]:
+    """Role name → log. Raises UsageError for one that is not there, or a list of products that cannot be read."""
+    found = by_role(given, "log", Path.is_file, "no such file")
+    for file in found.values():
+        check_log(file)
     return found
 
 

@@ -37,8 +37,7 @@ class ServerProcess:
 
     def __init__(self, command: Command, log: Path, stop_s: float, kept: Sequence[int] = ()) -> None:
         self.command, self.log, self.stop_s = command, log, stop_s
-        self.pid: int | None = None
-        """The command's process id. It leads a process group of its own."""
+        self._pid: int | None = None
         self._said = b""
         with log.open("ab") as output:
             self._supervisor = subprocess.Popen(
@@ -52,13 +51,19 @@ class ServerProcess:
             )
 
     @property
+    def pid(self) -> int | None:
+        """The command's process id; None before it has started. It leads a process group of its own."""
+        _ = self.ended
+        return self._pid
+
+    @property
     def ended(self) -> int | None:
         """The command's exit code, negative for a signal. None while it runs."""
         self._listen(0)
         for line in self._said.decode().splitlines():
             word, _, number = line.partition(" ")
             if word == "started":
-                self.pid = int(number)
+                self._pid = int(number)
             if word == "ended":
                 return int(number)
         return self._supervisor.poll()
@@ -77,8 +82,8 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._supervisor.kill()
             self._supervisor.wait()
-        if self._supervisor.returncode < 0 and self.ended is not None and self.pid is not None:
-            end_group(self.pid)
+        if self._supervisor.returncode < 0 and self.ended is not None and self._pid is not None:
+            end_group(self._pid)
         self._supervisor.stdout.close()
 
     def _listen(self, wait_s: float) -> None:

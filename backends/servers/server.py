@@ -20,13 +20,15 @@ from specgate.backends.servers.exchange import Ask, Json, Reading
 from specgate.backends.servers.facts.identity import Seen
 from specgate.backends.servers.failures import COMMON, cause, diagnosis, explain, read_end
 from specgate.backends.servers.meter import Meter
-from specgate.backends.servers.options import Options
+from specgate.backends.servers.options import Options, local_port
 from specgate.backends.servers.process import HOST, ServerProcess, free_port, is_free, shown, wait_until_free
 from specgate.backends.servers.secrets import Secret
 from specgate.core import Role, ServedModel
 from specgate.core.load import OfferedLoad
+from specgate.core.memory import EngineMemory
 from specgate.eagle3.spec_config.launching import check_command
 from specgate.errors import BackendError
+from specgate.machine.host import listeners
 
 SETTLE_S: Final = 5.0
 """How long counters may lag behind the answers."""
@@ -73,13 +75,21 @@ class Server:
             raise
 
     def _seen(self, model: ServedModel) -> Seen:
-        """What it tells of itself. Of a server that was started here, what it serves is known."""
+        """What it tells of itself, of its memory too. Of a server that was started here, what it serves is known."""
         log = self.running.log
         told = self.adapter.told(self.client, read_end(log, self.running.log_start) if log else ())
+        self.memory = EngineMemory(self._process(), told.kv.tokens, told.kv.bytes)
         if self.running.process is not None:
             return Seen(self.role, self.version, told.settings)
         served = replace(model, path=told.path or model.path, architecture=told.architecture)
         return Seen(self.role, self.version, told.settings, served)
+
+    def _process(self) -> int | None:
+        """The number of its process; None of one that somebody else has started elsewhere, or that may not be seen."""
+        if self.running.process is not None:
+            return self.running.process.pid
+        port = local_port(self.running.url)
+        return next(iter(listeners([port])), None) if port is not None else None
 
     @classmethod
     def start(cls, adapter: Adapter, launch: Launch, flags: Sequence[str] = ()) -> Server:
@@ -138,7 +148,7 @@ class Server:
     ) -> tuple[list[Answer | TurnedAway], Reading]:
         """Send `asks` by `send`, between two readings of the counters."""
         with self.explained():
-            if self.running.process is None:
+            if self.running.process is None and self.options.prefix_cache != "on":
                 self.adapter.forget(self.client)
             before = self._quiet_reading()
             requests = [self.adapter.request(ask) for ask in asks]

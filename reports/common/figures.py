@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from specgate.analysis.machine.memory import size_in_words
 from specgate.core import CellResult, Value
 from specgate.core.metrics import TIMES_OVER, metric
 
 NONE = "–"
-COUNTED = ("steps", "blocks", "slots", "requests")
+COUNTED = ("steps", "blocks", "slots", "requests", "tok")
 """Units of counts. Whole numbers of them are written without decimals; means of them have decimals."""
 
 
@@ -37,6 +38,8 @@ def figure(value: Value | None) -> str:
         return ratio(value.value)
     if kind.unit == "ratio":
         return percent(value.value)
+    if kind.unit == "B":
+        return size_in_words(value.value)
     if kind.unit in COUNTED and value.value.is_integer():
         return f"{value.value:,.0f}"
     return f"{value.value:.2f}" if kind.unit == "tokens" else number(value.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from specgate.core import Run
-from specgate.reports.common import machine, tables
+from specgate.reports.common import machine, memory, tables
 from specgate.reports.common.parts import Picture
 from specgate.reports.page.grounds import changes
 from specgate.reports.page.points import Section
@@ -22,7 +22,7 @@ def empty_sections(run: Run, together: Sequence[Picture]) -> dict[str, tuple[str
         "machine": (
             "The machine",
             None
-            if machine.sentences(run) or machine.clocks(run).rows
+            if machine.sentences(run) or machine.clocks(run).rows or memory.table(run).rows
             else "no round was set aside, and no GPU's highest clock was read",
         ),
         "speed": (

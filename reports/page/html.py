@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from specgate.api import visible
 from specgate.core import Policy, Run
 from specgate.errors import ExitCode
-from specgate.reports.common import machine, summary, tables, token_checks
+from specgate.reports.common import machine, memory, summary, tables, token_checks
 from specgate.reports.common.parts import Picture
 from specgate.reports.page import gaps, grounds, head, points
 from specgate.reports.pictures import forest, load, speed_map
@@ -116,6 +116,8 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
             *machine.sentences(run),
             *([machine.BY_COUNTERS] if machine.has_set_aside(run) else []),
         ],
+        "memory_words": memory.READ,
+        "memory": memory.table(run),
         "clocks": machine.clocks(run),
         "clocks_scaled": machine.SCALED,
         "changes": grounds.changes(run),

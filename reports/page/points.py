@@ -12,7 +12,7 @@ from specgate.reports.common import own_prompts
 from specgate.reports.common.asked import floors
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.common.tables import QUIET, all_figures, name_of, title
-from specgate.reports.pictures import acceptance, blocks, cycle, depth, latency, machine, speedups
+from specgate.reports.pictures import acceptance, blocks, cycle, depth, latency, machine, speedups, uptime
 
 DRAWN: Final = 6
 """Most points whose pictures are drawn. A page with a hundred points' pictures would be slow to make and to open."""
@@ -80,6 +80,7 @@ def pictures(key: str, run: Run, policy: Policy, point: Point) -> Iterator[Pictu
     yield machine.over_time(key, conditions.timeline if conditions else Timeline(), paired)
     yield acceptance.by_position(key, drafted)
     yield acceptance.histogram(key, drafted)
+    yield uptime.over_requests(key, drafted)
     own_lengths = run.scenarios[point.scenario].workload.own is not None
     yield depth.by_depth(key, [r for r in results if r.by_depth], own_lengths=own_lengths)
     yield blocks.in_order(key, quoted)

@@ -27,6 +27,9 @@ FIGURES: Final = (
     ("goodput", "goodput_share"),
     ("acceptance length", "acceptance_length"),
     ("refused", "refused_requests"),
+    ("sent late p50", "p50_send_lag_ms"),
+    ("p99", "p99_send_lag_ms"),
+    ("max", "send_lag_ms"),
 )
 """Column → metric, of every role at every level. Times are in ms."""
 

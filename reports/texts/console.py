@@ -10,7 +10,7 @@ from typing import Any
 
 from specgate.api import visible
 from specgate.core import Policy, Run, State, Value, Verdict
-from specgate.reports.common import figures, machine, own_prompts, provenance, summary, token_checks
+from specgate.reports.common import figures, machine, memory, own_prompts, provenance, summary, token_checks
 from specgate.reports.common.tables import CELL_HEAD, Entry, Group, cell_groups, tokens_entry
 
 LEAST, MOST = 80, 160
@@ -55,6 +55,7 @@ def closing_lines(run: Run) -> Iterator[str]:
         yield told
     yield from filter(None, (token_checks.own_word(run), token_checks.sampled(run), token_checks.cost(run)))
     yield from own_prompts.sentences(run)
+    yield from memory.sentences(run)
     yield from machine.sentences(run)
 
 
@@ -68,7 +69,9 @@ def opening_lines(run: Run) -> Iterator[str]:
 
 
 def plain_lines(run: Run) -> Iterator[str]:
-    """The report without tables: one line per cell and per verdict."""
+    """The report without tables: one line per cell and per verdict. Verdicts on cells without figures share a line, if
+    their reason is one.
+    """
     yield from opening_lines(run)
     length = f"{summary.acceptance_label(run) or 'acceptance'} length"
     for result in run.cells:
@@ -87,12 +90,25 @@ def plain_lines(run: Run) -> Iterator[str]:
             ]
         parts.append(_in_words("repeats", result.values.get("repeated_8gram_share")))
         yield ", ".join(parts)
-    for verdict in run.verdicts:
-        kind = "" if verdict.required else " (advisory)"
-        yield f"{verdict.state.value}{kind} {summary.about(verdict)}: {verdict.message}"
-        if verdict.next_step:
-            yield f"  next: {verdict.next_step}"
+    for same in _of_one_cause(run.verdicts):
+        first = same[0]
+        kind = "" if first.required else " (advisory)"
+        rules, cells = (list(dict.fromkeys(values)) for values in ((v.rule for v in same), (v.cell for v in same)))
+        about = summary.about(first) if len(same) == 1 else f"{', '.join(rules)} on {len(cells)} cells"
+        yield f"{first.state.value}{kind} {about}: {first.message}"
+        if first.next_step:
+            yield f"  next: {first.next_step}"
     yield from closing_lines(run)
+
+
+def _of_one_cause(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    """Verdicts on what was not measured, by their cause; every other one by itself."""
+    groups: dict[tuple[object, ...], list[Verdict]] = {}
+    for number, v in enumerate(verdicts):
+        shared = v.reason_code == "not_measured"
+        key = (v.state, v.required, v.message, v.next_step) if shared else (number,)
+        groups.setdefault(key, []).append(v)
+    return list(groups.values())
 
 
 def _in_words(name: str, value: Value | None) -> str:

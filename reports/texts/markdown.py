@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from specgate.api import visible
 from specgate.core import CellResult, Policy, Run, State, Verdict
-from specgate.reports.common import figures, machine, own_prompts, provenance, token_checks
+from specgate.reports.common import figures, machine, memory, own_prompts, provenance, token_checks
 from specgate.reports.common.markup import markdown, markdown_table
 from specgate.reports.common.summary import (
     MARKS,
@@ -68,6 +68,8 @@ def lines(run: Run, policy: Policy) -> Iterator[str]:
         yield from ("", markdown(said[:1].upper() + said[1:]) + ".")
     yield from cells(run)
     for said in list(own_prompts.sentences(run))[:PROMPTS]:
+        yield from ("", markdown(said))
+    for said in list(memory.sentences(run))[:PROMPTS]:
         yield from ("", markdown(said))
     yield from concerns(run)
     yield from warnings(run)

@@ -17,10 +17,11 @@
     cycle_accounting.py     where the time of a cycle goes: cycle budgets
     speedup_limits.py       how fast a pair could be here, and what acceptance length a gate would take
     waterfall.py            a measured speed-up as a product of what it is made of
-    perf_invariants.py      PERF_MODE: seven invariants of a decode loop, judged from a profiler's trace
+    perf_invariants/        PERF_MODE: seven invariants of a decode loop, judged from a profiler's trace
     traces/                 traces that a profiler wrote into a file: torch profiler, nsys
     machine/                what the machine did while each point was measured, and which rounds it disturbed
     environment_diff.py     what differs between two records of an environment
+    prefix_cache/           a prefix cache on and off, with and without speculation
     speculation/            is speculation active, and if not, why not; its acceptance over many requests
     eagle_speculation.py    the block `eagle_speculation` of a cell in run.json, for other readers
     verdict.py              many verdicts → one state and one exit code

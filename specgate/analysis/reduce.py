@@ -152,10 +152,10 @@ def measure(
     def reduced(cell: Cell) -> CellResult:
         rounds = measured_rounds[cell.point]
         left_out = aside.get(cell.point.key, frozenset())
-        beside = tuple(map(id, texts[cell.point])), sum(m.cell == cell.key for m in margins) if ties.ulps else 0
+        beside = tuple(map(id, texts[cell.point])), sum(m.cell == cell.key for m in margins) if ties else 0
         key = (cell, rounds, tuple(map(id, of[cell])), beside, cell in unlike, left_out)
         if key not in known.results:
-            repeats = repeats_of(cell, of[cell], margins, ties)
+            repeats = repeats_of(cell, of[cell], margins, ties, texts[cell.point])
             known.results[key] = reduce_cell(
                 plan, cell, of[cell], rounds, checked.texts, repeats, withhold=cell in unlike, aside=aside
             )
@@ -340,6 +340,8 @@ def draft_values(
         return
     if missed := sum(missed_steps(block, budget) for block in blocks):
         yield Value("undrafted_steps", float(missed), "count", record.steps + missed)
+    if (whole := record.k * record.steps) > record.drafted:
+        yield Value("drafted_share", record.drafted / whole, "tok_weighted", whole)
     yield from length_values(prompts, record)
     ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in rows if len(row) > 1]
     if ragged:
@@ -370,31 +372,34 @@ def texts(
     blocks: Sequence[Block], beside: Sequence[BaselineText] = (), repeats: Sequence[Divergence] = ()
 ) -> Iterator[Value]:
     """How much of the generated text is loops (once per prompt), and whether rounds over the same prompts gave the same
-    tokens. `beside`: untimed texts that must be the same, too. `repeats`: places where a round leaves the first one,
-    those of near ties among them; looked for only in engines that are not bit-exact. Blocks in which a server refused
-    requests are left out.
+    tokens. `beside`: untimed texts that must be the same, too. `repeats`: places where a round leaves the first one, or
+    an untimed text leaves a round, those of near ties among them; looked for only where there may be some. Blocks in
+    which a server refused requests are left out.
     """
     if not (blocks := [block for block in blocks if block.answered_all]):
         return
     first: dict[int, Block] = {}
-    explained = {(d.prompt_set, d.round, d.slot) for d in repeats if d.near_tie}
+    near_ties = {(d.prompt_set, d.round, d.slot, d.position) for d in repeats if d.near_tie}
+    excused: set[tuple[int, int, int, int]] = set()
     mismatches = 0
+
+    def compare(earlier: Block, tokens: Sequence[Sequence[int]], round_: int) -> bool:
+        """Whether `tokens`, which are called those of `round_`, leave `earlier` where no near tie explains it."""
+        slots = enumerate(zip(earlier.tokens, tokens, strict=True))
+        places = {(earlier.prompt_set, round_, s, at) for s, two in slots if (at := first_difference(*two)) is not None}
+        excused.update(places & near_ties)
+        return bool(places - near_ties)
+
     for block in blocks:
-        earlier = first.setdefault(block.prompt_set, block)
-        mismatches += any(
-            first_difference(a, b) is not None and (block.prompt_set, block.round, slot) not in explained
-            for slot, (a, b) in enumerate(zip(earlier.tokens, block.tokens, strict=True))
-        )
+        mismatches += compare(first.setdefault(block.prompt_set, block), block.tokens, block.round)
     for text in beside:
         if text.point == blocks[0].point and (timed := first.get(text.prompt_set)):
-            mismatches += any(
-                first_difference(*pair) is not None for pair in zip(timed.tokens, text.tokens, strict=True)
-            )
+            mismatches += compare(timed, text.tokens, timed.round)
     shares = [repeated_ngram_share(tokens) for block in first.values() for tokens in block.tokens]
     yield Value("repeated_8gram_share", statistics.fmean(shares), "mean", len(shares))
     yield Value("repeat_mismatches", float(mismatches), "count", len(blocks))
-    if explained:
-        yield Value("repeat_near_ties", float(len(explained)), "count", sum(len(b.tokens) for b in blocks))
+    if excused:
+        yield Value("repeat_near_ties", float(len(excused)), "count", sum(len(b.tokens) for b in blocks))
 
 
 def series(rounds: Sequence[tuple[int, int]], blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:

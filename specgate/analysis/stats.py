@@ -141,7 +141,7 @@ def order_interval(
     return Interval(mean, mean - half, mean + half, float(fit[sets]) if len(fit) > sets else 0.0, sd, freedom)
 
 
-def designs(orders: Sequence[int], prompt_sets: Sequence[int]) -> Iterator[tuple[Matrix, int]]:
+def designs(orders: Sequence[float], prompt_sets: Sequence[int]) -> Iterator[tuple[Matrix, int]]:
     """(design matrix, how many of its columns stand for prompt sets), for designs that the pairs identify, the finest
     first.
 

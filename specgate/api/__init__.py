@@ -37,6 +37,7 @@ from specgate.api.engines import (
     ScriptedTrace,
     ServesLoad,
     ShowsLogits,
+    SwitchesPrefixCache,
     Text,
     block_marker,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "Sequential",
     "ServesLoad",
     "ShowsLogits",
+    "SwitchesPrefixCache",
     "Text",
     "TunableEngine",
     "TunesGemms",

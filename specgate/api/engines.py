@@ -22,6 +22,7 @@ from specgate.core import (
     TopTokens,
 )
 from specgate.core.load import OfferedLoad
+from specgate.core.memory import EngineMemory
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -106,6 +107,8 @@ class Decoded:
     phase_ns: Mapping[str, int] = field(default_factory=dict)
     prefill_ns: int | None = None
     served: Served | None = None
+    memory: EngineMemory | None = None
+    """What it tells of the memory that it decoded in; None where that is its own process's, and it tells no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +253,11 @@ class ServesLoad(Protocol):
         """Answer one whole request per prompt under `role`, sent as `offered` says, greedily.
 
         Returns a block with `served`. Its times count from the beginning of the block, which is the first sending of a
-        closed loop and time 0 of an open one. A request that was turned away for too much load (HTTP 429 or 503) is
-        listed in `served.refused`, has no slot, and is not sent again; `served.prompts` then names the prompt of every
-        slot. `prefill` is not called. A `top2` that follows is about these prompts.
+        closed loop and time 0 of an open one. In an open loop every request is sent in its turn and not before it is
+        due (`core.load.EARLY_NS`), and its `due_ns` is `offered.arrivals_ns` of its prompt; in a closed loop that is
+        None. A request that was turned away for too much load (HTTP 429 or 503) is listed in `served.refused`, has no
+        slot, and is not sent again; `served.prompts` then names the prompt of every slot. `prefill` is not called. A
+        `top2` that follows is about these prompts.
 
         Raises BackendError where no request was answered.
         """
@@ -280,10 +285,23 @@ class OffersLoad(Protocol):
 
 
 @runtime_checkable
+class SwitchesPrefixCache(Protocol):
+    """Optional for a back end: `specgate cache` asks for it.
+
+    Where it is true, the option `prefix_cache=on|off` says whether an engine may take the keys and values of a prompt
+    from what it has cached of earlier requests. Blocks count such tokens as `cache_hit_tokens` (`Decoded.counters`).
+    """
+
+    @property
+    def switches_prefix_cache(self) -> bool: ...
+
+
+@runtime_checkable
 class FollowsText(Protocol):
     """An engine that can decode plainly from any text on. Optional.
 
-    Where a speculative text has left the baseline's at a near tie, it shows whether the text stays greedy.
+    Where a speculative text has left the baseline's at a near tie, it shows whether the text stays greedy. Where the
+    baseline's own longer text has left the timed one at a near tie, it shows how the timed one goes on.
     """
 
     def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:

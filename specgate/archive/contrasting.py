@@ -26,6 +26,9 @@ from specgate.errors import UsageError
 ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate")
 TIMED = ("ms", "tok/s", "req/s")
 """Units of metrics that are measured with a clock."""
+OF_MEMORY = ("B", "tok")
+"""Units of metrics that read how much memory there was when a block ended: whatever else changed in between is in them.
+"""
 COMPARED = tuple(m.name for m in METRICS.values() if m.direction in ("higher", "lower") and m.name not in TIMES_OVER)
 
 
@@ -144,7 +147,7 @@ def change(partners: Partners, metric: str, a: Value | None, b: Value | None) ->
         cell=partners.a,
         partner=partners.b,
         metric=metric,
-        how=How.UNPAIRED if METRICS[metric].unit in TIMED else untimed,
+        how=How.UNPAIRED if METRICS[metric].unit in (*TIMED, *OF_MEMORY) else untimed,
         a=a.value if a else None,
         b=b.value if b else None,
         ratio=None,

@@ -32,7 +32,7 @@ from specgate.core import (
 )
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.plain import from_plain
-from specgate.files.run_folder import SCHEMA
+from specgate.files.run_schema import SCHEMA
 from specgate.planning.policy import near_ties
 from specgate.run.recompute import judge
 

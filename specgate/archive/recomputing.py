@@ -16,7 +16,8 @@ from specgate.files.config import Config
 from specgate.files.json_record import stored_json
 from specgate.files.manifest import Difference
 from specgate.files.plain import to_plain
-from specgate.files.run_folder import LATER_FIELDS, SCHEMA, SCHEMA_VERSION, RunFolder
+from specgate.files.run_folder import RunFolder
+from specgate.files.run_schema import LATER_FIELDS, SCHEMA, SCHEMA_VERSION
 from specgate.planning.plan import build_plan
 from specgate.run import early_stop
 from specgate.run.recompute import ending, judge, judgement, loaded, speculation_blocks, with_figures

@@ -20,7 +20,7 @@ from specgate.archive.json_comparison import same_figure, short
 from specgate.core import Run
 from specgate.files.config import Config
 from specgate.files.manifest import UNLISTED, Difference, plain_files
-from specgate.files.run_folder import JOURNALS
+from specgate.files.samples import JOURNALS
 from specgate.files.writing import as_stored
 from specgate.machine import inventory
 

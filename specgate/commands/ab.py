@@ -31,7 +31,7 @@ MOST: Final = 200
 @click.option("--backend", metavar="NAME", help="Engine of both sides (default: the best one usable here).")
 @click.option("--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="What to measure; may be repeated.")
 @click.option("--policy", metavar="FILE|NAME", help="Its micro scenarios and its token checks (default: by machine).")
-@click.option("--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder of `pairs plant`.")
+@click.option("--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder that holds target and draft.")
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
 @click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option of both sides.")

@@ -15,7 +15,7 @@ from specgate.commands.run import key_value
 @click.command(short_help="Measure the noise: how small a difference can be told here?")
 @click.option("--backend", metavar="NAME", help="Engine to measure (default: the best one usable here).")
 @click.option("--scenario", "scenarios", multiple=True, required=True, metavar="FILE|NAME", help="Micro scenario.")
-@click.option("--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder of `pairs plant`.")
+@click.option("--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder that holds target and draft.")
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
 @click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
 @click.option("--measurement-runs", type=RUNS, metavar="N", help="Rounds per prompt set (overrides the scenario).")

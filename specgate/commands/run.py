@@ -26,13 +26,23 @@ if TYPE_CHECKING:
     from specgate.planning.ad_hoc import Question
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("--backend", metavar="NAME", help="Engine to measure (default: the best one usable here)."),
+    click.option(
+        "--backend",
+        metavar="NAME",
+        help="Engine to measure, of `specgate backends` (default: the best one usable here).",
+    ),
     click.option(
         "--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="Scenario to run; may be repeated."
     ),
     click.option("--only", metavar="GLOB", help="Only scenarios whose name matches."),
-    click.option("--policy", metavar="FILE|NAME", help="Gates and their numbers (default: cpu or seed, by machine)."),
-    click.option("--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder of `pairs plant`."),
+    click.option(
+        "--policy",
+        metavar="FILE|NAME",
+        help="Gates and their numbers (default: cpu or seed, by machine; of `load`: load).",
+    ),
+    click.option(
+        "--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder that holds target and draft."
+    ),
     click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder)."),
     click.option(
         "--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder)."
@@ -63,7 +73,12 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Measure a server with speculation on by itself: no speed-up is claimed.",
     ),
     click.option(
-        "--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option; may be repeated."
+        "--option",
+        "-o",
+        "options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Back-end option, as url=URL; may be repeated.",
     ),
     click.option(
         "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Parent of run folders."

@@ -19,6 +19,7 @@
     kernel_bench.py    what timing single kernels asks and finds
     contrast.py        one run beside another
     agreement.py       several engines' texts and acceptance beside a reference's
+    memory/            what an engine holds in memory
     load/              a server under load: what it is offered, and up to which level speculation pays
     references/        what a run is held against that is not part of it
     two_builds/        two builds of an engine, measured in turns in one session
@@ -53,6 +54,7 @@ from specgate.core.asked import (
 )
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
 from specgate.core.found import (
+    AcceptanceDrift,
     BetweenRuns,
     CellResult,
     Comparison,
@@ -109,6 +111,7 @@ __all__ = [
     "MAY_NOT_DRAFT",
     "PASS_ROUNDS",
     "STATISTICS",
+    "AcceptanceDrift",
     "AcceptanceRecord",
     "AcceptanceSource",
     "Bandwidth",

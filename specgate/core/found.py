@@ -48,6 +48,10 @@ class NearTies:
     margin: float = 0.0
     ulps: float = 0.0
 
+    def __bool__(self) -> bool:
+        """Whether any gap is a near tie."""
+        return bool(self.margin or self.ulps)
+
     def covers(self, gap: float | None, unit: float | None) -> bool:
         """Whether `gap` is a near tie, `unit` being one unit in the last place. A negative or infinite gap is none."""
         if gap is None or not 0 <= gap < math.inf:
@@ -253,6 +257,34 @@ class DepthBin:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptanceDrift:
+    """How the acceptance length of a spec cell changes while its engine answers more and more requests.
+
+    The model is Lᵢ = m[prompt set of i] + slope · xᵢ + eᵢ over the cell's blocks: Lᵢ is the acceptance length of block
+    i in tokens, xᵢ the requests of the cell's role that the engine's process had answered by the middle of the block,
+    in thousands. `analysis.speculation.uptime` has the method.
+
+    `slope`: tokens per 1,000 requests. `error`: its standard error; 0 where every block of a prompt set accepted the
+        same. `freedom`: its degrees of freedom.
+    `correlation`: how alike neighbouring blocks may be by `error`.
+    `set_error`: its standard error by the spread over `sets` prompt sets; 0 where these cannot be told apart.
+    `length`: the mean acceptance length of the blocks, in tokens.
+    `requests`: the most that the process had answered by the end of a block.
+    `blocks`: per block, in running order: (requests answered by its middle, Lᵢ less the mean of its prompt set).
+    """
+
+    slope: float
+    error: float
+    freedom: int
+    correlation: float
+    set_error: float
+    sets: int
+    length: float
+    requests: int
+    blocks: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CellResult:
     """What the blocks of one cell amount to.
 
@@ -279,6 +311,8 @@ class CellResult:
     reason_code: str | None = None
     set_aside: int = 0
     """Blocks whose times are left out, because the host was disturbed. Their tokens count like those of any other."""
+    drift: AcceptanceDrift | None = None
+    """Whether acceptance changes with uptime; None for a baseline, and where the blocks are too few to look at it."""
 
 
 @dataclass(frozen=True, slots=True)

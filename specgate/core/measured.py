@@ -10,6 +10,7 @@ from typing import ClassVar, Final, Literal
 from specgate.core.acceptance import AcceptanceRecord
 from specgate.core.asked import AcceptanceSource, Cell, Point, Role
 from specgate.core.conditions import CpuUse
+from specgate.core.memory import MemoryUse
 from specgate.core.stored_keys import stored_keys
 from specgate.core.traffic import Traffic
 
@@ -268,6 +269,10 @@ class Block:
     own_prefill: bool = False
     prompt_tokens: tuple[int, ...] = ()
     """Slot → length of its prompt in tokens; () where each has as many as the point's context says."""
+    memory: MemoryUse | None = None
+    """What was in use when it had been answered; None of an engine that only pretends to decode, and in runs stored
+    before this was recorded.
+    """
 
     @property
     def prompt_lengths(self) -> tuple[int, ...]:

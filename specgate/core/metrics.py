@@ -79,6 +79,8 @@ _METRICS = (
     Metric("throughput_req_s", "req/s", "higher", "answered requests per second, from first sending to last token"),
     Metric("in_flight_avg", "requests", "none", "mean over time of the requests that were sent and not yet answered"),
     Metric("refused_requests", "requests", "equal", "requests that the server turned away with HTTP 429 or 503"),
+    Metric("p50_send_lag_ms", "ms", "lower", "open loop: p50 of the time from when a request was due to its sending"),
+    Metric("p99_send_lag_ms", "ms", "lower", "open loop: p99 of the time from when a request was due to its sending"),
     Metric("send_lag_ms", "ms", "lower", "open loop: by how much the latest request was sent after it was due"),
     Metric(
         "break_even_level",
@@ -104,12 +106,46 @@ _METRICS = (
     Metric("active_count_max", "slots", "none", "most slots active in a step"),
     Metric("disabled_draft_error", "steps", "equal", "request-steps without a draft because it could not be used"),
     Metric("undrafted_steps", "steps", "equal", "request-steps of a spec cell without a draft, for whatever reason"),
+    Metric("drafted_share", "ratio", "none", "draft tokens / (K × steps with a draft), where that is below 1"),
     Metric("cache_hit_tokens", "tokens", "equal", "prompt tokens that a cache saved from being prefilled"),
     Metric(
         "client_clock_ratio",
         "ratio",
         "none",
         "decode time of the requests at the client / by the engine's own clock, where a server has one",
+    ),
+    Metric(
+        "peak_gpu_memory_bytes",
+        "B",
+        "lower",
+        "most GPU memory that the processes of the engine held at the end of a block, by the driver's account",
+    ),
+    Metric("peak_device_memory_bytes", "B", "lower", "most GPU memory in use at the end of a block, whoever used it"),
+    Metric(
+        "peak_host_memory_bytes",
+        "B",
+        "lower",
+        "most resident host memory (RSS) of the processes of the engine at the end of a block",
+    ),
+    Metric("kv_capacity_tokens", "tok", "higher", "tokens that the engine's KV cache has room for, by its own account"),
+    Metric("kv_cache_bytes", "B", "none", "memory of the engine's KV cache, by its own account"),
+    Metric(
+        "extra_gpu_memory_bytes",
+        "B",
+        "none",
+        "peak_gpu_memory_bytes of a spec cell less its baseline's, where each role has processes of its own",
+    ),
+    Metric(
+        "extra_host_memory_bytes",
+        "B",
+        "none",
+        "peak_host_memory_bytes of a spec cell less its baseline's, where each role has processes of its own",
+    ),
+    Metric(
+        "kv_capacity_loss",
+        "ratio",
+        "lower",
+        "share of the baseline's KV cache capacity, in tokens, that a spec cell does not have",
     ),
     Metric("wasted_verify_ratio", "ratio", "lower", "verified tokens that were not emitted / verified tokens"),
     Metric(
@@ -121,6 +157,7 @@ _METRICS = (
     Metric(
         "repeat_mismatches", "blocks", "equal", "blocks whose tokens differ from an earlier block of role and prompts"
     ),
+    Metric("repeat_near_ties", "texts", "none", "texts that leave an earlier text of role and prompts at a near tie"),
     Metric(
         "speedup_vs_ar_ratio",
         "ratio",

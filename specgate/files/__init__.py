@@ -1,6 +1,9 @@
 """Files on disk: run folders, JSON records, YAML, the cache.
 
 run_folder.py     the run folder: written as the run goes, finished atomically, readable again
+samples.py        its journals, typed: what was measured, and what that is checked by
+own_files.py      its files as such: written by the harness alone, remembered, and held to that
+run_schema.py     the schema of run.json, and which version added which field
 journal.py        what a run has written down so far: everything that its figures and verdicts follow from
 manifest.py       MANIFEST.sha256: the hash of every file of a run, and whether its folder agrees
 written.py        what the harness itself has written to a run folder, so that whoever else writes there is noticed

@@ -7,6 +7,7 @@
     plugin_code.py       the files of plug-ins from outside, and a hash over them
     nvml.py              one GPU through NVML
     host.py              which host this is, how much of its CPUs others use, and whose a process is
+    memory_in_use.py     how much memory the processes of an engine hold, on the host and on the GPU
     cpu_counters.py      the kernel's counters of CPU time around one block
     monitor.py           samples of host and GPU while a run goes on, taken by a process of its own
     doctor.py            is this machine fit to measure on?

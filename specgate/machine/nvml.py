@@ -96,6 +96,17 @@ class GpuProbe:
             unread=asked.refused,
         )
 
+    def memory(self) -> tuple[int | None, dict[int, int]]:
+        """(bytes in use, whoever uses them; process number → bytes that it holds, as far as the driver tells).
+
+        In another PID namespace than the driver's, its numbers are not those of this host's processes.
+        """
+        asked = _Asked(self._nvml, self._handle)
+        used = asked("memory_used_bytes", "MemoryInfo")
+        listed = asked("processes", "ComputeRunningProcesses") or ()
+        held = {process.pid: process.usedGpuMemory for process in listed if process.usedGpuMemory}
+        return None if used is None else used.used, held
+
     def settings(self) -> dict[str, Any]:
         """What does not change during a run; None where the driver does not say."""
         asked = _Asked(self._nvml, self._handle)

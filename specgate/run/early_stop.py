@@ -18,6 +18,7 @@ from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references.cell_times import cell_times
 from specgate.analysis.rounds import whole_rounds
+from specgate.analysis.speculation.uptime import with_drifts
 from specgate.analysis.stats import planned_looks
 from specgate.api import Counting, Sequential
 from specgate.core import Block, Cell, Plan, Point, Policy, Rule, Run, State
@@ -81,6 +82,7 @@ def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known
         between=run.between_runs,
     )
     times = cell_times(plan, cells, journal.blocks, policy, aside)
+    cells = with_drifts(cells, journal.blocks, journal.blocks, journal.engines)
     cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={}, times=times)
     gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]
     verdicts = [v for rule, gate in gates if isinstance(gate, Sequential) for v in gate.judge(rule, cut)]

@@ -14,14 +14,17 @@ from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.eagle_speculation import eagle_speculation
+from specgate.analysis.load.sending import late_clients
 from specgate.analysis.load.sweeps import break_evens
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
+from specgate.analysis.machine.memory import with_memory
 from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.prompt_acceptance import by_prompt, category_values
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references.cell_times import cell_times
 from specgate.analysis.rounds import whole_rounds
+from specgate.analysis.speculation.uptime import with_drifts
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import not_judged, overall
 from specgate.api import Sequential
@@ -84,7 +87,8 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         aside=aside,
         between=run.between_runs,
     )
-    cells = by_category(run, plan, cells, blocks)
+    cells = with_drifts(by_category(run, plan, cells, blocks), journal.blocks, blocks, engines)
+    cells = with_memory(cells, blocks)
     found = replace(
         run,
         engines=engines,
@@ -97,7 +101,9 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         check_seconds=check_seconds(journal) if policy.checks else {},
         times=cell_times(plan, cells, blocks, policy, aside),
         break_even=break_evens(plan.scenarios, comparisons, run.between_runs),
-        warnings=tuple(dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f))))),
+        warnings=tuple(
+            dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f)), *late_clients(cells)))
+        ),
     )
     return with_ceilings(found, policy)
 

@@ -38,12 +38,15 @@ from specgate.core import (
     TraceSource,
 )
 from specgate.core.cycle_budget import Bandwidth
+from specgate.core.memory import MemoryUse
 from specgate.eagle3.parameters import least_weight_bytes
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.machine.cpu_counters import CpuProbe, between
+from specgate.machine.inventory import visible_gpu_uuid
+from specgate.machine.memory_in_use import MemoryProbe
 from specgate.planning.arrivals import offered_load
 from specgate.planning.plan import positions_needed, prefill_group
 from specgate.planning.policy import near_ties
@@ -107,7 +110,7 @@ class Runner:
         self.rescorer = Rescorer(plan, prompts, config, folder, self.engines, bandwidth)
         watched = (s.worker_generation for s in folder.samples())
         self.worker_generation = max((*(b.worker_generation for b in self.blocks), *watched), default=-1)
-        self.cpus = CpuProbe()
+        self.cpus, self.memory = CpuProbe(), MemoryProbe(None)
         self.failures: dict[str, str] = {}
         self.todo = [p for p in plan.points if self._unfinished(p)]
         self.finished = 0
@@ -119,8 +122,9 @@ class Runner:
         If the engine fails (BackendError), the point is recorded in `failures` and the next one gets a new engine
         process. Any other error propagates.
         """
-        for _, points in groupby(self.todo, key=self._engine_key):
-            self._run_points(list(points))
+        with MemoryProbe(visible_gpu_uuid()) as self.memory:
+            for _, points in groupby(self.todo, key=self._engine_key):
+                self._run_points(list(points))
         # Last of all, so that no second engine shares the machine with a block that is timed.
         self.rescorer.run([p for p in self.plan.points if p.key not in self.failures], self._journal())
 
@@ -243,11 +247,18 @@ class Runner:
                 cpu = between(before, self.cpus.read_again(before))
                 answered = decoded.served.prompts if decoded.served is not None else ()
                 own_lengths = tuple(lengths[i] for i in answered) if lengths and answered else lengths
-                self._record(replace(block, span_ns=span_ns, cpu=cpu, prompt_tokens=own_lengths))
+                memory = self._memory_in_use(engine, decoded)
+                self._record(replace(block, span_ns=span_ns, cpu=cpu, prompt_tokens=own_lengths, memory=memory))
             if not warmup and not round_.order[-1].speculative:
                 self.evidence.extend_text(point, prompt_set, engine, self.worker_generation)
         if not warmup and not later:
             self.evidence.gather(point, prompt_set, engine, self.worker_generation)
+
+    def _memory_in_use(self, engine: EngineWorker, decoded: Decoded) -> MemoryUse | None:
+        """After a block; None where the engine only pretends to decode."""
+        if engine.facts().acceptance == "scripted":
+            return None
+        return self.memory.read(engine.pid, decoded.memory)
 
     def _comes_again(self, round_: Round) -> bool:
         """Whether a later round, in the other order, is still to run on the prompt set of `round_`."""

@@ -1,6 +1,7 @@
 """What a run records beside its timed blocks to check their tokens by. None of it is part of a timed block.
 
-texts      the baseline's text, as far as the longest text of any spec block of the prompt set goes
+texts      the baseline's text, as far as the longest text of any spec block of the prompt set goes; where it left the
+           timed text at a near tie, how plain decoding goes on from the timed one, too
 margins    the target's largest logits wherever a spec block leaves the baseline
 followed   plain decoding from there on, for engines that are not to be bit-exact
 logits     digests of the logits that a sample of tokens was chosen from, of every role
@@ -16,7 +17,15 @@ from typing import Final
 
 from specgate.analysis.load.compared import compared
 from specgate.analysis.rounds import pairs_of, whole_rounds
-from specgate.analysis.tokens.comparison import find_divergences, find_repeats, first_difference, reaches_end
+from specgate.analysis.tokens.comparison import (
+    baseline_text,
+    find_divergences,
+    find_repeats,
+    find_text_partings,
+    first_difference,
+    reaches_end,
+    with_margins,
+)
 from specgate.analysis.tokens.following import Parted, parted_texts
 from specgate.api import Text
 from specgate.core import (
@@ -80,12 +89,16 @@ class TokenEvidence:
             return True
         if any(True for _ in self._divergences_without_margin(point, prompt_set)):
             return True
+        if any(True for s in sets for _ in self._not_gone_on(point, s)):
+            return True
         return any(True for _ in self._not_followed(point, prompt_set))
 
     def gather(self, point: Point, prompt_set: int, engine: EngineWorker, worker_generation: int) -> None:
         """Check the blocks of one prompt set, while its prompts are still in the engine's cache."""
         self._record_text(point, prompt_set, engine, worker_generation)
         self._record_margins(point, prompt_set, engine)
+        if self._go_on(point, prompt_set, engine, worker_generation):
+            self._record_margins(point, prompt_set, engine)
         self._record_followed(point, prompt_set, engine)
 
     # ── texts ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -127,6 +140,61 @@ class TokenEvidence:
         asked_before = any(len(tokens) >= longest for text in texts for tokens in text)
         return 0 if asked_before else longest - 1
 
+    def _go_on(self, point: Point, prompt_set: int, engine: EngineWorker, worker_generation: int) -> bool:
+        """Lengthen the timed text of every baseline block that the untimed text left at a near tie, by plain decoding
+        from its own end. Returns whether there is a new text.
+        """
+        went_on = False
+        for baseline, lengths in self._not_gone_on(point, prompt_set):
+            began, slots = time.monotonic_ns(), []
+            for slot, length in enumerate(lengths):
+                tokens, why = baseline_text(baseline, slot, self.texts)
+                if length:
+                    more = engine.follow(slot, tokens, length - len(tokens))
+                    if more is None:
+                        return went_on
+                    tokens, why = self._until_end(point, (*tokens, *more), len(tokens))
+                slots.append((tokens, why))
+            text = Text(tuple(tokens for tokens, _ in slots), tuple(why.value for _, why in slots))
+            self._store_text(point, prompt_set, worker_generation, text, began)
+            went_on = True
+        return went_on
+
+    def _not_gone_on(self, point: Point, prompt_set: int) -> Iterator[tuple[Block, tuple[int, ...]]]:
+        """The baseline blocks of a prompt set that an untimed text left at a near tie, so that it says nothing of how
+        they go on: each with the length that its text must have in every slot, which is 0 where enough is known. A text
+        that is stored between two of them is taken into account.
+        """
+        if not self.ties or self.asked is None or not self._compared_whole(point, prompt_set):
+            return
+        blocks, wanted = self._judged(point, prompt_set), dict[int, tuple[Block, list[int]]]()
+        for cell in dict.fromkeys(b.cell for b in blocks if b.role.speculative):
+            for baseline, spec in pairs_of(blocks, cell):
+                _, lengths = wanted.setdefault(id(baseline), (baseline, [0] * len(baseline.tokens)))
+                for slot, tokens in enumerate(spec.tokens):
+                    lengths[slot] = max(lengths[slot], len(tokens))
+        baseline_cell = Cell(point, BASELINE)
+        found = [d for _, d, _ in find_text_partings(blocks, self.texts)]
+        near = {(d.round, d.slot) for d in with_margins(found, baseline_cell, self.margins, self.ties) if d.near_tie}
+        for baseline, lengths in wanted.values():
+            left = [
+                length if (baseline.round, slot) in near and self._ends_before(baseline, slot, length) else 0
+                for slot, length in enumerate(lengths)
+            ]
+            if any(left):
+                yield baseline, tuple(left)
+
+    def _ends_before(self, baseline: Block, slot: int, length: int) -> bool:
+        tokens, why = baseline_text(baseline, slot, self.texts)
+        return len(tokens) < length and why is Finish.STEPS
+
+    def _until_end(self, point: Point, tokens: tuple[int, ...], begin: int) -> tuple[tuple[int, ...], Finish]:
+        """`tokens` up to the first end token from index `begin` on, as the budget has it."""
+        facts = self.engines.get(point.key)
+        ends = facts.eos_token_ids if facts and not self.plan.scenarios[point.scenario].budget.ignore_eos else ()
+        at = next((i for i in range(begin, len(tokens)) if tokens[i] in ends), None)
+        return (tokens, Finish.STEPS) if at is None else (tokens[: at + 1], Finish.EOS)
+
     def _compared_whole(self, point: Point, prompt_set: int) -> bool:
         """Whether the texts of this prompt set are compared to their ends; of a sampled point only one's are."""
         if self.sampled_after is None:
@@ -159,7 +227,8 @@ class TokenEvidence:
         known = {(m.cell, m.prompt_set, m.round, m.slot, m.position) for m in self.margins}
         blocks = self._judged(point, prompt_set)
         repeats = find_repeats(blocks) if self.ties.ulps else ()
-        for cell, d, expected in (*find_divergences(blocks, self.texts), *repeats):
+        untimed = find_text_partings(blocks, self.texts) if self.ties else ()
+        for cell, d, expected in (*find_divergences(blocks, self.texts), *repeats, *untimed):
             if (cell.key, d.prompt_set, d.round, d.slot, d.position) not in known:
                 yield cell, d, expected
 

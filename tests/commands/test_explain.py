@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from specgate.archive.verification import verify
 from specgate.cli import cli as commands
 from specgate.errors import UsageError
-from specgate.files.run_folder import LATER_FIELDS, RunFolder
+from specgate.files.run_folder import RunFolder
+from specgate.files.run_schema import LATER_FIELDS
 from tests.support.command import Cli
 
 

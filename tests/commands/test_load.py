@@ -97,6 +97,19 @@ def test_an_open_loop_compares_latencies_at_the_same_arrivals(sweep: Cli) -> Non
     assert sweep.run("verify", sweep.newest(), pair=False).returncode == 0
 
 
+def test_an_open_loop_whose_client_was_late_is_invalid_and_warned_of(sweep: Cli) -> None:
+    sweep.write("sweep.yaml", OPEN)
+    sweep.write("load.yaml", POLICY.replace("MIN", "500"))
+    done = load(sweep, *FAST, "-o", "send_lag_ns=1000000")
+    assert done.returncode == 6, done.stdout + done.stderr
+    assert "the client fell behind: one request of a hundred was sent more than 1.000 ms" in " ".join(
+        done.stdout.split()
+    )
+    assert any("fell behind" in warning for warning in RunFolder.open(sweep.newest()).read_run().warnings)
+    assert "sent late p50" in (sweep.newest() / "report.html").read_text()
+    assert sweep.run("verify", sweep.newest(), pair=False).returncode == 0
+
+
 def test_a_back_end_that_takes_one_block_at_a_time_is_refused_before_it_loads(sweep: Cli) -> None:
     done = load(sweep, backend="reference")
     assert done.returncode == 2 and "cannot be put under load" in done.stderr and "vllm" in done.stderr

@@ -46,6 +46,13 @@ def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
     # 6 tokens after the first, by cycles that accept 3, 1, 2 … drafts, cut to k: 2 + 1 + 2 in 3 steps, 3 + 1 in 2.
     assert lengths == {"baseline": None, "spec-2": 1 + 5 / 3, "spec-3": 1 + 4 / 2}
     assert all(c.tokens.identical for c in run.comparisons)
+    # The stub logs a cache of 65,536 tokens, and an eighth less where it drafts. Each role's server is a process.
+    figures = {c.cell.role.name: c.values for c in run.cells}
+    assert [of["kv_capacity_tokens"].value for of in figures.values()] == [65536, 57344, 57344]
+    assert figures["spec-2"]["kv_capacity_loss"].value == figures["spec-3"]["kv_capacity_loss"].value == 0.125
+    assert all((of["peak_host_memory_bytes"].value or 0) > 1 << 20 for of in figures.values())
+    assert "extra_host_memory_bytes" in figures["spec-3"] and "extra_host_memory_bytes" not in figures["baseline"]
+    assert "KV cache for baseline 65,536, spec-2 57,344 (-12.5 %), spec-3 57,344 (-12.5 %) tokens" in done.stdout
     assert sorted(p.name for p in (cli.newest() / "logs").glob("vllm-*")) == [
         "vllm-baseline.log",
         "vllm-spec-2.log",
@@ -104,6 +111,9 @@ def test_servers_whose_weights_are_not_here_are_named_as_they_name_themselves(cl
     (facts,) = run.engines.values()
     assert (run.pair.name, run.pair.weights, run.pair.draft, facts.target_sha256) == ("served", "server", None, None)
     assert run.fingerprint["engine:build"] == "wheel-7" and run.fingerprint["engine:attention"] == "unknown"
+    capacities = [c.values["kv_capacity_tokens"].value for c in run.cells]
+    assert capacities == [65536, 57344]  # from /metrics; and the listening process is on this machine
+    assert all((c.values["peak_host_memory_bytes"].value or 0) > 1 << 20 for c in run.cells)
     assert "qwen-prod, as the server says" in done.stdout and "build wheel-7, as the command line says" in done.stdout
     page = (cli.newest() / "report.html").read_text()
     assert "qwen-prod, as the server says" in page and "attention, moe, cuda graphs" in page

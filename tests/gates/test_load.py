@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from specgate import plugins
+from specgate.analysis.load.sending import late_clients
 from specgate.analysis.verdict import not_judged
-from specgate.core import Comparison, Divergence, Rule, Run, State, Verdict
+from specgate.core import Comparison, Divergence, LatencyLimits, Rule, Run, State, Verdict
 from specgate.gates.load import GATE
 from tests.support.factories import policy_of
 from tests.support.loaded import SCRIPT, load_scenario, loaded_run
@@ -95,6 +97,24 @@ def test_an_open_loop_is_judged_by_its_rates() -> None:
     found = judged(open_loop, min_break_even=20)
     assert found.state is State.PASS and "20 requests/s" in found.message
     assert {c.speedup.metric for c in open_loop.comparisons} == {"latency_speedup_ratio"}
+
+
+def test_an_open_loop_whose_client_fell_behind_passes_no_rule_on_its_times() -> None:
+    """A request takes 2.3 ms to 26 ms; one in twenty of that may pass before it is sent."""
+    asked = load_scenario((8,), rates=(20.0, 100.0), requests=6, goodput=LatencyLimits(e2e_ms=1e6))
+    on_time, late = (loaded_run(asked, replace(SCRIPT, send_lag_ns=lag)) for lag in (100_000, 5_000_000))
+    rules = (
+        Rule("pays", "load", True, role="spec-*", params={"min_break_even": 20}),
+        Rule("tail", "tail", True, role="spec-*", params={"metric": "p50_e2e_ms", "max_ms": 1e6}),
+        Rule("within", "goodput", True, role="spec-*", params={"min_share": 0.1}),
+    )
+    for asking in rules:
+        gate = plugins.gate(asking.gate)
+        assert {v.state for v in gate.judge(asking, on_time)} == {State.PASS}, asking.gate
+        for found in gate.judge(asking, late):
+            assert (found.state, found.reason_code) == (State.INVALID, "client_fell_behind"), asking.gate
+            assert "sent more than 5.000 ms after it was due" in found.message and found.next_step
+    assert not late_clients(on_time.cells) and len(late_clients(late.cells)) == 4
 
 
 def test_a_verdict_on_the_sweep_judges_the_speed_of_every_level(run: Run) -> None:

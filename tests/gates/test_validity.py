@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
-from specgate.core import MAY_NOT_DRAFT, Block, CellResult, Rule, Run, State, Verdict
+import pytest
+
+from specgate.core import MAY_NOT_DRAFT, STATISTICS, AcceptanceSource, Block, CellResult, Rule, Run, State, Verdict
+from specgate.core.acceptance import AcceptanceRecord, Totals
 from specgate.gates.validity import GATE
-from tests.support.factories import block, blocks_of, plan_of, run_of
+from tests.support.factories import block, blocks_of, plan_of, run_of, scenario, with_acceptance
 
 RULE = Rule("records", "validity", True)
 
@@ -107,3 +111,70 @@ def test_a_prompt_that_came_from_a_cache_is_invalid() -> None:
     found = verdicts(run_of(plan, hit))
     assert {(v.state, v.reason_code) for v in found} == {(State.INVALID, "cache_hit")}
     assert "came from a cache" in found[0].message
+
+
+def counted(record: AcceptanceRecord, statistics: Literal[3, 4] = STATISTICS) -> Run:
+    """A run of 8 blocks of one request each whose spec cell has this record."""
+    plan = plan_of(replace(scenario(), statistics=statistics))
+    run = run_of(plan, blocks_of(plan))
+    return replace(run, cells=tuple(replace(c, acceptance=c.acceptance and record) for c in run.cells))
+
+
+def histogram(*hist: int) -> AcceptanceRecord:
+    steps, accepted = sum(hist), sum(i * n for i, n in enumerate(hist))
+    return AcceptanceRecord(len(hist) - 1, hist, (steps,) * (len(hist) - 1), steps + accepted, 0)
+
+
+def forcing(run: Run, backend: str, length: float) -> Run:
+    """The same run, of an engine that was told to accept `length` tokens per step."""
+    engines = {
+        key: replace(f, backend=backend, acceptance="forced", details={"forced acceptance length": length})
+        for key, f in run.engines.items()
+    }
+    return replace(run, engines=engines)
+
+
+def test_drafts_shorter_than_k_are_said_with_what_they_make_of_the_acceptance_rate() -> None:
+    found = verdicts(counted(AcceptanceRecord(3, (), (), 180, 0, Totals(100, 200, 80))))[1]
+    assert found.state is State.PASS
+    assert found.message == (
+        "8 blocks, records add up; 200 of 300 draft tokens (K × steps), 2.00 a step: the acceptance rate 40.0 % is of "
+        "those that were drafted, 26.7 % are accepted of K × steps"
+    )
+
+
+def test_the_last_steps_of_requests_may_be_short() -> None:
+    """Eight requests, each with a last step that may have had no room for three drafts."""
+    found = verdicts(counted(AcceptanceRecord(3, (), (), 180, 0, Totals(100, 276, 80))))[1]
+    assert found.message == "8 blocks, records add up"
+
+
+def test_a_run_with_older_statistics_keeps_the_verdict_that_it_had() -> None:
+    for record in (AcceptanceRecord(3, (), (), 180, 0, Totals(100, 200, 80)), histogram(0, 500, 0, 0)):
+        assert verdicts(counted(record, statistics=3))[1].message == "8 blocks, records add up"
+
+
+def test_forced_acceptance_of_another_distribution_is_invalid() -> None:
+    right, wrong = histogram(0, 50, 50, 0), histogram(50, 0, 0, 50)
+    assert verdicts(forcing(counted(right), "vllm", 2.5))[1].state is State.PASS
+    found = verdicts(forcing(counted(wrong), "vllm", 2.5))[1]
+    assert (found.state, found.reason_code) == (State.INVALID, "forced_shape")
+    assert "100 of 100 steps accepted something else than 1 or 2" in found.message
+    assert verdicts(forcing(counted(wrong), "someone", 2.5))[1].state is State.PASS, "its shape is not known"
+
+
+@pytest.mark.parametrize(
+    ("source", "state"), [("real", State.INVALID), ("planted", State.INVALID), ("forced", State.PASS)]
+)
+def test_acceptance_that_looks_forced_has_to_say_so(source: AcceptanceSource, state: State) -> None:
+    run = counted(histogram(0, 500, 0, 0))
+    found = verdicts(with_acceptance(run, source))[1]
+    assert found.state is state
+    if state is State.INVALID:
+        assert found.reason_code == "looks_forced" and f"said to be {source}, and looks forced" in found.message
+
+
+def test_unlike_positions_of_a_planted_pair_are_named() -> None:
+    found = verdicts(with_acceptance(counted(histogram(1428, 3400, 1400, 1964)), "planted"))[1]
+    assert found.state is State.PASS and "82.6 %, 49.7 %" in found.message
+    assert "alike" not in verdicts(with_acceptance(counted(histogram(1428, 1240, 990, 4534)), "planted"))[1].message

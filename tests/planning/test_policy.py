@@ -14,6 +14,7 @@ from specgate.errors import UsageError
 from specgate.pair_tools.plant.check import predictions
 from specgate.pairs.resolve import resolve_pair
 from specgate.planning.plan import build_plan
+from specgate.planning.policy import SHIPPED as POLICIES
 from specgate.planning.policy import find_policy, load_policy, micro_scenarios
 from specgate.planning.scenario import shipped
 
@@ -93,6 +94,13 @@ def test_a_branch_that_merges_has_its_build_compared_on_the_micro_gates() -> Non
 def test_text_that_loops_is_red_and_not_advice(name: str) -> None:
     (loops,) = (r for r in find_policy(name, GATES).rules if r.gate == "degeneracy")
     assert loops == Rule("no-loops", "degeneracy", True, params={"max_repeated_share": 0.3})
+
+
+def test_every_policy_that_ships_can_be_read() -> None:
+    names = {file.stem for file in POLICIES.glob("*.yaml")}
+    assert {*SHIPPED, "engine-gpu", "engine-planted-8b", "load", "mlperf-gpt-oss"} == names
+    params = {name: gate.params for name, gate in plugins.gates().items()}
+    assert all(find_policy(name, params).rules for name in names)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -22,6 +22,7 @@ from specgate import api, core
 from specgate.api import Activity, Availability, Decoded, OpenRequest
 from specgate.backends.fake import BACKEND as HONEST
 from specgate.core import Budget, EngineFacts, Role
+from specgate.core.load import OfferedLoad
 
 
 class LyingBackend:
@@ -51,7 +52,7 @@ class LyingEngine:
             return answer
         import numpy as np
 
-        known = {"np": np, "api": api, "core": core, "inf": float("inf"), "nan": float("nan")}
+        known = {"np": np, "replace": replace, "api": api, "core": core, "inf": float("inf"), "nan": float("nan")}
         if "" in lies:
             return eval(lies[""], {**known, "honest": answer})
         changed = {field: eval(text, {**known, "honest": getattr(answer, field)}) for field, text in lies.items()}
@@ -72,6 +73,17 @@ class LyingEngine:
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
         exec(self.lies.get("run", ""), {})
         decoded: Decoded = self.said("decode", self.honest.decode(role, budget, stop_token_ids))
+        return decoded
+
+    def serve(
+        self,
+        role: Role,
+        prompts: Sequence[Sequence[int]],
+        budget: Budget,
+        offered: OfferedLoad,
+        stop_token_ids: Sequence[int],
+    ) -> Decoded:
+        decoded: Decoded = self.said("serve", self.honest.serve(role, prompts, budget, offered, stop_token_ids))
         return decoded
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:

@@ -19,6 +19,8 @@ from typing import Any
 
 CONFIGS = {"pytorch": "PytorchEngineConfig", "turbomind": "TurbomindEngineConfig"}
 METRICS = "enable_metrics"
+SHOWN = {"logprobs_mode": "raw_logits"}
+"""The PyTorch engine shows no log-probabilities unless it is told which; it computes them for those that ask."""
 
 
 class Engine:
@@ -38,6 +40,8 @@ class Engine:
         known = {field.name for field in dataclasses.fields(form)}
         if METRICS in known:
             config = {METRICS: True, **config}
+        if known.issuperset(SHOWN):
+            config = {**SHOWN, **config}
         speculative = speculative_config(draft) if draft is not None else None
         if speculative is not None and "speculative_config" in known:  # in forks, TurboMind reads it there
             config = {**config, "speculative_config": speculative}
@@ -74,20 +78,33 @@ class Engine:
 
         return {"requests": asyncio.run_coroutine_threadsafe(all_of_them(), self.loop).result()}
 
-    def top(self, prompt: list[int]) -> list[float]:
-        """The two largest log-probabilities of the token after `prompt`, the larger one first; fewer where the engine
-        gives fewer.
-        """
-        config = self.generation(1, ignore_eos=True, stop=[], logprobs=2)
-        asked = self.request(self.instances[0], prompt, config, time.monotonic_ns())
-        top: list[float] = asyncio.run_coroutine_threadsafe(asked, self.loop).result()["top"]
-        return top
+    def ranked(self, prompt: list[int], count: int) -> list[list[Any]]:
+        """[logit or log-probability, token] of the `count` most likely tokens after `prompt`, from the largest on;
+        fewer where the engine gives fewer.
 
-    def generation(self, tokens: int, ignore_eos: bool, stop: list[int], logprobs: int | None = None) -> Any:
+        TurboMind shows no more tokens than it chooses from. Which one it chooses is of no matter here.
+        """
+        top: list[list[Any]] = self.alone(prompt, 1, logprobs=count, top_k=count)["top"]
+        return top[:count]
+
+    def follow(self, prompt: list[int], tokens: int) -> list[int]:
+        """The `tokens` tokens that are decoded greedily after `prompt`."""
+        chunks: list[Any] = self.alone(prompt, tokens)["chunks"]
+        return [token for _, new, _ in chunks for token in new]
+
+    def alone(self, prompt: list[int], tokens: int, **config: Any) -> dict[str, Any]:
+        """One request by itself, untimed."""
+        asked = self.generation(tokens, ignore_eos=True, stop=[], **config)
+        request = self.request(self.instances[0], prompt, asked, time.monotonic_ns())
+        return asyncio.run_coroutine_threadsafe(request, self.loop).result()
+
+    def generation(
+        self, tokens: int, ignore_eos: bool, stop: list[int], logprobs: int | None = None, top_k: int = 1
+    ) -> Any:
         return self.lmdeploy.GenerationConfig(
             max_new_tokens=tokens,
-            do_sample=False,
-            top_k=1,
+            do_sample=top_k > 1,
+            top_k=top_k,
             temperature=1.0,
             ignore_eos=ignore_eos,
             stop_token_ids=stop or None,
@@ -98,7 +115,7 @@ class Engine:
         """One request: when it was sent, its outputs with their times, and how it ended."""
         session, cached, status = next(self.sessions), 0, "no output"
         chunks: list[list[object]] = []
-        top: list[float] = []
+        top: list[list[Any]] = []
         sent = time.monotonic_ns() - began
         outputs = instance.async_stream_infer(
             session,
@@ -116,7 +133,7 @@ class Engine:
             status = getattr(output.status, "name", str(output.status))
             chunks.append([arrived, list(map(int, output.token_ids)), spec_of(metrics)])
             cached = max(cached, int(getattr(metrics, "cached_tokens", 0) or 0))
-            top = top or best_of(output.logprobs)
+            top = top or ranking_of(output.logprobs)
         if self.ends_sessions:
             await instance.async_end(session)
         return {"sent": sent, "chunks": chunks, "status": status, "cached": cached, "top": top}
@@ -147,12 +164,12 @@ def spec_of(metrics: Any) -> list[Any] | None:
     return [found.get("num_drafts"), int(found["num_draft_tokens"]), int(found["num_accepted_tokens"])]
 
 
-def best_of(logprobs: Any) -> list[float]:
-    """The two largest log-probabilities at the first token: from {id: value}, or from (values, ids) with the sampled
-    token in front, which may come again.
+def ranking_of(logprobs: Any) -> list[list[Any]]:
+    """[logit or log-probability, token] at the first token, from the largest on: from {id: value}, or from (values,
+    ids) with the sampled token in front, which may come again.
     """
     if not logprobs:
         return []
     first = logprobs[0]
     by_id = first if isinstance(first, dict) else dict(zip(first[1], first[0], strict=True))
-    return sorted(map(float, by_id.values()), reverse=True)[:2]
+    return [list(entry) for entry in sorted(((float(v), int(token)) for token, v in by_id.items()), reverse=True)]

@@ -5,9 +5,9 @@
 ENGINE is `vllm` or `lmdeploy`. DESCRIPTOR is the number of an open socket. Requests come over it and answers go back,
 one JSON object per line. Standard output and standard error are the engine's own.
 
-A request is {"do": "open" | "prompts_are" | "decode" | "top", …}, the name of a method and its arguments. Its answer
-is {"ok": …}, or {"error": {"type", "message"}} after a traceback on standard error. While a request is being carried
-out, {"alive": N} comes every second, where N grows with what the engine has produced.
+A request is {"do": "open" | "prompts_are" | "decode" | "ranked" | "follow", …}, the name of a method and its arguments.
+Its answer is {"ok": …}, or {"error": {"type", "message"}} after a traceback on standard error. While a request is being
+carried out, {"alive": N} comes every second, where N grows with what the engine has produced.
 """
 
 from __future__ import annotations

@@ -87,16 +87,30 @@ class Engine:
             "counted": self.difference(before),
         }
 
-    def top(self, prompt: list[int]) -> list[float]:
-        """The two largest log-probabilities of the token after `prompt`, the larger one first."""
-        sampling = self.sampling(1, ignore_eos=True, stop=[], logprobs=2)
+    def ranked(self, prompt: list[int], count: int) -> list[list[Any]]:
+        """[log-probability, token] of the `count` most likely tokens after `prompt`, or of as many as the engine shows
+        (`max_logprobs`), from the largest on.
+        """
+        most = self.engine.vllm_config.model_config.max_logprobs
+        shown = count if most < 0 else min(count, most)
+        [output] = self.answered(prompt, self.sampling(1, ignore_eos=True, stop=[], logprobs=shown))
+        # The token that was chosen is there too, and may be one more.
+        best = sorted(((float(e.logprob), int(token)) for token, e in output.logprobs[0].items()), reverse=True)
+        return [list(entry) for entry in best[:shown]]
+
+    def follow(self, prompt: list[int], tokens: int) -> list[int]:
+        """The `tokens` tokens that are decoded greedily after `prompt`."""
+        [output] = self.answered(prompt, self.sampling(tokens, ignore_eos=True, stop=[]))
+        return list(map(int, output.token_ids))
+
+    def answered(self, prompt: list[int], sampling: Any) -> list[Any]:
+        """What one request gives, alone and untimed: its completions, of which there is one."""
         self.added([prompt], [sampling])
         finished: list[Any] = []
         while self.engine.has_unfinished_requests():
             finished += self.engine.step()
         self.drain()
-        best = finished[-1].outputs[0].logprobs[0].values()
-        return sorted((entry.logprob for entry in best), reverse=True)[:2]
+        return list(finished[-1].outputs)
 
     def sampling(self, tokens: int, ignore_eos: bool, stop: list[int], logprobs: int | None = None) -> Any:
         kinds = importlib.import_module("vllm.sampling_params").RequestOutputKind
@@ -211,9 +225,21 @@ def plain(value: object) -> str:
 
 
 def device_name() -> str | None:
-    """The GPU's name without a CUDA context in this process. None where there is no GPU."""
-    try:
-        platform = importlib.import_module("vllm.platforms").current_platform
-        return str(platform.get_device_name()) if platform.is_cuda() else None
-    except Exception:  # a name for the report is worth no failure
+    """The GPU's name without a CUDA context in this process. None where there is no GPU, or its platform tells no name.
+
+    A platform without names raises NotImplementedError, a driver that does not answer torch's RuntimeError or NVML's
+    error, and an id in CUDA_VISIBLE_DEVICES that nobody knows IndexError or ValueError.
+    """
+    platform = importlib.import_module("vllm.platforms").current_platform
+    if not platform.is_cuda():
         return None
+    try:
+        return str(platform.get_device_name())
+    except (NotImplementedError, RuntimeError, IndexError, ValueError, nvml_error()):
+        return None  # a name for the report is worth no failure
+
+
+def nvml_error() -> type[Exception]:
+    """The error of vLLM's own copy of pynvml, which has no other type above it than Exception."""
+    found: type[Exception] = importlib.import_module("vllm.third_party.pynvml").NVMLError
+    return found

@@ -36,6 +36,7 @@ class LlamaCpp:
     reads_window: bool | None = False
     cumulative = False
     own_options: frozenset[str] = frozenset({"target_gguf", "draft_gguf"})
+    switches_prefix_cache = True
     needed_files: tuple[str, ...] = ("target_gguf",)
     failures: tuple[Failure, ...] = (
         Failure(r"unknown model architecture: 'eagle3'", "method mismatch: too old a version for EAGLE-3 drafts"),
@@ -95,7 +96,7 @@ class LlamaCpp:
         return Told(path=text_of(client.json("/props"), "model_path"))
 
     def forget(self, client: Client) -> None:
-        """Nothing to do: every request says cache_prompt: false."""
+        """Nothing to do: every request says whether it may reuse what is cached."""
 
     def request(self, ask: Ask) -> tuple[str, Json]:
         return "/completion", {
@@ -104,7 +105,7 @@ class LlamaCpp:
             "temperature": 0,
             "top_k": 1,
             "ignore_eos": ask.ignore_eos,
-            "cache_prompt": False,
+            "cache_prompt": ask.reuse,
             "return_tokens": True,
             "stream": True,
             **({"n_probs": ask.top} if ask.top else {}),

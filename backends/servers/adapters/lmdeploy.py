@@ -36,6 +36,7 @@ class Lmdeploy:
     reads_window: bool | None = None
     cumulative = False
     own_options: frozenset[str] = frozenset({"engine"})
+    switches_prefix_cache = False
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(r"(unsupported|invalid choice).*(speculative|eagle3)", "method mismatch: too old a version"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, integer, integers, part
 from specgate.backends.servers.conventions import nested_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
+from specgate.backends.servers.facts.kv_cache import sglang_answer
 from specgate.backends.servers.facts.told import sglang_settings, text_of
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
@@ -31,6 +32,7 @@ class Sglang:
     reads_window: bool | None = None
     cumulative = True
     own_options: frozenset[str] = frozenset()
+    switches_prefix_cache = True
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(
@@ -56,8 +58,10 @@ class Sglang:
             "--model-path", str(launch.pair.target), "--host", HOST, "--port", str(launch.port),
             "--served-model-name", SERVED_NAME, "--dtype", launch.dtype,
             "--context-length", str(launch.max_positions), "--max-running-requests", str(launch.max_batch),
-            "--disable-radix-cache", "--enable-metrics",
+            "--enable-metrics",
         ]  # fmt: skip
+        if launch.options.prefix_cache != "on":
+            argv.append("--disable-radix-cache")
         if not launch.has_tokenizer:
             argv.append("--skip-tokenizer-init")
         if launch.role.speculative:
@@ -93,7 +97,8 @@ class Sglang:
 
     def told(self, client: Client, log: Sequence[str]) -> Told:
         answer, model = client.json("/server_info"), client.json("/model_info", may_be_missing=True)
-        return Told(sglang_settings(answer), text_of(answer, "model_path"), text_of(model, "architectures"))
+        path, architecture = text_of(answer, "model_path"), text_of(model, "architectures")
+        return Told(sglang_settings(answer), path, architecture, sglang_answer(answer))
 
     def forget(self, client: Client) -> None:
         client.text("/flush_cache", method="POST")
@@ -107,7 +112,8 @@ class Sglang:
         }
         prompt = {"text": ask.prompt} if isinstance(ask.prompt, str) else {"input_ids": list(ask.prompt)}
         top = {"return_logprob": True, "top_logprobs_num": ask.top} if ask.top else {}
-        return "/generate", {**prompt, "sampling_params": sampling, "stream": True, **top}
+        apart = {"extra_key": ask.salt} if ask.salt else {}
+        return "/generate", {**prompt, "sampling_params": sampling, "stream": True, **top, **apart}
 
     def read(self, event: Json, seen: int) -> Chunk:
         """One event. Its `output_ids` are all tokens so far or, with incremental streaming, only the new ones.

@@ -33,6 +33,7 @@ class Trtllm:
     reads_window: bool | None = None
     cumulative = False
     own_options: frozenset[str] = frozenset()
+    switches_prefix_cache = False
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(

@@ -11,6 +11,7 @@ from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.conventions import top_level_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json
+from specgate.backends.servers.facts.kv_cache import vllm_log, vllm_metrics
 from specgate.backends.servers.facts.told import vllm_answer, vllm_settings
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
@@ -37,6 +38,7 @@ class Vllm:
     reads_window: bool | None = True
     cumulative = False
     own_options: frozenset[str] = frozenset()
+    switches_prefix_cache = True
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(r"eagle3 is only supported for", "method mismatch: vLLM has no EAGLE-3 hooks in this target's class"),
@@ -71,7 +73,8 @@ class Vllm:
             launch.options.program or self.program, "serve", str(launch.pair.target), "--host", HOST,
             "--port", str(launch.port), "--served-model-name", SERVED_NAME, "--dtype", launch.dtype,
             "--max-model-len", str(launch.max_positions), "--max-num-seqs", str(launch.max_batch),
-            "--no-enable-prefix-caching", "--enable-prompt-tokens-details",
+            "--enable-prefix-caching" if launch.options.prefix_cache == "on" else "--no-enable-prefix-caching",
+            "--enable-prompt-tokens-details",
         ]  # fmt: skip
         if launch.role.speculative:
             spec = self.speculation_of(launch.role, launch.pair.draft, launch.options)
@@ -97,8 +100,13 @@ class Vllm:
         return str(client.json("/version")["version"])
 
     def told(self, client: Client, log: Sequence[str]) -> Told:
-        """The log of a server that was started here; of another one its config, which only development mode shows."""
-        return Told(vllm_settings(log) if log else vllm_answer(client.json("/server_info", may_be_missing=True)))
+        """The log of a server that was started here; of another one its config, which only development mode shows, and
+        its metrics.
+        """
+        if log:
+            return Told(vllm_settings(log), kv=vllm_log(log))
+        metrics = client.text("/metrics", may_be_missing=True)
+        return Told(vllm_answer(client.json("/server_info", may_be_missing=True)), kv=vllm_metrics(metrics))
 
     def forget(self, client: Client) -> None:
         """Reset the prefix cache. Only a server in development mode has this path.
@@ -111,6 +119,8 @@ class Vllm:
         ids: dict[str, object] = {"return_token_ids": True}
         if ask.top:  # otherwise two tokens with the same text would share a key
             ids["return_tokens_as_token_ids"] = True
+        if ask.salt:
+            ids["cache_salt"] = ask.salt
         return openai.PATH, openai.body(ask, **ids)
 
     def read(self, event: Json, seen: int) -> Chunk:

@@ -3,5 +3,6 @@
 engine.py      a request and its servers → EngineFacts; requests that no server of an engine can fulfil
 identity.py    which build of an engine it is, and how it is set up: what servers tell, put together
 served.py      what a server says that it serves, held against the pair
+kv_cache.py    how large its KV cache is, as its log, its metrics or its answers tell
 told.py        what engines say of themselves in their answers and logs, read
 """

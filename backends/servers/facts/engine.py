@@ -38,6 +38,11 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
         raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
     if options.force_al is not None and not adapter.forces_acceptance:
         raise UsageError(f"option force_al: {adapter.name} has no way to force acceptance")
+    if options.prefix_cache is not None and not adapter.switches_prefix_cache:
+        raise UsageError(
+            f"option prefix_cache: {adapter.name}'s prefix cache is not switched here",
+            hint="vllm, sglang and llamacpp know the option",
+        )
     if options.drafter not in adapter.drafters:
         raise UsageError(f"option drafter = {options.drafter}: {adapter.name} has {', '.join(adapter.drafters)}")
 

@@ -14,6 +14,7 @@ from specgate.analysis.checks.identities import check_block
 from specgate.analysis.checks.verification import check_verification
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.rounds import pairs_of
+from specgate.analysis.speculation.draft_counts import check_draft_counts
 from specgate.core import BASELINE, Block, Budget, Cell, EngineFacts, Margin, Plan
 from specgate.core.cycle_budget import Bandwidth
 from specgate.errors import InvalidResult
@@ -86,6 +87,7 @@ def contradiction(
     unseen = [block for block in blocks if id(block) not in sound]
     found = first_of(
         (
+            ("drafts_beyond_k", partial(check_draft_counts, unseen)),
             ("counter_identity", partial(check_records, blocks, unseen, budget, facts)),
             ("clocks_disagree", partial(check_clocks, blocks, whole_requests(plan, cell), unseen)),
             ("faster_than_memory", partial(check_floor, blocks, facts, grounds.bandwidth)),

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from specgate.core import ENGINE_DECODE_NS, Block, Budget, Finish, Served, ServedRequest, Value
+from specgate.core.load import EARLY_NS
 from specgate.errors import InvalidResult
 
 REQUEST_NS: Final = 1_000_000
@@ -28,6 +29,7 @@ def check_served(block: Block, served: Served, budget: Budget, where: str) -> No
         times = (request.sent_ns, *request.chunk_ns)
         if not request.chunk_ns or any(later < earlier for earlier, later in pairwise(times)):
             raise InvalidResult(f"{where} slot {slot}: sent and received at {times}: not in order")
+        check_due(request, f"{where} slot {slot}")
         check_chunks(request, len(block.tokens[slot]), f"{where} slot {slot}")
     first, last = min(r.chunk_ns[0] for r in served.requests), max(r.chunk_ns[-1] for r in served.requests)
     if max(abs(block.prefill_ns - first), abs(block.elapsed_ns - (last - first))) > REQUEST_NS:
@@ -42,6 +44,16 @@ def check_served(block: Block, served: Served, budget: Budget, where: str) -> No
     if record is not None and (record.k != block.role.k or record.emitted + undrafted_ != block.emitted):
         raise InvalidResult(
             f"{where}: emitted {block.emitted}, but steps with drafts emitted {record.emitted} and others {undrafted_}"
+        )
+
+
+def check_due(request: ServedRequest, where: str) -> None:
+    """A request of an open loop was neither sent nor answered before it was due. Raises InvalidResult."""
+    due = request.due_ns
+    if due is not None and (request.sent_ns < due - EARLY_NS or request.chunk_ns[0] < due):
+        raise InvalidResult(
+            f"{where}: due after {due} ns, but sent after {request.sent_ns} ns and answered from "
+            f"{request.chunk_ns[0]} ns on: nothing comes before it is due"
         )
 
 

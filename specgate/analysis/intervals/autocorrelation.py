@@ -56,7 +56,7 @@ class Fit:
 @dataclass(frozen=True, slots=True)
 class Weighing:
     """What one correlation makes of pairs d: their residual sum of squares is d′·`residual`·d, which has the variance
-    σ² times `freedom`; the variance of their mean is σ²·`variance`.
+    σ² times `freedom`; the variance of their mean is σ²·`variance`, that of the order effect σ²·`order_variance`.
 
     `constant`: −2 ln of the restricted likelihood is freedom·ln(sum of squares) + constant.
     """
@@ -64,6 +64,7 @@ class Weighing:
     correlation: float
     residual: Array
     variance: float
+    order_variance: float
     constant: float
 
 
@@ -108,7 +109,7 @@ def uncontradicted(model: Model, squares: Sequence[float]) -> Iterator[tuple[int
 
 
 @lru_cache(maxsize=64)
-def model_of(orders: tuple[int, ...], prompt_sets: tuple[int, ...], turns: tuple[int, ...]) -> Model:
+def model_of(orders: tuple[float, ...], prompt_sets: tuple[int, ...], turns: tuple[int, ...]) -> Model:
     """The model of pairs that ran in these `turns` (rounds of the point), with these orders and prompt sets.
 
     Where several pairs share a round, as in an A/A run, their places in the list are their turns.
@@ -130,6 +131,7 @@ def model_of(orders: tuple[int, ...], prompt_sets: tuple[int, ...], turns: tuple
         information = weighted @ design
         residual = inverse - weighted.T @ np.linalg.solve(information, weighted)
         constant = np.linalg.slogdet(alike)[1] + np.linalg.slogdet(information)[1]
-        return Weighing(correlation, residual, float(weights @ alike @ weights), float(constant))
+        of_mean, of_order = (float(w @ alike @ w) for w in (weights, order_weights))
+        return Weighing(correlation, residual, of_mean, of_order, float(constant))
 
     return Model(weights, order_weights, len(orders) - columns, tuple(map(weighing, CORRELATIONS)))

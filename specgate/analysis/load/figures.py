@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from specgate.analysis.load.sending import lag_values
 from specgate.analysis.paired_blocks import speed
 from specgate.core import Block, Served, Value
 
@@ -33,9 +34,7 @@ def load_values(blocks: Sequence[Block]) -> Iterator[Value]:
     yield Value("in_flight_avg", statistics.fmean(in_flight), "mean", len(live))
     sent = sum(len(served.requests) + len(served.refused) for _, served in live)
     yield Value("refused_requests", float(sum(len(served.refused) for _, served in live)), "count", sent)
-    lags = [(r.sent_ns - r.due_ns) / 1e6 for _, served in live for r in served.requests if r.due_ns is not None]
-    if lags:
-        yield Value("send_lag_ms", max(lags), "max", len(lags))
+    yield from lag_values([served for _, served in live])
 
 
 def seconds(block: Block) -> float:

@@ -4,6 +4,7 @@
     timeline.py            blocks and the machine's samples around them, over time
     disturbed_blocks.py    which blocks had the CPUs to themselves, and which rounds are set aside
     gpu_clocks.py          clocks and power of a GPU: at its power cap, and two sides held beside each other
+    memory.py              memory in use, and what speculation adds to it
     words.py               what is known of the host, in sentences
 
 Pure: the same journal gives the same answer.

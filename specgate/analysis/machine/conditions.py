@@ -70,7 +70,7 @@ def conditions_of(
             turns = {(r.prompt_set, r.index): turn for turn, r in enumerate(measured)}
             scenario = plan.scenarios[point.scenario]
             apart = scenario.statistics > 3 and (
-                scenario.kind == "full" or any(b.served or b.own_prefill for b in mine)
+                scenario.whole_requests or any(b.served or b.own_prefill for b in mine)
             )
             seen = _conditions(mine, watches, turns, apart=apart)
             found[point.key] = replace(seen, host=(hosts or {}).get(point.key))

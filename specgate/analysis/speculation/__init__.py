@@ -1,10 +1,13 @@
 """Speculation as such: is it active, if not why not, and its acceptance over many requests.
 
-    drafting.py    what one short run drafted and accepted, and whether that is multi-token speculation
-    evidence.py    what is known of a short run: its block, the engine, the pair's configs, the log
-    causes.py      the known causes of speculation that is off, checked one by one
-    configs.py     the causes that the pair's configs and the engine's options show
-    summary.py     acceptance over all requests of a run, and of several runs
+    drafting.py      what one short run drafted and accepted, and whether that is multi-token speculation
+    evidence.py      what is known of a short run: its block, the engine, the pair's configs, the log
+    causes.py        the known causes of speculation that is off, checked one by one
+    configs.py       the causes that the pair's configs and the engine's options show
+    draft_counts.py  draft tokens against K × steps
+    forced.py        whether forced acceptance has the distribution that was asked for, and what looks forced
+    summary.py       acceptance over all requests of a run, and of several runs
+    uptime.py        whether acceptance changes while the engine answers more and more requests
 
 Pure: the same evidence gives the same findings.
 """

@@ -6,11 +6,16 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from specgate.analysis.intervals.levels import FALSE_FAIL
+from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.speculation import configs
 from specgate.analysis.speculation.configs import found, line_about, ruled_out, unchecked
+from specgate.analysis.speculation.draft_counts import short_of, shortness_in_words
 from specgate.analysis.speculation.drafting import Drafting
 from specgate.analysis.speculation.evidence import Evidence, Finding
-from specgate.core import Finish
+from specgate.analysis.speculation.forced import asked_in_words, forced_by, looks_forced, wrong_shape
+from specgate.core import Block, Finish
+from specgate.core.acceptance import AcceptanceRecord
 from specgate.eagle3.counters import NO_DRAFT_COUNTERS
 
 ENOUGH_STEPS: Final = 8
@@ -188,42 +193,53 @@ def steps_without_drafts(e: Evidence) -> Finding:
 def short_drafts(e: Evidence) -> Finding:
     """Fewer draft tokens per step than K, although a chain has K in every step. More would be a contradiction."""
     checked = "draft tokens against K × steps"
-    d = e.drafting
-    if d is None or not d.num_drafts:
+    record = record_of(e.block)
+    if e.block is None or record is None or not record.steps:
         return unchecked("short_drafts", checked, "nothing was drafted")
-    whole = d.k * d.num_drafts
-    seen = f"{d.drafted} of {whole}"
-    if d.num_drafts < d.drafted < whole - d.k:  # the last step may have no room for K
+    seen = f"{record.drafted} of {record.k * record.steps}"
+    if record.drafted > record.steps and short_of(record, len(e.block.tokens)):
         todo = "a draft that stops where it is unsure (llama.cpp: --spec-draft-p-min 0), or a K that varies"
-        return found("short_drafts", checked, seen, todo)
+        return found("short_drafts", checked, shortness_in_words(record, e.backend), todo)
     return ruled_out("short_drafts", checked, seen)
 
 
 def forced_shape(e: Evidence) -> Finding:
-    """Forced acceptance with the right mean, but not with the distribution that the engine documents.
-
-    vLLM accepts ⌊L⌋ − 1 draft tokens or one more for a length of L, so that its mean is L and its variance the smallest
-    (0.25.1, `SpeculativeConfig._acceptance_length_to_rates`). A wider spread makes steps that are unlike a measurement.
-    """
-    checked = "how many drafts each step accepted, against the two counts that a forced length allows"
-    length = forced_length(e)
-    record = e.block.served.acceptance if e.block is not None and e.block.served is not None else None
-    if length is None or record is None or not record.hist:
+    """Forced acceptance with the right mean, but not with the distribution that the engine documents (`forced.py`)."""
+    checked = "how many drafts each step accepted, against the distribution that a forced length has"
+    asked, record = forced_by(e.backend, forced_length(e)), record_of(e.block)
+    if asked is None or e.block is None or record is None or not record.steps:
         return unchecked("forced_shape", checked, "acceptance is not forced, or its shape is not documented")
-    least = min(int(length - 1), e.role.k)
-    allowed = {least} if length - 1 == least else {least, least + 1}
-    outside = sum(n for accepted, n in enumerate(record.hist) if accepted not in allowed)
-    counts = " or ".join(map(str, sorted(allowed)))
-    if outside:
-        seen = f"{outside} of {record.steps} steps accepted something else than {counts}: {record.hist}"
-        return found("forced_shape", checked, seen, "another engine version; its speed is that of another distribution")
-    return ruled_out("forced_shape", checked, f"all {record.steps} steps accepted {counts}")
+    requests = len(e.block.tokens)
+    wrong = wrong_shape(record, asked, error=FALSE_FAIL, requests=requests, batch=requests)
+    if wrong:
+        return found(
+            "forced_shape", checked, wrong, "another engine version; its speed is that of another distribution"
+        )
+    counts = asked_in_words(asked, e.role.k)
+    return ruled_out("forced_shape", checked, f"{record.steps} steps agree with {counts}")
+
+
+def looks_made_up(e: Evidence) -> Finding:
+    """Acceptance that looks forced, of an engine that does not say so."""
+    checked = "whether the counts of accepted drafts spread as those of text do"
+    source, record = e.facts.acceptance if e.facts else None, record_of(e.block)
+    if source in ("forced", "scripted") or record is None or not record.hist:
+        return unchecked("looks_made_up", checked, "acceptance is made up and says so, or has no histogram")
+    if seen := looks_forced(record):
+        todo = "look for what forces it: SGLANG_SIMULATE_ACC_LEN, TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS, "
+        return found("looks_made_up", checked, seen, f"{todo}rejection_sample_method, --spec-synth-len")
+    return ruled_out("looks_made_up", checked, f"{record.steps} steps: {list(record.hist)}")
+
+
+def record_of(block: Block | None) -> AcceptanceRecord | None:
+    """The counts of a block over all its requests; None where there is none."""
+    return pooled(by_prompt([block])) if block is not None else None
 
 
 def forced_length(e: Evidence) -> float | None:
-    """The acceptance length that the options force, of an engine whose distribution is documented."""
+    """The acceptance length that the options force."""
     try:
-        return float(e.options["force_al"]) if e.backend == "vllm" else None
+        return float(e.options["force_al"])
     except (KeyError, ValueError):
         return None
 
@@ -289,10 +305,12 @@ CAUSES: Final[tuple[Callable[[Evidence], Finding], ...]] = (
     looping,
     made_up,
     forced_shape,
+    looks_made_up,
     other_text,
 )
 HARMLESS: Final = frozenset({
     "looping", "made_up", "other_text", "window_ignored", "steps_without_drafts", "short_drafts", "forced_shape",
+    "looks_made_up",
 })  # fmt: skip
 """Causes that do not turn speculation off: they say how its figures are to be taken."""
 
@@ -321,6 +339,7 @@ TITLES: Final[Mapping[str, str]] = {
     "looping": "the text is a loop",
     "made_up": "acceptance is not the draft's",
     "forced_shape": "forced acceptance of another distribution",
+    "looks_made_up": "acceptance that looks forced",
     "other_text": "the text is not the baseline's",
 }
 """Cause → what it is, in a few words."""

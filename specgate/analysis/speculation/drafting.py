@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
+from specgate.analysis.speculation.draft_counts import check_draft_counts
 from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.core import Block
 from specgate.core.acceptance import AcceptanceRecord
@@ -58,6 +59,7 @@ class Drafting:
 
 def drafting_of(block: Block) -> Drafting:
     """The figures of a spec block. Raises InvalidResult where its counts contradict each other."""
+    check_draft_counts([block])
     record: AcceptanceRecord = pooled(by_prompt([block]))
     steps = record.steps
     seconds = block.decoding_ns / len(block.tokens) / 1e9

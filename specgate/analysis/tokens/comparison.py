@@ -133,13 +133,36 @@ def find_repeats(blocks: Sequence[Block]) -> Iterator[tuple[Cell, Divergence, tu
                 yield block.cell, Divergence(*place, expected[at], got[at], margin=None, near_tie=False), expected
 
 
+def find_text_partings(
+    blocks: Sequence[Block], texts: Sequence[BaselineText]
+) -> Iterator[tuple[Cell, Divergence, tuple[int, ...]]]:
+    """(cell, divergence, the block's tokens) for every slot in which an untimed text of the baseline differs from a
+    timed block of it. The round is the block's.
+    """
+    for block in blocks:
+        if block.warmup or block.role != BASELINE:
+            continue
+        for text in texts:
+            if (text.point, text.prompt_set) != (block.point, block.prompt_set):
+                continue
+            for slot, (expected, got) in enumerate(zip(block.tokens, text.tokens, strict=False)):
+                if (at := first_difference(expected, got)) is not None:
+                    place = (block.prompt_set, block.round, slot, at)
+                    yield block.cell, Divergence(*place, expected[at], got[at], margin=None, near_tie=False), expected
+
+
 def repeats_of(
-    cell: Cell, blocks: Sequence[Block], margins: Sequence[Margin], ties: NearTies
+    cell: Cell,
+    blocks: Sequence[Block],
+    margins: Sequence[Margin],
+    ties: NearTies,
+    texts: Sequence[BaselineText] = (),
 ) -> tuple[Divergence, ...]:
-    """Where rounds of `cell` leave the first one over the same prompts; () for an engine that is to be bit-exact."""
-    if not ties.ulps:
-        return ()
-    return with_margins((d for found, d, _ in find_repeats(blocks) if found == cell), cell, margins, ties)
+    """Where rounds of `cell` leave the first one over the same prompts, and `texts`, which are the baseline's and were
+    not timed, leave a round. Rounds of an engine that is to be bit-exact may not do so, and are not among them.
+    """
+    found = [*(find_repeats(blocks) if ties.ulps else ()), *(find_text_partings(blocks, texts) if ties else ())]
+    return with_margins((d for of, d, _ in found if of == cell), cell, margins, ties)
 
 
 def baseline_text(baseline: Block, slot: int, texts: Sequence[BaselineText]) -> Text:

@@ -1,7 +1,8 @@
-"""Commands about speculation itself. None of them measures or judges.
+"""Commands about speculation itself. None of them makes a run folder, and none but `cache` judges.
 
     smoke.py        `specgate smoke`: is multi-token speculation active, and if not, why not?
     align.py        `specgate align`: two engines' speculative configs side by side
+    cache.py        `specgate cache`: does speculation keep a server's prefix cache of use?
     acceptance.py   `specgate acceptance`: acceptance over all requests of stored runs
 
 Importing a command imports nothing heavy; running it does.

@@ -28,7 +28,9 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.command(short_help="Is multi-token speculation active? If not, which known cause is it?")
 @click.option("--backend", metavar="NAME", help="Engine (default: the best one usable here).")
-@click.option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder of `pairs plant` (default: demo).")
+@click.option(
+    "--pair", metavar="NAME|DIR", help="Pair: a name, or a folder that holds target and draft (default: demo)."
+)
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
 @click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
 @click.option(

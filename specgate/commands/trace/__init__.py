@@ -43,7 +43,9 @@ def trace(
     Exit codes: 0 where nothing is broken, 1 where invariant I1 (no fall-back kernel) or I6 (no copy to the host, wait
     or allocation) is, 6 where the trace cannot be one of the run's cell.
     """
-    from specgate.analysis.perf_invariants import from_outside, own_kernels, quiet_loop
+    from specgate.analysis.perf_invariants.certificate import from_outside
+    from specgate.analysis.perf_invariants.kernels import own_kernels
+    from specgate.analysis.perf_invariants.loop import quiet_loop
     from specgate.analysis.traces.families import read_patterns
     from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
     from specgate.analysis.traces.loop import loop_of

@@ -8,6 +8,6 @@ docs/load.md has the definitions.
 """
 
 from specgate.core.load.break_even import BreakEven, LevelRatio, Outcome
-from specgate.core.load.offered import Load, OfferedLoad
+from specgate.core.load.offered import EARLY_NS, Load, OfferedLoad
 
-__all__ = ["BreakEven", "LevelRatio", "Load", "OfferedLoad", "Outcome"]
+__all__ = ["EARLY_NS", "BreakEven", "LevelRatio", "Load", "OfferedLoad", "Outcome"]

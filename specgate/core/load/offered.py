@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+EARLY_NS: Final = 1_000_000
+"""How long before it is due, or before its turn, a request of an open loop may be sent: clocks differ so much."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def difference_of(term: str, first: StatedConfig, second: StatedConfig, a: Said,
     consequence = TERMS[term].consequence
     if term == "capture":
         if first.boundaries is not None and second.boundaries is not None:
-            values = tuple(f"boundaries {shown(c.boundaries)}" for c in (first, second))  # type: ignore[assignment]
+            values = f"boundaries {shown(first.boundaries)}", f"boundaries {shown(second.boundaries)}"
         else:
             consequence += "; they agree only where the draft's config has both keys (both folders here would tell)"
     if term == "k" and isinstance(a.value, int) and isinstance(b.value, int):

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from specgate.api import Decoded, Text
-from specgate.core import Score, TopTokens
+from specgate.core import Score, ServedRequest, TopTokens
+from specgate.core.load import EARLY_NS, OfferedLoad
 from specgate.errors import BackendError
 from specgate.run.engine_process import failures
 from specgate.run.engine_process.messages import NO_JSON, Decode, Extend, Request, Serve, Trace, shortened
@@ -228,8 +229,10 @@ def wrong_in_block(decoded: Decoded, slots: int) -> Wrong:
         yield "elapsed_ns", "0", f"it should be greater than 0: the block has {steps} steps and {emitted} tokens"
 
 
-def wrong_in_serving(decoded: Decoded, requests: int) -> Wrong:
-    """Every request under load has a slot or was refused, none has both, and what a block must have holds."""
+def wrong_in_serving(decoded: Decoded, requests: int, offered: OfferedLoad) -> Wrong:
+    """Every request under load has a slot or was refused, none has both, it was sent as `offered` says, and what a
+    block must have holds.
+    """
     if (served := decoded.served) is None:
         yield "served", "null", "a block of requests under load has its requests"
         return
@@ -240,6 +243,32 @@ def wrong_in_serving(decoded: Decoded, requests: int) -> Wrong:
     if sorted((*answered, *(r.prompt for r in served.refused))) != list(range(requests)):
         yield "served.prompts", shown(list(answered)), f"each of the {requests} prompts once, with the refused ones"
     yield from wrong_in_block(decoded, len(served.requests))
+    if offered.clients is None:
+        yield from wrong_in_arrivals(served.requests, answered, offered.arrivals_ns)
+        return
+    for slot, request in enumerate(served.requests):
+        if request.due_ns is not None:
+            right = "null: in a closed loop nothing but the client sets the time"
+            yield f"served.requests[{slot}].due_ns", str(request.due_ns), right
+
+
+def wrong_in_arrivals(requests: Sequence[ServedRequest], answered: Sequence[int], arrivals_ns: Sequence[int]) -> Wrong:
+    """The requests of an open loop were due when the harness says, and none was sent before that, or before its turn.
+
+    `answered`: slot → the index of its request. That one was sent late is no error: it counts from when it was due.
+    """
+    turns = sorted(zip(answered, range(len(requests)), strict=True))
+    latest = 0
+    for index, slot in turns:
+        request, due_ns = requests[slot], arrivals_ns[index]
+        if request.due_ns != due_ns:
+            yield f"served.requests[{slot}].due_ns", shown(request.due_ns), f"{due_ns}, as request {index} was offered"
+        if request.sent_ns < due_ns - EARLY_NS:
+            yield f"served.requests[{slot}].sent_ns", str(request.sent_ns), f"not before it was due, at {due_ns}"
+        if request.sent_ns < latest - EARLY_NS:
+            right = f"not before an earlier request, which was sent at {latest}"
+            yield f"served.requests[{slot}].sent_ns", str(request.sent_ns), right
+        latest = max(latest, request.sent_ns)
 
 
 def wrong_in_text(text: Decoded | Text, slots: int) -> Wrong:

@@ -75,7 +75,7 @@ class EngineCalls(ABC):
         self._slots = len(prompts)
         request = Serve(role, tuple(map(tuple, prompts)), budget, offered, tuple(stop_token_ids))
         decoded: Decoded = self._ask(request, answers.DecodedBlock).decoded.made()
-        answers.refuse(answers.wrong_in_serving(decoded, len(prompts)), self.backend, request)
+        answers.refuse(answers.wrong_in_serving(decoded, len(prompts), offered), self.backend, request)
         return decoded
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:

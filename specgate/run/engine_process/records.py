@@ -28,6 +28,7 @@ from specgate.core import (
     TopTokens,
 )
 from specgate.core.acceptance import Totals
+from specgate.core.memory import EngineMemory
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
 from specgate.core.two_builds import Origin
 
@@ -200,6 +201,13 @@ class TopTokensForm(Form):
     tokens: Counts
 
 
+class MemoryForm(Form):
+    record = EngineMemory
+    process: Size | None
+    kv_tokens: Size | None
+    kv_bytes: Size | None
+
+
 class DecodedForm(Form):
     record = Decoded
     elapsed_ns: Count
@@ -213,6 +221,7 @@ class DecodedForm(Form):
     phase_ns: dict[str, Count]
     prefill_ns: Count | None
     served: ServedForm | None
+    memory: MemoryForm | None = None  # builds of an engine before this was told leave it out
 
 
 class LoopForm(Form):

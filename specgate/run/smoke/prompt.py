@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from specgate.core import PairRef
 from specgate.errors import UsageError
@@ -15,6 +15,9 @@ from specgate.pairs.resolve import target_limits
 from specgate.planning.bounds import POSITIONS
 from specgate.planning.prompts import SOURCES as KINDS
 from specgate.planning.prompts import random_prompts, text_prompts
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 LARGEST: Final = 64 << 20
 """Bytes of a prompt file."""
@@ -82,7 +85,7 @@ def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
     return checked(tokenizer.encode(TEXT if text is None else text).ids[: wish.context], vocab, "the prompt")
 
 
-def exact(context: int, tokenizer: object) -> tuple[int, ...]:
+def exact(context: int, tokenizer: Tokenizer) -> tuple[int, ...]:
     """A prompt of exactly `context` tokens, of the texts that scenarios use."""
     from specgate.pairs.assets import TEXTS
     from specgate.pairs.corpus import wheel_corpus
@@ -92,7 +95,7 @@ def exact(context: int, tokenizer: object) -> tuple[int, ...]:
         [wheel_corpus(a.package, a.version, require(a), a.files) for a in TEXTS if a.kind == kind]
         for kind in KINDS["prose"]
     ]
-    prompt = next(text_prompts(kinds, "warmup", 0, context, tokenizer), None)  # type: ignore[arg-type]
+    prompt = next(text_prompts(kinds, "warmup", 0, context, tokenizer), None)
     if prompt is None:
         raise UsageError(f"--context {context}: no text is that long", hint="a shorter one, or --prompt-file")
     return prompt.token_ids
@@ -122,9 +125,11 @@ def file_text(file: Path) -> str:
 
 def checked(ids: Sequence[object], vocab: int, where: str) -> tuple[int, ...]:
     """`ids` as they are. Raises UsageError where there are none, too many, or one is no id of the vocabulary."""
+    found: list[int] = []
     for at, number in enumerate(ids):
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < vocab:
             raise UsageError(f"{where}: token {at} = {number!r}", hint=f"ids are 0 to {vocab - 1}")
-    if not 0 < len(ids) <= POSITIONS:
-        raise UsageError(f"{where}: {len(ids)} tokens", hint=f"1 to {POSITIONS}")
-    return tuple(ids)  # type: ignore[arg-type]
+        found.append(number)
+    if not 0 < len(found) <= POSITIONS:
+        raise UsageError(f"{where}: {len(found)} tokens", hint=f"1 to {POSITIONS}")
+    return tuple(found)

@@ -138,6 +138,26 @@ def test_a_block_that_contradicts_itself_is_refused(changes: dict[str, Any], sai
         check_block(block(round_, Role(3), **changes), BUDGET)
 
 
+def due(*due_ns: int) -> Served:
+    """The requests of `block`, sent after 0 and 1 ms and answered from 10 and 12 ms on, as they were due."""
+    served = block(plan().rounds[0], Role(3)).served
+    assert served is not None
+    return Served(tuple(replace(r, due_ns=at) for r, at in zip(served.requests, due_ns, strict=True)), RECORD)
+
+
+def test_no_request_of_an_open_loop_is_sent_or_answered_before_it_is_due() -> None:
+    round_ = plan().rounds[0]
+    check_block(block(round_, Role(3), served=due(0, MS)), BUDGET)
+    check_block(block(round_, Role(3), served=due(MS, 0)), BUDGET)
+    for served in (due(MS + 1, MS), due(0, 3 * MS)):
+        with pytest.raises(InvalidResult, match="nothing comes before it is due"):
+            check_block(block(round_, Role(3), served=served), BUDGET)
+    early = due(0, 12 * MS + 1).requests
+    served = Served((early[0], replace(early[1], sent_ns=12 * MS)), RECORD)
+    with pytest.raises(InvalidResult, match="slot 1: due after 12000001 ns, but sent after 12000000 ns and answered"):
+        check_block(block(round_, Role(3), served=served), BUDGET)
+
+
 def test_a_spec_block_without_acceptance_and_a_baseline_with_one_are_refused() -> None:
     round_ = plan().rounds[0]
     for role, record in ((Role(3), None), (Role(0), RECORD), (Role(2), RECORD)):

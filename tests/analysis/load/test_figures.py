@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from specgate.core import Block, CellResult, LatencyLimits, Run, Served
+from specgate.analysis.load.sending import lag_values
+from specgate.core import Block, CellResult, LatencyLimits, Run, Served, ServedRequest
 from specgate.planning.plan import build_plan
 from tests.support.loaded import SCRIPT, load_scenario, loaded_run, served_blocks
 
@@ -80,3 +81,13 @@ def test_in_an_open_loop_latency_counts_from_when_the_request_was_due() -> None:
     for request in served_of(block).requests:
         late = replace(request, sent_ns=request.sent_ns + 5)
         assert (late.ttft_ns, late.e2e_ns) == (request.ttft_ns, request.e2e_ns)
+
+
+def test_how_late_requests_were_sent_is_shown_as_median_tail_and_maximum() -> None:
+    asked = load_scenario((8,), rates=(50.0,), requests=8, rounds=2)
+    found = cell(loaded_run(asked, replace(SCRIPT, send_lag_ns=2_500_000)), "b8/q50/baseline")
+    assert {value(found, name) for name in ("p50_send_lag_ms", "p99_send_lag_ms", "send_lag_ms")} == {2.5}
+    lags = [Served((ServedRequest(i, (200,), (1,), 0),)) for i in range(101)]
+    values = {v.metric: v.value for v in lag_values(lags)}
+    assert values == {"p50_send_lag_ms": 5e-5, "p99_send_lag_ms": pytest.approx(9.9e-5), "send_lag_ms": 1e-4}
+    assert not list(lag_values([Served((ServedRequest(3, (200,)),))])), "nothing is due in a closed loop"

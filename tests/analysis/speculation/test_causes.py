@@ -101,6 +101,7 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
     "pauses": (evidence(served([2, 2, 2, 4], 20)), {"steps_without_drafts"}),
     "short drafts": (evidence(stepped([2, 1, 2, 0, 2, 1], drafted=2)), {"short_drafts"}),
     "forced, with the right mean and too wide": (forced([5, 0, 0, 5], 2.5), {"made_up", "forced_shape"}),
+    "forced without a word": (evidence(served([0, 70, 0, 0])), {"looks_made_up"}),
     "a loop": (evidence(stepped([3] * 20, tokens=[5, 6, 7, 8] * 20 + [5])), {"looping"}),
     "forced": (evidence(GOOD, facts=replace(FACTS, acceptance="forced")), {"made_up"}),
     "another text": (evidence(GOOD, baseline=stepped([0] * 17, 0, tokens=[1, 2, 9, *range(4, 19)])), {"other_text"}),

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.analysis.speculation.drafting import drafting_of
+from specgate.core import Block
 from tests.analysis.speculation.evidence import served, stepped
 
 
@@ -45,8 +46,8 @@ def test_a_server_shows_the_same_figures(accepted: list[int], undrafted: int) ->
         (served([0, 0, 0, 0], undrafted=9), "no drafts"),
     ],
 )
-def test_the_state_is_that_of_the_counts(block: object, state: str) -> None:
-    assert drafting_of(block).state == state  # type: ignore[arg-type]
+def test_the_state_is_that_of_the_counts(block: Block, state: str) -> None:
+    assert drafting_of(block).state == state
 
 
 def test_a_loop_is_seen() -> None:

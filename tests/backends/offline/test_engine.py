@@ -10,13 +10,15 @@ import pytest
 
 from specgate.analysis.checks.clocks import check_times
 from specgate.analysis.checks.identities import check_block
-from specgate.api import Decoded
+from specgate.analysis.tokens.last_place import unit_of
+from specgate.api import Decoded, FollowsText, RanksTokens
 from specgate.backends.offline.engine import OfflineEngine
 from specgate.core import BASELINE, MAY_NOT_DRAFT, Block, Budget, Finish, Point, Role, Round
 from specgate.errors import UsageError
 from specgate.run.runner import make_block
+from specgate.run.token_evidence import CANDIDATES
 from tests.backends.offline.helpers import opened, request_of
-from tests.backends.offline.stand_ins.rule import accepted, token
+from tests.backends.offline.stand_ins.rule import accepted, ranking, token
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
 SPEC = Role(3)
@@ -92,9 +94,41 @@ def test_blocks_repeat_their_tokens(vllm: OfflineEngine) -> None:
     assert (first.tokens, first.accepted) == (second.tokens, second.accepted)
 
 
+def test_a_block_names_the_process_of_its_role_and_the_size_of_its_cache(
+    vllm: OfflineEngine, lmdeploy: OfflineEngine
+) -> None:
+    told = [vllm.decode(role, STEPS, ()).memory for role in (BASELINE, SPEC)]
+    assert [memory and memory.kv_tokens for memory in told] == [8192, 4096]
+    processes = [memory.process for memory in (*told, lmdeploy.decode(SPEC, TOKENS, ()).memory) if memory]
+    assert len(set(processes)) == 3 and all(psutil.Process(p).is_running() for p in processes)
+
+
 def test_margins_come_from_the_baselines_process(vllm: OfflineEngine, lmdeploy: OfflineEngine) -> None:
     assert vllm.top2(0, (9, 9)) == lmdeploy.top2(1, ()) == (-0.25, -1.75)
     assert vllm.decode(BASELINE, STEPS, ()).tokens == text(7), "the prompts are those of the block again"
+
+
+def test_the_likeliest_tokens_are_named_and_show_the_unit_of_the_logits(
+    vllm: OfflineEngine, lmdeploy: OfflineEngine
+) -> None:
+    for engine in (vllm, lmdeploy):
+        assert isinstance(engine, RanksTokens)
+        top = engine.ranked(1, (9, 8), CANDIDATES)
+        assert top is not None and len(top.values) == CANDIDATES and unit_of(top.values) == 2**-4
+        assert list(zip(top.tokens, top.values, strict=True)) == ranking([*PROMPTS[1], 9, 8], 0)[:CANDIDATES]
+
+
+def test_plain_decoding_goes_on_from_any_text(vllm: OfflineEngine, lmdeploy: OfflineEngine) -> None:
+    for engine in (vllm, lmdeploy):
+        assert isinstance(engine, FollowsText)
+        assert engine.follow(0, (9, 8, 7), 5) == tuple(token([*PROMPTS[0], 9, 8, 7], i) for i in range(5))
+
+
+def test_vllm_is_asked_for_no_more_tokens_than_it_shows(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with opened("vllm-offline", request_of(pair, tmp_path, {"llm.max_logprobs": "5"}, max_k=0)) as engine:
+        engine.prefill(PROMPTS, draft=False)
+        top = engine.ranked(0, (), CANDIDATES)
+        assert top is not None and len(top.values) == 5 and unit_of(top.values) is None
 
 
 def test_what_the_engine_is_stands_in_its_facts(vllm: OfflineEngine) -> None:
@@ -146,6 +180,18 @@ def test_turbomind_is_given_the_draft_in_both_places(lmdeploy: OfflineEngine, fo
     turbomind = lmdeploy.options.own["engine"] == "turbomind"
     [said] = [line for line in log if line.startswith("config: T" if turbomind else "config: P")]
     assert said.count("num_speculative_tokens=3") == (2 if turbomind else 1) and "enable_metrics=True" in said
+
+
+def test_known_lines_of_the_engines_log_are_evidence_beside_the_block(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    (log := tmp_path / "engine.log").write_text("No feasible kernel found for the problem\n")
+    options = {"engine": "turbomind", "log.spec-3": str(log)}
+    with opened("lmdeploy-pipeline", request_of(pair, tmp_path, options, fault="says=No valid kernel found")) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        _, seen = engine.trace(SPEC, TOKENS)
+    assert seen.unseen and [(f.invariant, f.where) for f in seen.findings] == [
+        ("I2", "lmdeploy-pipeline-spec-3.log:1"),
+        ("I1", "engine.log:1"),
+    ]
 
 
 def test_a_turbomind_that_takes_no_draft_leaves_an_empty_record_and_a_warning(

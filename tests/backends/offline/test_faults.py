@@ -90,6 +90,20 @@ def test_a_block_of_drafts_that_goes_wrong(
             engine.decode(Role(3), TOKENS, ())
 
 
+@pytest.mark.parametrize("name", ["vllm-offline", "lmdeploy-pipeline"])
+def test_an_engine_that_shows_one_token_ranks_none_and_a_strange_one_is_named(
+    name: str, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    for fault in ("blind", "strange"):
+        with opened(name, request_of(pair, tmp_path, {}, fault=fault, max_k=0)) as engine:
+            engine.prefill(PROMPTS, draft=False)
+            if fault == "blind":
+                assert engine.ranked(0, (), 1) is None and engine.top2(0, ()) is None
+                continue
+            with pytest.raises(BackendError, match="token id 1048576, but the vocabulary has"):
+                engine.top2(0, ())
+
+
 def test_a_process_that_somebody_kills(pair: tuple[Path, Path], tmp_path: Path) -> None:
     with opened("vllm-offline", request_of(pair, tmp_path, {}, max_k=0)) as engine:
         assert engine.processes[BASELINE].process.ended is None

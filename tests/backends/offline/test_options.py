@@ -23,6 +23,8 @@ VLLM, LMDEPLOY = library_named("vllm-offline"), library_named("lmdeploy-pipeline
         ({"llm.dtype": "float16"}, "pair, scenario and role give it"),
         ({"args.baseline": '{"speculative_config": {}}'}, "pair, scenario and role give it"),
         ({"pythonpath": "/nowhere/at/all"}, "is no folder"),
+        ({"log.spec-3": "/nowhere/at/all"}, "no such file"),
+        ({"log.spec": "x"}, "is not a role"),
         ({"show": "everything"}, "steps, requests"),
         ({"stall_s": "-1"}, "a positive number"),
         ({"llm.hf_token": "hf_0123456789abcdefghij"}, "a secret would be written"),

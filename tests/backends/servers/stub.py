@@ -17,7 +17,7 @@ from pathlib import Path
 from aiohttp import web
 
 from tests.backends.servers.stub_dialects import DIALECTS
-from tests.backends.servers.stub_engine import Stub
+from tests.backends.servers.stub_engine import PrefixCache, Stub
 from tests.backends.servers.stub_profiler import profiler_routes
 
 
@@ -33,6 +33,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(flag)
     parser.add_argument("--speculative-num-draft-tokens")
     parser.add_argument("--profiler-config", type=json.loads)
+    parser.add_argument("--reuses", action="store_true", help="it has a prefix cache, which flags may switch off")
+    parser.add_argument("--no-enable-prefix-caching", "--disable-radix-cache", dest="cold", action="store_true")
     known, _ = parser.parse_known_args(arguments)
     return known
 
@@ -57,7 +59,12 @@ def main(arguments: Sequence[str]) -> None:
         print(faults["log"], file=sys.stderr, flush=True)
     if "no_start" in faults:
         sys.exit(3)
+    if known.dialect == "vllm":  # as a real one logs it
+        tokens = 16 * (4096 - 512 * bool(draft_length(known)))
+        print(f"(EngineCore pid=9) INFO [kv_cache_utils.py:2146] GPU KV cache size: {tokens:,} tokens", file=sys.stderr)
     stub = Stub(known.dialect, draft_length(known), known.rate, known.model_name, faults)
+    if known.reuses and not known.cold:
+        stub.cache = PrefixCache()
     if known.profiler_config:
         stub.traces = Path(known.profiler_config["torch_profiler_dir"])
     app = web.Application()

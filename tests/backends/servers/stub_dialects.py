@@ -69,12 +69,12 @@ def answers(path: str, body: dict[str, object]) -> web.RouteDef:
     return web.route("*", path, answer)
 
 
-def usage(stub: Stub, prompt: Sequence[int], made: int) -> dict[str, Any]:
+def usage(stub: Stub, prompt: Sequence[int], made: int, cached: int = 0) -> dict[str, Any]:
     counted = len(prompt) + (1 if stub.has("adds_bos") else 0)
     return {
         "prompt": counted,
         "completion": made + (1 if stub.has("miscounts") else 0),
-        "cached": int(stub.faults.get("cached", 0)),
+        "cached": cached,
     }
 
 
@@ -90,7 +90,10 @@ def openai_handler(stub: Stub) -> Handler:
         body = await request.json()
         if body["model"] != stub.model:
             return web.json_response({"error": {"message": f"no model {body['model']}"}}, status=404)
-        planned = stub.plan(body["prompt"], body["max_tokens"])
+        prompt, salt = body["prompt"], body.get("cache_salt")
+        cached = stub.reused(prompt, salt)
+        planned = stub.plan(prompt, body["max_tokens"], cached)
+        stub.remember(prompt, salt, planned)
 
         def write(number: int, step: Step) -> list[dict[str, object]]:
             last = number == len(planned) - 1
@@ -109,7 +112,7 @@ def openai_handler(stub: Stub) -> Handler:
             }
             if not last or stub.has("no_usage"):
                 return [chunk]
-            used = usage(stub, body["prompt"], sum(len(s.tokens) for s in planned))
+            used = usage(stub, prompt, sum(len(s.tokens) for s in planned), cached)
             final = {
                 "prompt_tokens": used["prompt"],
                 "completion_tokens": used["completion"],
@@ -123,6 +126,10 @@ def openai_handler(stub: Stub) -> Handler:
     return complete
 
 
+def hits(stub: Stub) -> int:
+    return stub.counts.requests * int(stub.faults.get("hits", 0)) + (stub.cache.hits if stub.cache else 0)
+
+
 def vllm(stub: Stub) -> list[web.RouteDef]:
     labels = 'engine="0",model_name="specgate"'
 
@@ -132,8 +139,9 @@ def vllm(stub: Stub) -> list[web.RouteDef]:
                 f"vllm:num_requests_running{{{labels}}}": stub.counts.running,
                 f"vllm:num_requests_waiting{{{labels}}}": 0,
                 f"vllm:generation_tokens_total{{{labels}}}": stub.counts.generated,
-                f"vllm:prefix_cache_hits_total{{{labels}}}": stub.counts.requests * int(stub.faults.get("hits", 0)),
+                f"vllm:prefix_cache_hits_total{{{labels}}}": hits(stub),
                 f'vllm:request_success_total{{{labels},finished_reason="length"}}': stub.counts.requests,
+                f'vllm:cache_config_info{{{labels},block_size="16",num_gpu_blocks="{4096 - 512 * bool(stub.k)}"}}': 1,
                 **spec_counters(stub, "vllm:", labels),
             }
         )
@@ -173,11 +181,14 @@ def generate_handler(
         body = await request.json()
         sampling = body.get("sampling_params", body)
         limit = sampling.get("max_new_tokens") or sampling["max_tokens"]
-        planned = stub.plan(body["input_ids"], limit)
+        prompt, key = body["input_ids"], body.get("extra_key")
+        cached = stub.reused(prompt, key)
+        planned = stub.plan(prompt, limit, cached)
+        stub.remember(prompt, key, planned)
 
         def write(number: int, step: Step) -> list[dict[str, object]]:
             so_far = [t for s in planned[: number + 1] for t in s.tokens]
-            used = usage(stub, body["input_ids"], len(so_far))
+            used = usage(stub, prompt, len(so_far), cached)
             last = number == len(planned) - 1
             meta: dict[str, object] = {"prompt_tokens": used["prompt"], "completion_tokens": used["completion"]}
             meta["finish_reason"] = {"type": "stop" if stub.has("short") else "length"} if last else None
@@ -217,7 +228,8 @@ def sglang(stub: Stub) -> list[web.RouteDef]:
             }
         )
 
-    extra = [answers("/server_info", {"version": "0.5.23"}), answers("/flush_cache", {})]
+    info = {"version": "0.5.23", "max_total_num_tokens": 65536 - 8192 * bool(stub.k)}
+    extra = [answers("/server_info", info), answers("/flush_cache", {})]
     return [*common(stub, "/generate", generate_handler(stub, meta_of, cumulative=True), metrics), *extra]
 
 
@@ -240,7 +252,10 @@ def lmdeploy(stub: Stub) -> list[web.RouteDef]:
 def llamacpp(stub: Stub) -> list[web.RouteDef]:
     async def complete(request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        planned = stub.plan(body["prompt"], body["n_predict"])
+        prompt = body["prompt"]
+        cached = stub.reused(prompt, None, may=body["cache_prompt"])
+        planned = stub.plan(prompt, body["n_predict"], cached)
+        stub.remember(prompt, None, planned)
 
         def write(number: int, step: Step) -> list[dict[str, object]]:
             event: dict[str, object] = {"index": 0, "content": "x", "tokens": step.tokens, "stop": False}
@@ -249,7 +264,7 @@ def llamacpp(stub: Stub) -> list[web.RouteDef]:
                 event["completion_probabilities"] = [{"id": step.tokens[0], "top_logprobs": candidates}]
             if number < len(planned) - 1 or stub.has("no_usage"):
                 return [event]
-            used = usage(stub, body["prompt"], sum(len(s.tokens) for s in planned))
+            used = usage(stub, prompt, sum(len(s.tokens) for s in planned), cached)
             timings: dict[str, object] = {
                 "cache_n": used["cached"],
                 "prompt_n": used["prompt"],

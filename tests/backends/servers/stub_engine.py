@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -68,7 +69,32 @@ def steps(prompt: Sequence[int], limit: int, k: int) -> Iterator[Step]:
         made, cycle = made + len(tokens), cycle + 1
 
 
-Writer = Callable[[int, Step], list[dict[str, object]]]
+BLOCK = 16
+"""Tokens of a block of the prefix cache. Where it drafts, the last block that matches is computed again, as in vLLM."""
+
+
+@dataclass
+class PrefixCache:
+    """What has been computed, by the name that requests are kept apart under; None of a server whose cache is off."""
+
+    texts: dict[str, list[list[int]]] = field(default_factory=dict)
+    hits: int = 0
+
+    def reuse(self, prompt: Sequence[int], name: str, k: int) -> int:
+        """How many tokens of `prompt` come from the cache."""
+        known = max((common(prompt, text) for text in self.texts.get(name, [])), default=0)
+        whole = min(known, len(prompt) - 1) // BLOCK - bool(k)
+        found = BLOCK * max(0, whole)
+        self.hits += found
+        return found
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """The length of the prefix that both begin with."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+Writer = Callable[[int, Step], list[dict[str, Any]]]
 """(number of the step, step) → the events that a dialect makes of it."""
 
 
@@ -78,6 +104,7 @@ class Stub:
     def __init__(self, dialect: str, k: int, rate: float, model: str, faults: dict[str, str]) -> None:
         self.dialect, self.k, self.rate, self.model, self.faults = dialect, k, rate, model, faults
         self.counts = Counts()
+        self.cache: PrefixCache | None = None
         self.sent_at: list[list[float]] = []
         self.traces: Path | None = None
         """Where it writes the traces of its profiler."""
@@ -87,10 +114,24 @@ class Stub:
     def has(self, fault: str) -> bool:
         return fault in self.faults
 
-    def plan(self, prompt: Sequence[int], limit: int) -> list[Step]:
+    def reused(self, prompt: Sequence[int], name: str | None, *, may: bool = True) -> int:
+        """Tokens of `prompt` that come from the cache; those of an answer are as scripted. `name`: what the request is
+        cached under. `may`: whether it allows that.
+        """
+        if self.cache is None or not may or (self.k and self.has("forgets")):
+            return int(self.faults.get("cached", 0))
+        return self.cache.reuse(prompt, name or "", self.k)
+
+    def remember(self, prompt: Sequence[int], name: str | None, planned: Sequence[Step]) -> None:
+        """The last token of an answer has no keys and values yet."""
+        if self.cache is not None:
+            said = [token for step in planned for token in step.tokens]
+            self.cache.texts.setdefault(name or "", []).append([*prompt, *said[:-1]])
+
+    def plan(self, prompt: Sequence[int], limit: int, cached: int = 0) -> list[Step]:
         k = 0 if self.has("no_drafts") else self.k
         planned = list(steps(prompt, limit, k))
-        if self.has("other_weights"):
+        if self.has("other_weights") or (self.k and cached and self.has("corrupts")):
             for step in planned:
                 step.tokens = [2 + (token - 1) % (VOCAB - 2) for token in step.tokens]
         if self.has("strange_ids"):
@@ -104,12 +145,13 @@ class Stub:
             own.step(step)
             self.counts.step(step)
         self.streamed.append(len(planned))
+        self.counts.drafted += int(self.faults.get("padding", 0))
         made = sum(len(step.tokens) for step in planned)
         self.counts.requests += 2 if self.has("foreign") else 1
         self.counts.generated += made + (5 if self.has("foreign") else 0)
         stats = {
             "numRequestsWithDraftTokens": own.steps,
-            "numDraftTokens": own.drafted,
+            "numDraftTokens": own.drafted + int(self.faults.get("padding", 0)),
             "numAcceptedTokens": own.accepted,
         }
         idle = {"numActiveRequests": 0, "numQueuedRequests": 0}
@@ -118,6 +160,18 @@ class Stub:
         )
         if self.has("reset"):
             self.counts = Counts()
+
+    def think(self, events: Sequence[dict[str, Any]]) -> None:
+        """Stream a step as thinking, where that is asked for: `thinks` names the channel, its ids may be dropped."""
+        if (channel := self.faults.get("thinks")) is None:
+            return
+        for event in events:
+            choice = event["choices"][0] if event.get("choices") else event
+            key = next(key for key in ("text", "content") if key in choice)
+            choice[channel], choice[key] = choice[key], ""
+            if self.has("thinks_without_ids"):
+                for ids in ("token_ids", "tokens"):
+                    choice.pop(ids, None)
 
     def die_in_time(self) -> None:
         """End the process once so many requests have been answered."""
@@ -143,7 +197,10 @@ class Stub:
             await asyncio.sleep(max(0.0, began + number / self.rate - time.perf_counter()))
             if number == 2:
                 await self.strike(request, response)
-            data = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in write(number, step))
+            found = write(number, step)
+            if number < 2 * len(planned) // 3:
+                self.think(found)
+            data = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in found)
             if self.has("one_piece"):
                 held += data
             else:

@@ -15,6 +15,7 @@ from specgate.backends.servers.adapter import Launch
 from specgate.backends.servers.conventions import window_warning
 from specgate.backends.servers.engine import check_forced
 from specgate.backends.servers.engines import adapter_named
+from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.options import Options
 from specgate.core import BASELINE, PairRef, Role
 from specgate.eagle3.hf_keys import Keys
@@ -62,6 +63,26 @@ def test_prefix_caches_are_off(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "trtllm-baseline.yaml").read_text())["kv_cache_config"] == {
         "enable_block_reuse": False
     }
+
+
+def test_a_prefix_cache_that_is_asked_for_is_on(tmp_path: Path) -> None:
+    vllm, sglang = (
+        adapter_named(n).command(launch(n, tmp_path, BASELINE, prefix_cache="on")).argv for n in ("vllm", "sglang")
+    )
+    assert "--enable-prefix-caching" in vllm and "--no-enable-prefix-caching" not in vllm
+    assert "--disable-radix-cache" not in sglang
+    with pytest.raises(UsageError, match="option prefix_cache = 'maybe'"):
+        Options.parse({"prefix_cache": "maybe"}, ())
+
+
+def test_a_request_that_is_to_be_kept_apart_says_so_in_the_engines_words() -> None:
+    alone, warm = Ask("m", (1, 2), 4, True, salt="s-1"), Ask("m", (1, 2), 4, True, reuse=True)
+    key = {"vllm": "cache_salt", "sglang": "extra_key"}
+    for name, word in key.items():
+        adapter = adapter_named(name)
+        assert adapter.request(alone)[1][word] == "s-1" and word not in adapter.request(warm)[1]
+    said = [adapter_named("llamacpp").request(ask)[1]["cache_prompt"] for ask in (alone, warm)]
+    assert said == [False, True]
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])

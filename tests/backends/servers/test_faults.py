@@ -12,9 +12,10 @@ from urllib.request import Request, urlopen
 import psutil
 import pytest
 
+from specgate.analysis.speculation.draft_counts import refuse_beyond_k
 from specgate.backends.servers import server as server_module
 from specgate.core import BASELINE, Budget, Role
-from specgate.errors import BackendError, EnvironmentRefused
+from specgate.errors import BackendError, EnvironmentRefused, InvalidResult
 from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, attached, request_of, running_stub, started
 
@@ -66,6 +67,22 @@ def test_a_fault_in_mid_block_is_named(
             engine.prefill(PROMPTS, draft=True)
             with pytest.raises(BackendError, match=said):
                 engine.decode(Role(3), Budget(steps=40), ())
+
+
+@pytest.mark.parametrize("name", ["vllm", "trtllm"])
+def test_drafts_that_count_padding_are_left_in_the_record_for_the_judge(
+    name: str, baselines: Callable[[str], str], pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """It is no failure of the server, which answers well, but a contradiction of its counts."""
+    with (
+        running_stub(name, 3, "--fault", "padding=4") as url,
+        attached(tmp_path, pair, name, {"url": url, "url.baseline": baselines(name)}) as engine,
+    ):
+        engine.prefill(PROMPTS, draft=True)
+        served = engine.decode(Role(3), STEPS, ()).served
+    assert served is not None and served.acceptance is not None
+    with pytest.raises(InvalidResult, match=r"draft tokens in \d+ steps with a draft, where K × steps"):
+        refuse_beyond_k(served.acceptance, name)
 
 
 @pytest.mark.parametrize("name", ENGINES)

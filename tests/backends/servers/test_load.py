@@ -78,6 +78,11 @@ def test_an_open_loop_sends_at_its_times_whatever_was_answered(engine: Engine) -
     assert most_at_once(requests) > 3
 
 
+def test_an_open_loop_that_is_late_keeps_the_order_of_its_requests(engine: Engine) -> None:
+    sent = [r.sent_ns for r in requests_of(served(engine, BASELINE, OfferedLoad(arrivals_ns=tuple(range(10)))))]
+    assert sent == sorted(sent)
+
+
 def test_refused_requests_are_counted_by_prompt_and_the_block_stays(pair: tuple[Path, Path], tmp_path: Path) -> None:
     with engine_on(tmp_path, pair, "--rate", "1000", "--fault", "refuse_beyond=2") as engine:
         for role in (BASELINE, Role(3)):

@@ -131,6 +131,14 @@ def test_a_draft_folder_of_turbomind_is_checked(tmp_path: Path) -> None:
         ('vllm:{"method": "eagle3", "num_speculative_tokens": "3"}', "num_speculative_tokens = '3': an integer"),
         ('vllm:{"method": "eagle3", "num_speculative_tokens": true}', "num_speculative_tokens = True: an integer"),
         ('vllm:{"method": "eagle3"}', "num_speculative_tokens is missing"),
+        (
+            'vllm:{"method": "eagle3", "num_speculative_tokens": 2, "synthetic_acceptance_rates": [0.9, "0.5"]}',
+            "synthetic_acceptance_rates = .*: a list of numbers from 0 to 1",
+        ),
+        (
+            'vllm:{"method": "eagle3", "num_speculative_tokens": 2, "synthetic_acceptance_rates": [0.9, 1.5]}',
+            "synthetic_acceptance_rates = .*: a list of numbers from 0 to 1",
+        ),
         ("vllm serve T --speculative-config", "--speculative-config has no value"),
         ("vllm serve T --speculative-config {", "--speculative-config = '{': an object is needed"),
         (f"{SGLANG} --speculative-num-steps three", "--speculative-num-steps = 'three': an integer"),

@@ -95,6 +95,15 @@ def test_cells_that_fail_for_one_reason_share_a_row_and_are_all_named() -> None:
     ]
 
 
+def test_a_log_says_once_why_nothing_was_measured_and_names_every_rule() -> None:
+    run = dead()
+    lines = PLAIN.render(run, POLICY).splitlines()
+    told = [line for line in lines if "no figures: killed by signal 9" in line]
+    required = [v for v in run.verdicts if v.reason_code == "not_measured" and v.required]
+    assert len(told) == len({v.required for v in run.verdicts if v.reason_code == "not_measured"}) < len(required)
+    assert all(v.rule in told[0] for v in required) and "on 3 cells" in told[0]
+
+
 def test_a_run_without_a_block_is_told_in_words() -> None:
     for report in (REPORT, PLAIN):
         shown = ANSI.sub("", report.render(dead(), POLICY))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from specgate.api import Decoded, OpenRequest, Text
 from specgate.core import BASELINE, Budget, EngineFacts, PairRef, Role, Score
+from specgate.core.load import OfferedLoad
 from specgate.errors import BackendError, CheckpointError, SpecgateError, UsageError
 from specgate.run.engine_process import answers, failures
 from specgate.run.engine_process.calls import EngineCalls
@@ -90,6 +91,43 @@ def test_a_block_that_is_no_block_is_named_with_its_type(here: Opened, answer: s
         engine.prefill(PROMPTS, draft=True)
         with pytest.raises(BackendError, match=r"decode returned \S+: .*\n  a specgate Decoded is needed"):
             engine.decode(BASELINE, BUDGET, ())
+
+
+DUE = (1_000_000, 5_000_000, 9_000_000)
+OPEN, CLOSED = OfferedLoad(arrivals_ns=DUE), OfferedLoad(clients=2)
+
+
+def request(slot: int, change: str) -> str:
+    """The honest requests of a block, of which one is changed."""
+    changed = f"replace(honest.requests[{slot}], {change})"
+    return f"replace(honest, requests=(*honest.requests[:{slot}], {changed}, *honest.requests[{slot + 1}:]))"
+
+
+@pytest.mark.parametrize(
+    ("offered", "lie", "said", "right"),
+    [
+        (OPEN, request(1, "due_ns=6_000_000"), "served.requests[1].due_ns: 6000000", "5000000, as request 1 was"),
+        (OPEN, request(2, "due_ns=None"), "served.requests[2].due_ns: null", "9000000, as request 2 was"),
+        (OPEN, request(2, "sent_ns=7_999_999"), "served.requests[2].sent_ns: 7999999", "not before it was due, at 9"),
+        (OPEN, request(0, "sent_ns=6_000_001"), "served.requests[1].sent_ns: 5000000", "which was sent at 6000001"),
+        (CLOSED, request(0, "due_ns=0"), "served.requests[0].due_ns: 0", "null: in a closed loop"),
+        (CLOSED, "None", "served: null", "has its requests"),
+    ],
+)
+def test_requests_under_load_are_sent_when_the_harness_had_them_due(
+    here: Opened, offered: OfferedLoad, lie: str, said: str, right: str
+) -> None:
+    with here(**{"serve.served": lie}) as engine, pytest.raises(BackendError) as found:
+        engine.serve(BASELINE, [[1, 2], [3, 4], [5, 6]], Budget(new_tokens=4), offered, ())
+    assert found.value.message == f"back end lying: malformed answer to serve: {said}"
+    assert right in str(found.value.hint)
+
+
+@pytest.mark.parametrize("change", ["sent_ns=8_000_000", "sent_ns=10**12, chunk_ns=(10**12,)"])
+def test_a_request_may_be_sent_late_or_by_what_two_clocks_differ_too_early(here: Opened, change: str) -> None:
+    with here(**{"serve.served": request(2, change)}) as engine:
+        block = engine.serve(BASELINE, [[1, 2], [3, 4], [5, 6]], Budget(new_tokens=4), OPEN, ())
+    assert block.served is not None and tuple(r.due_ns for r in block.served.requests) == DUE
 
 
 @pytest.mark.parametrize("lie", ["-1", HUGE, "None", "1.0", "np.int64(3)", "True", "10**5000"])

@@ -43,10 +43,20 @@ def name_of(path: object) -> str:
     return PurePath(str(path)).name or str(path)
 
 
-def positions(value: object) -> int | None:
-    """A context length; None for words such as `auto`."""
+def count_of(value: object) -> int | None:
+    """A count; None for anything else, such as `auto`."""
     text = str(value)
     return int(text) if text.isdecimal() and len(text) < 12 else None
+
+
+def layers_of(ids: object) -> str:
+    """A list of layers in words."""
+    return f"layers {list(ids) if isinstance(ids, list | tuple) else ids}"
+
+
+def positions(value: object) -> int | None:
+    """A context length; None for words such as `auto`."""
+    return count_of(value)
 
 
 def after(argv: tuple[str, ...], word: str) -> str | None:

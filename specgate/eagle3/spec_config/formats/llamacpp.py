@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from specgate.eagle3.spec_config.flags import Kind, from_argv
-from specgate.eagle3.spec_config.formats.collecting import Terms, chain, default, fixed, name_of, take
+from specgate.eagle3.spec_config.formats.collecting import Terms, chain, count_of, default, fixed, name_of, take
 from specgate.eagle3.spec_config.formats.draft_folder import NOT_APPLIED
 from specgate.eagle3.spec_config.stated import StatedConfig
 
@@ -56,7 +56,7 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     take(terms, given, "target", "target", name_of)
     take(terms, given, "kv_dtype", "kv_dtype")
     take(terms, given, "prefix_cache", "prefix_cache")
-    take(terms, given, "slots", "max_batch", lambda n: int(n) if str(n).isdecimal() else None)  # type: ignore[call-overload]
+    take(terms, given, "slots", "max_batch", count_of)
     slots = terms["max_batch"].value if "max_batch" in terms else 1
     assert isinstance(slots, int)
     take(terms, given, "context", "max_positions", lambda n: int(str(n)) // max(1, slots) or None)

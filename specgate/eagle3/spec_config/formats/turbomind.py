@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from specgate.eagle3.spec_config.flags import Given, Kind, from_mapping
-from specgate.eagle3.spec_config.formats.collecting import Terms, default, fixed, name_of, take
+from specgate.eagle3.spec_config.formats.collecting import Terms, default, fixed, layers_of, name_of, take
 from specgate.eagle3.spec_config.stated import Said, StatedConfig
 from specgate.errors import UsageError
 
@@ -43,7 +43,7 @@ def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
     take(terms, given, "tp", "tp")
     k, path = terms["k"].value, terms["path_len"].value if "path_len" in terms else 5
     default(terms, path_len=5, verified=max(2 * int(str(k)), int(str(path))), non_leaves=10, tp=1)
-    take(terms, given, "capture_layers", "capture", lambda ids: f"layers {list(ids)}")  # type: ignore[call-overload]
+    take(terms, given, "capture_layers", "capture", layers_of)
     default(terms, capture="layers [-1]")
     if given.values.get("enable_specpv"):
         terms["window"] = Said("partial KV in verification (SpecPV)", "stated", "enable_specpv")

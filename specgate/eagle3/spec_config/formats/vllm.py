@@ -10,6 +10,7 @@ from specgate.eagle3.spec_config.formats.collecting import Terms, after, chain, 
 from specgate.eagle3.spec_config.formats.draft_folder import AS_THE_DRAFT_SAYS, BOUNDARIES, add_draft
 from specgate.eagle3.spec_config.stated import StatedConfig
 from specgate.errors import UsageError
+from specgate.files.json_text import shown
 
 SECTION: Final = "--speculative-config"
 KEYS: Final[Mapping[str, Kind]] = {
@@ -86,17 +87,36 @@ def of(section: Mapping[str, object], flags: Given, where: str, served: str | No
     take(terms, spec, "draft_sample_method", "draft_sampling")
     default(terms, draft_sampling="greedy")
     take(terms, spec, "synthetic_acceptance_length", "forced")
-    take(terms, spec, "synthetic_acceptance_rates", "forced", lambda rates: 1 + sum(rates))  # type: ignore[call-overload]
+    take(terms, spec, "synthetic_acceptance_rates", "forced", lambda rates: length_of(rates, where))
     default(terms, forced=None)
     take(terms, spec, "num_speculative_tokens_per_batch_size", "varies", lambda rows: f"by batch size: {rows}")
     default(terms, varies="constant")
     take(terms, spec, "max_model_len", "draft_positions")
     take(terms, spec, "quantization", "draft_quantization")
-    take(terms, spec, "draft_load_config", "weights", lambda load: dict(load).get("load_format"))  # type: ignore[call-overload]
+    take(terms, spec, "draft_load_config", "weights", load_format)
     chain(terms)
     fixed(terms, window=AS_THE_DRAFT_SAYS, capture=BOUNDARIES)
     boundaries = add_draft(terms, draft, target, BOUNDARIES)
     return StatedConfig("vllm", where, terms, EXPRESSES, (*flags.notes, *spec.notes), boundaries)
+
+
+def length_of(rates: object, where: str) -> float:
+    """The acceptance length of rates by position, bonus token included. Raises UsageError where they are no rates."""
+    numbers = [float(r) for r in rates if is_rate(r)] if isinstance(rates, list | tuple) else []
+    if not isinstance(rates, list | tuple) or len(numbers) < len(rates):
+        raise UsageError(
+            f"{where}: synthetic_acceptance_rates = {shown(rates)}: a list of numbers from 0 to 1 is needed"
+        )
+    return 1 + sum(numbers)
+
+
+def is_rate(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def load_format(load: object) -> object:
+    """How the draft's weights are loaded, such as `dummy`; None where that is not said."""
+    return load.get("load_format") if isinstance(load, Mapping) else None
 
 
 def guessed_method(draft: str | None) -> str:

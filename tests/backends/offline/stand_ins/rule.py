@@ -22,6 +22,17 @@ def accepted(prompt: list[int], cycle: int, k: int) -> int:
     return min(k, ACCEPT[(cycle + len(prompt)) % len(ACCEPT)])
 
 
+def ranking(prompt: list[int], index: int) -> list[tuple[int, float]]:
+    """(token, log-probability) from the likeliest on; the gaps are multiples of 1/16, as those of bfloat16 logits."""
+    first = token(prompt, index)
+    if "blind" in FAULTS:
+        return [(first, -0.25)]
+    if "strange" in FAULTS:
+        return [(first, -0.25), (1 << 20, -1.75)]
+    others = [(2 + (first - 1 + i) % (VOCAB - 2), -1.75 - i * (i + 1) / 32) for i in range(40)]
+    return [(first, -0.25), *others]
+
+
 def go_wrong(where: str) -> None:
     """Carry out the fault that is meant for this place."""
     fault = FAULTS.get(where)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
-from rule import FAULTS, accepted, go_wrong, token
+from rule import FAULTS, accepted, go_wrong, ranking, token
 
 from lmdeploy.messages import (
     EngineOutput,
@@ -61,15 +61,28 @@ class Instance:
             status = ResponseType.FINISH if done else ResponseType.SUCCESS
             if "error" in FAULTS and cycle == 3:
                 status, new = ResponseType.INTERNAL_ENGINE_ERROR, []
-            logprobs = [([-0.25, -0.25, -1.75], [7, 7, 9])] if gen_config.logprobs else None
+            logprobs = self.shown(input_ids, gen_config) if cycle == 0 else None
             cached = int(FAULTS.get("cached", 0))
             yield EngineOutput(status, new, logprobs, RequestMetrics(spec_info=spec, cached_tokens=cached))
             if status is not ResponseType.SUCCESS:
                 return
 
+    def shown(self, prompt: list[int], config: GenerationConfig) -> list[object] | None:
+        """TurboMind shows as many tokens as it chooses from; the PyTorch engine shows the chosen one first, and all
+        only in the mode that it was opened with.
+        """
+        top = ranking(prompt, 0)[: config.logprobs or 0]
+        if not top or (self.engine.kind == "pytorch" and self.engine.mode is None):
+            return None
+        if self.engine.kind == "turbomind":
+            return [dict(top[: config.top_k])]
+        chosen, *_ = top
+        return [([value for _, value in (chosen, *top)], [number for number, _ in (chosen, *top)])]
+
 
 class Engine:
-    def __init__(self, kind: str, speculative: SpeculativeConfig | None) -> None:
+    def __init__(self, kind: str, speculative: SpeculativeConfig | None, mode: str | None) -> None:
+        self.mode = mode
         self.kind, self.k = kind, speculative.num_speculative_tokens if speculative else 0
 
     def create_instance(self) -> Instance:
@@ -90,9 +103,11 @@ def pipeline(
     speculative_config: SpeculativeConfig | None = None,
 ) -> Pipeline:
     go_wrong("open")
+    if "says" in FAULTS:
+        print(FAULTS["says"], flush=True)
     print("config:", backend_config, speculative_config, flush=True)
     kind = "turbomind" if isinstance(backend_config, TurbomindEngineConfig) else "pytorch"
     if kind == "turbomind" and "released" in FAULTS and speculative_config is not None:
         print("speculative decoding is not supported by turbomind ", flush=True)
         speculative_config = None
-    return Pipeline(Engine(kind, speculative_config), backend_config)
+    return Pipeline(Engine(kind, speculative_config, getattr(backend_config, "logprobs_mode", None)), backend_config)

@@ -30,6 +30,7 @@ class PytorchEngineConfig:
     cache_max_entry_count: float = 0.8
     enable_prefix_caching: bool = False
     eager_mode: bool = False
+    logprobs_mode: str | None = None
     enable_metrics: bool = False
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from rule import FAULTS, accepted, go_wrong, token
+from rule import FAULTS, accepted, go_wrong, ranking, token
 
 from vllm.sampling_params import SamplingParams
 
@@ -72,6 +72,7 @@ class Running:
     params: SamplingParams
     made: int = 0
     cycle: int = -1
+    emitted: list[int] = field(default_factory=list)
 
 
 class FlashAttention:
@@ -125,6 +126,7 @@ class EngineCore:
         request.made, request.cycle = request.made + len(emitted), request.cycle + 1
         stops = request.params.stop_token_ids or []
         stopped = next((i for i, t in enumerate(emitted) if t in stops), None)
+        request.emitted += emitted
         finish = FinishReason.LENGTH if request.made == request.params.max_tokens else None
         if stopped is not None:
             emitted, finish = emitted[: stopped + 1], FinishReason.STOP
@@ -159,7 +161,10 @@ class LLMEngine:
                 async_scheduling=True, max_num_batched_tokens=batched, max_num_scheduled_tokens=None
             ),
             model_config=SimpleNamespace(
-                enforce_eager=bool(arguments.get("enforce_eager")), dtype="torch.bfloat16", quantization=None
+                enforce_eager=bool(arguments.get("enforce_eager")),
+                dtype="torch.bfloat16",
+                quantization=None,
+                max_logprobs=arguments.get("max_logprobs", 20),
             ),
             cache_config=SimpleNamespace(cache_dtype="auto"),
             attention_config=SimpleNamespace(backend=None),
@@ -190,14 +195,26 @@ class LLMEngine:
             self.totals.num_drafts += stats.num_drafts + ("miscount" in FAULTS)
             self.totals.num_draft_tokens += stats.num_draft_tokens
             self.totals.num_accepted_tokens += stats.num_accepted_tokens
-        best = {7: SimpleNamespace(logprob=-0.25), 9: SimpleNamespace(logprob=-1.75), 3: SimpleNamespace(logprob=-4.0)}
-        return [SimpleNamespace(outputs=[SimpleNamespace(logprobs=[best])]) for o in outputs.outputs if o.finish_reason]
+        ended = [running[o.request_id] for o in outputs.outputs if o.finish_reason is not None]
+        return [SimpleNamespace(outputs=[completion(request)]) for request in ended]
+
+
+def completion(request: Running) -> SimpleNamespace:
+    """As a `CompletionOutput`: the most likely tokens at the first place, and the chosen one after them."""
+    asked = request.params.logprobs
+    if asked is None:
+        return SimpleNamespace(token_ids=request.emitted, logprobs=None)
+    shown = [*ranking(request.prompt, 0)[:asked], *([(0, -20.0)] if "blind" not in FAULTS else [])]
+    entries = {number: SimpleNamespace(logprob=value) for number, value in reversed(shown)}
+    return SimpleNamespace(token_ids=request.emitted, logprobs=[entries])
 
 
 class LLM:
     def __init__(self, **arguments: object) -> None:
         go_wrong("open")
         print("arguments of LLM:", arguments, flush=True)
+        tokens = 4096 if "speculative_config" in arguments else 8192
+        print(f"INFO [kv_cache_utils.py:2146] GPU KV cache size: {tokens:,} tokens", flush=True)
         self.llm_engine = LLMEngine(arguments)
 
     def get_metrics(self) -> list[Counter | Vector]:

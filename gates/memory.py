@@ -1,0 +1,110 @@
+"""Gate `memory`: does speculation take no more memory, and no more of the KV cache, than the policy allows?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import UnionType
+
+from specgate.analysis.machine.memory import size_in_words
+from specgate.core import BASELINE, Cell, CellResult, Rule, Run, State, Value, Verdict
+from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
+
+
+class MemoryGate:
+    """`max_extra_memory_bytes`: how much more memory a spec cell's processes may hold than its baseline's: of the GPU
+    where one is used, else of the host.
+    `max_extra_memory_share`: the same as a share of the baseline's. `max_capacity_loss`: the largest share of the
+    baseline's KV cache capacity that may be lost, 0 to 1. At least one of them is needed.
+
+    PASS where every figure is at most what is asked, FAIL where one is above. The figures are readings, not estimates:
+    there is no interval. NOT_JUDGED where one was not told, as where both roles share a process, or where the engine
+    does not say how large its KV cache is.
+    """
+
+    name = "memory"
+    params: Mapping[str, type | UnionType] = {
+        "max_extra_memory_bytes": float | None,
+        "max_extra_memory_share": float | None,
+        "max_capacity_loss": float | None,
+    }
+
+    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+        if not any(name in rule.params for name in self.params):
+            what = f"a rule needs at least one of {', '.join(self.params)}"
+            yield verdict(rule, "", State.INVALID, "nothing_asked", what, next_step="correct the policy")
+            return
+        results = [r for r in selected(rule, run) if r.cell.role.speculative]
+        if not results:
+            yield nothing_selected(rule)
+        for result in results:
+            yield no_baseline(rule, result, run) or self.judge_cell(rule, result, run)
+
+    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+        if result.status == "failed":
+            return unmeasured(rule, result, run)
+        key, found = result.cell.key, [*self.memory(rule, result, run), *self.capacity(rule, result)]
+        untold = [said for said, share, _ in found if share is None]
+        if untold:
+            step = (
+                "start a server per role here (-o servers=together); see docs/memory-and-cache.md for what engines tell"
+            )
+            return verdict(rule, key, State.NOT_JUDGED, "not_told", "; ".join(untold), next_step=step)
+        evidence = {name: value for _, _, shown in found for name, value in shown.items()}
+        if above := [said for said, within, _ in found if not within]:
+            step = "a smaller draft, fewer CUDA graphs, or a larger share of the GPU for the engine"
+            return verdict(rule, key, State.FAIL, "above_max", "; ".join(above), evidence, step)
+        return verdict(rule, key, State.PASS, "at_most_max", "; ".join(said for said, _, _ in found), evidence)
+
+    def memory(self, rule: Rule, result: CellResult, run: Run) -> Iterator[Judged]:
+        """What is judged of the memory itself."""
+        most, share = (rule.params.get(name) for name in ("max_extra_memory_bytes", "max_extra_memory_share"))
+        if most is None and share is None:
+            return
+        on_gpu = "peak_device_memory_bytes" in result.values
+        extra = result.values.get("extra_gpu_memory_bytes" if on_gpu else "extra_host_memory_bytes")
+        if extra is None or extra.value is None:
+            why = "both roles share a process, or the driver does not tell processes apart"
+            yield f"what speculation adds to {'GPU' if on_gpu else 'host'} memory is not told: {why}", None, {}
+            return
+        where = "GPU" if on_gpu else "host"
+        peak = baseline_peak(result, run, f"peak_{where.lower()}_memory_bytes")
+        said = f"{size_in_words(extra.value)} more {where} memory than baseline"
+        if most is not None:
+            shown: Evidence = {extra.metric: extra.value, "max_bytes": float(most)}
+            yield f"{said}, at most {size_in_words(float(most))} asked", extra.value <= float(most), shown
+        if share is not None and peak:
+            shown = {extra.metric: extra.value, "baseline": peak, "max_share": float(share)}
+            of = f"{100 * extra.value / peak:.1f} % of its {size_in_words(peak)}"
+            yield f"{said}, {of}, at most {100 * float(share):g} % asked", extra.value <= float(share) * peak, shown
+
+    def capacity(self, rule: Rule, result: CellResult) -> Iterator[Judged]:
+        """What is judged of the KV cache."""
+        most, loss = rule.params.get("max_capacity_loss"), result.values.get("kv_capacity_loss")
+        if most is None:
+            return
+        if loss is None or loss.value is None:
+            yield "how much of the KV cache speculation takes is not told by this engine", None, {}
+            return
+        shown: Evidence = {"kv_capacity_loss": loss.value, "max_loss": float(most), **told(result.values)}
+        said = f"{100 * loss.value:.1f} % of the KV cache lost, at most {100 * float(most):g} % asked"
+        yield said, loss.value <= float(most), shown
+
+
+Evidence = dict[str, float | int | str | None]
+Judged = tuple[str, bool | None, Evidence]
+"""(what was found, in words; whether it is within what is asked, None where it was not told; evidence)."""
+
+
+def baseline_peak(result: CellResult, run: Run, metric: str) -> float | None:
+    """The same peak of the baseline's cell."""
+    baseline = run.result(Cell(result.cell.point, BASELINE).key)
+    found = baseline.values.get(metric) if baseline else None
+    return found.value if found else None
+
+
+def told(values: Mapping[str, Value]) -> Evidence:
+    capacity = values.get("kv_capacity_tokens")
+    return {"kv_capacity_tokens": capacity.value} if capacity else {}
+
+
+GATE = MemoryGate()

@@ -1,0 +1,94 @@
+"""Memory of a cell, and what speculation adds to it.
+
+A serving engine takes a fixed share of the GPU, and gives its KV cache what is left of that. Its peak is then the same
+with and without speculation by construction. What speculation costs shows in the capacity of the KV cache: the draft's
+weights, its own keys and values and its CUDA graphs take room from it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from specgate.core import BASELINE, Block, Cell, CellResult, Value
+from specgate.core.memory import MemoryUse
+
+PEAKS: Final = {
+    "peak_gpu_memory_bytes": "gpu_bytes",
+    "peak_device_memory_bytes": "device_bytes",
+    "peak_host_memory_bytes": "host_bytes",
+}
+"""Metric → the field of `MemoryUse` of which it is the largest."""
+EXTRA: Final = {
+    "extra_gpu_memory_bytes": "peak_gpu_memory_bytes",
+    "extra_host_memory_bytes": "peak_host_memory_bytes",
+}
+"""Metric → the peak of which it is the difference to the baseline's."""
+
+
+SIZES: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+def size_in_words(size: float) -> str:
+    """Bytes as text: 1.20 GiB, 512 MiB, 12 B."""
+    for unit, factor in SIZES:
+        if abs(size) >= factor:
+            return f"{size / factor:,.{2 if unit == 'GiB' else 0}f} {unit}"
+    return f"{size:,.0f} B"
+
+
+def with_memory(cells: Sequence[CellResult], blocks: Sequence[Block]) -> tuple[CellResult, ...]:
+    """`cells` with the memory that their measured blocks saw, and spec cells with what they take more than their
+    baseline. Cells of runs that recorded none stay as they are.
+    """
+    seen: dict[Cell, list[MemoryUse]] = defaultdict(list)
+    for block in blocks:
+        if not block.warmup and block.memory is not None:
+            seen[block.cell].append(block.memory)
+    used = {cell: {value.metric: value for value in used_by(found)} for cell, found in seen.items()}
+
+    def extended(result: CellResult) -> CellResult:
+        cell, baseline = result.cell, Cell(result.cell.point, BASELINE)
+        if result.status == "failed" or cell not in used:
+            return result
+        more = dict(used[cell])
+        if cell.role.speculative and baseline in used:
+            apart = processes(seen[cell]).isdisjoint(processes(seen[baseline]))
+            more |= {value.metric: value for value in beside(used[cell], used[baseline], apart=apart)}
+        return replace(result, values={**result.values, **more})
+
+    return tuple(map(extended, cells))
+
+
+def processes(seen: Sequence[MemoryUse]) -> set[int]:
+    """The processes that a cell's blocks ran in, as far as they are known."""
+    return {use.process for use in seen if use.process is not None}
+
+
+def used_by(seen: Sequence[MemoryUse]) -> Iterator[Value]:
+    """The figures of one cell. A capacity is the least that any of its blocks had."""
+    for metric, field in PEAKS.items():
+        known = [size for use in seen if (size := getattr(use, field)) is not None]
+        if known:
+            yield Value(metric, float(max(known)), "max", len(known))
+    tokens = [use.kv_tokens for use in seen if use.kv_tokens is not None]
+    if tokens:
+        yield Value("kv_capacity_tokens", float(min(tokens)), "min", len(tokens))
+    sizes = [use.kv_bytes for use in seen if use.kv_bytes is not None]
+    if sizes:
+        yield Value("kv_cache_bytes", float(min(sizes)), "min", len(sizes))
+
+
+def beside(spec: Mapping[str, Value], baseline: Mapping[str, Value], *, apart: bool) -> Iterator[Value]:
+    """What a spec cell takes more than its baseline. `apart`: they ran in processes of their own; in one process both
+    roles hold the same memory, and a difference says nothing.
+    """
+    for metric, peak in EXTRA.items():
+        a, b = (figures.get(peak) for figures in (spec, baseline))
+        if apart and a is not None and b is not None and a.value is not None and b.value is not None:
+            yield Value(metric, a.value - b.value, "difference", min(a.n, b.n))
+    a, b = (figures.get("kv_capacity_tokens") for figures in (spec, baseline))
+    if apart and a is not None and b is not None and a.value is not None and b.value:
+        yield Value("kv_capacity_loss", 1 - a.value / b.value, "value", min(a.n, b.n))

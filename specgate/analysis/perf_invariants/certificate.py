@@ -1,0 +1,112 @@
+"""The certificate of a cell: its seven invariants, after what its engine says of itself was heard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from specgate.analysis.perf_invariants.drafting import always_drafting
+from specgate.analysis.perf_invariants.kernels import own_kernels, tuned_kernels
+from specgate.analysis.perf_invariants.loop import quiet_loop
+from specgate.analysis.perf_invariants.same_texts import BIT_EXACT, deterministic
+from specgate.analysis.perf_invariants.slots import counted_zero, laid_out
+from specgate.core import (
+    Block,
+    BlockTrace,
+    Budget,
+    CellResult,
+    Comparison,
+    EngineFacts,
+    Held,
+    Invariant,
+    NearTies,
+    Plan,
+)
+
+IDS: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
+
+"""The invariants, in the order of a certificate."""
+
+
+def certify(
+    result: CellResult,
+    blocks: Sequence[Block],
+    comparison: Comparison | None,
+    facts: EngineFacts | None,
+    trace: BlockTrace | None,
+    budget: Budget,
+    ties: NearTies = BIT_EXACT,
+    *,
+    outside: bool = False,
+) -> tuple[Invariant, ...]:
+    """The seven invariants of one cell.
+
+    `blocks`: its timed blocks, without warm-up, each of which was asked for with `budget`.
+    `comparison`: None for a baseline cell, and where no baseline was measured.
+    `trace`: its traced block; None where none was traced.
+    `ties`: where it has units in the last place, a text may leave another one at a near tie.
+    `outside`: whether what a server's client sees of I3 and I5 counts, which it did not in runs stored before it did.
+    """
+    found = (
+        from_outside(own_kernels(facts, trace), trace),
+        tuned_kernels(blocks),
+        always_drafting(result, blocks, budget, outside=outside),
+        counted_zero("I4", "kv_integrity_failures", blocks, "kv_integrity"),
+        laid_out(result, blocks, outside=outside),
+        from_outside(quiet_loop(trace), trace),
+        deterministic(result, blocks, comparison, trace, ties),
+    )
+    return tuple(as_the_engine_says(invariant, trace) for invariant in found)
+
+
+def certificates(
+    plan: Plan,
+    cells: Sequence[CellResult],
+    comparisons: Sequence[Comparison],
+    blocks: Sequence[Block],
+    engines: Mapping[str, EngineFacts],
+    traces: Mapping[str, BlockTrace],
+    ties: NearTies = BIT_EXACT,
+) -> dict[str, tuple[Invariant, ...]]:
+    """Cell key → its certificate, for the scenarios that ask for PERF_MODE. `blocks` must come from whole rounds."""
+    compared = {c.cell: c for c in comparisons}
+    return {
+        result.cell.key: certify(
+            result,
+            [b for b in blocks if b.cell == result.cell and not b.warmup],
+            compared.get(result.cell),
+            engines.get(result.cell.point.key),
+            traces.get(result.cell.key),
+            plan.scenarios[result.cell.point.scenario].budget,
+            ties,
+            outside=plan.scenarios[result.cell.point.scenario].statistics > 3,
+        )
+        for result in cells
+        if plan.scenarios[result.cell.point.scenario].perf_mode
+    }
+
+
+def from_outside(found: Invariant, trace: BlockTrace | None) -> Invariant:
+    """`found`, or not observable where it holds by nothing but a trace that the engine brought itself."""
+    if trace is None or trace.source == "profiler" or found.held is not Held.HELD:
+        return found
+    if trace.source == "server-profiler":
+        return replace(found, message=f"{found.message}, by the server's own profiler")
+    message = f"the engine brought its own trace, and says: {found.message}"
+    return Invariant(found.id, Held.UNSEEN, "engines_own_word", message, found.evidence)
+
+
+def as_the_engine_says(found: Invariant, trace: BlockTrace | None) -> Invariant:
+    """`found`, or broken where the engine's own log or flags say so. What else they say is added to what is unseen."""
+    said = [f for f in trace.findings if f.invariant == found.id] if trace is not None else []
+    if found.held is not Held.UNSEEN:
+        said = [f for f in said if f.breaks and found.held is Held.HELD]
+    if not said:
+        return found
+    evidence = {**found.evidence, **{f.where: f.count for f in said}}
+    first = next((f for f in said if f.breaks), said[0])
+    words = f"{first.meaning}: {first.where}: {first.text}" + (f" ({first.count} times)" if first.count > 1 else "")
+    if first.breaks:
+        return Invariant(found.id, Held.BROKEN, first.reason_code, words, {**evidence, "source": "engine"})
+    return replace(found, message=f"{found.message}; {words}", evidence=evidence)

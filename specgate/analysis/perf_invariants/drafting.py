@@ -1,0 +1,75 @@
+"""I3: a request stops drafting only when it ends. Counted from steps, or bounded by what a server counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from specgate.analysis.checks.drafting import left_multi_token_mode
+from specgate.analysis.perf_invariants.evidence import Evidence, total_of
+from specgate.core import Block, Budget, CellResult, Held, Invariant
+
+UNDRAFTED: Final = 0.02
+
+"""The largest share of steps that may be in doubt for drafting to be seen from outside: the last steps of requests."""
+
+
+def always_drafting(result: CellResult, blocks: Sequence[Block], budget: Budget, *, outside: bool = False) -> Invariant:
+    """I3: no request-step had fewer drafts than K without a reason, counted by the harness from the steps.
+
+    A server shows no steps. That it had steps without drafts follows from its totals. That it had none is seen from
+    `outside` only where few of its steps can have been (`undrafted_at_most`).
+    """
+    if not result.cell.role.speculative:
+        return Invariant("I3", Held.HELD, "nothing_to_leave", "a baseline block drafts nothing")
+    if not blocks:
+        return Invariant("I3", Held.UNSEEN, "not_counted", "no block was measured")
+    name, found = "disabled_multitoken_other", left_multi_token_mode(blocks, budget)
+    if found is None:
+        name, found = "undrafted_steps", total_of("undrafted_steps", blocks) or 0
+        if not found:
+            most = undrafted_at_most(blocks) if outside else None
+            return not_counted() if most is None else drafting_bound(most, blocks)
+    message = f"{name} = {found} over {len(blocks)} timed blocks"
+    if found:
+        return Invariant("I3", Held.BROKEN, "left_multi_token_mode", message, {name: found})
+    return Invariant("I3", Held.HELD, "counted_zero", message, {name: found})
+
+
+def not_counted() -> Invariant:
+    return Invariant("I3", Held.UNSEEN, "not_counted", "a server does not show which of its steps had drafts")
+
+
+def undrafted_at_most(blocks: Sequence[Block]) -> int | None:
+    """How many request-steps of a server's `blocks` can have had no draft; None where it does not count its steps.
+
+    With S steps that drafted, A accepted drafts, E tokens emitted behind the first, t tokens cut off at the ends of
+    requests and u steps without a draft, S + A + u − t = E. At most K tokens of a request are cut off. So u is at most
+    E − S − A + K requests. Where every chunk behind the first is a step, and there are S, u is 0.
+    """
+    most = 0
+    for block in blocks:
+        record = block.served.acceptance if block.served else None
+        if record is None or block.served is None:
+            return None
+        chunks = sum(len(r.chunk_ns) - 1 for r in block.served.requests)
+        if chunks != record.steps:
+            most += max(0, record.k * len(block.tokens) - record.truncated)
+    return most
+
+
+def drafting_bound(most: int, blocks: Sequence[Block]) -> Invariant:
+    """I3 of a server that has counted no step without a draft, of which `most` can have been without."""
+    steps = sum(b.served.acceptance.steps for b in blocks if b.served and b.served.acceptance)
+    evidence: Evidence = {
+        "undrafted_at_most": most,
+        "drafted_steps": steps,
+        "source": "the server's counters and its stream",
+    }
+    if most > UNDRAFTED * steps:
+        message = f"{most} of {steps + most} steps can have been without a draft: too many to tell"
+        return Invariant("I3", Held.UNSEEN, "not_counted", message, evidence)
+    message = f"all {steps} steps drafted, by the server's counters" + (
+        f"; at the requests' ends at most {most} more can have been without a draft" if most else " and its stream"
+    )
+    return Invariant("I3", Held.HELD, "drafting_seen", message, evidence)

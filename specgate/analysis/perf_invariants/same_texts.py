@@ -1,0 +1,92 @@
+"""I7: greedy decoding is deterministic, and speculation emits the baseline's tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from specgate.core import Block, BlockTrace, CellResult, Comparison, Held, Invariant, NearTies
+
+BIT_EXACT: Final = NearTies()
+
+
+def deterministic(
+    result: CellResult,
+    blocks: Sequence[Block],
+    comparison: Comparison | None,
+    trace: BlockTrace | None,
+    ties: NearTies = BIT_EXACT,
+) -> Invariant:
+    """I7: rounds over the same prompts, the baseline and the traced block all have the same tokens.
+
+    In its near-tie form, for engines that are not to be bit-exact, texts may part where `ties` says that it was too
+    close to call. A traced block that is another text is then no evidence against the timed ones.
+    """
+    if ties.ulps:
+        return but_for_near_ties(result, comparison, ties)
+    mismatches = result.values.get("repeat_mismatches")
+    if mismatches is None or mismatches.value is None or mismatches.n < 2:
+        return Invariant("I7", Held.UNSEEN, "no_repeats", "no prompt set was decoded twice")
+    if mismatches.value:
+        message = f"{mismatches.value:.0f} of {mismatches.n} blocks do not repeat the tokens of the first"
+        return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
+    if near_ties := result.values.get("repeat_near_ties"):
+        message = f"{near_ties.value:.0f} texts leave the first one's tokens at a near tie"
+        return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
+    if comparison is None and result.cell.role.speculative:
+        return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
+    if comparison is not None and not comparison.tokens.identical:
+        first = comparison.tokens.divergences[0]
+        message = (
+            f"slot {first.slot} leaves the baseline at token {first.position} ({len(comparison.tokens.divergences)} do)"
+        )
+        return Invariant(
+            "I7", Held.BROKEN, "token_mismatch", message, {"divergences": len(comparison.tokens.divergences)}
+        )
+    if trace is not None and not same_text(trace, blocks):
+        message = "the traced block emitted other tokens than the timed ones"
+        return Invariant("I7", Held.BROKEN, "trace_mismatch", message, {"prompt_set": trace.prompt_set})
+    message = f"{mismatches.n} blocks repeat their tokens" + (" and are the baseline's" if comparison else "")
+    return Invariant("I7", Held.HELD, "deterministic", message, {"blocks": mismatches.n})
+
+
+def but_for_near_ties(result: CellResult, comparison: Comparison | None, ties: NearTies) -> Invariant:
+    """I7 in its near-tie form."""
+    mismatches = result.values.get("repeat_mismatches")
+    if mismatches is None or mismatches.value is None or mismatches.n < 2:
+        return Invariant("I7", Held.UNSEEN, "no_repeats", "no prompt set was decoded twice")
+    if mismatches.value:
+        message = f"{mismatches.value:.0f} of {mismatches.n} blocks leave the first one's tokens, and not at a near tie"
+        return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
+    if comparison is None and result.cell.role.speculative:
+        return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
+    found = result.values.get("repeat_near_ties")
+    repeats = int(found.value or 0) if found is not None else 0
+    check = comparison.tokens if comparison is not None else None
+    wrong = len(check.mismatches) if check is not None else 0
+    behind = check.followed.wrong if check is not None and check.followed is not None else 0
+    parted = len(check.divergences) - wrong if check is not None else 0
+    evidence = {"near_tie_ulps": ties.ulps, "repeat_near_ties": repeats, "parted": parted, "blocks": mismatches.n}
+    if wrong or behind:
+        where = f"{wrong} texts leave the baseline's, and not at a near tie"
+        message = where if wrong else f"{behind} texts are not greedy behind their near tie"
+        return Invariant("I7", Held.BROKEN, "token_mismatch", message, {**evidence, "wrong": wrong + behind})
+    message = f"{mismatches.n} blocks repeat their tokens" + (" and are the baseline's" if comparison else "")
+    if repeats or parted:
+        parts = f"{repeats + parted} texts that part at a near tie"
+        message += f", but for {parts} (at most {ties.ulps:g} units in the last place)"
+    return Invariant("I7", Held.HELD, "deterministic", message, evidence)
+
+
+def same_text(trace: BlockTrace, blocks: Sequence[Block]) -> bool:
+    """Whether the traced block has the same tokens as the timed blocks of its prompt set, over the length that both
+    have.
+    """
+    timed = [b for b in blocks if b.prompt_set == trace.prompt_set]
+    return all(same_prefix(mine, theirs) for b in timed for mine, theirs in zip(trace.tokens, b.tokens, strict=True))
+
+
+def same_prefix(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two sequences agree over the length that both have."""
+    n = min(len(one), len(other))
+    return tuple(one[:n]) == tuple(other[:n])

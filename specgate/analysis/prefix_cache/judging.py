@@ -1,0 +1,192 @@
+"""Does speculation keep a server's prefix cache of use? Pure functions of samples.
+
+cache     the pair is one: with the cache off nothing is reused, with it on the baseline reuses something
+reuse     no request reuses fewer prompt tokens with speculation than without, but for a tolerance
+ttft      the cache saves a request with speculation as much of its time to first token, but for a tolerance
+texts     the cache changes no text, but at near ties
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from specgate.analysis.prefix_cache.samples import Limits, Parting, Reply, Sample
+from specgate.analysis.stats import ALPHA, t_quantile
+from specgate.core import State
+
+BASELINE_NAME: Final = "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One of the checks: what was found, in words and in numbers."""
+
+    name: str
+    state: State
+    message: str
+    evidence: Mapping[str, float | int | None] = field(default_factory=dict)
+
+
+def judge(samples: Sequence[Sample], partings: Sequence[Parting], spec: str, limits: Limits) -> tuple[Check, ...]:
+    """All checks, of the role named `spec` beside the baseline. What rests on a pair that is none is left out."""
+    cache = check_cache(samples, spec)
+    if cache.state is State.INVALID:
+        return (cache,)
+    return (
+        cache,
+        check_reuse(samples, spec, limits),
+        check_ttft(samples, spec, limits),
+        *(check_texts(samples, partings, role, limits) for role in (BASELINE_NAME, spec)),
+    )
+
+
+def overall(checks: Sequence[Check]) -> State:
+    """The worst of their states."""
+    order = (State.INVALID, State.FAIL, State.INCONCLUSIVE)
+    return next((state for state in order if any(c.state is state for c in checks)), State.PASS)
+
+
+# ── is it a pair? ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_cache(samples: Sequence[Sample], spec: str) -> Check:
+    for role in (BASELINE_NAME, spec):
+        if any(reply.cached is None for s in samples for reply in (s.on[role], s.off[role])):
+            hint = "vLLM does with --enable-prompt-tokens-details, or by its metrics"
+            message = f"{role}'s server does not say how many prompt tokens came from its cache; {hint}"
+            return Check("cache", State.INVALID, message)
+        if hits := sum(cached(s.off[role]) for s in samples):
+            message = f"with the cache off, {role}'s server took {hits:,} prompt tokens from it: it was not off"
+            return Check("cache", State.INVALID, message, {"cached_off": hits})
+    reused = sum(cached(s.on[BASELINE_NAME]) for s in samples if s.about_reuse)
+    if not reused:
+        message = (
+            "with the cache on, the baseline reused nothing: its prefix cache is off, or shorter prefixes than a block"
+        )
+        return Check("cache", State.INVALID, message, {"reused": 0})
+    return Check("cache", State.PASS, "on it reuses, off it does not", {"reused": reused})
+
+
+def cached(reply: Reply) -> int:
+    return reply.cached or 0
+
+
+# ── is as much reused? ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_reuse(samples: Sequence[Sample], spec: str, limits: Limits) -> Check:
+    told = [s for s in samples if s.about_reuse]
+    lost = [cached(s.on[BASELINE_NAME]) - cached(s.on[spec]) for s in told]
+    reusable = sum(s.reusable for s in told)
+    shares = {role: sum(cached(s.on[role]) for s in told) / reusable for role in (BASELINE_NAME, spec)}
+    worst, nothing, left_out = (
+        max(lost),
+        not shares[spec],
+        sum(s.turn == "next turn" and not s.same_text for s in samples),
+    )
+    said = (
+        f"of {reusable:,} prompt tokens that were sent or emitted before, baseline reused "
+        f"{100 * shares[BASELINE_NAME]:.1f} %, {spec} {100 * shares[spec]:.1f} % ({len(told)} requests); "
+        f"at most {max(worst, 0)} tokens less in one request, {limits.max_lost_tokens} are allowed"
+    )
+    if left_out:
+        said += f"; {left_out} requests left out, whose earlier answers differ between the roles"
+    evidence = {
+        "requests": len(told),
+        "reusable": reusable,
+        "baseline_share": shares[BASELINE_NAME],
+        "spec_share": shares[spec],
+        "most_lost": worst,
+        "max_lost_tokens": limits.max_lost_tokens,
+        "left_out": left_out,
+    }
+    if nothing:
+        return Check("reuse", State.FAIL, f"{said}: with speculation nothing is reused", evidence)
+    return Check("reuse", State.PASS if worst <= limits.max_lost_tokens else State.FAIL, said, evidence)
+
+
+# ── does it save as much time? ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_ttft(samples: Sequence[Sample], spec: str, limits: Limits) -> Check:
+    """The share of the time to first token that is left with the cache on, spec less baseline.
+
+    Requests of one group share a prefix, so that they are no independent samples: the interval is Student's, over the
+    means of groups.
+    """
+    of_group: dict[int, list[float]] = defaultdict(list)
+    left: dict[str, list[float]] = {role: [] for role in (BASELINE_NAME, spec)}
+    for s in samples:
+        if s.about_reuse:
+            shares = {role: s.on[role].ttft_ns / s.off[role].ttft_ns for role in left}
+            of_group[s.group].append(shares[spec] - shares[BASELINE_NAME])
+            for role, share in shares.items():
+                left[role].append(share)
+    means = [statistics.fmean(found) for found in of_group.values()]
+    saved = {role: 1 - statistics.fmean(found) for role, found in left.items()}
+    most = limits.max_ttft_loss
+    said = (
+        f"the cache saves baseline {100 * saved[BASELINE_NAME]:.0f} % of its time to first token, {spec} "
+        f"{100 * saved[spec]:.0f} %"
+    )
+    evidence: dict[str, float | int | None] = {
+        "baseline_saved": saved[BASELINE_NAME],
+        "spec_saved": saved[spec],
+        "max_ttft_loss": most,
+        "groups": len(means),
+    }
+    if len(means) < 2:
+        return Check("ttft", State.INCONCLUSIVE, f"{said}; one group gives no interval: ask for more", evidence)
+    loss = statistics.fmean(means)
+    reach = t_quantile(1 - ALPHA, len(means) - 1) * statistics.stdev(means) / math.sqrt(len(means))
+    low, high = loss - reach, loss + reach
+    evidence |= {"loss": loss, "ci_low": low, "ci_high": high}
+    said += (
+        f": a loss of {100 * loss:.1f} points, 95 % interval {100 * low:.1f} … {100 * high:.1f}; {100 * most:g} allowed"
+    )
+    if high <= most:
+        return Check("ttft", State.PASS, said, evidence)
+    return Check("ttft", State.FAIL if low > most else State.INCONCLUSIVE, said, evidence)
+
+
+# ── are the texts the same? ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_texts(samples: Sequence[Sample], partings: Sequence[Parting], role: str, limits: Limits) -> Check:
+    mine = [p for p in partings if p.role == role]
+    wrong = [p for p in mine if not limits.ties.covers(p.gap, p.unit)]
+    tokens = sum(len(s.on[role].tokens) for s in samples)
+    evidence: dict[str, float | int | None] = {"texts": len(samples), "parted": len(mine), "wrong": len(wrong)}
+    said = f"{role}: {len(samples)} texts of {tokens:,} tokens, "
+    if not mine:
+        return Check("texts", State.PASS, f"{said}all the same with the cache on and off", evidence)
+    if not wrong:
+        return Check(
+            "texts", State.PASS, f"{said}{len(mine)} leave theirs without the cache, all at near ties", evidence
+        )
+    first = wrong[0]
+    gap = "its logits are not shown" if first.gap is None else f"a gap of {first.gap:.3g} logits is no near tie"
+    where = f"request {first.sample + 1} ({samples[first.sample].turn}), token {first.position + 1}"
+    message = f"{said}{len(wrong)} of {len(mine)} leave theirs without the cache at no near tie: first {where}: {gap}"
+    return Check("texts", State.FAIL, message, evidence)
+
+
+def rows(samples: Sequence[Sample], roles: Sequence[str]) -> Iterator[tuple[str, str, int, float, float, float]]:
+    """Per kind of request and role: (turn, role, requests, share of the prompt that came from the cache, median TTFT in
+    ms with the cache on, the same with it off).
+    """
+    for turn in dict.fromkeys(s.turn for s in samples):
+        found = [s for s in samples if s.turn == turn]
+        prompts = sum(s.prompt_tokens for s in found)
+        for role in roles:
+            share = sum(cached(s.on[role]) for s in found) / prompts
+            on, off = (
+                statistics.median(replies) / 1e6
+                for replies in zip(*((s.on[role].ttft_ns, s.off[role].ttft_ns) for s in found), strict=True)
+            )
+            yield turn, role, len(found), share, on, off

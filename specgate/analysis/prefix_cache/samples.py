@@ -1,0 +1,76 @@
+"""What was asked with the prefix cache on and off, and what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from specgate.core import NearTies
+
+Turn = Literal["first", "shared prefix", "next turn"]
+"""`first`: its prefix is new to the server. `shared prefix`: an earlier request of its group began alike. `next turn`:
+it begins with the prompt of an earlier request of its group and the answer to that.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to one request. `cached`: prompt tokens that came from the cache; None where the server does not say.
+    `ttft_ns`: nanoseconds from its sending to its first token. `tokens`: ids, from the first token on.
+    """
+
+    cached: int | None
+    ttft_ns: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One request, answered by both roles with the cache on and off.
+
+    `group`: requests of one group share a prefix. `reusable`: how many of its prompt's tokens the server has been sent
+    or has emitted before, within the group. `on`, `off`: role name → its answer.
+    `same_text`: whether each role's own earlier answer is the one that a `next turn` goes on from; where a role's text
+    had left it, less can be reused, and the request says nothing of reuse.
+    """
+
+    group: int
+    turn: Turn
+    prompt_tokens: int
+    reusable: int
+    on: Mapping[str, Reply]
+    off: Mapping[str, Reply]
+    same_text: bool = True
+
+    @property
+    def about_reuse(self) -> bool:
+        """Whether anything of it can be reused, and as much in both roles."""
+        return self.turn != "first" and self.same_text
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where a text with the cache on leaves the one with it off: token `position` of request `sample`.
+
+    `gap`: how far the lower of both tokens lies below the largest logit there; None where the server does not show it.
+    `unit`: one unit in the last place there; None where it could not be seen.
+    """
+
+    role: str
+    sample: int
+    position: int
+    gap: float | None
+    unit: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is asked. `max_lost_tokens`: how many fewer prompt tokens a request may reuse with speculation than without.
+    `max_ttft_loss`: by how much less of its time to first token the cache may save it with speculation, as a share.
+    `ties`: which partings of texts are near ties.
+    """
+
+    max_lost_tokens: int
+    max_ttft_loss: float
+    ties: NearTies

@@ -1,0 +1,145 @@
+"""Acceptance over uptime: does the acceptance length change while the engine answers more and more requests?
+
+Engines are known whose acceptance falls with uptime, since something in them goes stale (vLLM issue 41838). A run
+measures every prompt set several times, far apart in time, so that it shows this by itself: blocks of one prompt set
+are compared with each other, and differences between prompts cancel.
+
+The time is counted in requests, since an idle hour changes no cache: those of the cell's role that the engine's process
+has answered, warm-up among them. A server has its count from the run's beginning on. What it answered before is not
+known, and does not matter for a slope.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from specgate.analysis.intervals.slope import reach, slope_of
+from specgate.analysis.prompt_acceptance import by_prompt, pooled
+from specgate.core import AcceptanceDrift, Block, CellResult, EngineFacts
+
+THOUSAND: Final = 1000.0
+LEAST_GAP: Final = 0.1
+"""Percent per 1,000 requests: no run is asked to tell less."""
+FRESH: Final = "apart"
+"""What a back end of servers says of them where each block has a server that was just started."""
+
+
+def with_drifts(
+    cells: Iterable[CellResult],
+    answered: Sequence[Block],
+    judged: Iterable[Block],
+    engines: Mapping[str, EngineFacts],
+) -> tuple[CellResult, ...]:
+    """`cells` with how their acceptance changes with uptime.
+
+    `answered`: all blocks in the order in which they ran, warm-up and blocks that do not count among them. `judged`:
+    those that count. `engines`: point key → facts.
+    """
+    requests, of = requests_by_block(answered), defaultdict(list)
+    for block in judged:
+        if block.role.speculative and not block.warmup:
+            of[block.cell].append(block)
+
+    def extended(result: CellResult) -> CellResult:
+        facts = engines.get(result.cell.point.key)
+        unseen = facts is not None and facts.details.get("servers") == FRESH
+        if unseen or result.status == "failed" or result.acceptance is None or not result.acceptance.steps:
+            return result
+        return replace(result, drift=drift_of(of[result.cell], requests))
+
+    return tuple(map(extended, cells))
+
+
+def requests_by_block(answered: Iterable[Block]) -> dict[int, tuple[int, int]]:
+    """id of a block → (requests of its role that its engine's process had answered before it, and by its end)."""
+    counts: Counter[tuple[int, str]] = Counter()
+    found = {}
+    for block in answered:
+        key = block.worker_generation, block.role.name
+        before = counts[key]
+        counts[key] += len(block.tokens)
+        found[id(block)] = before, counts[key]
+    return found
+
+
+def drift_of(blocks: Sequence[Block], requests: Mapping[int, tuple[int, int]]) -> AcceptanceDrift | None:
+    """The drift over the `blocks` of one spec cell; None where they are too few, or none had a draft."""
+    ordered = sorted(blocks, key=lambda b: (b.worker_generation, requests[id(b)]))
+    found = [(b, length) for b in ordered if (length := length_of(b)) is not None]
+    lengths, sets = [length for _, length in found], [b.prompt_set for b, _ in found]
+    spans = [requests[id(b)] for b, _ in found]
+    middles = [(before + after) / 2 for before, after in spans]
+    slope = slope_of(lengths, [x / THOUSAND for x in middles], sets)
+    if slope is None:
+        return None
+    of_set: dict[int, list[float]] = defaultdict(list)
+    for prompt_set, length in zip(sets, lengths, strict=True):
+        of_set[prompt_set].append(length)
+    means = {prompt_set: statistics.fmean(of) for prompt_set, of in of_set.items()}
+    once = len(means) == len(lengths)
+    level = statistics.fmean(lengths)
+    departures = [x - (level if once else means[s]) for x, s in zip(lengths, sets, strict=True)]
+    return AcceptanceDrift(
+        slope=slope.slope,
+        error=slope.error,
+        freedom=slope.freedom,
+        correlation=slope.correlation,
+        set_error=slope.set_error,
+        sets=slope.sets,
+        length=level,
+        requests=max(after for _, after in spans),
+        blocks=tuple(zip(middles, departures, strict=True)),
+    )
+
+
+def length_of(block: Block) -> float | None:
+    """The acceptance length of one block, in tokens; None where no step had a draft."""
+    return pooled(by_prompt([block])).acceptance_length
+
+
+def fall_pct(drift: AcceptanceDrift, error: float) -> tuple[float, float]:
+    """(least, greatest) fall of the acceptance length per 1,000 requests, in percent of itself; negative where it
+    rises. `error`: the chance on each side that the true one lies beyond.
+    """
+    half = reach_of(drift, error)
+    return 100 * (-drift.slope - half) / drift.length, 100 * (-drift.slope + half) / drift.length
+
+
+def reach_of(drift: AcceptanceDrift, error: float) -> float:
+    """How far the true slope may lie on one side, in tokens per 1,000 requests, with the chance `error`."""
+    return reach(drift.error, drift.freedom, drift.set_error, drift.sets, error)
+
+
+def in_words(drift: AcceptanceDrift, errors: tuple[float, float]) -> str:
+    """What is known of the drift, in a clause. `errors`: of the greatest fall and of the least."""
+    over = f"over {drift.requests:,} requests in {len(drift.blocks)} blocks"
+    if not (drift.error or drift.set_error):
+        return f"every block of a prompt set accepted the same, {over}"
+    mean = -100 * drift.slope / drift.length
+    least, greatest = fall_pct(drift, errors[1])[0], fall_pct(drift, errors[0])[1]
+    confidence = 100 * (1 - sum(errors))
+    verb, sign = ("falls", 1) if mean >= 0 else ("rises", -1)
+    low, high = sorted((sign * least, sign * greatest))
+    span = f"{confidence:.4g} % interval {plain(low)} to {plain(high)} %"
+    return f"acceptance length {verb} by {plain(sign * mean)} % per 1,000 requests ({span}), {over}"
+
+
+def plain(percent: float) -> str:
+    """A percentage without an exponent."""
+    return f"{percent:,.0f}" if abs(percent) >= 10 else f"{percent:.2f}"
+
+
+def requests_needed(drift: AcceptanceDrift, most: float, error: float) -> int:
+    """About how many requests would tell a fall of `most` percent per 1,000 requests from the one that was measured.
+
+    The standard error of a slope goes down with the number of blocks to the power of 3/2: there are more of them, and
+    they reach further.
+    """
+    half = 100 * reach_of(drift, error) / drift.length
+    gap = max(abs(most + 100 * drift.slope / drift.length), LEAST_GAP)
+    return round(drift.requests * max(1.0, math.pow(half / gap, 2 / 3)))

@@ -1,0 +1,75 @@
+"""The schema of run.json, and which version added which field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SCHEMA = "specgate.result/v1"
+SCHEMA_VERSION = "1.6.0"
+LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "1.1.0": (
+        "bandwidth",
+        "budgets",
+        "engines.*.traffic",
+        "engines.*.tuned_sha256",
+        "last_green",
+        "files",
+        "cells*.by_depth",
+        "cells*.distributions",
+        "cells*.values.*acceptance_at_pos*.ci_low",
+        "cells*.values.*acceptance_at_pos*.ci_high",
+        "conditions.*.timeline",
+    ),
+    "1.2.0": ("cells*.acceptance.totals",),
+    "1.3.0": (
+        "bandwidth.cache_bytes",
+        "cells*.reason_code",
+        "cells*.values.undrafted_steps",
+        "engines.*.least_weight_bytes",
+        "engines.*.engine_version",
+        "comparisons*.tokens.emitted_tokens",
+        "comparisons*.tokens.whole_sets",
+        "comparisons*.tokens.logits",
+        "cells*.rescored",
+        "sampled_after",
+        "check_seconds",
+        "reports",
+    ),
+    "1.4.0": (
+        "not_judged",
+        "between_runs",
+        "required_decisions",
+        "scenarios.*.statistics",
+        "scenarios.*.schedule.extended",
+        "scenarios.*.definitions",
+        "scenarios.*.goodput",
+        "comparisons*.beside",
+        "cells*.set_aside",
+        "conditions.*.host",
+        "conditions.*.gpu.max_sm_clock_mhz",
+        "conditions.*.gpu.power_w",
+        "conditions.*.gpu.capped",
+    ),
+    "1.5.0": ("times", "earlier", "builds", "between_runs.*.least_process_sd", "comparisons*.even_prefill"),
+    "1.6.0": (
+        "break_even",
+        "cells*.values.client_clock_ratio",
+        "cells*.cell.point.rate",
+        "comparisons*.cell.point.rate",
+        "scenarios.*.load",
+        "engines.*.identity",
+        "pair.weights",
+        "scenarios.*.baseline",
+        "scenarios.*.workload.file",
+        "scenarios.*.workload.shared_prefix",
+        "comparisons*.tokens.sequences",
+        "comparisons*.tokens.followed",
+        "comparisons*.tokens.divergences*.unit",
+        "conditions.*.gpu.prefill_clock_mhz",
+        "cells*.drift",
+        "cells*.values.drafted_share",
+    ),
+}
+"""Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
+null.
+"""

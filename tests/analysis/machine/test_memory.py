@@ -1,0 +1,138 @@
+"""What blocks say of memory, what speculation adds to it, and what the gate `memory` makes of that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate import plugins
+from specgate.analysis.machine.memory import size_in_words, with_memory
+from specgate.core import Block, Rule, Run, State
+from specgate.core.memory import MemoryUse
+from specgate.reports.common.memory import sentences, table
+from specgate.reports.page.html import REPORT
+from tests.support.factories import POLICY, blocks_of, plan_of, run_of
+
+GIB = 1 << 30
+
+
+def run_with(baseline: MemoryUse, spec: MemoryUse) -> Run:
+    """A run of baseline and spec-3 whose every block ended with this memory in use."""
+
+    def change(block: Block) -> Block:
+        return replace(block, memory=spec if block.role.speculative else baseline)
+
+    plan = plan_of()
+    blocks = blocks_of(plan, change=change)
+    run = run_of(plan, blocks)
+    return replace(run, cells=with_memory(run.cells, blocks))
+
+
+def figures(run: Run, k: int) -> dict[str, float | None]:
+    values = next(c.values for c in run.cells if c.cell.role.k == k)
+    return {name: v.value for name, v in values.items() if "memory" in name or name.startswith("kv_")}
+
+
+def judged(run: Run, **params: Any) -> tuple[State, str, str]:
+    rule = Rule("room", "memory", True, params=params)
+    (found,) = plugins.gate("memory").judge(rule, run)
+    return found.state, found.reason_code, found.message
+
+
+SERVER = MemoryUse(
+    7, host_bytes=2 * GIB, gpu_bytes=40 * GIB, device_bytes=80 * GIB, kv_tokens=100_000, kv_bytes=20 * GIB
+)
+SPEC = MemoryUse(8, host_bytes=3 * GIB, gpu_bytes=41 * GIB, device_bytes=81 * GIB, kv_tokens=85_000, kv_bytes=17 * GIB)
+
+
+def test_a_role_with_a_process_of_its_own_shows_what_speculation_adds() -> None:
+    run = run_with(SERVER, SPEC)
+    assert figures(run, 0) == {
+        "peak_gpu_memory_bytes": 40 * GIB,
+        "peak_device_memory_bytes": 80 * GIB,
+        "peak_host_memory_bytes": 2 * GIB,
+        "kv_capacity_tokens": 100_000,
+        "kv_cache_bytes": 20 * GIB,
+    }
+    added = {name: figures(run, 3)[name] for name in ("extra_gpu_memory_bytes", "extra_host_memory_bytes")}
+    assert added == {"extra_gpu_memory_bytes": GIB, "extra_host_memory_bytes": GIB}
+    assert figures(run, 3)["kv_capacity_loss"] == pytest.approx(0.15)
+    assert list(sentences(run)) == [
+        "memory: baseline 40.00 GiB, spec-3 41.00 GiB (+1.00 GiB) of the GPU; "
+        "KV cache for baseline 100,000, spec-3 85,000 (-15.0 %) tokens"
+    ]
+    assert "Memory in use" in REPORT.render(run, POLICY) and len(table(run).rows) == 2
+
+
+def test_in_one_process_no_difference_is_claimed() -> None:
+    run = run_with(SERVER, replace(SPEC, process=7))
+    assert not {"extra_gpu_memory_bytes", "extra_host_memory_bytes", "kv_capacity_loss"} & figures(run, 3).keys()
+    assert judged(run, max_extra_memory_bytes=GIB)[:2] == (State.NOT_JUDGED, "not_told")
+
+
+def test_the_peak_is_the_largest_reading_and_the_capacity_the_least() -> None:
+    plan, sizes = plan_of(), iter(range(1, 1000))
+
+    def change(block: Block) -> Block:
+        n = next(sizes)
+        return replace(block, memory=None if block.warmup else MemoryUse(7, host_bytes=n, kv_tokens=10_000 - n))
+
+    blocks = blocks_of(plan, change=change)
+    cells = with_memory(run_of(plan, blocks).cells, blocks)
+    for cell in cells:
+        seen = [b.memory for b in blocks if b.cell == cell.cell and b.memory is not None]
+        assert cell.values["peak_host_memory_bytes"].value == max(m.host_bytes or 0 for m in seen)
+        assert cell.values["kv_capacity_tokens"].value == min(m.kv_tokens or 0 for m in seen)
+        assert cell.values["peak_host_memory_bytes"].n == len(seen)
+
+
+def test_a_run_that_recorded_no_memory_stays_as_it_was() -> None:
+    plan = plan_of()
+    blocks = blocks_of(plan)
+    run = run_of(plan, blocks)
+    assert with_memory(run.cells, blocks) == run.cells
+    assert not list(sentences(run)) and not table(run).rows and "Memory in use" not in REPORT.render(run, POLICY)
+
+
+def test_where_the_driver_tells_no_processes_apart_the_whole_gpu_is_said_to_be_that() -> None:
+    run = run_with(replace(SERVER, gpu_bytes=None), replace(SPEC, gpu_bytes=None))
+    (said,) = sentences(run)
+    assert "baseline 80.00 GiB, spec-3 81.00 GiB of the GPU, whoever used it" in said
+    assert "extra_gpu_memory_bytes" not in figures(run, 3)
+    assert judged(run, max_extra_memory_bytes=float(9 * GIB))[0] is State.NOT_JUDGED  # host memory is no answer there
+
+
+def test_the_gate_holds_memory_and_capacity_to_what_is_asked() -> None:
+    run = run_with(SERVER, SPEC)
+    state, _, said = judged(run, max_extra_memory_bytes=float(GIB), max_capacity_loss=0.15000001)
+    assert state is State.PASS and "1.00 GiB more GPU memory than baseline" in said and "15.0 % of the KV cache" in said
+    assert judged(run, max_extra_memory_bytes=GIB - 1.0)[:2] == (State.FAIL, "above_max")
+    assert judged(run, max_extra_memory_share=0.025)[0] is State.PASS
+    assert judged(run, max_extra_memory_share=0.024)[0] is State.FAIL
+    state, _, said = judged(run, max_extra_memory_share=1.0, max_capacity_loss=0.14)
+    assert state is State.FAIL and "more GPU memory" not in said and "at most 14 % asked" in said
+
+
+def test_without_a_gpu_the_gate_judges_the_host_and_says_so() -> None:
+    bare = {"gpu_bytes": None, "device_bytes": None}
+    run = run_with(replace(SERVER, **bare), replace(SPEC, **bare))
+    assert "1.00 GiB more host memory" in judged(run, max_extra_memory_bytes=2.0 * GIB)[2]
+    assert "of the host" in next(iter(sentences(run)))
+
+
+def test_a_rule_that_asks_for_nothing_is_wrong_and_what_was_not_told_is_not_judged() -> None:
+    run = run_with(SERVER, replace(SPEC, kv_tokens=None))
+    assert judged(run)[:2] == (State.INVALID, "nothing_asked")
+    state, code, said = judged(run, max_extra_memory_bytes=float(2 * GIB), max_capacity_loss=0.5)
+    assert (state, code) == (State.NOT_JUDGED, "not_told") and "KV cache" in said
+
+
+@given(st.integers(0, 1 << 50))
+def test_a_size_in_words_is_that_size_to_what_is_shown(size: int) -> None:
+    number, unit = size_in_words(size).replace(",", "").split(" ")
+    factor = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": GIB}[unit]
+    assert abs(float(number) * factor - size) <= factor / 2

@@ -1,0 +1,56 @@
+"""A driver's answers about single tokens: whatever is odd about them is a back-end error that says so."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.backends.offline.replies import ranking_of, tokens_of
+from specgate.core import TopTokens
+from specgate.errors import BackendError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=12,
+)
+
+
+def test_a_ranking_is_read_as_it_was_written() -> None:
+    assert ranking_of([[-0.5, 7], [-0.5, 3], [-2, 9]], 3, 10, "test") == TopTokens((-0.5, -0.5, -2.0), (7, 3, 9))
+    assert ranking_of([[-0.5, 7]], 3, 10, "test") is None and ranking_of([], 3, 10, "test") is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ([[-1.0, 7], [-0.5, 3]], "the most likely first"),
+        ([[-0.5, 7], [-1.0, 7]], "2 different tokens"),
+        ([[-0.5, 7], [-1.0, 3], [-2.0, 4]], "2 different tokens"),
+        ([[-0.5, 7], [-1.0, 10]], "token id 10, but the vocabulary has 10"),
+        ([[-0.5, 7], [float("nan"), 3]], "nan is no finite number"),
+        ([[-0.5, True], [-1.0, 3]], "True is no count"),
+        ([[-0.5], [-1.0, 3]], "not enough values"),
+        ({"ok": 1}, "is no list"),
+    ],
+)
+def test_a_ranking_that_is_none_is_refused(reply: object, said: str) -> None:
+    with pytest.raises(BackendError, match=f"test: malformed answer: .*{said}"):
+        ranking_of(reply, 2, 10, "test")
+
+
+@pytest.mark.parametrize(("reply", "said"), [([1], "1 tokens in place of 2"), ([1, 10], "token id 10"), (None, "no l")])
+def test_a_text_that_is_none_is_refused(reply: object, said: str) -> None:
+    assert tokens_of([1, 2], 2, 10, "test") == (1, 2)
+    with pytest.raises(BackendError, match=said):
+        tokens_of(reply, 2, 10, "test")
+
+
+@given(JSON)
+def test_no_answer_raises_anything_else(reply: object) -> None:
+    for read in (ranking_of, tokens_of):
+        try:
+            read(reply, 2, 10, "test")
+        except BackendError as error:
+            assert error.message.startswith("test: malformed answer: ")

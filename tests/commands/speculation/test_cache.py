@@ -1,0 +1,71 @@
+"""`specgate cache` on servers of the stub, which keep a prefix cache of whole blocks as vLLM's does."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.backends.servers.helpers import program
+from tests.support.command import Cli
+
+REUSES = ("--reuses", "--rate", "150")
+
+
+@pytest.fixture
+def prompts(cli: Cli) -> Path:
+    """Prompts of 60 tokens."""
+    draw = random.Random(1)
+    lines = (json.dumps({"ids": [draw.randrange(2, 250) for _ in range(60)]}) for _ in range(12))
+    return cli.write("prompts.jsonl", "\n".join(lines))
+
+
+def asked(cli: Cli, prompts: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """(exit code, the JSON): two groups of four prompts that share 48 tokens. The times of a stub say nothing."""
+    done = cli.run(
+        *("cache", "--prompts", prompts, "--shared-prefix", "48", "--groups", "2", "--prompts-per-group", "4"),
+        *("--new-tokens", "12", "--max-ttft-loss", "1000", "--json", *arguments),
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def of(found: dict[str, Any]) -> dict[str, str]:
+    return {check["name"]: check["state"] for check in found["checks"]}
+
+
+@pytest.mark.slow("starts servers")
+def test_servers_that_are_started_with_their_cache_on_and_off_are_a_pair(cli: Cli, prompts: Path) -> None:
+    server = program(cli.folder, "vllm", *REUSES)
+    code, found = asked(cli, prompts, "--backend", "vllm", "-o", f"program={server}")
+    assert code == 0 and found["schema"] == "specgate.cache/v1" and set(of(found).values()) == {"PASS"}
+    turns = [sample["turn"] for sample in found["samples"]]
+    assert turns == 2 * ["first", *3 * ["shared prefix"], *3 * ["next turn"]]
+    cached = [(s["on"]["baseline"]["cached"], s["on"]["spec-3"]["cached"]) for s in found["samples"][:7]]
+    # A prefix of 48 tokens is three blocks of 16; a prompt of 60 with an answer of 12 has keys of 71, which is four.
+    assert cached == [(0, 0), *3 * [(48, 32)], *3 * [(64, 48)]]
+    assert all(reply["cached"] == 0 for s in found["samples"] for reply in s["off"].values())
+    assert not found["partings"] and [s["reusable"] for s in found["samples"][:7]] == [0, 48, 48, 48, 71, 71, 71]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--backend", "reference"], "back end 'reference' has no prefix cache that is switched here"),
+        (["--backend", "trtllm"], "back end 'trtllm' has no prefix cache"),
+        (["--backend", "vllm", "-o", "prefix_cache=on"], "option prefix_cache: both are asked"),
+        (["--backend", "vllm", "--new-tokens", "99999"], "positions"),
+        (["--backend", "vllm", "--context", "64"], "--context and --prompts together"),
+        (
+            ["--backend", "vllm", "--groups", "2", "--prompts-per-group", "3"],
+            "2 × batch 3 = 6 different prompts; 8 are",
+        ),
+        (["--backend", "vllm", "--groups", "8", "--prompts-per-group", "3"], "prompts"),
+    ],
+)
+def test_a_wish_that_makes_no_sense_is_refused(cli: Cli, prompts: Path, arguments: list[str], said: str) -> None:
+    done = cli.run("cache", "--prompts", prompts, *arguments)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

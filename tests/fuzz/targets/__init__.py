@@ -1,0 +1,76 @@
+"""What is fuzzed: each reader, the documents that its inputs are made from, and the exit codes it may end with.
+
+written.py       what people write
+stored.py        what specgate has stored
+checkpoints.py   what other tools wrote
+typed.py         what is typed
+shared.py        exit codes, and inputs as bytes
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.fuzz import seeds
+from tests.fuzz.attempt import Target
+from tests.fuzz.targets.checkpoints import (
+    corpus,
+    draft_config,
+    draft_vocabulary,
+    draft_weights,
+    generation_config,
+    gguf,
+    shards,
+    target_config,
+    tokenizer,
+    torch_weights,
+)
+from tests.fuzz.targets.command_lines import backend_options, command_line
+from tests.fuzz.targets.stored_files import (
+    checked,
+    edited_json,
+    edited_lines,
+    edited_yaml,
+    ledger,
+    ledger_entries,
+    ledger_head,
+    records,
+    selftest_stamp,
+    stored,
+    verified,
+)
+from tests.fuzz.targets.written import attention_grid, gemm_shapes, policy, prompts, scenario, tape, trace
+
+TARGETS: Final = (
+    Target("scenario", scenario),
+    Target("policy", policy),
+    Target("tape", tape, 250),
+    Target("gemms", gemm_shapes),
+    Target("trace", trace, 100),
+    Target("attention-grid", attention_grid),
+    Target("config", stored("config.resolved.yaml", edited_yaml), 60),
+    Target("run", stored("run.json", edited_json), 60),
+    Target("journal", stored("samples/blocks.jsonl", edited_lines), 60),
+    Target("engines", stored("samples/engines.jsonl", edited_lines), 60),
+    Target("verified", verified, 30),
+    Target("ledger", ledger),
+    Target("ledger-entries", ledger_entries),
+    Target("ledger-head", ledger_head),
+    Target("records", records, 250),
+    Target("selftest-stamp", selftest_stamp, 50),
+    Target("benchmark", checked(lambda folder: [seeds.BENCHMARK, seeds.BENCHMARK["results"]]), 250),
+    Target("checked-run", checked(lambda folder: [seeds.json_of(seeds.a_run(folder) / "run.json")]), 60),
+    Target("target-config", target_config, 250),
+    Target("draft-config", draft_config, 250),
+    Target("generation-config", generation_config, 250),
+    Target("draft-weights", draft_weights),
+    Target("draft-vocabulary", draft_vocabulary),
+    Target("torch-weights", torch_weights),
+    Target("shards", shards, 250),
+    Target("gguf", gguf),
+    Target("tokenizer", tokenizer, 250),
+    Target("prompts", prompts, 150),
+    Target("corpus", corpus),
+    Target("options", backend_options),
+    Target("command-line", command_line, 30),
+)

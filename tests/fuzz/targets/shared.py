@@ -1,0 +1,26 @@
+"""What several targets share: the exit codes that readers may end with, and inputs as bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from specgate import plugins
+from specgate.errors import ExitCode
+
+USAGE: Final = (ExitCode.USAGE,)
+STORED: Final = (ExitCode.INVALID, ExitCode.USAGE)
+CHECKPOINT: Final = (ExitCode.BACKEND_ERROR,)
+
+
+def gates() -> dict[str, Any]:
+    return {name: gate.params for name, gate in plugins.gates().items()}
+
+
+def plain(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+def typed(words: Sequence[str]) -> bytes:
+    return "\n".join(words).encode()

@@ -1,0 +1,130 @@
+"""What people write: scenarios, policies, tapes, shapes, grids, prompts; and traces, which they name."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+from tests.fuzz import seeds
+from tests.fuzz.attempt import Ready
+from tests.fuzz.mutation import byte_strings, json_texts, yaml_texts
+from tests.fuzz.targets.shared import USAGE, gates, plain
+from tests.support.traces import vllm_loop
+
+
+def scenario(folder: Path) -> Ready:
+    from specgate.planning.plan import COST, build_plan, estimate_seconds
+    from specgate.planning.scenario import dump, find, override
+
+    file = folder / "fuzzed.yaml"
+
+    def read() -> None:
+        found = find(str(file))
+        dump(found)
+        plan = build_plan([found], "fake")
+        if len(plan.rounds) < 500:  # laying out a plan of 200,000 blocks takes seconds
+            estimate_seconds(plan, COST["cpu"])
+        override(found, warmup_runs=1, measurement_runs=4)
+
+    texts = [seeds.SCENARIO, *seeds.shipped_texts("scenarios")]
+    valid, base = seeds.SCENARIO.encode(), "scenarios/base/"  # where a mapping of a base lacks a key
+    return Ready(yaml_texts(texts) | byte_strings([valid]), valid, read, file, USAGE, named=(base,))
+
+
+def policy(folder: Path) -> Ready:
+    from specgate.planning.policy import find_policy, micro_scenarios, near_ties
+
+    file, known = folder / "fuzzed.yaml", gates()
+
+    def read() -> None:
+        found = find_policy(str(file), known)
+        micro_scenarios(found)
+        near_ties(found)
+
+    texts = [seeds.POLICY, *seeds.shipped_texts("gates/policies")]
+    valid = seeds.POLICY.encode()
+    return Ready(yaml_texts(texts) | byte_strings([valid]), valid, read, file, USAGE)
+
+
+def tape(folder: Path) -> Ready:
+    from specgate.core.tape import Tape
+
+    file = folder / "fuzzed.json"
+
+    def read() -> None:
+        found = Tape.load(file)
+        assert found.sha256
+        for k in found.specs:
+            found.accepted(k, 0, 1, 2)
+
+    return Ready(json_texts([seeds.TAPES]), plain(seeds.TAPES), read, file, USAGE)
+
+
+def gemm_shapes(folder: Path) -> Ready:
+    from specgate.machine.tuned_gemms import read_shapes, read_tuned
+
+    file = folder / "fuzzed.json"
+
+    def read() -> None:
+        if b"tuned-gemms" in file.read_bytes():
+            read_tuned(file)
+        else:
+            read_shapes(file)
+
+    return Ready(json_texts([seeds.SHAPES, seeds.tuned()]), plain(seeds.tuned()), read, file, USAGE)
+
+
+def trace(folder: Path) -> Ready:
+    """Traces of torch's profiler as JSON, and exports of nsys with bytes changed."""
+    from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
+    from specgate.analysis.traces.loop import loop_of
+    from specgate.analysis.traces.reading import read_trace
+    from specgate.core import LoopFigures
+    from specgate.files.plain import to_plain
+
+    file = folder / "fuzzed"
+    made = vllm_loop(steps=2)
+    exported = made.write_nsys(folder / "valid.sqlite").read_bytes()
+
+    def read() -> None:
+        if has_shapes(file):
+            read_shapes(file)
+            return
+        loop = loop_of(read_trace(file), 3)
+        if loop.figures is not None:
+            json.dumps(to_plain(LoopFigures, loop.figures))
+
+    shapes = [{"tag": "EAGLE3_FC", "M": 3, "K": 8640, "N": 2880, "dtype": 14, "layout": "row", "count": 512}]
+    inputs = json_texts([made.chrome(), shapes]) | byte_strings([exported])
+    return Ready(inputs, plain(made.chrome()), read, file, USAGE)
+
+
+def attention_grid(folder: Path) -> Ready:
+    from specgate.tuning.fmha_points import read_grid
+
+    file = folder / "fuzzed.yaml"
+    inputs = json_texts([seeds.GRID]) | yaml_texts([json.dumps(seeds.GRID)])
+    return Ready(inputs, plain(seeds.GRID), lambda: read_grid(file), file, USAGE)
+
+
+def prompts(folder: Path) -> Ready:
+    """A file of prompts, in whatever format its first record tells."""
+    from specgate.planning.prompt_files.formats import entries_of, recognise
+
+    file = folder / "fuzzed.jsonl"
+    lines = [
+        {"ids": [1, 2, 3], "id": 7, "category": "a"},
+        {"text": "Once", "subset": "b"},
+        {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]},
+        {"question_id": 81, "category": "writing", "turns": ["Compose.", "Rewrite."]},
+        {"id": "x_0", "conversations": [{"from": "human", "value": "Hi"}]},
+        {"input": "Who?", "context": "Long ago.", "dataset": "qasper", "_id": "8d0b"},
+    ]
+    valid = b"\n".join(json.dumps(line).encode() for line in lines[:3])
+
+    def read() -> None:
+        entries_of(file, *recognise(file, "auto"))
+
+    inputs = json_texts(lines) | byte_strings([valid, gzip.compress(valid, mtime=0)])
+    return Ready(inputs, valid, read, file, USAGE)

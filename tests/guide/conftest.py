@@ -1,0 +1,66 @@
+"""The wheel of this checkout, made once, and an environment that has nothing of the checkout but that."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import ROOT
+
+PARTS = ("specgate", "backends", "gates", "reports", "scenarios", "pyproject.toml", "README.md", "LICENSE")
+"""What a wheel is made from."""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(copied(ROOT, tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="session")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as an installer leaves it: a folder for PYTHONPATH."""
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def environment(site: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """With `specgate` and `python` on the PATH, as in the guide, and an empty HOME. Its packages are the tests'."""
+    programs = tmp_path_factory.mktemp("bin")
+    for name, line in (
+        ("specgate", f'PYTHONPATH={site} exec {sys.executable} -P -m specgate "$@"'),
+        ("python", f'exec {sys.executable} "$@"'),
+    ):
+        (programs / name).write_text(f"#!/bin/sh\n{line}\n")
+        (programs / name).chmod(0o755)
+    home = tmp_path_factory.mktemp("home")
+    kept = {name: os.environ[name] for name in ("LANG", "OMP_NUM_THREADS", "TMPDIR") if name in os.environ}
+    return {**kept, "HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}", "NO_COLOR": "1", "COLUMNS": "80"}
+
+
+def copied(root: Path, to: Path) -> Path:
+    """What a wheel is made from, links as they are: a build leaves its own files beside it."""
+    for name in PARTS:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, to / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(root / name, to / name)
+    return to
+
+
+def build_wheel(source: Path, to: Path) -> Path:
+    """As `pip wheel --no-deps` makes it, with the setuptools that is here."""
+    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
+    command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(to), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (made,) = to.glob("specgate-*.whl")
+    return made

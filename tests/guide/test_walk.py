@@ -1,0 +1,126 @@
+"""docs/your-engine.md: what it says can be done without a GPU is done, block by block, as it stands there.
+
+Two things are not as in the document. The pair that it fetches first is a small one here, made from a seed, whose draft
+is of use. Ports are free ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from specgate.backends.servers.process import free_port
+from specgate.pair_tools.plant.geometries import tiny
+from specgate.pair_tools.plant.write import write_draft, write_target
+from tests.eagle3.planted.recipes import RECIPE_A
+from tests.support.command import ROOT
+from tests.support.fences import Block, blocks
+
+pytestmark = pytest.mark.slow("follows the guide, in processes of their own")
+DRAWS = True
+"""Its runs are made by processes that draw."""
+
+GUIDE = ROOT / "docs" / "your-engine.md"
+FETCH = re.compile(r"^specgate pairs (fetch|export --format hf my-pair)\b.*$", re.MULTILINE)
+"""What leaves a pair in `my-pair`."""
+
+
+def walk(section: str) -> tuple[str, list[str]]:
+    """(script, what it should print) of the blocks below a heading. Figures may differ, words may not."""
+    found = [block for block in blocks(GUIDE) if block.section == section]
+    script = "\n".join(block.text for block in found if block.language == "sh")
+    return script, [line for block in found if not block.language for line in block.text.splitlines()]
+
+
+def in_bash(script: str, folder: Path, environment: dict[str, str]) -> str:
+    """What the script prints; it ends at the first command that fails. Whatever it started is ended."""
+    (folder / "typed.sh").write_text(script)
+    command = ["bash", "-euo", "pipefail", "typed.sh"]
+    # Into a file: what runs on in the background would keep a pipe open.
+    with (
+        (folder / "printed").open("w") as out,
+        subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True) as shell,
+    ):
+        try:
+            shell.wait(timeout=600)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+    printed = (folder / "printed").read_text()
+    assert shell.returncode == 0, printed
+    return printed
+
+
+def pattern(line: str) -> str:
+    return re.sub(r"\d+(?:\\\.\d+)?", r"[\\d.]+", re.escape(line))
+
+
+def missing(expected: list[str], printed: str) -> list[str]:
+    return [line for line in expected if not re.search(pattern(line), printed)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work folder with the checkout in it, and a pair where the first block leaves one."""
+    work = tmp_path_factory.mktemp("work")
+    (work / "specgate").symlink_to(ROOT)
+    write_pair(work / "my-pair")
+    return work
+
+
+def write_pair(folder: Path) -> None:
+    """An ordinary pair of files: the weights are planted, and nothing says so. Its tokens are bytes."""
+    shape = tiny()
+    write_target(folder / "target", shape.target, RECIPE_A, {}, written=True)
+    write_draft(folder / "draft", shape, RECIPE_A, {}, True, "0" * 64)
+    for config in (folder / "target" / "config.json", folder / "draft" / "config.json"):
+        stored = json.loads(config.read_text())
+        config.write_text(json.dumps({key: value for key, value in stored.items() if key != "planted"}))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(folder / "target" / "tokenizer.json"))
+
+
+def test_a_pair_of_ones_own_gets_its_verdict(folder: Path, environment: dict[str, str]) -> None:
+    script, expected = walk("Without a GPU: a pair")
+    script, replaced = FETCH.subn("true", script)
+    assert replaced == 2 and len(expected) > 1
+    printed = in_bash(script, folder, environment)
+    assert missing(expected, printed) == [], printed
+    assert [run.name for run in (folder / "runs").glob("*-micro-*") if (run / "report.html").is_file()]
+
+
+def test_a_server_of_ones_own_gets_its_verdict(folder: Path, environment: dict[str, str]) -> None:
+    script, expected = walk("Without a GPU: a server")
+    # The files that the part before it leaves behind.
+    left, _ = walk("Without a GPU: a pair")
+    files = "\n".join(re.findall(r"^cat > .*?^END$", left, re.DOTALL | re.MULTILINE))
+    for port in ("8000", "8003"):
+        script = script.replace(port, str(free_port()))
+    printed = in_bash(f"{files}\n{script}", folder, environment)
+    assert missing(expected, printed) == [], printed
+    for said in ("align ended with 1", "verdict PASS (exit 0)", "verdict NOT_JUDGED (exit 8)"):
+        assert said in printed
+
+
+def test_the_guide_shows_what_needs_no_gpu_first() -> None:
+    shown = [block for block in blocks(GUIDE) if block.language == "sh"]
+    assert isinstance(shown[0], Block)
+    sections = list(dict.fromkeys(block.section for block in shown))
+    for of in ("a pair", "a server"):
+        without = sections.index(f"Without a GPU: {of}")
+        assert all(without < i for i, name in enumerate(sections) if name.startswith(f"On a GPU: {of}"))
+
+
+def test_a_line_that_is_not_printed_is_seen() -> None:
+    assert missing(["PASS: All 5 required verdicts are green."], "PASS: All 7 required verdicts are green.") == []
+    assert missing(["PASS: All green"], "FAIL: 2 of 7") == ["PASS: All green"]

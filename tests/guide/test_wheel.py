@@ -1,0 +1,70 @@
+"""The wheel that the guide has people install: complete, and enough by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import ROOT
+
+pytestmark = pytest.mark.slow("makes a wheel")
+
+
+def files_of_the_checkout() -> set[str]:
+    """Every file of the package, through its links, but for what Python has compiled."""
+    found = set()
+    for folder, folders, files in os.walk(ROOT / "specgate", followlinks=True):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        found |= {(Path(folder) / name).relative_to(ROOT).as_posix() for name in files if not name.endswith(".pyc")}
+    return found
+
+
+def test_a_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    expected = files_of_the_checkout()
+    assert sorted(expected - held) == [] and sorted(held - expected) == []
+    kinds = {Path(name).suffix for name in held}
+    assert {".py", ".cu", ".cuh", ".yaml", ".html", ".js", ".json", ".safetensors", ".typed"} <= kinds
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("pairs list", "planted-llama-3.1-8b-al3.0"),
+        ("scenarios show micro-8b-32k-single", "planted-llama-3.1-8b"),
+        ("plan --scenario micro-8b-16k-b4 --machine gpu", "micro-8b-16k-b4"),
+        ("backends list --validate", "reference"),
+    ],
+)
+def test_what_ships_is_found_where_there_is_no_checkout(
+    command: str, said: str, environment: dict[str, str], site: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        ["specgate", *command.split()], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+
+
+def test_no_file_of_the_checkout_is_read(environment: dict[str, str], site: Path, tmp_path: Path) -> None:
+    """The planted pairs that ship have folders with dots in their names, which are no packages."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import specgate; "
+        "from specgate.pairs.resolve import resolve_pair; "
+        "print(specgate.__file__, resolve_pair('planted-llama-3.1-8b-al2.2', None, None).target)"
+    )
+    done = subprocess.run(
+        ["python", "-P", "-c", program, site],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(path.startswith(f"{site}/") for path in done.stdout.split())
