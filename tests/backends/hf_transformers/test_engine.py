@@ -72,6 +72,14 @@ def test_drafts_are_accepted_as_by_the_reference_engine(tmp_path: Path, window: 
         assert sum(max(count, 0) for row in mine.accepted for count in row) > 0
 
 
+def test_drafts_of_a_target_with_experts_are_accepted_as_by_the_reference_engine(pairs: dict[str, PairRef]) -> None:
+    reference = open_reference(request(pairs["gpt_oss"]))
+    reference.prefill(PROMPTS, draft=True)
+    engine = opened(pairs["gpt_oss"])
+    mine, theirs = (e.decode(Role(4), Budget(steps=10), ()) for e in (engine, reference))
+    assert (mine.tokens, mine.accepted, mine.drafted) == (theirs.tokens, theirs.accepted, theirs.drafted)
+
+
 @pytest.mark.parametrize("architecture", ["gpt_oss", pytest.param("mistral", marks=SLOW)])
 def test_the_target_itself_as_its_draft_is_always_right(pairs: dict[str, PairRef], architecture: str) -> None:
     decoded = opened(pairs[architecture], drafter="oracle").decode(Role(4), Budget(steps=6), ())
