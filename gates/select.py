@@ -54,9 +54,13 @@ def no_baseline(rule: Rule, result: CellResult, run: Run) -> Verdict | None:
     return verdict(rule, result.cell.key, State.SKIPPED, "no_baseline", message, next_step=step)
 
 
-def late_client(rule: Rule, result: CellResult) -> Verdict | None:
-    """The verdict on times that are not the server's alone, since the client of an open loop fell behind; else None."""
-    if (why := fell_behind(result)) is None:
+def late_client(rule: Rule, result: CellResult, beside: CellResult | None = None) -> Verdict | None:
+    """The verdict on times that are not the server's alone, since the client of an open loop fell behind; else None.
+
+    `beside`: the cell that `result` is compared with.
+    """
+    why = fell_behind(result) or (fell_behind(beside) if beside else None)
+    if why is None:
         return None
     return verdict(rule, result.cell.key, State.INVALID, "client_fell_behind", why, next_step=FASTER_CLIENT)
 

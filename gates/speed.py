@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from specgate.analysis.stats import Pairs
-from specgate.core import CellResult, Comparison, Rule, Run, State, Verdict
+from specgate.core import BASELINE, Cell, CellResult, Comparison, Rule, Run, State, Verdict
 from specgate.gates.samples import (
     decision_on,
     evidence_of,
@@ -18,7 +18,7 @@ from specgate.gates.samples import (
     smallest_effect,
     span,
 )
-from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import late_client, no_baseline, nothing_selected, selected, unmeasured, verdict
 
 
 class Speed:
@@ -41,6 +41,8 @@ class Speed:
                 yield skipped
             elif result.status == "failed" or comparison is None:
                 yield unmeasured(rule, result, run)
+            elif late := late_client(rule, result, run.result(Cell(result.cell.point, BASELINE).key)):
+                yield late
             else:
                 yield with_source(self.judge_pairs(rule, result, comparison, run), run)
 

@@ -105,6 +105,7 @@ def test_an_open_loop_whose_client_fell_behind_passes_no_rule_on_its_times() -> 
     on_time, late = (loaded_run(asked, replace(SCRIPT, send_lag_ns=lag)) for lag in (100_000, 5_000_000))
     rules = (
         Rule("pays", "load", True, role="spec-*", params={"min_break_even": 20}),
+        Rule("speed", "speed", True, role="spec-*", params={"min": 0.1}),
         Rule("tail", "tail", True, role="spec-*", params={"metric": "p50_e2e_ms", "max_ms": 1e6}),
         Rule("within", "goodput", True, role="spec-*", params={"min_share": 0.1}),
     )
