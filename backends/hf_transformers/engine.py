@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from specgate.backends.hf_transformers.target import TransformersTarget
+from specgate.api import Decoded
+from specgate.backends.hf_transformers.target import FEW_ROWS, TransformersTarget
 from specgate.backends.reference.drafters import StandIn
 from specgate.backends.reference.loop import SpeculativeLoop
 from specgate.backends.reference.ops import target_argmax
 from specgate.backends.reference.playback import Playback
-from specgate.core import EngineFacts, TopTokens
+from specgate.core import Budget, EngineFacts, Role, TopTokens
+from specgate.eagle3.memory import refusing_overflow
 from specgate.eagle3.pair import DraftCheckpoint
 from specgate.errors import BackendError
 
@@ -34,6 +36,16 @@ class TransformersEngine(SpeculativeLoop):
 
     def facts(self) -> EngineFacts:
         return self._facts
+
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        """As the loop's. Raises EnvironmentRefused where a pass does not fit into the GPU's memory."""
+        with refusing_overflow("prefill", hint=f"fewer rows in one pass: -o prefill_rows={FEW_ROWS} or less"):
+            return super().prefill(prompts, draft=draft)
+
+    def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
+        """As the loop's. Raises EnvironmentRefused where a pass does not fit into the GPU's memory."""
+        with refusing_overflow(f"{role}: a pass over {role.k + 1} rows of {len(self.prompts)} requests"):
+            return super().decode(role, budget, stop_token_ids)
 
     @torch.inference_mode()
     def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens:

@@ -27,7 +27,7 @@ LONGEST = 300
 def model_config(folder: Path, rope: Mapping[str, float | str] | None) -> Any:
     """The model's config, of transformers' class. `rope` replaces the RoPE scaling, as `eagle3.pair.load_target` says.
 
-    Raises CheckpointError for a config that transformers does not take; with `rope`, for a target that is no Llama.
+    Raises CheckpointError for a config that transformers does not take; with `rope`, for one that specgate cannot read.
     """
     with refusals(folder):
         if rope is None:

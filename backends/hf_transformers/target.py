@@ -76,7 +76,9 @@ class TransformersTarget:
             ).logits
         if keep is not None and not self._keeps:
             logits = logits[:, keep]
-        return logits, torch.cat([streams[b] for b in boundaries], dim=-1) if boundaries else None
+        if not boundaries:
+            return logits, None
+        return logits, torch.cat([streams[b] for b in boundaries], dim=-1).to(self.embed.dtype)
 
     def logits(self, stream: Tensor) -> Tensor:
         """The model's logits, in float32."""

@@ -63,7 +63,7 @@ def signed(extra: Value | None) -> str:
     """A difference with its sign: +1.20 GiB; a dash where there is none."""
     if extra is None or extra.value is None:
         return NONE
-    return ("+" if extra.value >= 0 else "−") + size_in_words(abs(extra.value))
+    return ("+" if extra.value >= 0 else "-") + size_in_words(abs(extra.value))
 
 
 def table(run: Run) -> Table:

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from specgate.analysis.block_figures import paired_figures
 from specgate.analysis.intervals.between_runs import ASSUMED, of_one_role
 from specgate.analysis.machine.disturbed_blocks import SetAside, set_aside, timed
+from specgate.analysis.machine.memory import PEAKS
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.archive.stored import StoredRun
@@ -26,9 +27,8 @@ from specgate.errors import UsageError
 ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate")
 TIMED = ("ms", "tok/s", "req/s")
 """Units of metrics that are measured with a clock."""
-OF_MEMORY = ("B", "tok")
-"""Units of metrics that read how much memory there was when a block ended: whatever else changed in between is in them.
-"""
+OF_MEMORY = (*PEAKS, "kv_capacity_tokens", "kv_capacity_loss")
+"""Metrics of memory in use when a block ended, or when an engine started: no prompts are paired in them."""
 COMPARED = tuple(m.name for m in METRICS.values() if m.direction in ("higher", "lower") and m.name not in TIMES_OVER)
 
 
@@ -147,7 +147,7 @@ def change(partners: Partners, metric: str, a: Value | None, b: Value | None) ->
         cell=partners.a,
         partner=partners.b,
         metric=metric,
-        how=How.UNPAIRED if METRICS[metric].unit in (*TIMED, *OF_MEMORY) else untimed,
+        how=How.UNPAIRED if METRICS[metric].unit in TIMED or metric in OF_MEMORY else untimed,
         a=a.value if a else None,
         b=b.value if b else None,
         ratio=None,

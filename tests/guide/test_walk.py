@@ -18,11 +18,11 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from specgate.backends.servers.process import free_port
-from specgate.pair_tools.plant.geometries import tiny
+from specgate.eagle3.planted.recipe import Recipe
+from specgate.pair_tools.plant.geometries import PairGeometry, dense, draft_of
 from specgate.pair_tools.plant.write import write_draft, write_target
-from tests.eagle3.planted.recipes import RECIPE_A
 from tests.support.command import ROOT
-from tests.support.fences import Block, blocks
+from tests.support.fences import blocks
 
 pytestmark = pytest.mark.slow("follows the guide, in processes of their own")
 DRAWS = True
@@ -78,9 +78,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_pair(folder: Path) -> None:
     """An ordinary pair of files: the weights are planted, and nothing says so. Its tokens are bytes."""
-    shape = tiny()
-    write_target(folder / "target", shape.target, RECIPE_A, {}, written=True)
-    write_draft(folder / "draft", shape, RECIPE_A, {}, True, "0" * 64)
+    target = dense(4, 128, 256, heads=4, kv_heads=2, head_dim=32, vocab=512, positions=8192)
+    shape = PairGeometry(target, draft_of(target, 128), (1, 2, 3), context=256, written=True)
+    recipe = Recipe("A", seed=1, draft_vocab=128, signal=3.0, boundaries=shape.boundaries)
+    write_target(folder / "target", target, recipe, {}, written=True)
+    write_draft(folder / "draft", shape, recipe, {}, True, "0" * 64)
     for config in (folder / "target" / "config.json", folder / "draft" / "config.json"):
         stored = json.loads(config.read_text())
         config.write_text(json.dumps({key: value for key, value in stored.items() if key != "planted"}))
@@ -114,7 +116,6 @@ def test_a_server_of_ones_own_gets_its_verdict(folder: Path, environment: dict[s
 
 def test_the_guide_shows_what_needs_no_gpu_first() -> None:
     shown = [block for block in blocks(GUIDE) if block.language == "sh"]
-    assert isinstance(shown[0], Block)
     sections = list(dict.fromkeys(block.section for block in shown))
     for of in ("a pair", "a server"):
         without = sections.index(f"Without a GPU: {of}")
