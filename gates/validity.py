@@ -65,7 +65,7 @@ class Validity:
                 return verdict(rule, key, State.INVALID, "counter_identity", str(error))
             if lengths := inflated_length(result):
                 return inflated(rule, key, *lengths)
-            if run.scenarios[result.cell.point.scenario].statistics > 3:
+            if run.scenarios[result.cell.point.scenario].statistics > 4:
                 if found := made_up(rule, result, record, run):
                     return found
                 return complete(rule, result, *short_drafts(result, record, run), *positions(result, record, run))

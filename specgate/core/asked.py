@@ -198,7 +198,7 @@ class Schedule:
     extended: tuple[int, ...] = ()
 
 
-STATISTICS: Final = 4
+STATISTICS: Final = 5
 """The statistics that new runs are planned and judged by."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SCHEMA = "specgate.result/v1"
-SCHEMA_VERSION = "1.6.0"
+SCHEMA_VERSION = "1.7.0"
 LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.1.0": (
         "bandwidth",
@@ -53,7 +53,6 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.5.0": ("times", "earlier", "builds", "between_runs.*.least_process_sd", "comparisons*.even_prefill"),
     "1.6.0": (
         "break_even",
-        "cells*.values.client_clock_ratio",
         "cells*.cell.point.rate",
         "comparisons*.cell.point.rate",
         "scenarios.*.load",
@@ -66,8 +65,13 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "comparisons*.tokens.followed",
         "comparisons*.tokens.divergences*.unit",
         "conditions.*.gpu.prefill_clock_mhz",
+    ),
+    "1.7.0": (
         "cells*.drift",
         "cells*.values.drafted_share",
+        "cells*.values.client_clock_ratio",
+        "cells*.values.repeat_near_ties",
+        "cells*.values.p*_send_lag_ms",
     ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
