@@ -101,10 +101,13 @@ def wrong_shape(record: AcceptanceRecord, forced: Forced, *, error: float, reque
     """Why `record` has not the distribution that was forced; None where it may have.
 
     `error`: the chance that a right one is refused. `requests`: over how many the record is; an engine that drafts no
-    more than a request has left may accept less in the last step of each. `batch`: requests that share a step.
+    more than a request has left, or trims what it accepts to that, may accept less in the last step of each. `batch`:
+    requests that share a step.
     """
     k, steps = record.k, record.steps
-    cut = requests if record.drafted < k * steps else 0
+    # Where nothing counts as cut off, the engine may have trimmed what its last steps accepted: some SGLang versions do,
+    # and draft K all the same. Where cut-off tokens are counted beside whole drafts, every step shows what it accepted.
+    cut = requests if record.drafted < k * steps or not record.truncated else 0
     draws = max(1, steps // batch) if forced.shared else steps
     mean = record.accepted / steps
     if forced.shape == "mean":
