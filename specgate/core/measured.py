@@ -16,6 +16,8 @@ from specgate.core.traffic import Traffic
 
 MAY_NOT_DRAFT: Final = "may draft nothing: "
 """How a warning of an engine begins that explains a cell without drafts, if there is one."""
+FORCED_LENGTH: Final = "forced acceptance length"
+"""The detail of an engine's facts that has the acceptance length which it was told to show."""
 UNKNOWN: Final = "unknown"
 """Stands in a fingerprint for what an engine does not tell of itself."""
 OF_ENGINE: Final = "engine:"

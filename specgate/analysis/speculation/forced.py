@@ -28,11 +28,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from specgate.core import EngineFacts
+from specgate.core import FORCED_LENGTH, EngineFacts
 from specgate.core.acceptance import AcceptanceRecord
 
-FORCED_LENGTH: Final = "forced acceptance length"
-"""The detail of an engine's facts that has the length it was told."""
 OFFLINE: Final = "-offline"
 """Ends the name of a back end that drives the engine without a server."""
 CONSTANT_STEPS: Final = 64
@@ -105,8 +103,8 @@ def wrong_shape(record: AcceptanceRecord, forced: Forced, *, error: float, reque
     requests that share a step.
     """
     k, steps = record.k, record.steps
-    # Where nothing counts as cut off, the engine may have trimmed what its last steps accepted: some SGLang versions do,
-    # and draft K all the same. Where cut-off tokens are counted beside whole drafts, every step shows what it accepted.
+    # Where nothing counts as cut off, the engine may have trimmed what its last steps accepted: some SGLang versions
+    # do, and draft K all the same. Where cut-off tokens are counted beside whole drafts, every step shows its count.
     cut = requests if record.drafted < k * steps or not record.truncated else 0
     draws = max(1, steps // batch) if forced.shared else steps
     mean = record.accepted / steps
