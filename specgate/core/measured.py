@@ -123,6 +123,10 @@ class EngineFacts:
     """Which build of somebody else's engine this is, and how it is set up; None for engines of specgate's own process,
     whose code and packages the fingerprint has.
     """
+    follows: bool | None = None
+    """Whether it can decode on from any text (`api.FollowsText`); None in runs stored before this was recorded. The
+    harness sees it; an engine leaves this out.
+    """
 
     @property
     def target(self) -> str | None:
