@@ -73,10 +73,10 @@ def test_a_config_without_a_target_limits_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_target_of_another_architecture_has_limits_for_engines_that_read_it_by_themselves(tmp_path: Path) -> None:
-    config = {"architectures": ["GptOssForCausalLM"], "vocab_size": 201088, "num_hidden_layers": 24}
+    config = {"architectures": ["GemmaForCausalLM"], "vocab_size": 201088, "num_hidden_layers": 24}
     pair = PairRef("p", checkpoint(tmp_path / "oss", **config, max_position_embeddings=131072), None)
     assert target_limits(pair, None, any_architecture=True) == (131072, 201088)
-    with pytest.raises(CheckpointError, match=r"architectures = .*GptOss"):
+    with pytest.raises(CheckpointError, match=r"architectures = .*Gemma"):
         target_limits(pair, None)
 
 
