@@ -50,13 +50,13 @@ class Answer(BaseModel):
 
 class Facts(Answer):
     """`scripted`: whether the engine reports on its own decode loop (`api.ScriptedTrace`). `follows`: whether it can
-    decode on from any text (`api.FollowsText`).
+    decode on from any text (`api.FollowsText`); None from a build that brings an older specgate, which does not say.
     """
 
     kind: Literal["facts"]
     facts: FactsForm
     scripted: bool
-    follows: bool
+    follows: bool | None = None
 
 
 class Nanoseconds(Answer):

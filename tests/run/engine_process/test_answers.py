@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +281,15 @@ def test_no_answer_raises_anything_but_a_specgate_error(form: type[answers.Answe
         assert isinstance(checked(form, body), form)
     except SpecgateError as error:
         assert isinstance(error, BackendError) and len(error.message) < 600
+
+
+def test_a_build_with_an_older_specgate_need_not_say_whether_it_follows(here: Opened) -> None:
+    with here() as engine:
+        facts = engine.facts()
+    said = {f.name: getattr(facts, f.name) for f in fields(facts) if f.name != "follows"}
+    answer = checked(answers.Facts, encoded({"id": 1, "kind": "facts", "facts": said, "scripted": True}))
+    assert isinstance(answer, answers.Facts) and answer.follows is None
+    assert answer.facts.made() == replace(facts, follows=None)
 
 
 def test_nesting_without_end_is_refused() -> None:
