@@ -15,7 +15,8 @@ from specgate.gates.select import nothing_selected, selected, unmeasured, verdic
 
 class AcceptanceDriftGate:
     """`max_fall_pct`: by how much the acceptance length may fall per 1,000 requests that the engine has answered, in
-    percent of itself. `min_requests`: with fewer of them nothing is decided; left out, any number will do.
+    percent of itself. `min_requests`: with fewer of them from the cell's first block to its last nothing is decided;
+    left out, any number will do.
 
     PASS where the interval of the slope excludes a larger fall, FAIL where it excludes a smaller one, else
     INCONCLUSIVE: the run is too short to say. The errors are those of a speed verdict, split equally over the looks of

@@ -86,6 +86,7 @@ from specgate.core.judged import (
 )
 from specgate.core.measured import (
     ENGINE_DECODE_NS,
+    FORCED_LENGTH,
     MAY_NOT_DRAFT,
     BaselineText,
     Block,
@@ -108,6 +109,7 @@ from specgate.core.traffic import Traffic
 __all__ = [
     "BASELINE",
     "ENGINE_DECODE_NS",
+    "FORCED_LENGTH",
     "MAY_NOT_DRAFT",
     "PASS_ROUNDS",
     "STATISTICS",

@@ -269,7 +269,8 @@ class AcceptanceDrift:
     `correlation`: how alike neighbouring blocks may be by `error`.
     `set_error`: its standard error by the spread over `sets` prompt sets; 0 where these cannot be told apart.
     `length`: the mean acceptance length of the blocks, in tokens.
-    `requests`: the most that the process had answered by the end of a block.
+    `requests`: of the cell's role, answered by one process from the beginning of the cell's first block in it to the
+        end of its last, those of other points in between among them; the most of any process.
     `blocks`: per block, in running order: (requests answered by its middle, Lᵢ less the mean of its prompt set).
     """
 

@@ -16,6 +16,8 @@ from specgate.core.traffic import Traffic
 
 MAY_NOT_DRAFT: Final = "may draft nothing: "
 """How a warning of an engine begins that explains a cell without drafts, if there is one."""
+FORCED_LENGTH: Final = "forced acceptance length"
+"""The detail of an engine's facts that has the acceptance length which it was told to show."""
 UNKNOWN: Final = "unknown"
 """Stands in a fingerprint for what an engine does not tell of itself."""
 OF_ENGINE: Final = "engine:"
@@ -120,6 +122,10 @@ class EngineFacts:
     identity: EngineIdentity | None = None
     """Which build of somebody else's engine this is, and how it is set up; None for engines of specgate's own process,
     whose code and packages the fingerprint has.
+    """
+    follows: bool | None = None
+    """Whether it can decode on from any text (`api.FollowsText`); None in runs stored before this was recorded. The
+    harness sees it; an engine leaves this out.
     """
 
     @property

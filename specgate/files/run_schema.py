@@ -72,6 +72,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "cells*.values.client_clock_ratio",
         "cells*.values.repeat_near_ties",
         "cells*.values.p*_send_lag_ms",
+        "engines.*.follows",
     ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or

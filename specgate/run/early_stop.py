@@ -8,7 +8,7 @@ after a --resume, and when the run is recomputed offline.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from specgate import plugins
@@ -48,16 +48,19 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
             blocks = whole_rounds(kept, of[point])
             if {(b.prompt_set, b.round) for b in blocks} != {(r.prompt_set, r.index) for r in kept.rounds}:
                 break
-            if decided(kept, run, policy, replace(journal, blocks=blocks), known):
+            if decided(kept, run, policy, replace(journal, blocks=blocks), journal.blocks, known):
                 found[point.key] = look
                 break
     return found
 
 
-def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known | None = None) -> bool:
+def decided(
+    plan: Plan, run: Run, policy: Policy, journal: Journal, answered: Sequence[Block], known: Known | None = None
+) -> bool:
     """Whether at least one rule that rests on samples judges a cell of `plan`, which has one point, and no such rule
     needs more samples.
 
+    `answered`: all blocks that ran, in their order. Those of other points and warm-up count for uptime, too.
     A level of load is decided where its speed is told from the baseline's besides, on whichever side.
     A host that is too disturbed to be judged on decides nothing: it may yet become quiet.
     """
@@ -82,7 +85,7 @@ def decided(plan: Plan, run: Run, policy: Policy, journal: Journal, known: Known
         between=run.between_runs,
     )
     times = cell_times(plan, cells, journal.blocks, policy, aside)
-    cells = with_drifts(cells, journal.blocks, journal.blocks, journal.engines)
+    cells = with_drifts(cells, answered, journal.blocks, journal.engines)
     cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={}, times=times)
     gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]
     verdicts = [v for rule, gate in gates if isinstance(gate, Sequential) for v in gate.judge(rule, cut)]

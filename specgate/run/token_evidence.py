@@ -167,6 +167,8 @@ class TokenEvidence:
         """
         if not self.ties or self.asked is None or not self._compared_whole(point, prompt_set):
             return
+        if self._never_follows(point):
+            return
         blocks, wanted = self._judged(point, prompt_set), dict[int, tuple[Block, list[int]]]()
         for cell in dict.fromkeys(b.cell for b in blocks if b.role.speculative):
             for baseline, spec in pairs_of(blocks, cell):
@@ -252,7 +254,7 @@ class TokenEvidence:
 
     def _not_followed(self, point: Point, prompt_set: int | None) -> Iterator[Parted]:
         """The texts of `point` that left the baseline's and are to be followed, but have not been yet."""
-        if self.asked is None or not self.asked.followed or not self.ties.ulps:
+        if self.asked is None or not self.asked.followed or not self.ties.ulps or self._never_follows(point):
             return
         known = {(f.cell, f.prompt_set, f.round, f.slot, f.position) for f in self.followed}
         blocks = self._judged(point, None)
@@ -262,6 +264,10 @@ class TokenEvidence:
                 place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
                 if prompt_set in (None, text.prompt_set) and place not in known:
                     yield text
+
+    def _never_follows(self, point: Point) -> bool:
+        """Whether the engine of `point` cannot decode on from a text, so that a resumed run need not open it to ask."""
+        return (facts := self.engines.get(point.key)) is not None and facts.follows is False
 
     def _judged(self, point: Point, prompt_set: int | None) -> list[Block]:
         """The blocks of whole rounds, as far as their tokens are compared; none where acceptance is forced, since the

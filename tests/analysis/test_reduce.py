@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.analysis.eagle_speculation import eagle_speculation
-from specgate.analysis.reduce import SPEEDS, measure
+from specgate.analysis.reduce import SPEEDS, Checked, measure
 from specgate.analysis.tokens.comparison import find_divergences
-from specgate.core import Block, Budget, Finish, NearTies, Scenario
+from specgate.core import BaselineText, Block, Budget, Finish, Margin, NearTies, Scenario
 from specgate.core.found import NO_TOKEN
 from tests.support.factories import blocks_of, corrupt, margins_of, plan_of, run_of, scenario
 
@@ -272,6 +272,32 @@ def test_rounds_that_do_not_repeat_their_tokens_are_counted() -> None:
     baseline, spec = run_of(plan, blocks).cells
     assert baseline.values["repeat_mismatches"].value == 0
     assert spec.values["repeat_mismatches"].value == 4
+
+
+def test_a_near_tie_excuses_the_token_that_is_one_and_no_other_at_the_same_place() -> None:
+    plan = plan_of(scenario(prompt_sets=1, rounds=1))
+    blocks = blocks_of(plan)
+    (timed,) = measured(blocks, "baseline")
+    at, (right, *_) = 5, timed.tokens[0][5:]
+    near, wrong = right + 1, right + 2
+    top = (0.0, -0.0625, *(-1.0 - i for i in range(10)))
+    shown = (right, near, *range(900_000, 900_010))
+    margin = Margin(timed.cell.key, timed.prompt_set, timed.round, 0, at, top[0], top[1], top, shown)
+
+    def counts(*came: int) -> tuple[float | None, float | None]:
+        """(blocks and texts that do not repeat, partings that a near tie excuses)."""
+        row = timed.tokens[0]
+        texts = [
+            BaselineText(timed.point, timed.prompt_set, 0, ((*row[:at], token, *row[at + 1 :]),), timed.finish, (0, 1))
+            for token in came
+        ]
+        cells, _ = measure(plan, blocks, [margin], NearTies(ulps=4), Checked(texts))
+        values = cells[0].values
+        excused = values.get("repeat_near_ties")
+        return values["repeat_mismatches"].value, excused.value if excused else None
+
+    assert counts(near) == (0, 1) and counts(wrong) == (1, None)
+    assert counts(near, wrong) == counts(wrong, near) == (1, 1)
 
 
 # ── eagle_speculation ────────────────────────────────────────────────────────────────────────────────────────────────

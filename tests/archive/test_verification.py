@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -455,6 +456,17 @@ KEPT = sorted((ROOT / "docs" / "results").glob("*/*/run.json"))
 @pytest.mark.parametrize("kept", KEPT, ids=[file.parent.name for file in KEPT])
 def test_a_run_that_the_documentation_quotes_holds_with_the_source_of_today(kept: Path) -> None:
     assert [str(d) for d in verify(kept.parent).differences] == []
+
+
+PACKED = sorted((ROOT / "docs" / "results").glob("*/run*.tar.xz"))
+
+
+@pytest.mark.parametrize("packed", PACKED, ids=[file.parent.name for file in PACKED])
+def test_a_packed_run_holds_too(packed: Path, tmp_path: Path) -> None:
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = (file.parent for file in tmp_path.rglob("run.json"))
+    assert [str(d) for d in verify(folder).differences] == []
 
 
 def test_a_run_from_before_the_harness_had_a_clock_holds_with_a_note(run: Path) -> None:

@@ -64,6 +64,21 @@ def test_wrong_tokens_end_nothing_since_a_margin_may_still_explain_them() -> Non
     assert ends(blocks, near, margins=margins_of(blocks, 1e-4)) == {POINT.key: 8}
 
 
+def test_requests_for_other_points_count_for_uptime_as_in_the_final_figures() -> None:
+    """At the first look, after 8 blocks of one request: 12 requests for another point came in between, or before."""
+    blocks = blocks_of(PLAN)
+    keeps_up = policy_of(
+        Rule("keeps", "acceptance-drift", True, role="spec-3", params={"max_fall_pct": 2.0, "min_requests": 20.0})
+    )
+    elsewhere = [
+        replace(b, point=replace(POINT, context=POINT.context + 1)) for b in blocks if b.role.speculative and b.round
+    ][:12]
+    at = next(n for n, b in enumerate(blocks) if b.role.speculative and not b.warmup) + 1
+    assert ends([*elsewhere, *blocks], keeps_up) == {}, "at the last look but one the cell has seen 16 requests"
+    between = [*blocks[:at], *elsewhere, *blocks[at:]]
+    assert ends(between, keeps_up) == {POINT.key: 8}
+
+
 def test_what_is_left_of_a_plan_is_whole_and_its_verdict_the_same() -> None:
     blocks = blocks_of(PLAN)
     left = truncated_plan(PLAN, ends(blocks, speed_policy(1.5)))

@@ -4,6 +4,7 @@ on by plain decoding from its own end, and nothing stays uncompared; everything 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
@@ -169,3 +170,23 @@ def test_what_no_near_tie_explains_stays_invalid(cli: Cli, backend: str, ties: s
     code, _, tokens = judged(cli, backend, ties)
     assert (code, tokens) == (6, said)
     assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+
+
+@pytest.mark.parametrize(("backend", "opened"), [("silent", 1), ("near", 2)])
+def test_an_engine_that_cannot_go_on_is_not_opened_again_to_be_asked(cli: Cli, backend: str, opened: int) -> None:
+    """Continued as if the process had been killed before it wrote how the timed texts go on."""
+    _, run, _ = judged(cli, backend, ULPS)
+    folder = cli.newest()
+    assert {facts.follows for facts in run.engines.values()} == {backend == "near"}
+    texts = folder / "samples" / "texts.jsonl"
+    untimed = texts.read_text().splitlines(keepends=True)
+    texts.write_text("".join(untimed[:: len(untimed) // 4]))
+    for finished in ("MANIFEST.sha256", "gates.json", *(run.reports or ())):
+        (folder / finished).unlink()
+    data = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**data, "status": "running", "ended": None}))
+    for name in ("ledger.jsonl", "ledger.head"):
+        (folder.parent / name).unlink()
+    done = cli.run("micro", "--resume", folder, pair=False)
+    assert done.returncode == (0 if backend == "near" else 6), done.stdout + done.stderr
+    assert len(list(folder.rglob("worker-*.log"))) == opened

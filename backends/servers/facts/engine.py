@@ -10,7 +10,7 @@ from specgate.backends.servers.conventions import warning, window_warning
 from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings
 from specgate.backends.servers.options import Options
-from specgate.core import MAY_NOT_DRAFT, AcceptanceSource, EngineFacts, PairRef
+from specgate.core import FORCED_LENGTH, MAY_NOT_DRAFT, AcceptanceSource, EngineFacts, PairRef
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.files import checkpoint_sha256
 from specgate.eagle3.hf.any_target import AnyTarget, read_any_target, read_served_target
@@ -87,7 +87,7 @@ def server_facts(adapter: Adapter, request: OpenRequest, options: Options, seen:
             **{f"{one.role} listens as": one.listener for one in seen if one.listener},
             **({"servers run on": "cpu"} if all(one.on_cpu for one in seen) else {}),
             "drafter": options.drafter if here else "as the server has it",
-            **({"forced acceptance length": options.force_al} if options.force_al is not None else {}),
+            **({FORCED_LENGTH: options.force_al} if options.force_al is not None else {}),
             **options.own,
         },
         acceptance=source_of(options),

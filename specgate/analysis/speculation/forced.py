@@ -28,11 +28,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from specgate.core import EngineFacts
+from specgate.core import FORCED_LENGTH, EngineFacts
 from specgate.core.acceptance import AcceptanceRecord
 
-FORCED_LENGTH: Final = "forced acceptance length"
-"""The detail of an engine's facts that has the length it was told."""
 OFFLINE: Final = "-offline"
 """Ends the name of a back end that drives the engine without a server."""
 CONSTANT_STEPS: Final = 64
@@ -101,10 +99,13 @@ def wrong_shape(record: AcceptanceRecord, forced: Forced, *, error: float, reque
     """Why `record` has not the distribution that was forced; None where it may have.
 
     `error`: the chance that a right one is refused. `requests`: over how many the record is; an engine that drafts no
-    more than a request has left may accept less in the last step of each. `batch`: requests that share a step.
+    more than a request has left, or trims what it accepts to that, may accept less in the last step of each. `batch`:
+    requests that share a step.
     """
     k, steps = record.k, record.steps
-    cut = requests if record.drafted < k * steps else 0
+    # Where nothing counts as cut off, the engine may have trimmed what its last steps accepted: some SGLang versions
+    # do, and draft K all the same. Where cut-off tokens are counted beside whole drafts, every step shows its count.
+    cut = requests if record.drafted < k * steps or not record.truncated else 0
     draws = max(1, steps // batch) if forced.shared else steps
     mean = record.accepted / steps
     if forced.shape == "mean":

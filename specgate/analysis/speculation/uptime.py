@@ -5,8 +5,8 @@ measures every prompt set several times, far apart in time, so that it shows thi
 are compared with each other, and differences between prompts cancel.
 
 The time is counted in requests, since an idle hour changes no cache: those of the cell's role that the engine's process
-has answered, warm-up among them. A server has its count from the run's beginning on. What it answered before is not
-known, and does not matter for a slope.
+has answered, warm-up among them. A server that was running before has its count from the run's beginning on, and keeps
+it when the run is resumed. What it answered before, or in between, is not known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from specgate.analysis.intervals.slope import reach, slope_of
@@ -27,6 +27,24 @@ LEAST_GAP: Final = 0.1
 """Percent per 1,000 requests: no run is asked to tell less."""
 FRESH: Final = "apart"
 """What a back end of servers says of them where each block has a server that was just started."""
+ATTACHED: Final = "attached"
+"""The same where they were running before, so that they outlive the harness's own processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """How many requests of a block's role its engine had answered `before` it, and `after` it.
+
+    `process`: what tells the processes of engines apart; None for the servers that the run was attached to.
+    """
+
+    process: int | None
+    before: int
+    after: int
+
+    @property
+    def middle(self) -> float:
+        return (self.before + self.after) / 2
 
 
 def with_drifts(
@@ -40,7 +58,7 @@ def with_drifts(
     `answered`: all blocks in the order in which they ran, warm-up and blocks that do not count among them. `judged`:
     those that count. `engines`: point key → facts.
     """
-    requests, of = requests_by_block(answered), defaultdict(list)
+    requests, of = requests_by_block(answered, engines), defaultdict(list)
     for block in judged:
         if block.role.speculative and not block.warmup:
             of[block.cell].append(block)
@@ -55,25 +73,39 @@ def with_drifts(
     return tuple(map(extended, cells))
 
 
-def requests_by_block(answered: Iterable[Block]) -> dict[int, tuple[int, int]]:
-    """id of a block → (requests of its role that its engine's process had answered before it, and by its end)."""
-    counts: Counter[tuple[int, str]] = Counter()
+def requests_by_block(answered: Iterable[Block], engines: Mapping[str, EngineFacts]) -> dict[int, Answered]:
+    """id of a block → the requests that its engine had answered. `engines`: point key → facts."""
+    counts: Counter[tuple[int | None, str]] = Counter()
     found = {}
     for block in answered:
-        key = block.worker_generation, block.role.name
+        facts = engines.get(block.point.key)
+        attached = facts is not None and facts.details.get("servers") == ATTACHED
+        process = None if attached else block.worker_generation
+        key = process, block.role.name
         before = counts[key]
         counts[key] += len(block.tokens)
-        found[id(block)] = before, counts[key]
+        found[id(block)] = Answered(process, before, counts[key])
     return found
 
 
-def drift_of(blocks: Sequence[Block], requests: Mapping[int, tuple[int, int]]) -> AcceptanceDrift | None:
+def requests_seen(spans: Iterable[Answered]) -> int:
+    """The requests that one process answered from its first to its last block of `spans`, at most.
+
+    What it answered before that, for other points too, shows no change of this cell.
+    """
+    of: dict[int | None, list[Answered]] = defaultdict(list)
+    for span in spans:
+        of[span.process].append(span)
+    return max(max(s.after for s in own) - min(s.before for s in own) for own in of.values())
+
+
+def drift_of(blocks: Sequence[Block], requests: Mapping[int, Answered]) -> AcceptanceDrift | None:
     """The drift over the `blocks` of one spec cell; None where they are too few, or none had a draft."""
-    ordered = sorted(blocks, key=lambda b: (b.worker_generation, requests[id(b)]))
+    ordered = sorted(blocks, key=lambda b: (b.worker_generation, requests[id(b)].before))
     found = [(b, length) for b in ordered if (length := length_of(b)) is not None]
     lengths, sets = [length for _, length in found], [b.prompt_set for b, _ in found]
     spans = [requests[id(b)] for b, _ in found]
-    middles = [(before + after) / 2 for before, after in spans]
+    middles = [span.middle for span in spans]
     slope = slope_of(lengths, [x / THOUSAND for x in middles], sets)
     if slope is None:
         return None
@@ -92,7 +124,7 @@ def drift_of(blocks: Sequence[Block], requests: Mapping[int, tuple[int, int]]) -
         set_error=slope.set_error,
         sets=slope.sets,
         length=level,
-        requests=max(after for _, after in spans),
+        requests=requests_seen(spans),
         blocks=tuple(zip(middles, departures, strict=True)),
     )
 

@@ -49,11 +49,14 @@ class Answer(BaseModel):
 
 
 class Facts(Answer):
-    """`scripted`: whether the engine reports on its own decode loop (`api.ScriptedTrace`)."""
+    """`scripted`: whether the engine reports on its own decode loop (`api.ScriptedTrace`). `follows`: whether it can
+    decode on from any text (`api.FollowsText`).
+    """
 
     kind: Literal["facts"]
     facts: FactsForm
     scripted: bool
+    follows: bool
 
 
 class Nanoseconds(Answer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from specgate.api import Activity, Decoded, OpenRequest, Text
@@ -49,7 +50,7 @@ class EngineCalls(ABC):
     def open(self, request: OpenRequest) -> None:
         """Load the pair."""
         answer = self._ask(open_of(self.backend, request), answers.Facts)
-        self._facts: EngineFacts = answer.facts.made()
+        self._facts: EngineFacts = replace(answer.facts.made(), follows=answer.follows)
         self.scripted = answer.scripted
 
     def facts(self) -> EngineFacts:

@@ -150,6 +150,7 @@ class FactsForm(Form):
     least_weight_bytes: None  # the harness counts them, an engine has no say
     engine_version: str | None
     identity: IdentityForm | None
+    follows: None  # the harness's own code beside the engine sees it
 
 
 # ── a block ──────────────────────────────────────────────────────────────────────────────────────────────────────────

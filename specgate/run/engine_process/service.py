@@ -76,7 +76,11 @@ class Service:
         if isinstance(request, Open):
             self._engine = plugins.backend(request.backend).open(open_request(request))
             facts = record(self._engine.facts(), EngineFacts, "facts")
-            return {"kind": "facts", "facts": facts, "scripted": isinstance(self._engine, ScriptedTrace)}
+            able = {
+                "scripted": isinstance(self._engine, ScriptedTrace),
+                "follows": isinstance(self._engine, FollowsText),
+            }
+            return {"kind": "facts", "facts": facts, **able}
         if (engine := self._engine) is None:
             raise BackendError(f"{request.kind} asked for, but no engine is open")
         match request:

@@ -24,12 +24,13 @@ from specgate.core.acceptance import AcceptanceRecord, Totals
 ERROR = 0.0035
 
 
-def record(hist: list[int], drafted: int | None = None) -> AcceptanceRecord:
-    """A record of whole drafts, or of `drafted` draft tokens."""
+def record(hist: list[int], drafted: int | None = None, truncated: int = 1) -> AcceptanceRecord:
+    """A record of whole drafts, or of `drafted` draft tokens, of which `truncated` accepted ones were cut off."""
     k, steps, accepted = len(hist) - 1, sum(hist), sum(i * n for i, n in enumerate(hist))
     whole = drafted is None or drafted == k * steps
     totals = None if whole else Totals(steps, drafted or 0, accepted)
-    return AcceptanceRecord(k, tuple(hist), (steps,) * k if whole else (), steps + accepted, 0, totals)
+    emitted = steps + accepted - truncated
+    return AcceptanceRecord(k, tuple(hist), (steps,) * k if whole else (), emitted, truncated, totals)
 
 
 def totals_only(k: int, steps: int, accepted: int) -> AcceptanceRecord:
@@ -87,6 +88,17 @@ def test_the_last_step_of_a_request_may_have_no_room_for_all_drafts() -> None:
     """llama.cpp drafts no more tokens than a request has left: of four requests four steps may be shorter."""
     assert told(record([4, 48, 48, 0], drafted=296), "vllm", 2.5) is None
     assert told(record([5, 48, 47, 0], drafted=296), "vllm", 2.5)
+
+
+def test_an_engine_that_trims_the_last_step_and_drafts_all_the_same_is_not_refused() -> None:
+    """Four requests of 64 tokens by steps of two: 63 follow prefill, so each ends with a step that emits but one."""
+    trimmed = record([4, 124, 0, 0], truncated=0)
+    trimmed.check()
+    assert trimmed.emitted == 4 * 63 and trimmed.drafted == 3 * trimmed.steps
+    assert told(trimmed, "sglang", 2.0, batch=4) is None
+    assert told(record([5, 123, 0, 0], truncated=0), "sglang", 2.0, batch=4), "more steps than requests"
+    counted = record([4, 124, 0, 0], truncated=4)
+    assert "4 of 128 steps accepted something else than 1" in str(told(counted, "sglang", 2.0, batch=4))
 
 
 def test_nothing_is_said_of_engines_whose_shape_nobody_knows() -> None:

@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.analysis.speculation.uptime import fall_pct, in_words, requests_by_block, requests_needed, with_drifts
+from specgate.analysis.speculation.uptime import (
+    Answered,
+    fall_pct,
+    in_words,
+    requests_by_block,
+    requests_needed,
+    with_drifts,
+)
 from specgate.core import STATISTICS, AcceptanceDrift, Block, CellResult
 from tests.support.factories import block, blocks_of, plan_of, run_of, scenario
 
@@ -43,10 +50,10 @@ def result(cells: tuple[CellResult, ...]) -> CellResult:
 def test_an_engine_that_repeats_itself_has_no_drift_and_says_over_how_many_requests() -> None:
     found = drift()
     assert found is not None and (found.slope, found.error) == (0, 0)
-    assert found.requests == 2 * len(PLAN.rounds)  # two per block, warm-up among them
+    assert found.requests == 2 * 16  # two per block; warm-up came before the first that is judged
     assert len(found.blocks) == 16
     assert in_words(found, (0.005, 0.0035)).startswith(
-        "every block of a prompt set accepted the same, over 34 requests"
+        "every block of a prompt set accepted the same, over 32 requests"
     )
 
 
@@ -61,11 +68,36 @@ def test_an_engine_that_goes_stale_loses_tokens_per_thousand_requests() -> None:
 
 def test_requests_are_counted_by_role_and_process() -> None:
     blocks = [replace(b, worker_generation=int(n >= 10)) for n, b in enumerate(blocks_of(PLAN))]
-    counted = requests_by_block(blocks)
+    counted = requests_by_block(blocks, {})
     for generation in (0, 1):
         for speculative in (False, True):
             mine = [b for b in blocks if (b.worker_generation, b.role.speculative) == (generation, speculative)]
-            assert [counted[id(b)] for b in mine] == [(2 * n, 2 * n + 2) for n in range(len(mine))]
+            assert [counted[id(b)] for b in mine] == [Answered(generation, 2 * n, 2 * n + 2) for n in range(len(mine))]
+
+
+def test_a_server_that_was_attached_goes_on_when_the_run_is_resumed() -> None:
+    blocks = [replace(b, worker_generation=int(n >= 10)) for n, b in enumerate(blocks_of(PLAN))]
+    engines = run_of(PLAN, blocks).engines
+    attached = {key: replace(f, details={"servers": "attached"}) for key, f in engines.items()}
+    counted = requests_by_block(blocks, attached)
+    mine = [b for b in blocks if b.role.speculative]
+    assert [counted[id(b)] for b in mine] == [Answered(None, 2 * n, 2 * n + 2) for n in range(len(mine))]
+    run = run_of(PLAN, blocks)
+    own, outlived = (result(with_drifts(run.cells, blocks, blocks, e)).drift for e in (engines, attached))
+    assert own is not None and outlived is not None
+    assert (own.requests, outlived.requests) == (2 * 12, 2 * 16), "the larger of two processes, and one server"
+
+
+def test_requests_before_a_cells_first_block_are_no_uptime_that_was_seen() -> None:
+    """Ten blocks of another point came before, and one between two blocks of the cell."""
+    blocks = blocks_of(PLAN)
+    other = replace(PLAN.points[0], context=PLAN.points[0].context + 1)
+    elsewhere = [replace(b, point=other) for b in blocks if b.role.speculative and not b.warmup]
+    at = len(blocks) // 2
+    answered = [*elsewhere[:10], *blocks[:at], elsewhere[10], *blocks[at:]]
+    run = run_of(PLAN, blocks)
+    found = result(with_drifts(run.cells, answered, blocks, run.engines)).drift
+    assert found is not None and found.requests == 2 * 16 + 2
 
 
 def test_servers_that_are_started_for_every_block_have_no_uptime() -> None:
