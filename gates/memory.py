@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 
 from specgate.analysis.machine.memory import size_in_words
-from specgate.core import BASELINE, Cell, CellResult, Rule, Run, State, Value, Verdict
+from specgate.core import BASELINE, Cell, CellResult, EngineFacts, Rule, Run, State, Value, Verdict
 from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 
 
@@ -17,8 +17,8 @@ class MemoryGate:
     baseline's KV cache capacity that may be lost, 0 to 1. At least one of them is needed.
 
     PASS where every figure is at most what is asked, FAIL where one is above. The figures are readings, not estimates:
-    there is no interval. NOT_JUDGED where one was not told, as where both roles share a process, or where the engine
-    does not say how large its KV cache is.
+    there is no interval. NOT_JUDGED where one was not told, as where both roles share a process, where the engine does
+    not say how large its KV cache is, or where a server started elsewhere may hold GPU memory that cannot be read here.
     """
 
     name = "memory"
@@ -43,13 +43,14 @@ class MemoryGate:
         if result.status == "failed":
             return unmeasured(rule, result, run)
         key, found = result.cell.key, [*self.memory(rule, result, run), *self.capacity(rule, result)]
-        untold = [said for said, share, _ in found if share is None]
-        if untold:
+        untold = [said for said, within, _ in found if within is None]
+        evidence = {name: value for _, _, shown in found for name, value in shown.items()}
+        if untold or not found:
             step = (
                 "start a server per role here (-o servers=together); see docs/memory-and-cache.md for what engines tell"
             )
-            return verdict(rule, key, State.NOT_JUDGED, "not_told", "; ".join(untold), next_step=step)
-        evidence = {name: value for _, _, shown in found for name, value in shown.items()}
+            said = "; ".join(untold) or "nothing was found to judge"
+            return verdict(rule, key, State.NOT_JUDGED, "not_told", said, evidence, step)
         if above := [said for said, within, _ in found if not within]:
             step = "a smaller draft, fewer CUDA graphs, or a larger share of the GPU for the engine"
             return verdict(rule, key, State.FAIL, "above_max", "; ".join(above), evidence, step)
@@ -60,20 +61,28 @@ class MemoryGate:
         most, share = (rule.params.get(name) for name in ("max_extra_memory_bytes", "max_extra_memory_share"))
         if most is None and share is None:
             return
-        on_gpu = "peak_device_memory_bytes" in result.values
+        on_gpu, engine = "peak_device_memory_bytes" in result.values, run.engines.get(result.cell.point.key)
+        listening = listeners(engine)
+        if not on_gpu and engine is not None and may_be_elsewhere(engine):
+            who = ", ".join(map(str, listening.values())) or "a process that is not seen"
+            why = f"its servers were started elsewhere, no GPU is seen here, and {who} may only pass requests on"
+            yield f"what speculation adds to memory is not told: {why}", None, listening
+            return
         extra = result.values.get("extra_gpu_memory_bytes" if on_gpu else "extra_host_memory_bytes")
         if extra is None or extra.value is None:
             why = "both roles share a process, or the driver does not tell processes apart"
-            yield f"what speculation adds to {'GPU' if on_gpu else 'host'} memory is not told: {why}", None, {}
+            yield f"what speculation adds to {'GPU' if on_gpu else 'host'} memory is not told: {why}", None, listening
             return
         where = "GPU" if on_gpu else "host"
         peak = baseline_peak(result, run, f"peak_{where.lower()}_memory_bytes")
         said = f"{size_in_words(extra.value)} more {where} memory than baseline"
         if most is not None:
-            shown: Evidence = {extra.metric: extra.value, "max_bytes": float(most)}
+            shown: Evidence = {extra.metric: extra.value, "max_bytes": float(most), **listening}
             yield f"{said}, at most {size_in_words(float(most))} asked", extra.value <= float(most), shown
-        if share is not None and peak:
-            shown = {extra.metric: extra.value, "baseline": peak, "max_share": float(share)}
+        if share is not None and not peak:
+            yield f"{said}, of how much is not told: the baseline's cell has no figures", None, listening
+        elif share is not None and peak:
+            shown = {extra.metric: extra.value, "baseline": peak, "max_share": float(share), **listening}
             of = f"{100 * extra.value / peak:.1f} % of its {size_in_words(peak)}"
             yield f"{said}, {of}, at most {100 * float(share):g} % asked", extra.value <= float(share) * peak, shown
 
@@ -100,6 +109,17 @@ def baseline_peak(result: CellResult, run: Run, metric: str) -> float | None:
     baseline = run.result(Cell(result.cell.point, BASELINE).key)
     found = baseline.values.get(metric) if baseline else None
     return found.value if found else None
+
+
+def may_be_elsewhere(engine: EngineFacts) -> bool:
+    """Whether what listens here may be a tunnel or a proxy to an engine on a GPU that is not seen."""
+    return engine.details.get("servers") == "attached" and engine.details.get("servers run on") != "cpu"
+
+
+def listeners(engine: EngineFacts | None) -> Evidence:
+    """The names of the processes that listen for servers started elsewhere, as far as they are seen."""
+    details = engine.details if engine else {}
+    return {name: str(value) for name, value in details.items() if name.endswith(" listens as")}
 
 
 def told(values: Mapping[str, Value]) -> Evidence:

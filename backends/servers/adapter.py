@@ -59,13 +59,14 @@ class Told:
     """What a server tells of itself beside its version.
 
     `settings`: those of `core.SETTINGS` that it tells. `path`: where it loaded its model from. `architecture`: its
-    model's. `kv`: the size of its KV cache.
+    model's. `kv`: the size of its KV cache. `on_cpu`: it says that it runs on the CPU.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     path: str | None = None
     architecture: str | None = None
     kv: KvCache = field(default_factory=KvCache)
+    on_cpu: bool = False
 
 
 class Adapter(Protocol):

@@ -62,6 +62,7 @@ class ServerEngine:
         self.prompts: list[tuple[int, ...]] = []
         self.texts = PromptTexts(request.pair.tokenizer) if options.prompts == "text" else None
         self.seen: dict[Role, Seen] = {}
+        self.salt = new_salt()
         try:
             for role in self._at_once():
                 self.server(role)
@@ -238,9 +239,17 @@ class ServerEngine:
         top: int = 0,
     ) -> Ask:
         sent, cache = prompt if self.texts is None else self.texts.of(prompt), self.options.prefix_cache
-        apart = cache == "off" and server.running.process is None  # its cache may be on, and it cannot be restarted
-        salt = f"specgate-{secrets.token_hex(8)}" if apart else None
+        salt = None
+        if server.running.process is None and cache is not None:
+            # It cannot be restarted. With "off", its cache may be on. With "on", it may hold these very prompts, from
+            # an engine that was opened before this one.
+            salt = self.salt if cache == "on" else new_salt()
         return Ask(server.model, sent, new_tokens, ignore_eos, stop, top, reuse=cache == "on", salt=salt)
+
+
+def new_salt() -> str:
+    """A name that no cache has seen yet."""
+    return f"specgate-{secrets.token_hex(8)}"
 
 
 def check_forced(length: float | None, role: Role) -> None:

@@ -15,7 +15,7 @@ class Ask:
 
     `top` asks for the log-probabilities of that many most likely tokens at each position. `reuse`: whether the server
     may take the prompt's keys and values from its prefix cache, where a request says that. `salt`: a name under which
-    the server is to cache this request, so that no other request's cache serves it.
+    the server is to cache this request, so that only requests of that name share their caches.
     """
 
     model: str
@@ -39,10 +39,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class KvCache:
-    """`tokens`: how many the KV cache has room for, over all requests. `bytes`: its memory. None: not told."""
+    """`tokens`: how many the KV cache has room for, over all requests. `bytes`: its memory. None: not told.
+
+    `of_free`: the engine sizes it by the memory that is free when it starts, not by that of the whole GPU.
+    """
 
     tokens: int | None = None
     bytes: int | None = None
+    of_free: bool = False
 
 
 @dataclass(frozen=True, slots=True)

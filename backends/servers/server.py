@@ -28,7 +28,7 @@ from specgate.core.load import OfferedLoad
 from specgate.core.memory import EngineMemory
 from specgate.eagle3.spec_config.launching import check_command
 from specgate.errors import BackendError
-from specgate.machine.host import listeners
+from specgate.machine.host import listeners, name_of, root_of
 
 SETTLE_S: Final = 5.0
 """How long counters may lag behind the answers."""
@@ -78,18 +78,23 @@ class Server:
         """What it tells of itself, of its memory too. Of a server that was started here, what it serves is known."""
         log = self.running.log
         told = self.adapter.told(self.client, read_end(log, self.running.log_start) if log else ())
-        self.memory = EngineMemory(self._process(), told.kv.tokens, told.kv.bytes)
+        pid = self._process()
+        # With servers=apart, one that is started here has the GPU to itself.
+        beside = told.kv.of_free and (self.running.process is None or self.options.servers != "apart")
+        self.memory = EngineMemory(pid, told.kv.tokens, told.kv.bytes, beside)
         if self.running.process is not None:
             return Seen(self.role, self.version, told.settings)
         served = replace(model, path=told.path or model.path, architecture=told.architecture)
-        return Seen(self.role, self.version, told.settings, served)
+        return Seen(self.role, self.version, told.settings, served, name_of(pid), told.on_cpu)
 
     def _process(self) -> int | None:
-        """The number of its process; None of one that somebody else has started elsewhere, or that may not be seen."""
+        """The number of its process. Of one that was started elsewhere it is what listens here, which may be a tunnel
+        or a proxy; None where that is not seen.
+        """
         if self.running.process is not None:
             return self.running.process.pid
         port = local_port(self.running.url)
-        return next(iter(listeners([port])), None) if port is not None else None
+        return root_of(listeners([port])) if port is not None else None
 
     @classmethod
     def start(cls, adapter: Adapter, launch: Launch, flags: Sequence[str] = ()) -> Server:

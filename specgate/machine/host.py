@@ -117,6 +117,23 @@ def listeners(ports: Sequence[int]) -> list[int]:
     return []
 
 
+def root_of(pids: Sequence[int]) -> int | None:
+    """The one of `pids` that has started all others, as the first of a server's workers has; None where none has."""
+    for pid in pids:
+        with suppress(psutil.Error):
+            family = {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
+            if family.issuperset(pids):
+                return pid
+    return None
+
+
+def name_of(pid: int | None) -> str | None:
+    """The name of a process; None where it has ended, or may not be seen."""
+    with suppress(psutil.Error):
+        return psutil.Process(pid).name() if pid is not None else None
+    return None
+
+
 def usable_cpus() -> set[int]:
     """Indices of the CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):

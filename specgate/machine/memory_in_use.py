@@ -44,6 +44,7 @@ class MemoryProbe:
             device_bytes=device,
             kv_tokens=told.kv_tokens,
             kv_bytes=told.kv_bytes,
+            kv_beside=told.kv_beside,
         )
 
 

@@ -98,7 +98,8 @@ class Sglang:
     def told(self, client: Client, log: Sequence[str]) -> Told:
         answer, model = client.json("/server_info"), client.json("/model_info", may_be_missing=True)
         path, architecture = text_of(answer, "model_path"), text_of(model, "architectures")
-        return Told(sglang_settings(answer), path, architecture, sglang_answer(answer))
+        on_cpu = text_of(answer, "device") == "cpu"
+        return Told(sglang_settings(answer), path, architecture, sglang_answer(answer), on_cpu)
 
     def forget(self, client: Client) -> None:
         client.text("/flush_cache", method="POST")

@@ -12,7 +12,7 @@ from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.conventions import top_level_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.facts.kv_cache import vllm_log, vllm_metrics
-from specgate.backends.servers.facts.told import vllm_answer, vllm_settings
+from specgate.backends.servers.facts.told import vllm_answer, vllm_on_cpu, vllm_settings
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import Options
@@ -105,8 +105,8 @@ class Vllm:
         """
         if log:
             return Told(vllm_settings(log), kv=vllm_log(log))
-        metrics = client.text("/metrics", may_be_missing=True)
-        return Told(vllm_answer(client.json("/server_info", may_be_missing=True)), kv=vllm_metrics(metrics))
+        metrics, info = client.text("/metrics", may_be_missing=True), client.json("/server_info", may_be_missing=True)
+        return Told(vllm_answer(info), kv=vllm_metrics(metrics), on_cpu=vllm_on_cpu(info))
 
     def forget(self, client: Client) -> None:
         """Reset the prefix cache. Only a server in development mode has this path.

@@ -84,6 +84,8 @@ def server_facts(adapter: Adapter, request: OpenRequest, options: Options, seen:
         details={
             f"{adapter.name} version": version,
             "servers": "attached" if options.url else options.servers,
+            **{f"{one.role} listens as": one.listener for one in seen if one.listener},
+            **({"servers run on": "cpu"} if all(one.on_cpu for one in seen) else {}),
             "drafter": options.drafter if here else "as the server has it",
             **({FORCED_LENGTH: options.force_al} if options.force_al is not None else {}),
             **options.own,

@@ -13,12 +13,18 @@ from specgate.errors import BackendError
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one server told. `served`: None for one that was started here, which serves what it was given."""
+    """What one server told. `served`: None for one that was started here, which serves what it was given.
+
+    Of one that was started elsewhere: `listener`, the name of the process that listens, None where it is not seen; and
+    `on_cpu`, whether it says that it runs on the CPU.
+    """
 
     role: Role
     version: str
     settings: Mapping[str, str]
     served: ServedModel | None = None
+    listener: str | None = None
+    on_cpu: bool = False
 
 
 def identity_of(engine: str, servers: Sequence[Seen], build: str | None) -> EngineIdentity:

@@ -53,7 +53,12 @@ def capacity(labels: Mapping[str, str]) -> int | None:
 
 
 def sglang_answer(answer: object) -> KvCache:
-    """What SGLang's `/server_info` says: the capacity, and the memory of the cache in GiB."""
+    """What SGLang's `/server_info` says: the capacity, and the memory of the cache in GiB.
+
+    It is sized by free memory (0.5.17, `kv_cache_configurator.py`, `_profile_available_bytes`): what is free once the
+    weights are loaded, less (1 - mem_fraction_static) of what was free before. vLLM's share is of the whole GPU
+    (0.25.1, `v1/worker/utils.py`, `request_memory`).
+    """
     if not isinstance(answer, Mapping):
         return KvCache()
     states = answer.get("internal_states")
@@ -61,7 +66,7 @@ def sglang_answer(answer: object) -> KvCache:
     usage = state.get("memory_usage")
     size = usage.get("kvcache") if isinstance(usage, Mapping) else None
     known = round(size * (1 << 30)) if isinstance(size, float) and math.isfinite(size) else 0
-    return KvCache(believed(str(answer.get("max_total_num_tokens"))), believed(str(known)))
+    return KvCache(believed(str(answer.get("max_total_num_tokens"))), believed(str(known)), of_free=True)
 
 
 def believed(text: str) -> int | None:

@@ -26,6 +26,7 @@ VLLM_CHOICES: Final = {
     "attention": re.compile(r"Using (?:AttentionBackendEnum\.)?([\w.\-]+) (?:attention )?backend(?: out of|\.)"),
     "moe": re.compile(r"Using '?([^']+?)'? (?:\w+ )?(?:\w+ )?MoE backend", re.IGNORECASE),
 }
+ON_CPU: Final = re.compile(r"(?<!\w)device_config=cpu\b")
 FLASH: Final = re.compile(r"Using FlashAttention version (\d+)")
 SGLANG: Final = {
     "moe": "moe_runner_backend",
@@ -62,6 +63,12 @@ def vllm_answer(answer: object) -> dict[str, str]:
     """What `/server_info` of a vLLM in development mode says: the same text as in its log."""
     text = answer.get("vllm_config") if isinstance(answer, Mapping) else None
     return vllm_settings([f" with config: {text}"]) if isinstance(text, str) else {}
+
+
+def vllm_on_cpu(answer: object) -> bool:
+    """Whether that text names the CPU as its device."""
+    text = answer.get("vllm_config") if isinstance(answer, Mapping) else None
+    return isinstance(text, str) and ON_CPU.search(text) is not None
 
 
 def sglang_settings(answer: object) -> dict[str, str]:

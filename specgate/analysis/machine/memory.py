@@ -56,7 +56,9 @@ def with_memory(cells: Sequence[CellResult], blocks: Sequence[Block]) -> tuple[C
         more = dict(used[cell])
         if cell.role.speculative and baseline in used:
             apart = processes(seen[cell]).isdisjoint(processes(seen[baseline]))
-            more |= {value.metric: value for value in beside(used[cell], used[baseline], apart=apart)}
+            sized_alone = not any(use.kv_beside for use in (*seen[cell], *seen[baseline]))
+            found = beside(used[cell], used[baseline], apart=apart, sized_alone=sized_alone)
+            more |= {value.metric: value for value in found}
         return replace(result, values={**result.values, **more})
 
     return tuple(map(extended, cells))
@@ -81,14 +83,17 @@ def used_by(seen: Sequence[MemoryUse]) -> Iterator[Value]:
         yield Value("kv_cache_bytes", float(min(sizes)), "min", len(sizes))
 
 
-def beside(spec: Mapping[str, Value], baseline: Mapping[str, Value], *, apart: bool) -> Iterator[Value]:
+def beside(
+    spec: Mapping[str, Value], baseline: Mapping[str, Value], *, apart: bool, sized_alone: bool
+) -> Iterator[Value]:
     """What a spec cell takes more than its baseline. `apart`: they ran in processes of their own; in one process both
-    roles hold the same memory, and a difference says nothing.
+    roles hold the same memory, and a difference says nothing. `sized_alone`: neither KV cache was sized by what another
+    server had left, as that of SGLang is: the order in which they started would show, not the draft.
     """
     for metric, peak in EXTRA.items():
         a, b = (figures.get(peak) for figures in (spec, baseline))
         if apart and a is not None and b is not None and a.value is not None and b.value is not None:
             yield Value(metric, a.value - b.value, "difference", min(a.n, b.n))
     a, b = (figures.get("kv_capacity_tokens") for figures in (spec, baseline))
-    if apart and a is not None and b is not None and a.value is not None and b.value:
+    if apart and sized_alone and a is not None and b is not None and a.value is not None and b.value:
         yield Value("kv_capacity_loss", 1 - a.value / b.value, "value", min(a.n, b.n))

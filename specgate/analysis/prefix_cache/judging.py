@@ -1,7 +1,9 @@
 """Does speculation keep a server's prefix cache of use? Pure functions of samples.
 
-cache     the pair is one: with the cache off nothing is reused, with it on the baseline reuses something
-reuse     no request reuses fewer prompt tokens with speculation than without, but for a tolerance
+cache     the pair is one: with the cache off nothing is reused, with it on the baseline reuses something, and nothing
+          that was not sent or emitted in this pass
+reuse     no request reuses fewer prompt tokens with speculation than without, but for a tolerance; some of what is
+          reused was computed while decoding
 ttft      the cache saves a request with speculation as much of its time to first token, but for a tolerance
 texts     the cache changes no text, but at near ties
 """
@@ -20,6 +22,13 @@ from specgate.analysis.stats import ALPHA, t_quantile
 from specgate.core import State
 
 BASELINE_NAME: Final = "baseline"
+CANDIDATES: Final = 20
+"""How many of the most likely tokens a server is asked for where texts part."""
+UNSEEN: Final = 4
+"""So many tokens more may come from the cache than are known to be in it: a server may begin prompts with a token of
+its own, and may have verified the last token of an answer as a draft, and so have its keys.
+"""
+NOTHING: Final = "nothing of these requests can be reused: no prompts share a prefix, no next turn compares"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,16 @@ def check_cache(samples: Sequence[Sample], spec: str) -> Check:
         if hits := sum(cached(s.off[role]) for s in samples):
             message = f"with the cache off, {role}'s server took {hits:,} prompt tokens from it: it was not off"
             return Check("cache", State.INVALID, message, {"cached_off": hits})
+    if not any(s.reusable for s in samples if s.about_reuse):
+        return Check("cache", State.INVALID, NOTHING, {"reusable": 0})
+    for role in (BASELINE_NAME, spec):
+        for number, s in enumerate(samples, 1):
+            if (hits := cached(s.on[role])) > s.reusable + UNSEEN:
+                message = (
+                    f"request {number} ({s.turn}): {role}'s server took {hits:,} prompt tokens from its cache, and had "
+                    f"been sent or had emitted {s.reusable:,} of them in this pass: its cache was not empty; restart it"
+                )
+                return Check("cache", State.INVALID, message, {"cached": hits, "reusable": s.reusable})
     reused = sum(cached(s.on[BASELINE_NAME]) for s in samples if s.about_reuse)
     if not reused:
         message = (
@@ -81,9 +100,12 @@ def cached(reply: Reply) -> int:
 
 def check_reuse(samples: Sequence[Sample], spec: str, limits: Limits) -> Check:
     told = [s for s in samples if s.about_reuse]
-    lost = [cached(s.on[BASELINE_NAME]) - cached(s.on[spec]) for s in told]
     reusable = sum(s.reusable for s in told)
+    if not reusable:
+        return Check("reuse", State.INVALID, NOTHING, {"requests": len(told), "reusable": 0})
     shares = {role: sum(cached(s.on[role]) for s in told) / reusable for role in (BASELINE_NAME, spec)}
+    lost = [cached(s.on[BASELINE_NAME]) - cached(s.on[spec]) for s in told]
+    of_answers = {role: sum(s.of_answer(role) for s in told) for role in (BASELINE_NAME, spec)}
     worst, nothing, left_out = (
         max(lost),
         not shares[spec],
@@ -104,10 +126,20 @@ def check_reuse(samples: Sequence[Sample], spec: str, limits: Limits) -> Check:
         "most_lost": worst,
         "max_lost_tokens": limits.max_lost_tokens,
         "left_out": left_out,
+        "baseline_of_answers": of_answers[BASELINE_NAME],
+        "spec_of_answers": of_answers[spec],
     }
     if nothing:
         return Check("reuse", State.FAIL, f"{said}: with speculation nothing is reused", evidence)
-    return Check("reuse", State.PASS if worst <= limits.max_lost_tokens else State.FAIL, said, evidence)
+    if worst > limits.max_lost_tokens:
+        return Check("reuse", State.FAIL, said, evidence)
+    if unseen := [role for role, tokens in of_answers.items() if not tokens]:
+        said += (
+            f"; {' and '.join(unseen)} reused nothing that was computed while decoding, so that nothing is known of "
+            "that: longer answers (--new-tokens) than a block of the cache, or a server that keeps answers"
+        )
+        return Check("reuse", State.INCONCLUSIVE, said, evidence)
+    return Check("reuse", State.PASS, said, evidence)
 
 
 # ── does it save as much time? ───────────────────────────────────────────────────────────────────────────────────────
@@ -170,10 +202,18 @@ def check_texts(samples: Sequence[Sample], partings: Sequence[Parting], role: st
             "texts", State.PASS, f"{said}{len(mine)} leave theirs without the cache, all at near ties", evidence
         )
     first = wrong[0]
-    gap = "its logits are not shown" if first.gap is None else f"a gap of {first.gap:.3g} logits is no near tie"
     where = f"request {first.sample + 1} ({samples[first.sample].turn}), token {first.position + 1}"
-    message = f"{said}{len(wrong)} of {len(mine)} leave theirs without the cache at no near tie: first {where}: {gap}"
+    why = gap_in_words(first.gap)
+    message = f"{said}{len(wrong)} of {len(mine)} leave theirs without the cache at no near tie: first {where}: {why}"
     return Check("texts", State.FAIL, message, evidence)
+
+
+def gap_in_words(gap: float | None) -> str:
+    if gap is None:
+        return "its logits are not shown"
+    if math.isinf(gap):
+        return f"its token is not among the {CANDIDATES} most likely"
+    return f"a gap of {gap:.3g} logits is no near tie"
 
 
 def rows(samples: Sequence[Sample], roles: Sequence[str]) -> Iterator[tuple[str, str, int, float, float, float]]:

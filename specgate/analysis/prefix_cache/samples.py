@@ -29,8 +29,9 @@ class Reply:
 class Sample:
     """One request, answered by both roles with the cache on and off.
 
-    `group`: requests of one group share a prefix. `reusable`: how many of its prompt's tokens the server has been sent
-    or has emitted before, within the group. `on`, `off`: role name → its answer.
+    `group`: requests of one group share a prefix. `reusable`: with how many tokens its prompt begins that the server
+    has been sent or has emitted before. `answered`: how many of these are of an earlier answer, so that their keys and
+    values were computed while decoding. `on`, `off`: role name → its answer.
     `same_text`: whether each role's own earlier answer is the one that a `next turn` goes on from; where a role's text
     had left it, less can be reused, and the request says nothing of reuse.
     """
@@ -42,18 +43,24 @@ class Sample:
     on: Mapping[str, Reply]
     off: Mapping[str, Reply]
     same_text: bool = True
+    answered: int = 0
 
     @property
     def about_reuse(self) -> bool:
         """Whether anything of it can be reused, and as much in both roles."""
         return self.turn != "first" and self.same_text
 
+    def of_answer(self, role: str) -> int:
+        """Tokens of the earlier answer that `role` took from the cache."""
+        return max(0, (self.on[role].cached or 0) - (self.reusable - self.answered)) if self.answered else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Parting:
     """Where a text with the cache on leaves the one with it off: token `position` of request `sample`.
 
-    `gap`: how far the lower of both tokens lies below the largest logit there; None where the server does not show it.
+    `gap`: how far the lower of both tokens lies below the largest logit there, infinite where it is not among those
+    that the server shows; None where the server shows none.
     `unit`: one unit in the last place there; None where it could not be seen.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import tempfile
@@ -82,8 +83,8 @@ def cache(logs: Path | None, as_json: bool, **options: Any) -> None:
     Servers that are started here are started twice. One that runs already (-o url.ROLE=URL) has to have its cache on;
     requests that are not to use it carry a name of their own.
 
-    Exit code 0 if all holds, 1 if something does not, 3 if times do not tell, 6 if the pair is none (the server does
-    not say what it reuses, or its cache is not on), 7 if the engine failed.
+    Exit code 0 if all holds, 1 if something does not, 3 if times do not tell or no answer was reused, 6 if the pair is
+    none (the server does not say what it reuses, or its cache is not on, or was not empty), 7 if the engine failed.
     """
     from specgate.planning.ad_hoc import Question
     from specgate.planning.request import Request
@@ -151,9 +152,14 @@ def as_data(done: Pair) -> dict[str, object]:
         "shared_prefix": done.prefix,
         "limits": asdict(done.limits),
         "checks": [{**asdict(check), "state": check.state.value} for check in done.checks],
-        "partings": [asdict(parting) for parting in done.partings],
+        "partings": [{**asdict(p), "gap": finite(p.gap), "unit": finite(p.unit)} for p in done.partings],
         "samples": [asdict(sample) for sample in done.samples],
     }
+
+
+def finite(number: float | None) -> float | None:
+    """JSON has no infinity: what is not shown, or lies beyond what is shown, is null."""
+    return number if number is not None and math.isfinite(number) else None
 
 
 def lines(done: Pair) -> Iterator[str]:

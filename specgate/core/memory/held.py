@@ -13,11 +13,14 @@ class EngineMemory:
         as of a server on another machine.
     `kv_tokens`: how many tokens its KV cache has room for, over all requests together.
     `kv_bytes`: how much memory its KV cache takes.
+    `kv_beside`: its KV cache was sized by the memory that other processes had left when it started, the other role's
+        among them. Such sizes say nothing of each other.
     """
 
     process: int | None = None
     kv_tokens: int | None = None
     kv_bytes: int | None = None
+    kv_beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class MemoryUse:
     `host_bytes`: resident memory of that tree (RSS). A page that several processes share counts in each of them.
     `gpu_bytes`: what the driver says that the processes of that tree hold on the GPU.
     `device_bytes`: GPU memory in use, whoever uses it.
-    `kv_tokens`, `kv_bytes`: the engine's word, as in `EngineMemory`.
+    `kv_tokens`, `kv_bytes`, `kv_beside`: the engine's word, as in `EngineMemory`.
     """
 
     process: int | None = None
@@ -37,3 +40,4 @@ class MemoryUse:
     device_bytes: int | None = None
     kv_tokens: int | None = None
     kv_bytes: int | None = None
+    kv_beside: bool = False

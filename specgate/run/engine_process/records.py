@@ -207,6 +207,7 @@ class MemoryForm(Form):
     process: Size | None
     kv_tokens: Size | None
     kv_bytes: Size | None
+    kv_beside: bool = False
 
 
 class DecodedForm(Form):

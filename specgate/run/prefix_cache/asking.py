@@ -1,9 +1,10 @@
 """Ask a server the same requests with its prefix cache on and off, in both roles.
 
 The requests of a group share a prefix. One comes first and fills the cache. The others follow one by one, so that what
-can be reused does not depend on timing. Then each of these is gone on with, as the next turn of a chat: its prompt, its
-answer and a few tokens more. The answer's keys and values were computed while decoding, by speculation in one role, and
-must not be those of drafts that were refused.
+can be reused does not depend on timing. Each of these is at once gone on with, as the next turn of a chat: its prompt,
+its answer and a few tokens more. A server that keeps no more than its last request still has the answer then. The
+answer's keys and values were computed while decoding, by speculation in one role, and must not be those of drafts that
+were refused.
 
 Roles take turns from request to request, the one that begins changing each time. The cache is on first: next turns are
 made of the baseline's answers of that pass, and are the same in both roles and both passes. Where a text with the cache
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from specgate import plugins
-from specgate.analysis.prefix_cache.judging import BASELINE_NAME, Check, judge, overall
+from specgate.analysis.prefix_cache.judging import BASELINE_NAME, CANDIDATES, Check, judge, overall
 from specgate.analysis.prefix_cache.samples import Limits, Parting, Reply, Sample, Turn
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.tokens.last_place import gap_between, unit_of
@@ -38,7 +39,6 @@ from specgate.run.worker import EngineWorker
 FLOAT32: Final = NearTies(margin=0.001)
 COARSER: Final = NearTies(ulps=4)
 """Near ties of engines in float32, and in shorter formats: those of the policies `cpu` and `engine-gpu`."""
-CANDIDATES: Final = 20
 TAIL: Final = 16
 """Tokens that a next turn adds to the answer before it."""
 OPTION: Final = "prefix_cache"
@@ -97,13 +97,16 @@ class Asking(Protocol):
 
 @dataclass(slots=True)
 class Asked:
-    """One request and what came back. `before`: the index of the request whose answer a next turn goes on from."""
+    """One request and what came back. `before`: the index of the request whose answer a next turn goes on from.
+    `reusable`, `answered`: as in `Sample`.
+    """
 
     group: int
     turn: Turn
     reusable: int
     prompt: tuple[int, ...] | None
     before: int | None = None
+    answered: int = 0
     replies: dict[tuple[Switch, str], Reply] = field(default_factory=dict)
 
 
@@ -122,13 +125,13 @@ def ask_both(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: N
     prompts = fitting_prompts(plan, config)[point.key]
     (scenario,) = config.scenarios.values()
     role, prefix = Role(max(r.k for r in scenario.roles)), scenario.workload.shared_prefix
-    asked = requests_of([chosen.token_ids for chosen in prompts.measured])
+    warmup = prompts.warmup[0].token_ids[0]
+    asked = requests_of([chosen.token_ids for chosen in prompts.measured], warmup)
     longest = max(len(a.prompt) for a in asked if a.prompt is not None) + 2 * wish.new_tokens + TAIL
     positions = longest + role.k + 2
     refuse_too_long(positions, config.pair, scenario.rope)
     opening = open_request(plan, plan.points, config, logs)
     base = replace(opening, max_batch=1, max_positions=positions, perf_mode=False)
-    warmup = prompts.warmup[0].token_ids[0]
     apart = config.options.get("servers") == "apart"
 
     @contextmanager
@@ -191,16 +194,19 @@ def refuse_too_long(positions: int, pair: PairRef, rope: Mapping[str, float | st
         )
 
 
-def requests_of(groups: Sequence[Sequence[tuple[int, ...]]]) -> list[Asked]:
-    """The requests in the order in which they are asked. What a next turn asks is known once the baseline answers."""
+def requests_of(groups: Sequence[Sequence[tuple[int, ...]]], warmup: tuple[int, ...] = ()) -> list[Asked]:
+    """The requests in the order in which they are asked, after `warmup`. What a next turn asks is known once the
+    baseline answers.
+    """
     asked: list[Asked] = []
+    sent = [warmup]
     for number, group in enumerate(groups):
-        asked.append(Asked(number, "first", 0, tuple(group[0])))
-        begin = len(asked)
-        for at, prompt in enumerate(group[1:], 1):
-            known = max(shared(prompt, earlier) for earlier in group[:at])
-            asked.append(Asked(number, "shared prefix", min(known, len(prompt) - 1), tuple(prompt)))
-        asked += [Asked(number, "next turn", 0, None, before=i) for i in range(begin, len(asked))]
+        for at, prompt in enumerate(map(tuple, group)):
+            known = max(shared(prompt, earlier) for earlier in sent)
+            sent.append(prompt)
+            asked.append(Asked(number, "shared prefix" if at else "first", min(known, len(prompt) - 1), prompt))
+            if at:
+                asked.append(Asked(number, "next turn", 0, None, before=len(asked) - 1))
     return asked
 
 
@@ -240,7 +246,8 @@ def answer(engine: Asking, asked: Sequence[Asked], request: Asked, role: Role, b
         said = earlier.replies["on", BASELINE_NAME].tokens
         assert earlier.prompt is not None
         # The last token of an answer was never fed to the model, so that nothing of it can be cached.
-        request.reusable = len(earlier.prompt) + len(said) - 1
+        request.answered = len(said) - 1
+        request.reusable = len(earlier.prompt) + request.answered
         request.prompt = (*earlier.prompt, *said, *earlier.prompt[:TAIL])
     request.replies[switch, role.name] = reply_to(engine, role, request.prompt, budget)
 
@@ -286,5 +293,12 @@ def sample_of(asked: Sequence[Asked], request: Asked) -> Sample:
         earlier = asked[request.before].replies
         same = len({reply.tokens for (switch, _), reply in earlier.items() if switch == "on"}) == 1
     return Sample(
-        request.group, request.turn, len(request.prompt), request.reusable, replies["on"], replies["off"], same
+        group=request.group,
+        turn=request.turn,
+        prompt_tokens=len(request.prompt),
+        reusable=request.reusable,
+        on=replies["on"],
+        off=replies["off"],
+        same_text=same,
+        answered=request.answered,
     )

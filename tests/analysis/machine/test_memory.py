@@ -117,9 +117,12 @@ def test_the_gate_holds_memory_and_capacity_to_what_is_asked() -> None:
     assert state is State.FAIL and "more GPU memory" not in said and "at most 14 % asked" in said
 
 
+def on_host(use: MemoryUse) -> MemoryUse:
+    return replace(use, gpu_bytes=None, device_bytes=None)
+
+
 def test_without_a_gpu_the_gate_judges_the_host_and_says_so() -> None:
-    bare = {"gpu_bytes": None, "device_bytes": None}
-    run = run_with(replace(SERVER, **bare), replace(SPEC, **bare))
+    run = run_with(on_host(SERVER), on_host(SPEC))
     assert "1.00 GiB more host memory" in judged(run, max_extra_memory_bytes=2.0 * GIB)[2]
     assert "of the host" in next(iter(sentences(run)))
 
@@ -129,6 +132,40 @@ def test_a_rule_that_asks_for_nothing_is_wrong_and_what_was_not_told_is_not_judg
     assert judged(run)[:2] == (State.INVALID, "nothing_asked")
     state, code, said = judged(run, max_extra_memory_bytes=float(2 * GIB), max_capacity_loss=0.5)
     assert (state, code) == (State.NOT_JUDGED, "not_told") and "KV cache" in said
+
+
+def test_where_the_baselines_cell_failed_no_share_of_its_memory_is_judged() -> None:
+    run = run_with(SERVER, SPEC)
+    without = [c if c.cell.role.speculative else replace(c, status="failed", values={}) for c in run.cells]
+    state, code, said = judged(replace(run, cells=tuple(without)), max_extra_memory_share=0.5)
+    assert (state, code) == (State.NOT_JUDGED, "not_told") and "the baseline's cell has no figures" in said
+
+
+def test_a_rule_whose_every_key_is_empty_passes_nothing() -> None:
+    assert judged(run_with(SERVER, SPEC), max_capacity_loss=None)[0] is State.NOT_JUDGED
+
+
+def test_caches_that_were_sized_by_what_was_left_are_not_compared() -> None:
+    run = run_with(SERVER, replace(SPEC, kv_beside=True))
+    assert "kv_capacity_loss" not in figures(run, 3) and figures(run, 3)["kv_capacity_tokens"] == 85_000
+    assert "extra_gpu_memory_bytes" in figures(run, 3)
+    assert judged(run, max_capacity_loss=0.5)[:2] == (State.NOT_JUDGED, "not_told")
+
+
+def test_what_listens_for_a_server_started_elsewhere_may_be_a_tunnel() -> None:
+    def attached(run: Run, **more: str) -> Run:
+        details = {"servers": "attached", "baseline listens as": "ssh", **more}
+        return replace(run, engines={key: replace(facts, details=details) for key, facts in run.engines.items()})
+
+    run = run_with(on_host(SERVER), on_host(SPEC))
+    state, code, said = judged(attached(run), max_extra_memory_bytes=2.0 * GIB)
+    assert (state, code) == (State.NOT_JUDGED, "not_told") and "ssh may only pass requests on" in said
+    known, seen = attached(run, **{"servers run on": "cpu"}), attached(run_with(SERVER, SPEC))
+    for each, where in ((known, "host"), (seen, "GPU")):
+        rule = Rule("room", "memory", True, params={"max_extra_memory_bytes": 2.0 * GIB})
+        (found,) = plugins.gate("memory").judge(rule, each)
+        assert found.state is State.PASS and f"more {where} memory" in found.message
+        assert found.evidence["baseline listens as"] == "ssh"
 
 
 @given(st.integers(0, 1 << 50))

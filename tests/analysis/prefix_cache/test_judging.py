@@ -25,7 +25,8 @@ def reply(cached: int | None, ttft_ms: float = 100.0, tokens: tuple[int, ...] = 
 def sample(group: int, turn: Turn, baseline: int, spec: int, on_ms: Sequence[float] = (10.0, 12.0)) -> Sample:
     """A prompt of 1,000 tokens whose prefill takes 100 ms with the cache off, in both roles."""
     on = {"baseline": reply(baseline, on_ms[0]), SPEC: reply(spec, on_ms[1])}
-    return Sample(group, turn, 1000, 0 if turn == "first" else 900, on, {"baseline": reply(0), SPEC: reply(0)})
+    off = {"baseline": reply(0), SPEC: reply(0)}
+    return Sample(group, turn, 1000, 0 if turn == "first" else 900, on, off, answered=64 if turn == "next turn" else 0)
 
 
 def good() -> list[Sample]:
@@ -108,9 +109,42 @@ def test_a_pair_that_is_none_is_invalid_and_nothing_else_is_said() -> None:
         assert overall([check]) is State.INVALID
 
 
+def test_a_cache_that_was_not_empty_makes_no_pair() -> None:
+    first = replace(good()[0], on={"baseline": reply(999), SPEC: reply(0)})
+    turn = replace(good()[2], on={"baseline": reply(896), SPEC: reply(915)})
+    for odd, said in ((first, "request 1 (first): baseline's"), (turn, "request 1 (next turn): spec-3's")):
+        (check,) = judge([odd, *good()], [], SPEC, LIMITS)
+        assert check.state is State.INVALID and said in check.message and "not empty; restart it" in check.message
+    begun = replace(good()[2], on={"baseline": reply(901), SPEC: reply(901)})  # a draft that was the last token
+    assert judge([begun, *good()], [], SPEC, LIMITS)[0].state is State.PASS
+
+
+def test_requests_of_which_nothing_can_be_reused_are_no_pair() -> None:
+    alone = [replace(sample(g, "shared prefix", 16, 16), reusable=0) for g in range(2)]
+    assert check_reuse(alone, SPEC, LIMITS).state is State.INVALID
+    (check,) = judge(alone, [], SPEC, LIMITS)
+    assert check.state is State.INVALID and "nothing of these requests can be reused" in check.message
+
+
+@pytest.mark.parametrize(("baseline", "spec", "who"), [(836, 836, "baseline and spec-3"), (852, 836, "spec-3")])
+def test_where_no_answer_is_reused_nothing_is_known_of_decoded_keys(baseline: int, spec: int, who: str) -> None:
+    samples = [sample(g, t, baseline, spec) for g in range(2) for t in ("shared prefix", "next turn")]
+    found = check_reuse(samples, SPEC, LIMITS)
+    assert found.state is State.INCONCLUSIVE
+    assert f"; {who} reused nothing that was computed while decoding" in found.message
+    assert found.evidence["baseline_of_answers"] == 2 * (baseline - 836)
+    strict = check_reuse(samples, SPEC, replace(LIMITS, max_lost_tokens=15))
+    assert strict.state is (State.INCONCLUSIVE if baseline == spec else State.FAIL)
+
+
+def test_a_token_that_is_not_among_the_most_likely_is_said_to_be_that() -> None:
+    far = Parting(SPEC, 1, 2, float("inf"), None)
+    assert "its token is not among the 20 most likely" in judge(good(), [far], SPEC, LIMITS)[-1].message
+
+
 @given(st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), min_size=1, max_size=9), st.integers(0, 900))
 def test_reuse_passes_where_no_request_loses_more_than_allowed(hits: list[tuple[int, int]], allowed: int) -> None:
-    samples = [sample(i, "shared prefix", a, b) for i, (a, b) in enumerate(hits)]
+    samples = [sample(9, "next turn", 900, 900), *(sample(i, "shared prefix", a, b) for i, (a, b) in enumerate(hits))]
     found = check_reuse(samples, SPEC, replace(LIMITS, max_lost_tokens=allowed))
-    fine = any(b for _, b in hits) and all(a - b <= allowed for a, b in hits)
+    fine = all(a - b <= allowed for a, b in hits)
     assert (found.state is State.PASS) == fine

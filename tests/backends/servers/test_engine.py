@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from specgate.api import FollowsText, RanksTokens, ScriptedTrace
@@ -101,17 +102,24 @@ def test_counters_may_come_later_than_the_answers(name: str, pair: tuple[Path, P
     assert first.served.acceptance == second.served.acceptance and first.counters["undrafted_steps"] == 0
 
 
-def test_cached_prompt_tokens_are_counted(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    with started(tmp_path, pair, "sglang", "--fault", "cached=2") as engine:
+@pytest.mark.parametrize("servers", ["together", "apart"])
+def test_cached_prompt_tokens_are_counted(pair: tuple[Path, Path], tmp_path: Path, servers: str) -> None:
+    with started(tmp_path, pair, "sglang", "--fault", "cached=2", servers=servers) as engine:
         engine.prefill(PROMPTS, draft=True)
-        assert engine.decode(BASELINE, STEPS, ()).counters["cache_hit_tokens"] == 4
+        block = engine.decode(BASELINE, STEPS, ())
+    assert block.counters["cache_hit_tokens"] == 4
+    # SGLang sizes its KV cache by what other servers have left.
+    assert block.memory is not None and block.memory.kv_tokens and block.memory.kv_beside == (servers == "together")
 
 
 def test_a_cache_that_cannot_be_dropped_is_seen_by_its_counter(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """vLLM drops its cache in development mode only, and tells of hits in an answer only where it was asked to."""
     with running_stub("vllm", 0, "--fault", "hits=3") as url, attached(tmp_path, pair, "vllm", {"url": url}) as engine:
         engine.prefill(PROMPTS, draft=False)
-        assert engine.decode(BASELINE, STEPS, ()).counters["cache_hit_tokens"] == 6
+        block = engine.decode(BASELINE, STEPS, ())
+        assert block.counters["cache_hit_tokens"] == 6
+        assert block.memory is not None and block.memory.kv_tokens and not block.memory.kv_beside
+        assert engine.facts().details["baseline listens as"] == psutil.Process(block.memory.process).name()
 
 
 def test_a_server_that_silently_drafts_nothing_leaves_an_empty_record(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ from tokenizers import Tokenizer, models
 from specgate.backends.servers.adapters.openai import model_of
 from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings
-from specgate.backends.servers.facts.told import commit_of, sglang_settings, text_of, vllm_answer, vllm_settings
+from specgate.backends.servers.facts.told import (
+    commit_of,
+    sglang_settings,
+    text_of,
+    vllm_answer,
+    vllm_on_cpu,
+    vllm_settings,
+)
 from specgate.backends.servers.options import Options
 from specgate.core import BASELINE, Budget, EngineIdentity, PairRef, Role, ServedModel
 from specgate.core.measured import SETTINGS
@@ -79,6 +86,8 @@ def test_vllms_log_tells_how_it_is_set_up_and_what_it_chose_for_the_target() -> 
 
 def test_a_vllm_in_development_mode_tells_its_config_and_not_what_it_chose() -> None:
     assert vllm_answer({"vllm_config": CONFIG, "vllm_env": {"VLLM_SERVER_DEV_MODE": True}}) == TOLD
+    on_cpu = {"vllm_config": CONFIG.replace("device_config=cuda", "device_config=cpu")}
+    assert vllm_on_cpu(on_cpu) and not vllm_on_cpu({"vllm_config": CONFIG}) and not vllm_on_cpu(None)
     assert vllm_answer(None) == vllm_answer({"vllm_config": {}}) == vllm_answer([1]) == {}
 
 

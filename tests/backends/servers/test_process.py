@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from specgate.backends.servers.process import Command, ServerProcess, free_port, is_free, wait_until_free
+from specgate.machine.host import listeners, name_of, root_of
 from tests.backends.servers.helpers import ROOT, wait_for
 
 SMALL = Path(__file__).with_name("small_server.py")
@@ -42,6 +43,22 @@ def runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_of_several_that_listen_the_one_that_started_the_others_is_the_server(tmp_path: Path) -> None:
+    port, pids = free_port(), tmp_path / "pids"
+    process = ServerProcess(command(port, pids), tmp_path / "log", stop_s=0.3)
+    try:
+        wait_for(port)
+        server, helper = map(int, pids.read_text().split())
+        assert root_of(listeners([port])) == server
+        assert root_of(sorted((server, helper))) == root_of([helper, server]) == server
+        assert root_of(sorted((os.getpid(), server))) == os.getpid() and root_of([helper]) == helper
+        assert root_of([server, 999_999_999]) is None and root_of([]) is None
+        assert name_of(server) == psutil.Process(server).name() and name_of(None) is None
+    finally:
+        process.stop()
+    assert root_of([server]) is None and name_of(server) is None
 
 
 @pytest.mark.parametrize("flags", [(), ("--stubborn",)])

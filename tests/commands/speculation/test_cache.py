@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
+from specgate.analysis.prefix_cache.judging import Check
+from specgate.analysis.prefix_cache.samples import Limits, Parting
+from specgate.commands.speculation.cache import as_data
+from specgate.core import NearTies, Role, State
+from specgate.run.prefix_cache.asking import Pair
 from tests.backends.servers.helpers import program
 from tests.support.command import Cli
+from tests.support.factories import blocks_of, plan_of, run_of
 
-REUSES = ("--reuses", "--rate", "150")
+REUSES = ("--reuses", "--rate", "300")
 
 
 @pytest.fixture
@@ -27,7 +33,7 @@ def asked(cli: Cli, prompts: Path, *arguments: str) -> tuple[int, dict[str, Any]
     """(exit code, the JSON): two groups of four prompts that share 48 tokens. The times of a stub say nothing."""
     done = cli.run(
         *("cache", "--prompts", prompts, "--shared-prefix", "48", "--groups", "2", "--prompts-per-group", "4"),
-        *("--new-tokens", "12", "--max-ttft-loss", "1000", "--json", *arguments),
+        *("--new-tokens", "24", "--max-ttft-loss", "1000", "--json", *arguments),
     )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
@@ -43,12 +49,22 @@ def test_servers_that_are_started_with_their_cache_on_and_off_are_a_pair(cli: Cl
     code, found = asked(cli, prompts, "--backend", "vllm", "-o", f"program={server}")
     assert code == 0 and found["schema"] == "specgate.cache/v1" and set(of(found).values()) == {"PASS"}
     turns = [sample["turn"] for sample in found["samples"]]
-    assert turns == 2 * ["first", *3 * ["shared prefix"], *3 * ["next turn"]]
+    assert turns == 2 * ["first", *3 * ["shared prefix", "next turn"]]
     cached = [(s["on"]["baseline"]["cached"], s["on"]["spec-3"]["cached"]) for s in found["samples"][:7]]
-    # A prefix of 48 tokens is three blocks of 16; a prompt of 60 with an answer of 12 has keys of 71, which is four.
-    assert cached == [(0, 0), *3 * [(48, 32)], *3 * [(64, 48)]]
+    # A prefix of 48 tokens is three blocks of 16; a prompt of 60 with an answer of 24 has keys of 83, which is five.
+    assert cached == [(0, 0), *3 * [(48, 32), (80, 64)]]
     assert all(reply["cached"] == 0 for s in found["samples"] for reply in s["off"].values())
-    assert not found["partings"] and [s["reusable"] for s in found["samples"][:7]] == [0, 48, 48, 48, 71, 71, 71]
+    assert not found["partings"] and [s["reusable"] for s in found["samples"][:7]] == [0, *3 * [48, 83]]
+
+
+def test_a_gap_beyond_what_is_shown_is_null_in_the_json() -> None:
+    limits, role = Limits(64, 0.1, NearTies(margin=0.001)), Role(3)
+    plan = plan_of()
+    partings = tuple(Parting(role.name, 0, 1, gap, None) for gap in (float("inf"), 0.5, None))
+    check, facts = Check("texts", State.FAIL, "", {}), run_of(plan, blocks_of(plan)).engines[plan.points[0].key]
+    pair = Pair("vllm", role, facts, limits, 8, (), partings, (check,))
+    found = json.loads(json.dumps(as_data(pair), allow_nan=False))
+    assert [parting["gap"] for parting in found["partings"]] == [None, 0.5, None]
 
 
 @pytest.mark.parametrize(

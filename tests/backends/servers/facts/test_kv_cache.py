@@ -41,8 +41,8 @@ def test_engines_of_one_server_add_up() -> None:
 def test_sglangs_answer_tells_tokens_and_memory() -> None:
     usage = {"weight": 15.0, "kvcache": 2.5, "token_capacity": 4096, "graph": {"decode": 0.4}}
     answer = {"max_total_num_tokens": 4096, "internal_states": [{"memory_usage": usage}]}
-    assert sglang_answer(answer) == KvCache(4096, 5 << 29)
-    assert sglang_answer({"max_total_num_tokens": 4096}) == KvCache(4096)
+    assert sglang_answer(answer) == KvCache(4096, 5 << 29, of_free=True)
+    assert sglang_answer({"max_total_num_tokens": 4096}) == KvCache(4096, of_free=True)
 
 
 JSON = st.recursive(
