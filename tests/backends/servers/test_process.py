@@ -26,8 +26,8 @@ def command(port: int, pids: Path, *flags: str) -> Command:
 
 
 def eventually(true: Callable[[], bool]) -> bool:
-    """Within ten seconds."""
-    deadline = time.monotonic() + 10
+    """Within a minute: how long a loaded machine may take to start what is looked for."""
+    deadline = time.monotonic() + 60
     while not true() and time.monotonic() < deadline:
         time.sleep(0.01)
     return true()
