@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from specgate.analysis.traces.loop import Loop
@@ -43,7 +43,8 @@ def other_time(recording: Recording, run: Run) -> Iterator[str]:
         return
     try:
         began, ended = (datetime.fromtimestamp((recording.begin_ns + ns) / 1e9, UTC) for ns in (min(times), max(times)))
-        outside = ended < moment(run.started) or began > moment(run.ended)
+        # A run stores its times in whole seconds, cut off: it lasted up to a second longer than it says.
+        outside = ended < moment(run.started) or began >= moment(run.ended) + timedelta(seconds=1)
     except (ValueError, OverflowError, OSError):  # no calendar has these times
         return
     if outside:
