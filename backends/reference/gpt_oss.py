@@ -17,7 +17,7 @@ from torch import Tensor
 from specgate.backends.reference.cache import KVCache, View, view
 from specgate.backends.reference.gpt_oss_weights import ExpertLayer, GptOssWeights
 from specgate.backends.reference.ops import feature_capture, masked_attention, matmul_rows, rms_norm, rope_append
-from specgate.backends.reference.target import RopeTable, rope_rows
+from specgate.backends.reference.target import RopeTable, TorchTarget, rope_rows
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 
 PREFILL_ROWS: Final = 256
@@ -87,38 +87,15 @@ def mixture(layer: ExpertLayer, x: Tensor, experts: ExpertGeometry) -> Tensor:
 
 
 @dataclass(slots=True)
-class GptOssTarget:
-    """A gpt-oss target as `loop.Target`: its weights, RoPE table and cache."""
+class GptOssTarget(TorchTarget[GptOssWeights]):
+    """A gpt-oss target."""
 
-    weights: GptOssWeights
-    geometry: TargetGeometry
-    table: RopeTable
-    cache: KVCache
-    device: str
     prefill_rows: int = PREFILL_ROWS
 
-    @property
-    def embed(self) -> Tensor:
-        return self.weights.embed
-
-    @property
-    def lm_head(self) -> Tensor:
-        return self.weights.lm_head
-
-    @property
-    def eos_token_ids(self) -> Sequence[int]:
-        return self.geometry.eos_token_ids
-
-    def forward(
-        self,
-        slots: slice,
-        tokens: Tensor,
-        positions: Tensor,
-        boundaries: Sequence[int],
-        rows: Sequence[int] | None = None,
+    def through_layers(
+        self, cache: KVCache, tokens: Tensor, positions: Tensor, boundaries: Sequence[int]
     ) -> tuple[Tensor, Tensor | None]:
-        """As `loop.Target.forward`. What `logits` takes are the last hidden states [B, len(rows), H]."""
-        geometry, cache = self.geometry, self.cache.slots(slots.start, slots.stop)
+        geometry = self.geometry
         assert geometry.experts is not None
         x, angles, eps = self.weights.embed[tokens], rope_rows(self.table, positions), geometry.rms_eps
         seen = {
@@ -132,9 +109,4 @@ class GptOssTarget:
             x = x + mixture(layer, normed.flatten(0, 1), geometry.experts).view_as(x)
             if i + 1 in boundaries:
                 streams[i + 1] = x
-        features = feature_capture([streams[b] for b in boundaries]) if boundaries else None
-        return x if rows is None else x[:, list(rows)], features
-
-    def logits(self, stream: Tensor) -> Tensor:
-        """Float32 logits [..., V] of the last hidden states [..., H]."""
-        return matmul_rows(rms_norm(stream, self.weights.norm, self.geometry.rms_eps), self.weights.lm_head).float()
+        return x, feature_capture([streams[b] for b in boundaries]) if boundaries else None

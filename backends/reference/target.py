@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from specgate.backends.reference.cache import KVCache, View, view
 from specgate.backends.reference.ops import attention, feature_capture, matmul_rows, rms_norm, rope_append, silu_mul
 from specgate.eagle3.geometry import RopeSpec, TargetGeometry
 from specgate.eagle3.rope import cos_sin_table
-from specgate.eagle3.weights import LayerWeights, TargetWeights
+from specgate.eagle3.weights import LayerWeights, TargetWeights, Vocabulary
 
 RopeTable = tuple[Tensor, Tensor]
 PREFILL_ROWS: Final = 1024
@@ -72,7 +73,7 @@ def target_forward(
     return x, feature_capture([streams[b] for b in boundaries]) if boundaries else None
 
 
-def target_logits(w: TargetWeights, geometry: TargetGeometry, stream: Tensor) -> Tensor:
+def target_logits(w: Weights, geometry: TargetGeometry, stream: Tensor) -> Tensor:
     """Float32 logits [..., V] of the last hidden states [..., H]."""
     return matmul_rows(rms_norm(stream, w.norm, geometry.rms_eps), w.lm_head).float()
 
@@ -83,11 +84,21 @@ def rope_table(spec: RopeSpec, positions: int, dtype: torch.dtype, device: str) 
     return cos.to(dtype), sin.to(dtype)
 
 
-@dataclass(slots=True)
-class LlamaTarget:
-    """A dense Llama-family target as `loop.Target`: its weights, RoPE table and cache."""
+class Weights(Vocabulary, Protocol):
+    """What every target has around its layers: beside its vocabulary, the final `norm` [H]."""
 
-    weights: TargetWeights
+    @property
+    def norm(self) -> Tensor: ...
+
+
+W = TypeVar("W", bound=Weights)
+
+
+@dataclass(slots=True)
+class TorchTarget(ABC, Generic[W]):
+    """A target in plain torch as `loop.Target`: its weights, RoPE table and cache."""
+
+    weights: W
     geometry: TargetGeometry
     table: RopeTable
     cache: KVCache
@@ -116,9 +127,24 @@ class LlamaTarget:
     ) -> tuple[Tensor, Tensor | None]:
         """As `loop.Target.forward`. What `logits` takes are the last hidden states [B, len(rows), H]."""
         cache = self.cache.slots(slots.start, slots.stop)
-        stream, features = target_forward(self.weights, self.geometry, self.table, cache, tokens, positions, boundaries)
+        stream, features = self.through_layers(cache, tokens, positions, boundaries)
         return stream if rows is None else stream[:, list(rows)], features
 
+    @abstractmethod
+    def through_layers(
+        self, cache: KVCache, tokens: Tensor, positions: Tensor, boundaries: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `target_forward`."""
+
     def logits(self, stream: Tensor) -> Tensor:
-        """Float32 logits [..., V] of the last hidden states [..., H]."""
+        """As `target_logits`."""
         return target_logits(self.weights, self.geometry, stream)
+
+
+class LlamaTarget(TorchTarget[TargetWeights]):
+    """A dense Llama-family target."""
+
+    def through_layers(
+        self, cache: KVCache, tokens: Tensor, positions: Tensor, boundaries: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None]:
+        return target_forward(self.weights, self.geometry, self.table, cache, tokens, positions, boundaries)
