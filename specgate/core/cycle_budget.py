@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from specgate.core.routing import ExpertUse
 from specgate.core.traffic import Bytes
 
 PartName = Literal["draft", "verify", "accept", "commit", "gap"]
@@ -134,6 +135,11 @@ class Ceiling:
     needed_at_floor: float | None
     reachable: bool | None
     """Whether `Limit.highest` is at least `min`; None where the floor is not known."""
+    needed_overlap: float | None = None
+    """The least overlap of experts at which the floor would be `reachable`, all else being as measured; 0 where
+    independent tokens would do. None where not even equal choice would do, where the floor is not known, and for a
+    target without experts.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,7 @@ class CycleBudget:
     `waterfall`: of a spec cell whose speed-up was measured.
     `limit`: of such a cell where both it and its baseline have floors.
     `ceilings`: one per speed rule of the policy.
+    `experts`: of a target with a mixture of experts, whose engine states its traffic.
     """
 
     cycles: int
@@ -157,6 +164,7 @@ class CycleBudget:
     waterfall: Waterfall | None = None
     limit: Limit | None = None
     ceilings: tuple[Ceiling, ...] = ()
+    experts: ExpertUse | None = None
 
     @property
     def imbalance(self) -> float:

@@ -1,0 +1,6 @@
+"""What a mixture of experts costs: how many experts passes touch, and how far neighbouring tokens share them.
+
+rows.py       rows per slot and step, as the records of a block give them
+overlap.py    overlap ↔ distinct experts, and the overlap that a speed gate would take
+use.py        blocks → the figures of a cell
+"""
