@@ -18,14 +18,14 @@ from specgate.errors import InvalidResult
 def check_experts(block: Block, facts: EngineFacts | None, where: str) -> None:
     """Check the counts of a block, where it has any. Raises InvalidResult with the place and the figures.
 
-    `facts`: of the engine that decoded; without them nothing is known of its experts, and nothing is checked.
+    `facts`: of the engine that decoded. Without its traffic nothing is known of its experts, and nothing is checked.
     """
     counts = block.experts
-    if counts is None or facts is None:
+    if counts is None or facts is None or facts.traffic is None:
         return
-    experts = facts.traffic.target.experts if facts.traffic else None
+    experts = facts.traffic.target.experts
     if experts is None:
-        raise InvalidResult(f"{where}: experts are counted, but the engine states no traffic of experts")
+        raise InvalidResult(f"{where}: experts are counted, but by its traffic the engine's target has none")
     rows = rows_of_steps(block)
     if len(counts.touched) != len(rows):
         raise InvalidResult(f"{where}: experts touched in {len(counts.touched)} steps, but the block has {len(rows)}")

@@ -52,6 +52,7 @@ def test_slots_that_have_ended_send_no_rows() -> None:
 def test_blocks_without_counts_and_engines_without_facts_are_as_before() -> None:
     check_experts(replace(spec(), experts=None), FACTS, "here")
     check_experts(spec(), None, "here")
+    check_experts(spec(), replace(FACTS, traffic=None), "here")
 
 
 def changed(found: ExpertCounts, layer: tuple[int, ...]) -> ExpertCounts:
@@ -113,7 +114,7 @@ def test_the_rows_of_a_slot_alone_bring_exactly_what_its_passes_touch() -> None:
 
 def test_a_dense_engine_has_no_experts_to_count() -> None:
     dense = replace(FACTS, traffic=Traffic(PassTraffic(1, 0, ())))
-    with pytest.raises(InvalidResult, match="the engine states no traffic of experts"):
+    with pytest.raises(InvalidResult, match="by its traffic the engine's target has none"):
         check_experts(spec(), dense, "here")
 
 

@@ -19,7 +19,7 @@ from specgate.core.routing import counts_of
 from specgate.eagle3.geometry import DraftGeometry
 from specgate.eagle3.pair import load_draft, load_target
 from specgate.eagle3.tiny import write_draft
-from specgate.eagle3.traffic import expert_traffic
+from specgate.eagle3.traffic import target_traffic
 from specgate.run.runner import make_block
 from tests.eagle3.gpt_oss_folders import WINDOW, write_gpt_oss, write_quantised
 from tests.support.factories import plan_of, scenario
@@ -194,6 +194,7 @@ def test_a_block_with_experts_holds_by_its_counts(folders: dict[str, Path]) -> N
     check_block(made, Budget(steps=9), engine.facts())
     assert made.experts is not None
     moved, expected = (moved_by([b], engine.facts().traffic)["verify"] for b in (made, replace(made, experts=None)))
-    experts = expert_traffic(engine.target.geometry, engine.target.geometry.experts, torch.float32)
+    experts = target_traffic(engine.target.geometry, torch.float32).experts
+    assert experts is not None
     saved = 9 * 4 * experts.distinct(8) - sum(made.experts.touched)
     assert expected.weights - moved.weights == pytest.approx(saved * experts.expert_bytes)
