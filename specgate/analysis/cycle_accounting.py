@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Final
 
+from specgate.analysis.experts.lengths import length_limits
 from specgate.analysis.experts.use import use_of
 from specgate.analysis.speedup_limits import limit_of
 from specgate.analysis.waterfall import sums_of, waterfall
@@ -47,15 +48,21 @@ def cycle_budgets(
         for cell, found in mine.items()
         if found and cell not in unquotable
     }
-    lengths = {r.cell: r.acceptance.acceptance_length for r in cells if r.acceptance}
+    acceptance = {r.cell: r.acceptance for r in cells if r.acceptance}
     for comparison in comparisons:
         cell, base, speedup = comparison.cell, Cell(comparison.cell.point, BASELINE), comparison.speedup.value
         if cell in budgets and base in budgets and speedup is not None:
             whole_requests = plan.scenarios[cell.point.scenario].whole_requests
             sums = sums_of(mine[base], whole_requests), sums_of(mine[cell], whole_requests)
-            found = waterfall(speedup, lengths.get(cell) or 1.0, budgets[base], budgets[cell], *sums)
+            record = acceptance.get(cell)
+            length = record.acceptance_length if record else None
+            found = waterfall(speedup, length or 1.0, budgets[base], budgets[cell], *sums)
             limit = limit_of(found, budgets[base], budgets[cell], sums[0].prefill_share)
             budgets[cell] = replace(budgets[cell], waterfall=found, limit=limit)
+            engine = engines.get(cell.point.key)
+            if limit and record and engine and engine.traffic and bandwidth:
+                shorter = length_limits(record, cell, budgets[base], budgets[cell], engine.traffic, bandwidth)
+                budgets[cell] = replace(budgets[cell], lengths=tuple(shorter))
     return {cell.key: budget for cell, budget in budgets.items()}
 
 

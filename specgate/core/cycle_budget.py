@@ -143,6 +143,23 @@ class Ceiling:
 
 
 @dataclass(frozen=True, slots=True)
+class LengthLimit:
+    """What drafts of `k` tokens could give with baseline and cycle at their floors, by a cell with longer ones.
+
+    `acceptance`: the acceptance length, had the cell's drafts been cut off after `k` tokens.
+    `touched`: experts per layer and pass, at the overlap that was measured.
+    `floor_ms`: the floor of the cycle.
+    `at_floors`: the speed-up.
+    """
+
+    k: int
+    acceptance: float
+    touched: float
+    floor_ms: float
+    at_floors: float
+
+
+@dataclass(frozen=True, slots=True)
 class CycleBudget:
     """The mean cycle of a cell over all its measured blocks: a baseline step or a speculative cycle.
 
@@ -154,6 +171,7 @@ class CycleBudget:
     `limit`: of such a cell where both it and its baseline have floors.
     `ceilings`: one per speed rule of the policy.
     `experts`: of a target with a mixture of experts, whose engine states its traffic.
+    `lengths`: for every draft length up to the cell's own, where the limit and the overlap of its experts are known.
     """
 
     cycles: int
@@ -165,6 +183,7 @@ class CycleBudget:
     limit: Limit | None = None
     ceilings: tuple[Ceiling, ...] = ()
     experts: ExpertUse | None = None
+    lengths: tuple[LengthLimit, ...] = ()
 
     @property
     def imbalance(self) -> float:

@@ -135,7 +135,7 @@ def pass_bytes(
     slots: Sequence[Slot],
     *,
     newest_only: bool = False,
-    touched: int | None = None,
+    touched: float | None = None,
     overlap: float = 0.0,
 ) -> Bytes:
     """What one pass over `slots` moves; nothing where there are no slots.

@@ -74,6 +74,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "cells*.values.p*_send_lag_ms",
         "engines.*.follows",
         "budgets.*.experts",
+        "budgets.*.lengths",
         "budgets.*.ceilings*.needed_overlap",
     ),
 }
