@@ -124,7 +124,7 @@ def position_table(shown: Uses) -> Table:
         for result, use in shown
         for of in use.by_row
     ]
-    return Table(("role", "first tokens", "experts touched", "independent", "overlap of the last"), rows)
+    return Table(("role", "tokens", "touched", "independent", "overlap"), rows)
 
 
 def pass_table(shown: Uses) -> Table:
@@ -141,7 +141,7 @@ def pass_table(shown: Uses) -> Table:
         for result, use in shown
         for of in use.by_rows
     ]
-    head = ("role", "tokens in a pass", "passes", "experts touched", "tenth … ninetieth percentile", "independent")
+    head = ("role", "tokens per pass", "passes", "touched", "p10 … p90", "independent")
     return Table(head, rows)
 
 
