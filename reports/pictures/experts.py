@@ -29,8 +29,8 @@ def uses_of(budgets: Budgets) -> Uses:
 
 
 def by_position(key: str, uses: Uses) -> Picture:
-    """Above, the experts that the first n tokens of a request's pass touch together; below, how far token n shares
-    those of the tokens before it. A line per role; dashed: independent tokens.
+    """Above, the experts that the first n tokens of a request's pass touch together; below, their overlap. A line per
+    role; dashed: independent tokens.
     """
     shown = [(r, u) for r, u in uses if len(u.by_row) > 1]
     if not shown:
@@ -49,7 +49,7 @@ def by_position(key: str, uses: Uses) -> Picture:
             overlaps.plot([x for x, _ in found], [y for _, y in found], "o-", color=tint)
         overlaps.axhline(0, color=svg.MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
         low = min(of.overlap for _, u in shown for of in u.by_row if of.overlap is not None)
-        overlaps.set(xlabel="token of a request in the pass; 1 is its newest, then its drafts", ylabel="overlap")
+        overlaps.set(xlabel="tokens of a request: its newest, then its drafts", ylabel="overlap")
         overlaps.set_ylim(min(-0.05, low - 0.05), 1.05)
         overlaps.set_xticks(range(1, len(alone) + 1))
         touched.set(ylabel="experts touched")
@@ -62,8 +62,8 @@ def by_position(key: str, uses: Uses) -> Picture:
 
     caption = (
         "Above: experts of a layer that the first tokens of a request's pass touch together, the mean; dashed: tokens "
-        "that are routed independently. Below: the overlap of each token with those before it, 0 where it is routed "
-        "independently and 1 where it brings no new expert."
+        "that are routed independently. Below: the overlap of these tokens, 0 where they are routed independently and "
+        "1 where they all choose the same experts."
     )
     words = "; ".join(position_words(r, u) for r, u in shown)
     drawing = svg.stacked(f"{key}-experts", f"{BY_POSITION}. {words}.", draw, (1, 1), 3.4)
@@ -154,6 +154,6 @@ def layer_table(shown: Uses) -> Table:
 
 
 def position_words(result: CellResult, use: ExpertUse) -> str:
-    at = ", ".join(f"{of.row} tokens {number(of.touched)}" for of in use.by_row)
-    shared = ", ".join(f"token {of.row} {of.overlap:.2f}" for of in use.by_row if of.overlap is not None)
+    at = ", ".join(f"{of.row} token{'s' * (of.row > 1)} {number(of.touched)}" for of in use.by_row)
+    shared = ", ".join(f"{of.row} tokens {of.overlap:.2f}" for of in use.by_row if of.overlap is not None)
     return f"{result.cell.role}: experts touched by {at} of {use.count}; overlap of {shared}"

@@ -39,14 +39,14 @@ class ExpertTraffic:
     def distinct(self, tokens: int, overlap: float = 0.0) -> float:
         """Expected number of distinct experts of a layer that `tokens` neighbouring tokens reach.
 
-        E − (E − k)·(1 − (1 − o)·k/E)^(n − 1): a token reaches k experts, and each one after it brings the share 1 − o
-        of the experts that it would bring if it were routed evenly and independently, k·(1 − reached/E). With the
-        overlap o = 0 that is E·(1 − (1 − k/E)^n); with o = 1 all tokens choose the same k.
+        A router that spreads tokens evenly and chooses independently for each one reaches D = E·(1 − (1 − k/E)^n): a
+        token misses a given expert with probability 1 − k/E. One that sends all tokens to the same experts reaches k.
+        With the overlap o it is D − o·(D − k).
         """
         if tokens < 1:
             return 0.0
-        missed = (self.count - self.active) * (1 - (1 - overlap) * self.active / self.count) ** (tokens - 1)
-        return self.count - missed
+        independent = self.count * (1 - (1 - self.active / self.count) ** tokens)
+        return independent - overlap * (independent - self.active)
 
     def distinct_of_slots(self, rows: Sequence[int], overlap: float = 0.0, independence: float = 1.0) -> float:
         """Expected number of distinct experts of a layer that slots with `rows` tokens each reach together.

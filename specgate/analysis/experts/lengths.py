@@ -30,7 +30,8 @@ def length_limits(
     depth, batch = round(spec.depth), cell.point.batch
     for k in range(1, cell.role.k + 1):
         length = 1 + sum(min(accepted, k) * n for accepted, n in enumerate(record.hist)) / sum(record.hist)
-        touched = mean_touched(experts, {(k + 1,) * batch: 1}, use.overlap, independence)
+        overlap = use.by_row[k].overlap if len(use.by_row) > k else use.overlap
+        touched = mean_touched(experts, {(k + 1,) * batch: 1}, overlap or 0.0, independence)
         moved = pass_bytes(traffic.target, [Slot(depth, k + 1)] * batch, touched=touched * experts.layers)
         if traffic.draft:
             seen = round(length)  # tokens that the draft's first pass has not seen yet

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -20,25 +19,15 @@ MOST_INDEPENDENT: Final = 4.0
 
 
 def overlap_of(experts: ExpertTraffic, tokens: int, touched: float) -> float | None:
-    """The overlap at which `tokens` neighbouring tokens touch `touched` experts of a layer: `distinct`, solved for it.
+    """The overlap at which `tokens` neighbouring tokens touch `touched` experts of a layer.
 
     Below 0 where they share less than independent tokens would. None where nothing can be told: of a single token, and
     where every token goes to every expert.
     """
-    count, active = experts.count, experts.active
-    if tokens < 2 or not 0 < active < count:
+    independent = experts.distinct(tokens)
+    if tokens < 2 or experts.active >= experts.count:
         return None
-    missed = math.pow(max(0.0, count - touched) / (count - active), 1 / (tokens - 1))
-    return 1 - (1 - missed) * count / active
-
-
-def row_overlap(experts: ExpertTraffic, before: float, fresh: float) -> float | None:
-    """The overlap of a token that brings `fresh` experts of a layer where those before it have touched `before`.
-
-    1 − fresh / (k·(1 − before/E)); None where nothing fresh could be brought.
-    """
-    independent = experts.active * (1 - before / experts.count)
-    return 1 - fresh / independent if independent > 0 else None
+    return (independent - touched) / (independent - experts.active)
 
 
 def mean_touched(experts: ExpertTraffic, rows: Rows, overlap: float, independence: float = 1.0) -> float:

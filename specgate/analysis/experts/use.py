@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import Final
 
-from specgate.analysis.experts.overlap import Rows, mean_touched, overlap_of, passes_with, row_overlap
+from specgate.analysis.experts.overlap import Rows, mean_touched, overlap_of, passes_with
 from specgate.analysis.experts.rows import rows_of_steps
 from specgate.core import Block
 from specgate.core.routing import ExpertCounts, ExpertUse, RowsUse, RowUse, SlotRows
@@ -92,14 +92,13 @@ def quantile(values: Counter[int], share: float) -> int:
 def rows_in_slots(blocks: Sequence[Block], experts: ExpertTraffic) -> Iterator[RowUse]:
     """The rows of a slot's pass one by one, over all slots and steps; nothing where one block has not counted them.
 
-    Where some slots have fewer rows than others, each row is held against the mean of the rows before it.
+    Where some slots have fewer rows than others, what a row brings is the mean over the slots that have it.
     """
     counted = [b.experts.fresh for b in blocks if b.experts and b.experts.fresh]
     if len(counted) < len(blocks):
         return
     places = Counter(place for b in blocks for step in rows_of_steps(b) for rows in step for place in range(rows))
-    before = 0.0
+    touched = 0.0
     for place, fresh in enumerate(map(sum, zip_longest(*counted, fillvalue=0))):
-        mean = fresh / (places[place] * experts.layers) if places[place] else 0.0
-        yield RowUse(place + 1, before + mean, row_overlap(experts, before, mean) if place else None)
-        before += mean
+        touched += fresh / (places[place] * experts.layers) if places[place] else 0.0
+        yield RowUse(place + 1, touched, overlap_of(experts, place + 1, touched))

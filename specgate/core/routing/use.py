@@ -27,7 +27,7 @@ class RowUse:
     """Rows at one place of a slot's pass; the first is the newest token, the second the first draft.
 
     `touched`: experts per layer that the rows of a slot up to this one touch together, the mean.
-    `overlap`: how far this row shares the experts of those before it; None for the first.
+    `overlap`: of these rows; None for the first.
     """
 
     row: int

@@ -168,8 +168,8 @@ def test_the_longest_length_is_the_cell_itself_and_shorter_ones_keep_their_own_d
     assert three.at_floors == pytest.approx(budget.limit.at_floors, rel=0.01)
     # Accepted are 3, 1, 2, 0, 3, 2: five cycles of six keep one draft, four a second, two a third.
     assert [one.acceptance, two.acceptance] == pytest.approx([1 + 5 / 6, 1 + 9 / 6])
-    assert budget.experts is not None and budget.experts.overlap is not None
-    assert one.touched == pytest.approx(EXPERTS.distinct(2, budget.experts.overlap))
+    assert budget.experts is not None
+    assert [of.touched for of in budget.lengths] == pytest.approx([of.touched for of in budget.experts.by_row[1:]])
     assert one.floor_ms < two.floor_ms < three.floor_ms
 
 

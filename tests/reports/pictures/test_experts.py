@@ -55,10 +55,9 @@ def test_a_picture_has_its_figures_in_words() -> None:
     found = uses(run_with(1.0))
     svg = by_position("p0", found).svg or ""
     assert (
-        'role="img" aria-label="Experts touched and overlap by position. spec-3: experts touched by 1 tokens 4.00'
-        in svg
+        'role="img" aria-label="Experts touched and overlap by position. spec-3: experts touched by 1 token 4.00' in svg
     )
-    assert "overlap of token 2 1.00, token 3 1.00, token 4 1.00" in svg
+    assert "overlap of 2 tokens 1.00, 3 tokens 1.00, 4 tokens 1.00" in svg
     assert "baseline: 4.00 to 4.00 of 32; spec-3: 4.00 to 4.00 of 32" in (by_layer("p0", found).svg or "")
 
 
