@@ -31,11 +31,17 @@ def test_list_names_every_shipped_scenario_with_its_question() -> None:
     assert [line[0] for line in lines if line[4] != "default"] == [
         "cpu-engines",
         "cpu-spec-sweep",
+        "full-120b-16k-b4",
+        "full-120b-1k-single",
+        "full-120b-32k-single",
         "full-8b-16k-b4",
         "full-8b-32k-single",
         "load-8b",
         "load-gpt-oss",
         "load-rates",
+        "micro-120b-16k-b4",
+        "micro-120b-1k-single",
+        "micro-120b-32k-single",
         "micro-8b-16k-b4",
         "micro-8b-32k-single",
     ]
