@@ -143,7 +143,7 @@ def test_plan_says_which_overlap_the_gates_of_a_policy_take(experts: tuple[str, 
     rules = "schema: specgate.policy/v1\nrules:\n  - {id: fast, gate: speed, required: true, role: spec-3, min: %s}\n"
     policy.write_text(rules % 1.0)
     assert lines(*experts, "--policy", str(policy))[2].endswith(
-        "fast (min 1×): with every draft accepted (AL 4), it takes no expert overlap"
+        "fast (min 1×): with every draft accepted (AL 4), it takes no overlap"
     )
     policy.write_text(rules % 3.9 + "  - {id: long, gate: acceptance, required: true, role: spec-3, min: 2.0}\n")
     (found,) = lines(*experts, "--policy", str(policy))[2:]
