@@ -6,7 +6,7 @@ expert's product and its bias are in the model's dtype, and a token's experts ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,6 +91,8 @@ class GptOssTarget(TorchTarget[GptOssWeights]):
     """A gpt-oss target."""
 
     prefill_rows: int = PREFILL_ROWS
+    watch: Callable[[int, Tensor], None] | None = None
+    """Is told (layer, the experts that its router chooses for each row [R, k])."""
 
     def through_layers(
         self, cache: KVCache, tokens: Tensor, positions: Tensor, boundaries: Sequence[int]
@@ -106,6 +108,8 @@ class GptOssTarget(TorchTarget[GptOssWeights]):
             planes, normed = (cache.k[i], cache.v[i]), rms_norm(x, layer.input_norm, eps)
             x = x + attend(layer, normed, angles, planes, positions, seen[geometry.window(i)], geometry)
             normed = rms_norm(x, layer.post_norm, eps)
+            if self.watch:
+                self.watch(i, route(layer, normed.flatten(0, 1), geometry.experts)[0])
             x = x + mixture(layer, normed.flatten(0, 1), geometry.experts).view_as(x)
             if i + 1 in boundaries:
                 streams[i + 1] = x

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 BLOCK: Final = 32
@@ -25,10 +26,10 @@ VALUES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5,
 
 def decoded(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """The numbers [..., 32 · n] in `dtype` of `blocks` uint8 [..., n, 16] and `scales` uint8 [..., n]."""
-    table = torch.tensor(VALUES, dtype=torch.float32, device=blocks.device)
-    pairs = torch.stack((blocks & 0xF, blocks >> 4), dim=-1).int()
-    exponents = scales.int()[..., None] - BIAS
-    numbers = torch.ldexp(table[pairs].flatten(-2), exponents)
+    values = torch.tensor(VALUES, dtype=torch.float32, device=blocks.device)
+    pairs = torch.stack((values.repeat(16), values.repeat_interleave(16)), dim=-1)  # of every byte, lower half first
+    factors = torch.ldexp(torch.ones_like(scales, dtype=torch.float32), scales.int() - BIAS)
+    numbers = F.embedding(blocks.int(), pairs).flatten(-2) * factors[..., None]
     return numbers.flatten(-2).to(dtype)
 
 

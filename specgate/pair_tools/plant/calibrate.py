@@ -18,21 +18,18 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.ops import rms_norm
-from specgate.backends.reference.target import target_forward
+from specgate.backends.reference.target import TorchTarget
 from specgate.core import Budget, Role
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import weight_bytes
-from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, stored
 from specgate.eagle3.planted.draft import PlantedDraft
 from specgate.eagle3.planted.recipe import DEPTH, Recipe
 from specgate.eagle3.planted.tables import tables
 from specgate.eagle3.planted.target import PlantedTarget
-from specgate.eagle3.rope import cos_sin_table
-from specgate.eagle3.weights import pack_target
 from specgate.pair_tools.plant.geometries import PairGeometry
 from specgate.pair_tools.plant.orbit import Orbit
 from specgate.pair_tools.plant.thresholds import STRONGEST, thresholds
@@ -130,7 +127,7 @@ def calibration_bytes(shape: PairGeometry, context: int, dtype: torch.dtype) -> 
 def made_target(recipe: Recipe, shape: PairGeometry, dtype: torch.dtype, device: str) -> TargetCheckpoint:
     g = shape.target
     planted = PlantedTarget(recipe, g, tables(recipe, g.vocab), torch.device(device))
-    made = {name: planted.make(name, want.shape).to(dtype) for name, want in target_tensors(g).items()}
+    made = {name: stored(planted.make(name, want.shape), dtype) for name, want in target_tensors(g).items()}
     return TargetCheckpoint(g, made, "", Path())
 
 
@@ -145,19 +142,18 @@ def made_draft(recipe: Recipe, shape: PairGeometry, dtype: torch.dtype, device: 
 @torch.inference_mode()
 def last_states(checkpoint: TargetCheckpoint, texts: Sequence[Sequence[int]], device: str) -> Tensor:
     """Normed hidden states of each text's last tokens but one: [len(texts) · WALK, H], float32."""
-    weights, g = pack_target(checkpoint), checkpoint.geometry
-    longest = max(map(len, texts))
-    dtype = weights.embed.dtype
-    cos, sin = (t.to(dtype) for t in cos_sin_table(g.rope, longest, device))
-    cache = KVCache.allocate(g.layers, 1, g.kv_heads, longest, g.head_dim, dtype, device)
+    engine = ReferenceEngine(checkpoint, None, max_batch=1, max_positions=max(map(len, texts)), device=device)
+    model = engine.model
+    assert isinstance(model, TorchTarget)
+    rows = min(CHUNK, model.prefill_rows)
     found = []
     for text in texts:
         tokens = torch.tensor(text[:-1], device=device)[None]
         positions = torch.arange(tokens.shape[1], device=device)[None]
         streams = [
-            target_forward(weights, g, (cos, sin), cache, t, p, ())[0]
-            for t, p in zip(torch.split(tokens, CHUNK, 1), torch.split(positions, CHUNK, 1), strict=True)
+            model.forward(slice(0, 1), t, p, ())[0]
+            for t, p in zip(torch.split(tokens, rows, 1), torch.split(positions, rows, 1), strict=True)
         ]
-        last = torch.cat(streams[-2:], dim=1)[0, -WALK:]
-        found.append(rms_norm(last, weights.norm, g.rms_eps).float())
+        last = torch.cat(streams[-(WALK // rows + 2) :], dim=1)[0, -WALK:]
+        found.append(rms_norm(last, model.weights.norm, checkpoint.geometry.rms_eps).float())
     return torch.cat(found)

@@ -17,7 +17,8 @@ from specgate.eagle3.pair import load_draft, load_target
 from specgate.errors import CheckpointError, EnvironmentRefused, UsageError
 from specgate.pair_tools import shards
 from specgate.pair_tools.plant.command import Wish, plant
-from specgate.pair_tools.plant.geometries import GEOMETRIES, geometry_of, tiny
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES, geometry_of
+from specgate.pair_tools.plant.geometries import GEOMETRIES, tiny
 from specgate.pair_tools.plant.write import write_draft, write_target
 from specgate.pairs.resolve import resolve_pair
 from tests.eagle3.folders import edit_config
@@ -170,8 +171,11 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     assert "exists and is not an empty folder" in refused(WISH, tmp_path)
 
 
-@pytest.mark.parametrize("name", GEOMETRIES)
+ALL = {**GEOMETRIES, **EXPERT_GEOMETRIES}
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_every_geometry_says_where_its_numbers_come_from(name: str) -> None:
-    documentation = GEOMETRIES[name].__doc__ or ""
+    documentation = ALL[name].__doc__ or ""
     assert "https://" in documentation or "this project's own" in documentation
     assert geometry_of(name).draft.hidden == geometry_of(name).target.hidden
