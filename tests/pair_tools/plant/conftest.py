@@ -50,5 +50,11 @@ def pair_a(shared_base: Path) -> PairRef:
 
 
 @pytest.fixture(scope="session")
+def pair_experts(shared_base: Path) -> PairRef:
+    """With half of the overlap that neighbours can have."""
+    return shared(shared_base, "experts", Wish("gpt-oss-tiny", 3.0, 3, context=CONTEXT, expert_overlap=0.5))
+
+
+@pytest.fixture(scope="session")
 def pair_b(shared_base: Path) -> PairRef:
     return shared(shared_base, "b", Wish("tiny", 3.4, 3, "B", context=CONTEXT, written=False))
