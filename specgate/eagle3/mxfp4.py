@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 BLOCK: Final = 32
@@ -26,11 +25,12 @@ VALUES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5,
 
 def decoded(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """The numbers [..., 32 · n] in `dtype` of `blocks` uint8 [..., n, 16] and `scales` uint8 [..., n]."""
-    values = torch.tensor(VALUES, dtype=torch.float32, device=blocks.device)
+    exact = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+    values = torch.tensor(VALUES, dtype=exact, device=blocks.device)
     pairs = torch.stack((values.repeat(16), values.repeat_interleave(16)), dim=-1)  # of every byte, lower half first
-    factors = torch.ldexp(torch.ones_like(scales, dtype=torch.float32), scales.int() - BIAS)
-    numbers = F.embedding(blocks.int(), pairs).flatten(-2) * factors[..., None]
-    return numbers.flatten(-2).to(dtype)
+    words = pairs.view(torch.int32 if exact == torch.bfloat16 else torch.int64).squeeze(-1)[blocks.int()]
+    factors = torch.ldexp(torch.ones_like(scales, dtype=torch.float32), scales.int() - BIAS).to(exact)
+    return (words.view(exact) * factors[..., None]).flatten(-2).to(dtype)
 
 
 def encoded(numbers: Tensor) -> tuple[Tensor, Tensor]:

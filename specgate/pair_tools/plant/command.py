@@ -15,7 +15,7 @@ from specgate.eagle3.memory import require_room
 from specgate.eagle3.pair import target_source
 from specgate.eagle3.planted.recipe import DEPTH, Recipe
 from specgate.errors import UsageError
-from specgate.pair_tools.plant.calibrate import TEXTS, WALK, OutOfReach, calibrate, calibration_bytes
+from specgate.pair_tools.plant.calibrate import WALK, OutOfReach, amount, calibrate, calibration_bytes
 from specgate.pair_tools.plant.check import Load, Measured, check
 from specgate.pair_tools.plant.expert_geometries import geometry_of
 from specgate.pair_tools.plant.geometries import PairGeometry
@@ -64,7 +64,8 @@ def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> M
     share = share_for(wish.length, wish.spec) / (1 - wish.draft_error)
     overlap = (wish.expert_overlap or 0.0) if shape.target.experts else None
     start = Recipe(wish.recipe, wish.seed, shape.draft.draft_vocab, 1.0, shape.boundaries, wish.draft_error, overlap)
-    say(f"calibrating on {TEXTS} texts of {context} + {WALK} tokens")
+    texts, walk = amount(shape)
+    say(f"calibrating on {texts} texts of {context} + {walk} tokens")
     try:
         found = calibrate(start, shape, share, context, dtype, device)
     except OutOfReach as error:

@@ -13,6 +13,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from specgate.eagle3.layout import target_tensors
+from specgate.eagle3.memory import free_bytes, weight_bytes
 from specgate.eagle3.mxfp4 import decoded
 from specgate.eagle3.planted import rows
 from specgate.eagle3.planted.bits import key_of
@@ -32,6 +33,7 @@ from specgate.eagle3.planted.experts import (
 from specgate.eagle3.planted.recipe import Recipe
 from specgate.eagle3.planted.routing import GROUPS
 from specgate.eagle3.planted.tables import tables
+from specgate.eagle3.planted.target import PlantedTarget
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES, gpt_oss_tiny
 from tests.eagle3.planted.recipes import RECIPE_EXPERTS, digest, made_draft, made_target
 
@@ -124,6 +126,23 @@ def test_blocks_do_not_depend_on_the_pieces_they_are_made_in(monkeypatch: pytest
 def test_a_gpu_makes_the_bits_that_a_cpu_makes(target: dict[str, Tensor]) -> None:
     on_gpu = made_target(RECIPE_EXPERTS, "cuda", geometry=TINY.target)
     assert [name for name in target if not torch.equal(target[name], on_gpu[name].cpu())] == []
+
+
+@pytest.mark.gpu
+def test_the_120b_is_made_in_little_more_memory_than_it_takes() -> None:
+    g = EXPERT_GEOMETRIES["gpt-oss-120b"]().target
+    wanted = target_tensors(g)
+    size = weight_bytes(wanted, torch.bfloat16)
+    if free_bytes(torch.device("cuda")) < 1.05 * size:
+        pytest.skip(f"needs a GPU with {1.05 * size / 1e9:.0f} GB of free memory")
+    recipe = replace(RECIPE_EXPERTS, draft_vocab=32000)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    planted = PlantedTarget(recipe, g, tables(recipe, g.vocab), torch.device("cuda"))
+    made = {name: planted.make(name, want.shape) for name, want in wanted.items()}
+    assert sum(tensor.nbytes for tensor in made.values()) == size
+    assert torch.cuda.max_memory_allocated() - before <= 1.05 * size
 
 
 GOLDEN = {
