@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import ROOT
+from tests.support.command import ROOT, Cli
 from tests.support.imports import SHELVES, imported_modules, imports_of, modules, reached_from, room_of
 
 FLOORS = (
@@ -208,18 +208,33 @@ def test_each_shelf_is_a_relative_link_to_the_top_level(name: str) -> None:
     assert (ROOT / name / "__init__.py").is_file()
 
 
-@pytest.mark.parametrize("arguments", [["-c", "import specgate"], ["-m", "specgate", "--help"]])
-def test_a_light_start_loads_nothing_heavy(arguments: list[str]) -> None:
-    probe = "import sys,atexit;atexit.register(lambda: print('LOADED', *sorted(sys.modules), file=sys.stderr));"
-    if arguments[0] == "-c":
-        command = [sys.executable, "-c", probe + arguments[1]]
-    else:
-        run = "import runpy;sys.argv=['specgate','--help'];runpy.run_module('specgate',run_name='__main__')"
-        command = [sys.executable, "-c", probe + run]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    loaded = done.stderr.rpartition("LOADED")[2].split()
+def loaded_by(statements: str, folder: Path) -> set[str]:
+    """The modules that a process has loaded when it ends after `statements`."""
+    probe = "import sys, atexit; atexit.register(lambda: print('LOADED', *sys.modules, file=sys.stderr))\n"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", probe + statements]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return {*done.stderr.rpartition("LOADED")[2].split()}
+
+
+def command_line(*arguments: str | Path) -> str:
+    argv = ["specgate", *map(str, arguments)]
+    return f"import runpy; sys.argv = {argv}; runpy.run_module('specgate', run_name='__main__')"
+
+
+@pytest.mark.parametrize("statements", ["import specgate", command_line("--help")])
+def test_a_light_start_loads_nothing_heavy(statements: str) -> None:
+    loaded = loaded_by(statements, ROOT)
     assert "specgate" in loaded
     assert not [m for m in HEAVY if m in loaded]
+
+
+def test_a_run_imports_what_an_engine_needs_in_the_engines_process_only(cli: Cli) -> None:
+    pair = ("--target", cli.target, "--draft", cli.draft)
+    asked = ("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake", *pair)
+    loaded = loaded_by(command_line(*asked), cli.folder)
+    assert "specgate.run.runner" in loaded and cli.newest()
+    assert not loaded & {"torch", "cupy", "transformers"}
 
 
 def test_python_dash_m_runs_from_another_folder(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specgate.eagle3.geometry import ExpertGeometry
-from specgate.eagle3.mxfp4 import decoded
+from specgate.eagle3.mxfp4.coding import decoded
 from specgate.eagle3.pair import TargetCheckpoint
 
 

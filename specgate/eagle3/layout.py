@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from specgate.eagle3.checkpoint import Wanted
 from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
-from specgate.eagle3.mxfp4 import BLOCK, BYTES
+from specgate.eagle3.mxfp4.format import BLOCK, BYTES
 
 
 def target_tensors(g: TargetGeometry) -> dict[str, Wanted]:

@@ -23,7 +23,7 @@ from specgate.eagle3.hf.target import target_geometry, with_generation_eos
 from specgate.eagle3.hf_keys import Keys, read_config, read_json
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import require_room
-from specgate.eagle3.mxfp4 import NO_NUMBER
+from specgate.eagle3.mxfp4.format import NO_NUMBER
 from specgate.eagle3.planted.recipe import from_seed
 from specgate.eagle3.planted.source import planted_draft, planted_target
 from specgate.errors import CheckpointError

@@ -6,8 +6,8 @@ import pytest
 
 from specgate.core import Run
 from tests.cheats.conftest import Cheating, objections
+from tests.support.clocks.starved import fed
 from tests.support.command import Cli
-from tests.support.starved import fed
 
 LOOSE = "near_tie_margin: 0.001"
 

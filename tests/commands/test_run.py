@@ -19,8 +19,8 @@ from specgate.eagle3.tiny import write_random_pair
 from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
 from tests.support import in_process
+from tests.support.clocks.starved import fed
 from tests.support.command import POLICY, ROOT, Cli
-from tests.support.starved import fed
 from tests.support.stored_runs import as_if_killed
 
 FILES = {"run.json", "config.resolved.yaml", "env.json", "gates.json", "metrics.csv", "summary.csv", "report.html"}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from specgate.eagle3.mxfp4 import decoded, encoded
+from specgate.eagle3.mxfp4.coding import decoded, encoded
 
 EXPERTS = ("gate_up_proj", "down_proj")
 WINDOW = 8

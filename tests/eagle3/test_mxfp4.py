@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.eagle3.mxfp4 import BLOCK, VALUES, decoded, encoded
+from specgate.eagle3.mxfp4.coding import decoded, encoded
+from specgate.eagle3.mxfp4.format import BLOCK, VALUES
 
 SHAPE = (3, 8, 2)
 """Experts, rows, blocks of a row."""

@@ -1,8 +1,9 @@
 """A run without processes of its own: the engine, the watch and the command line in the process that tests.
 
-Nothing is made up: the engine decodes, its calls and answers are the messages of a worker, and the watch samples. What
-processes are for (a crash, a hang, a signal, a pipe whose reader has gone) is tested with real ones, in
-`tests/run/test_worker.py`, `tests/machine/test_monitor.py` and wherever `Cli.micro_apart` is called.
+Nothing is made up but time around a scripted engine (`support.clocks.scripted_time`): the engine decodes, its calls
+and answers are the messages of a worker, and the watch samples. What processes are for (a crash, a hang, a signal, a
+pipe whose reader has gone) is tested with real ones, in `tests/run/test_worker.py`, `tests/machine/test_monitor.py` and
+wherever `Cli.micro_apart` is called.
 """
 
 from __future__ import annotations
@@ -21,11 +22,25 @@ from typing import cast
 
 import pytest
 
-from specgate.api import OpenRequest
+from specgate.api import Decoded, OpenRequest
+from specgate.core import Budget, Role
+from specgate.core.load import OfferedLoad
 from specgate.machine.monitor import INTERVAL_S, Sampler, Watch, line_of
 from specgate.run.engine_process.calls import EngineCalls
 from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
 from specgate.run.engine_process.service import Service
+from tests.support.clocks.scripted_time import TIME, Call
+
+HARNESS_TIME = (
+    "specgate.backends.fake",
+    "specgate.run.runner",
+    "specgate.run.rescoring",
+    "specgate.run.token_evidence",
+    "specgate.ab.runner",
+    "specgate.machine.monitor",
+    "specgate.machine.cpu_counters",
+)
+"""Modules that read the clock of a run. All read the same one."""
 
 DEADLY = ("die_after_blocks", "hang_after_blocks")
 """Options of the scripted engine that end or stop the process it is in."""
@@ -44,7 +59,35 @@ class EngineHere(EngineCalls):
         super().__init__(backend)
         self.log, self.pid = log, os.getpid()
         self._service = Service()
+        self._time = TIME if backend == "fake" else None
         self.open(request)
+
+    def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
+        with self._calling() as call:
+            call.said_ns = super().prefill(prompts, draft=draft)
+        return call.said_ns
+
+    def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
+        with self._calling() as call:
+            decoded = super().decode(role, budget, stop_token_ids)
+            call.said_ns = decoded.elapsed_ns
+        return decoded
+
+    def serve(
+        self,
+        role: Role,
+        prompts: Sequence[Sequence[int]],
+        budget: Budget,
+        offered: OfferedLoad,
+        stop_token_ids: Sequence[int],
+    ) -> Decoded:
+        with self._calling() as call:
+            decoded = super().serve(role, prompts, budget, offered, stop_token_ids)
+            call.said_ns = (decoded.prefill_ns or 0) + decoded.elapsed_ns
+        return decoded
+
+    def _calling(self) -> contextlib.AbstractContextManager[Call]:
+        return self._time.calling() if self._time else contextlib.nullcontext(Call())
 
     def close(self) -> None:
         self._service.close()
@@ -96,6 +139,8 @@ def stay_here(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("specgate.run.session.watching", watching_here)
     patch.setattr("specgate.ab.runner.EngineWorker", EngineHere)
     patch.setattr("specgate.ab.session.watching", watching_here)
+    for module in HARNESS_TIME:
+        patch.setattr(f"{module}.time", TIME)
 
 
 def command(folder: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:

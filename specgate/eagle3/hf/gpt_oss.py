@@ -9,7 +9,7 @@ from typing import Final
 
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 from specgate.eagle3.hf_keys import Keys
-from specgate.eagle3.mxfp4 import BLOCK
+from specgate.eagle3.mxfp4.format import BLOCK
 
 ARCHITECTURE: Final = "GptOssForCausalLM"
 MODEL_TYPE: Final = "gpt_oss"

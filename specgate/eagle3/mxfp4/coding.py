@@ -1,26 +1,14 @@
-"""MXFP4: blocks of 32 four-bit numbers with a common power of two, as gpt-oss stores its experts.
+"""Tensors of MXFP4 numbers, decoded and encoded.
 
-Source: OCP Microscaling Formats (MX) 1.0. A number is ±{0, 0.5, 1, 1.5, 2, 3, 4, 6} (E2M1), a scale byte s means
-2^(s − 127) (E8M0), and 255 is not a number. A byte holds two numbers, the first in its lower half. A number times its
-scale has so few bits that it is exact in bfloat16 and float32.
+A number times its scale has so few bits that it is exact in bfloat16 and float32.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 from torch import Tensor
 
-BLOCK: Final = 32
-"""Numbers that share a scale."""
-BYTES: Final = BLOCK // 2
-"""Bytes of the numbers of a block."""
-NO_NUMBER: Final = 255
-"""The scale that is not a number."""
-BIAS: Final = 127
-VALUES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-"""What the four bits mean."""
+from specgate.eagle3.mxfp4.format import BIAS, BLOCK, BYTES, NO_NUMBER, VALUES
 
 
 def decoded(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
