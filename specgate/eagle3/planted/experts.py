@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
-from specgate.eagle3.mxfp4 import BIAS as EXPONENT_BIAS
-from specgate.eagle3.mxfp4 import VALUES
+from specgate.eagle3.mxfp4.format import BIAS as EXPONENT_BIAS
+from specgate.eagle3.mxfp4.format import VALUES
 from specgate.eagle3.planted.bits import Key, hash32, key_of, shifted, shuffled, uniform_rows
 from specgate.eagle3.planted.recipe import Recipe
 from specgate.eagle3.planted.routing import GROUPS, choices

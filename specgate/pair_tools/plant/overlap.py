@@ -83,13 +83,13 @@ def routed(target: TargetCheckpoint, texts: list[list[int]], device: str) -> Ten
     model, found = engine.model, []
     assert isinstance(model, GptOssTarget)
     for text in texts:
-        layers: dict[int, list[Tensor]] = {}
-        model.watch = lambda layer, chosen, into=layers: into.setdefault(layer, []).append(chosen.cpu())
+        passes = list[Tensor]()
         for start in range(0, longest, model.prefill_rows):
             tokens = torch.tensor([text[start : start + model.prefill_rows]], device=device)
             positions = torch.arange(start, start + tokens.shape[1], device=device)[None]
             model.forward(slice(0, 1), tokens, positions, ())
-        found.append(torch.stack([torch.cat(layers[layer]) for layer in sorted(layers)]))
+            passes.append(model.chosen[:, 0].cpu())
+        found.append(torch.cat(passes, dim=1))
     return torch.stack(found)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specgate.eagle3.layout import target_tensors
 from specgate.eagle3.memory import free_bytes, weight_bytes
-from specgate.eagle3.mxfp4 import decoded
+from specgate.eagle3.mxfp4.coding import decoded
 from specgate.eagle3.planted import rows
 from specgate.eagle3.planted.bits import key_of
 from specgate.eagle3.planted.experts import (
