@@ -45,6 +45,12 @@ from specgate.errors import BackendError, UsageError
 
 AT_ONCE: Final = 32
 """More tokens than this are never sent in one piece, nor read in one piece by a client that is late."""
+ASK_AGAIN: Final = 2
+"""How often a block is asked for again whose answers came in one piece: a client whose machine stood still for a moment
+sees it then only, and a proxy that buffers does so every time.
+"""
+ASKED_AGAIN: Final = "asked_again"
+"""The counter that says how often."""
 
 
 class ServerEngine:
@@ -98,10 +104,18 @@ class ServerEngine:
         server = self.server(role)
         new_tokens = budget.new_tokens or budget.longest(0) + 1
         stop = () if budget.ignore_eos else tuple(stop_token_ids)
-        asks = [self._ask(server, p, new_tokens, budget.ignore_eos, stop) for p in self.prompts]
-        answers, counted = server.answer(asks, [len(p) for p in self.prompts])
+
+        def asked() -> tuple[Sequence[Answer], Reading]:
+            asks = [self._ask(server, p, new_tokens, budget.ignore_eos, stop) for p in self.prompts]
+            return server.answer(asks, [len(p) for p in self.prompts])
+
+        again, (answers, counted) = 0, asked()
+        while again < ASK_AGAIN and in_one_piece(answers) is not None:
+            again, (answers, counted) = again + 1, asked()
         refuse_strange_ids(answers, self._facts.vocab, server.where)
-        return replace(decoded(role, answers, counted, server.where), memory=server.memory)
+        block = decoded(role, answers, counted, server.where)
+        counters = {**block.counters, **({ASKED_AGAIN: again} if again else {})}
+        return replace(block, counters=counters, memory=server.memory)
 
     def serve(
         self,
@@ -309,15 +323,22 @@ def cache_hits(answers: Sequence[Answer], counted: Reading) -> int | None:
 
 
 def refuse_unstreamed(answers: Sequence[Answer], where: str) -> None:
-    """Raise BackendError where answers came in one piece, as through a proxy, so that nothing can be timed.
+    """Raise BackendError where an answer came in one piece, as through a proxy, so that nothing can be timed."""
+    if (answer := in_one_piece(answers)) is not None:
+        raise BackendError(
+            f"{where}: {len(answer.tokens)} tokens came at once: the answer is not streamed",
+            hint="a proxy that buffers? On a machine too busy to see so few tokens come, ask for more per request",
+        )
 
-    A short answer may come in one piece on a busy machine. It is accepted if not everything came at the same time.
+
+def in_one_piece(answers: Sequence[Answer]) -> Answer | None:
+    """An answer whose tokens came all at once; None if there is none.
+
+    A short one may, on a busy machine. It is accepted if not everything came at the same time.
     """
     arrived = {ns for a in answers for ns in a.times.chunk_ns}
     for answer in answers:
         at_once = answer.times.chunk_ns[0] == answer.times.chunk_ns[-1]
         if at_once and len(answer.tokens) > 1 and (len(answer.tokens) > AT_ONCE or len(arrived) == 1):
-            raise BackendError(
-                f"{where}: {len(answer.tokens)} tokens came at once: the answer is not streamed",
-                hint="a proxy that buffers? On a machine too busy to see so few tokens come, ask for more per request",
-            )
+            return answer
+    return None

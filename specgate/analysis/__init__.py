@@ -11,6 +11,7 @@
     stats.py                intervals for mean log-ratios, interim looks, and when such an interval decides
     intervals/              what a run may say of a speed: between runs, and where neighbouring pairs are alike
     block_figures.py        the figures of single blocks
+    cell_figures.py         those of a cell
     load/                   a server under load: figures of a level, and up to which level speculation pays
     requests/               times of single requests: percentiles with intervals, goodput, how they are spread
     context_depth.py        acceptance length and step time by depth in the cache

@@ -6,8 +6,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
+from specgate.analysis.cell_figures import active_counts
 from specgate.analysis.checks.drafting import left_multi_token_mode
-from specgate.analysis.reduce import active_counts
 from specgate.core import Block, Budget, CellResult
 
 

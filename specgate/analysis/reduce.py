@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specgate.analysis.block_figures import block_figures, ms_per_token
+from specgate.analysis.cell_figures import active_values, cache_hits, draft_values, latency_values, series, speed_values
 from specgate.analysis.checks.contradictions import UNKNOWN, Contradiction, Grounds, contradictions
-from specgate.analysis.checks.drafting import missed_steps
-from specgate.analysis.checks.identities import draft_errors
-from specgate.analysis.checks.served import clock_values, served_steps
+from specgate.analysis.checks.served import clock_values
 from specgate.analysis.context_depth import by_depth
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.load.compared import compared
 from specgate.analysis.load.figures import load_values
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
-from specgate.analysis.prompt_acceptance import PromptRecords, by_prompt, length_values, pooled, position_values
+from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.requests.distributions import distributions
-from specgate.analysis.requests.figures import request_values
-from specgate.analysis.requests.goodput import goodput_values
-from specgate.analysis.requests.percentiles import ERROR
-from specgate.analysis.requests.timing import requests_of
-from specgate.analysis.stats import planned_looks
-from specgate.analysis.tokens.comparison import check_tokens, first_difference, repeats_of
+from specgate.analysis.tokens.comparison import check_tokens, repeats_of
 from specgate.analysis.tokens.following import check_followed, parted_texts
-from specgate.analysis.tokens.repetition import repeated_ngram_share
+from specgate.analysis.tokens.repetition import repeat_values
 from specgate.analysis.tokens.rescoring import Draw, check_scores, draws
 from specgate.core import (
     BASELINE,
     BaselineText,
     BetweenRuns,
     Block,
-    Budget,
     Cell,
     CellResult,
     Comparison,
@@ -47,13 +38,11 @@ from specgate.core import (
     Point,
     Rescoring,
     Round,
-    Scenario,
     ScoreCheck,
     TokenCheck,
     TokenChecks,
     Value,
 )
-from specgate.core.acceptance import AcceptanceRecord
 from specgate.core.metrics import PER_REQUEST, STATISTICS, per_request
 from specgate.errors import InvalidResult
 
@@ -253,7 +242,7 @@ def reduce_cell(
     """The result of one cell with blocks. With `withhold`, its speeds are left out because its tokens are wrong.
 
     `rounds`: (prompt set, round) of every planned round, in running order. `texts_beside`: the untimed baseline texts,
-    which a baseline cell has to repeat. `repeats`: see `texts`. `aside`: see `measure`.
+    which a baseline cell has to repeat. `repeats`: see `repeat_values`. `aside`: see `measure`.
     """
     clocked = timed(blocks, aside)
     planned, scenario = len(rounds), plan.scenarios[cell.point.scenario]
@@ -267,7 +256,7 @@ def reduce_cell(
             *(latency_values(clocked, scenario) if version > 1 and clocked else ()),
             *active_values(blocks),
             *draft_values(blocks, prompts, acceptance, scenario.budget),
-            *texts(blocks, [] if cell.role.speculative else texts_beside, repeats),
+            *repeat_values(blocks, [] if cell.role.speculative else texts_beside, repeats),
             *cache_hits(blocks),
             *clock_values(clocked),
         )
@@ -288,129 +277,4 @@ def reduce_cell(
         by_depth=by_depth(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
         distributions={} if withhold else distributions(clocked, whole_requests=whole_requests, definitions=version),
         set_aside=len(blocks) - len(clocked),
-    )
-
-
-# ── figures of a cell ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def speed_values(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Iterator[Value]:
-    """Medians over the blocks. A block that emitted nothing (every request ended at its prefill token) has no speed."""
-    live = [b for b in blocks if b.emitted]
-    for name, of in block_figures(live, whole_requests, definitions).items():
-        yield Value(name, statistics.median(map(of, live)), "p50", len(live))
-
-
-def latency_values(blocks: Sequence[Block], scenario: Scenario) -> Iterator[Value]:
-    """The times of the cell's requests, and of a server's its goodput where the scenario has limits.
-
-    The error of an interval is split equally over the interim looks: a rule on the tail may decide at each.
-    """
-    whole_requests, error = scenario.whole_requests, ERROR / len(planned_looks(scenario))
-    requests = [list(requests_of(block, whole_requests)) for block in blocks]
-    yield from request_values(requests, error)
-    if scenario.goodput is not None and all(block.served for block in blocks):
-        seconds = sum(block.prefill_ns + block.elapsed_ns for block in blocks) / 1e9
-        turned_away = [len(block.served.refused) if block.served else 0 for block in blocks]
-        yield from goodput_values(requests, seconds, scenario.goodput, error, turned_away)
-
-
-def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
-    """How many slots were active, and how many tokens an active slot emitted per step."""
-    counts = active_counts(blocks)
-    if not counts:
-        yield from served_steps(blocks)
-        return
-    request_steps = sum(counts)
-    yield Value("emitted_per_step", sum(b.emitted for b in blocks) / request_steps, "tok_weighted", request_steps)
-    yield Value("active_count_min", float(min(counts)), "min", len(counts))
-    yield Value("active_count_avg", statistics.fmean(counts), "mean", len(counts))
-    yield Value("active_count_max", float(max(counts)), "max", len(counts))
-
-
-def draft_values(
-    blocks: Sequence[Block], prompts: PromptRecords, record: AcceptanceRecord | None, budget: Budget
-) -> Iterator[Value]:
-    """Acceptance figures; nothing for a baseline cell, which has no `record`. `prompts`: the records of `blocks`."""
-    if record is None:
-        return
-    rows = list(active_rows(blocks))
-    yield Value("disabled_draft_error", float(sum(map(draft_errors, blocks))), "count", sum(map(len, rows)))
-    if not record.steps:
-        return
-    if missed := sum(missed_steps(block, budget) for block in blocks):
-        yield Value("undrafted_steps", float(missed), "count", record.steps + missed)
-    if (whole := record.k * record.steps) > record.drafted:
-        yield Value("drafted_share", record.drafted / whole, "tok_weighted", whole)
-    yield from length_values(prompts, record)
-    ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in rows if len(row) > 1]
-    if ragged:
-        yield Value("raggedness_ratio", statistics.fmean(ragged), "mean", len(ragged))
-    yield from position_values(prompts, record)
-
-
-def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:
-    """For every step with an active slot: the accepted draft tokens of its active slots."""
-    return ([a for a in row if a >= 0] for b in blocks for row in b.accepted if max(row, default=-1) >= 0)
-
-
-def active_counts(blocks: Sequence[Block]) -> list[int]:
-    """The number of active slots, for every step that had one."""
-    return [len(row) for row in active_rows(blocks)]
-
-
-def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
-    """Prompt tokens that a cache saved from prefill. Where there are any, the prefill time says nothing about the
-    engine.
-    """
-    counted = [b.counters["cache_hit_tokens"] for b in blocks if "cache_hit_tokens" in b.counters]
-    if counted:
-        yield Value("cache_hit_tokens", float(sum(counted)), "count", len(counted))
-
-
-def texts(
-    blocks: Sequence[Block], beside: Sequence[BaselineText] = (), repeats: Sequence[Divergence] = ()
-) -> Iterator[Value]:
-    """How much of the generated text is loops (once per prompt), and whether rounds over the same prompts gave the same
-    tokens. `beside`: untimed texts that must be the same, too. `repeats`: places where a round leaves the first one, or
-    an untimed text leaves a round, those of near ties among them; looked for only where there may be some. Blocks in
-    which a server refused requests are left out.
-    """
-    if not (blocks := [block for block in blocks if block.answered_all]):
-        return
-    first: dict[int, Block] = {}
-    # With the token that came: another one at the same place is another parting, and may be a wrong token.
-    near_ties = {(d.prompt_set, d.round, d.slot, d.position, d.got) for d in repeats if d.near_tie}
-    excused: set[tuple[int, int, int, int, int]] = set()
-    mismatches = 0
-
-    def compare(earlier: Block, tokens: Sequence[Sequence[int]], round_: int) -> bool:
-        """Whether `tokens`, which are called those of `round_`, leave `earlier` where no near tie explains it."""
-        partings = {
-            (earlier.prompt_set, round_, slot, at, came[at])
-            for slot, (had, came) in enumerate(zip(earlier.tokens, tokens, strict=True))
-            if (at := first_difference(had, came)) is not None
-        }
-        excused.update(partings & near_ties)
-        return bool(partings - near_ties)
-
-    for block in blocks:
-        mismatches += compare(first.setdefault(block.prompt_set, block), block.tokens, block.round)
-    for text in beside:
-        if text.point == blocks[0].point and (timed := first.get(text.prompt_set)):
-            mismatches += compare(timed, text.tokens, timed.round)
-    shares = [repeated_ngram_share(tokens) for block in first.values() for tokens in block.tokens]
-    yield Value("repeated_8gram_share", statistics.fmean(shares), "mean", len(shares))
-    yield Value("repeat_mismatches", float(mismatches), "count", len(blocks))
-    if excused:
-        yield Value("repeat_near_ties", float(len(excused)), "count", sum(len(b.tokens) for b in blocks))
-
-
-def series(rounds: Sequence[tuple[int, int]], blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:
-    """(round of the point in running order, position in round, decode ms per token) of every block that emitted.
-
-    `rounds`: see `reduce_cell`.
-    """
-    return tuple(
-        (rounds.index((b.prompt_set, b.round)), b.position_in_round, ms_per_token(b)) for b in blocks if b.emitted
     )

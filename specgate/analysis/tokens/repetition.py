@@ -1,8 +1,12 @@
-"""Loops in generated text. They inflate acceptance, so they are measured beside it."""
+"""Does a cell repeat itself: loops in its texts, and the same tokens whenever it is given the same prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Sequence
+
+from specgate.analysis.tokens.comparison import first_difference
+from specgate.core import BaselineText, Block, Divergence, Value
 
 
 def repeated_ngram_share(tokens: Sequence[int], n: int = 8) -> float:
@@ -14,3 +18,41 @@ def repeated_ngram_share(tokens: Sequence[int], n: int = 8) -> float:
     if total < 1:
         return 0.0
     return 1 - len({tuple(tokens[i : i + n]) for i in range(total)}) / total
+
+
+def repeat_values(
+    blocks: Sequence[Block], beside: Sequence[BaselineText] = (), repeats: Sequence[Divergence] = ()
+) -> Iterator[Value]:
+    """How much of the generated text is loops (once per prompt), and whether rounds over the same prompts gave the same
+    tokens. `beside`: untimed texts that must be the same, too. `repeats`: places where a round leaves the first one, or
+    an untimed text leaves a round, those of near ties among them; looked for only where there may be some. Blocks in
+    which a server refused requests are left out.
+    """
+    if not (blocks := [block for block in blocks if block.answered_all]):
+        return
+    first: dict[int, Block] = {}
+    # With the token that came: another one at the same place is another parting, and may be a wrong token.
+    near_ties = {(d.prompt_set, d.round, d.slot, d.position, d.got) for d in repeats if d.near_tie}
+    excused: set[tuple[int, int, int, int, int]] = set()
+    mismatches = 0
+
+    def compare(earlier: Block, tokens: Sequence[Sequence[int]], round_: int) -> bool:
+        """Whether `tokens`, which are called those of `round_`, leave `earlier` where no near tie explains it."""
+        partings = {
+            (earlier.prompt_set, round_, slot, at, came[at])
+            for slot, (had, came) in enumerate(zip(earlier.tokens, tokens, strict=True))
+            if (at := first_difference(had, came)) is not None
+        }
+        excused.update(partings & near_ties)
+        return bool(partings - near_ties)
+
+    for block in blocks:
+        mismatches += compare(first.setdefault(block.prompt_set, block), block.tokens, block.round)
+    for text in beside:
+        if text.point == blocks[0].point and (timed := first.get(text.prompt_set)):
+            mismatches += compare(timed, text.tokens, timed.round)
+    shares = [repeated_ngram_share(tokens) for block in first.values() for tokens in block.tokens]
+    yield Value("repeated_8gram_share", statistics.fmean(shares), "mean", len(shares))
+    yield Value("repeat_mismatches", float(mismatches), "count", len(blocks))
+    if excused:
+        yield Value("repeat_near_ties", float(len(excused)), "count", sum(len(b.tokens) for b in blocks))

@@ -69,6 +69,20 @@ def test_a_fault_in_mid_block_is_named(
                 engine.decode(Role(3), Budget(steps=40), ())
 
 
+def test_a_block_that_was_seen_in_one_piece_once_is_asked_for_again_and_says_so(
+    baselines: Callable[[str], str], pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with (
+        running_stub("vllm", 3, "--fault", f"one_piece_first={len(PROMPTS)}") as url,
+        attached(tmp_path, pair, "vllm", {"url": url, "url.baseline": baselines("vllm")}) as engine,
+    ):
+        engine.prefill(PROMPTS, draft=True)
+        blocks = [engine.decode(Role(3), Budget(steps=40), ()) for _ in range(2)]
+    assert blocks[0].counters["asked_again"] >= 1
+    for block in blocks:
+        assert block.served is not None and all(len({*r.chunk_ns}) > 1 for r in block.served.requests)
+
+
 @pytest.mark.parametrize("name", ["vllm", "trtllm"])
 def test_drafts_that_count_padding_are_left_in_the_record_for_the_judge(
     name: str, baselines: Callable[[str], str], pair: tuple[Path, Path], tmp_path: Path

@@ -1,0 +1,103 @@
+"""The figures of a cell, from its blocks: speed, times of requests, active slots, acceptance, cache hits."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from specgate.analysis.block_figures import block_figures, ms_per_token
+from specgate.analysis.checks.drafting import missed_steps
+from specgate.analysis.checks.identities import draft_errors
+from specgate.analysis.checks.served import served_steps
+from specgate.analysis.prompt_acceptance import PromptRecords, length_values, position_values
+from specgate.analysis.requests.figures import request_values
+from specgate.analysis.requests.goodput import goodput_values
+from specgate.analysis.requests.percentiles import ERROR
+from specgate.analysis.requests.timing import requests_of
+from specgate.analysis.stats import planned_looks
+from specgate.core import Block, Budget, Scenario, Value
+from specgate.core.acceptance import AcceptanceRecord
+
+
+def speed_values(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Iterator[Value]:
+    """Medians over the blocks. A block that emitted nothing (every request ended at its prefill token) has no speed."""
+    live = [b for b in blocks if b.emitted]
+    for name, of in block_figures(live, whole_requests, definitions).items():
+        yield Value(name, statistics.median(map(of, live)), "p50", len(live))
+
+
+def latency_values(blocks: Sequence[Block], scenario: Scenario) -> Iterator[Value]:
+    """The times of the cell's requests, and of a server's its goodput where the scenario has limits.
+
+    The error of an interval is split equally over the interim looks: a rule on the tail may decide at each.
+    """
+    whole_requests, error = scenario.whole_requests, ERROR / len(planned_looks(scenario))
+    requests = [list(requests_of(block, whole_requests)) for block in blocks]
+    yield from request_values(requests, error)
+    if scenario.goodput is not None and all(block.served for block in blocks):
+        seconds = sum(block.prefill_ns + block.elapsed_ns for block in blocks) / 1e9
+        turned_away = [len(block.served.refused) if block.served else 0 for block in blocks]
+        yield from goodput_values(requests, seconds, scenario.goodput, error, turned_away)
+
+
+def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
+    """How many slots were active, and how many tokens an active slot emitted per step."""
+    counts = active_counts(blocks)
+    if not counts:
+        yield from served_steps(blocks)
+        return
+    request_steps = sum(counts)
+    yield Value("emitted_per_step", sum(b.emitted for b in blocks) / request_steps, "tok_weighted", request_steps)
+    yield Value("active_count_min", float(min(counts)), "min", len(counts))
+    yield Value("active_count_avg", statistics.fmean(counts), "mean", len(counts))
+    yield Value("active_count_max", float(max(counts)), "max", len(counts))
+
+
+def draft_values(
+    blocks: Sequence[Block], prompts: PromptRecords, record: AcceptanceRecord | None, budget: Budget
+) -> Iterator[Value]:
+    """Acceptance figures; nothing for a baseline cell, which has no `record`. `prompts`: the records of `blocks`."""
+    if record is None:
+        return
+    rows = list(active_rows(blocks))
+    yield Value("disabled_draft_error", float(sum(map(draft_errors, blocks))), "count", sum(map(len, rows)))
+    if not record.steps:
+        return
+    if missed := sum(missed_steps(block, budget) for block in blocks):
+        yield Value("undrafted_steps", float(missed), "count", record.steps + missed)
+    if (whole := record.k * record.steps) > record.drafted:
+        yield Value("drafted_share", record.drafted / whole, "tok_weighted", whole)
+    yield from length_values(prompts, record)
+    ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in rows if len(row) > 1]
+    if ragged:
+        yield Value("raggedness_ratio", statistics.fmean(ragged), "mean", len(ragged))
+    yield from position_values(prompts, record)
+
+
+def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:
+    """For every step with an active slot: the accepted draft tokens of its active slots."""
+    return ([a for a in row if a >= 0] for b in blocks for row in b.accepted if max(row, default=-1) >= 0)
+
+
+def active_counts(blocks: Sequence[Block]) -> list[int]:
+    """The number of active slots, for every step that had one."""
+    return [len(row) for row in active_rows(blocks)]
+
+
+def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
+    """Prompt tokens that a cache saved from prefill. Where there are any, the prefill time says nothing about the
+    engine.
+    """
+    counted = [b.counters["cache_hit_tokens"] for b in blocks if "cache_hit_tokens" in b.counters]
+    if counted:
+        yield Value("cache_hit_tokens", float(sum(counted)), "count", len(counted))
+
+
+def series(rounds: Sequence[tuple[int, int]], blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:
+    """(round of the point in running order, position in round, decode ms per token) of every block that emitted.
+
+    `rounds`: see `reduce_cell`.
+    """
+    return tuple(
+        (rounds.index((b.prompt_set, b.round)), b.position_in_round, ms_per_token(b)) for b in blocks if b.emitted
+    )
