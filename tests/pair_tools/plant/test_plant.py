@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from transformers import AutoModelForCausalLM
 
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.target import target_forward, target_logits
+from specgate.commands.pairs import pairs
 from specgate.core import PairRef
 from specgate.eagle3 import memory
 from specgate.eagle3.pair import load_draft, load_target
@@ -157,6 +159,12 @@ def test_an_unknown_geometry_is_refused_with_the_known_ones(tmp_path: Path) -> N
 )
 def test_what_cannot_be_meant_is_refused_with_what_can(wish: Wish, message: str, tmp_path: Path) -> None:
     assert message in refused(wish, tmp_path / "out")
+
+
+def test_the_overlap_of_the_command_line_reaches_the_recipe(tmp_path: Path) -> None:
+    words = ["--geometry", "tiny", "--accept-length", "3", "--expert-overlap", "0.5", "--device", "cpu", str(tmp_path)]
+    done = CliRunner().invoke(pairs, ["plant", *words])
+    assert isinstance(done.exception, UsageError) and "--expert-overlap 0.5" in str(done.exception)
 
 
 @pytest.mark.slow("calibrates a pair")
