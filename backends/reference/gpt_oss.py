@@ -7,7 +7,7 @@ expert's product and its bias are in the model's dtype, and a token's experts ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
@@ -67,8 +67,8 @@ def gated(gate_up: Tensor, experts: ExpertGeometry) -> Tensor:
     return (up + 1) * (gate * torch.sigmoid(gate * experts.alpha))
 
 
-def mixture(layer: ExpertLayer, x: Tensor, experts: ExpertGeometry) -> Tensor:
-    """The weighted sum of each row's experts, for rows `x` [R, H].
+def mixture(layer: ExpertLayer, x: Tensor, experts: ExpertGeometry) -> tuple[Tensor, Tensor]:
+    """(the weighted sum of each row's experts [R, H], which these are [R, k]) for rows `x` [R, H].
 
     An expert's rows are multiplied together, and each row's own sum is in the order of its experts: what a row gives
     does not depend on the rows beside it.
@@ -83,14 +83,21 @@ def mixture(layer: ExpertLayer, x: Tensor, experts: ExpertGeometry) -> Tensor:
     total = parts[:, 0]
     for place in range(1, experts.per_token):
         total = total + parts[:, place]
-    return total
+    return total, chosen
 
 
 @dataclass(slots=True)
 class GptOssTarget(TorchTarget[GptOssWeights]):
-    """A gpt-oss target."""
+    """A gpt-oss target. `chosen` [L, B, T, k] are the experts that its last pass sent each row to."""
 
     prefill_rows: int = PREFILL_ROWS
+    chosen: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+
+    @property
+    def experts(self) -> int:
+        """Experts of each layer."""
+        assert self.geometry.experts is not None
+        return self.geometry.experts.count
 
     def through_layers(
         self, cache: KVCache, tokens: Tensor, positions: Tensor, boundaries: Sequence[int]
@@ -101,12 +108,15 @@ class GptOssTarget(TorchTarget[GptOssWeights]):
         seen = {
             w: view(positions, w, causal=False) for w in dict.fromkeys(map(geometry.window, range(geometry.layers)))
         }
-        streams = {0: x}
+        streams, chosen = {0: x}, list[Tensor]()
         for i, layer in enumerate(self.weights.layers):
             planes, normed = (cache.k[i], cache.v[i]), rms_norm(x, layer.input_norm, eps)
             x = x + attend(layer, normed, angles, planes, positions, seen[geometry.window(i)], geometry)
             normed = rms_norm(x, layer.post_norm, eps)
-            x = x + mixture(layer, normed.flatten(0, 1), geometry.experts).view_as(x)
+            mixed, sent = mixture(layer, normed.flatten(0, 1), geometry.experts)
+            x = x + mixed.view_as(x)
+            chosen.append(sent)
             if i + 1 in boundaries:
                 streams[i + 1] = x
+        self.chosen = torch.stack(chosen).view(len(chosen), *tokens.shape, -1)
         return x, feature_capture([streams[b] for b in boundaries]) if boundaries else None
