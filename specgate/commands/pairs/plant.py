@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from specgate.terminal import echo
 
 if TYPE_CHECKING:
     from specgate.pair_tools.plant.check import Measured
+    from specgate.pair_tools.plant.overlap import Touched
 
 DEVICE = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 DTYPE = click.option(
@@ -49,6 +51,12 @@ def dtype_for(asked: str | None, device: str) -> str:
 @click.option(
     "--draft-error", type=SHARE, default=0.0, show_default=True, help="Share of tokens that the draft gets wrong."
 )
+@click.option(
+    "--expert-overlap",
+    type=SHARE,
+    metavar="SHARE",
+    help="How far neighbouring tokens choose the same experts, 0 (independent) to 1 (equal); geometries with experts.",
+)
 @click.option("--context", type=CONTEXT, help="Context to calibrate at, in tokens (default: the geometry's).")
 @click.option(
     "--write/--no-write",
@@ -66,6 +74,7 @@ def plant(
     recipe: str,
     seed: int,
     draft_error: float,
+    expert_overlap: float | None,
     context: int | None,
     written: bool | None,
     dtype: str | None,
@@ -94,6 +103,7 @@ def plant(
         context=context,
         dtype=dtype_for(dtype, place),
         written=written,
+        expert_overlap=expert_overlap,
     )
     with refusing_overflow(f"geometry {geometry}"):
         measured = run(wish, out, place, echo)
@@ -130,11 +140,15 @@ def check(
 
     PAIR is a folder or a name. In the table, `planted` is the share of tokens that were the planted ones, `faithful`
     the share of drafts that were what the tokens themselves imply, and `loop` the shortest period that a text ran into.
+
+    Of a target with experts, a second table has the distinct experts per layer that neighbouring tokens touch: as many
+    as independent tokens would, as the pair's overlap implies, and as the router chooses.
     """
     from specgate.backends.reference.open import pick_device
     from specgate.eagle3.memory import refusing_overflow
-    from specgate.pair_tools.plant.check import Load, predictions
+    from specgate.pair_tools.plant.check import Load, pair_recipe, predictions
     from specgate.pair_tools.plant.check import check as run
+    from specgate.pair_tools.plant.overlap import touched
     from specgate.pairs.resolve import resolve_pair
 
     place = pick_device(device)
@@ -147,6 +161,8 @@ def check(
         for context in contexts:
             for m in run(found, specs, Load(context, prompts, steps), kind, place):
                 echo(row(m, expected.get(m.k)))
+        for line in expert_table(touched(found, pair_recipe(found), kind, place)):
+            echo(line)
 
 
 def fingerprint(device: str) -> str:
@@ -169,3 +185,12 @@ def row(m: Measured, said: float | None) -> str:
         f"{m.context:>7}  {m.k:>4}  {ahead}  {m.acceptance_length:8.3f}  {off}  {m.planted_share:7.3f}  "
         f"{m.faithful_share:8.4f}  {m.shortest_period or 'none':>4}  {m.repeated_share:7.1%}"
     )
+
+
+def expert_table(found: Sequence[Touched]) -> Iterator[str]:
+    """Lines of the table of touched experts; none for a dense target."""
+    if found:
+        yield "neighbours  independent  predicted  experts touched  overlap"
+    for t in found:
+        overlap = "–" if t.overlap is None else f"{t.overlap:.3f}"
+        yield f"{t.tokens:>10}  {t.independent:>11.3f}  {t.predicted:9.3f}  {t.measured:15.3f}  {overlap:>7}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from specgate.eagle3.geometry import ExpertGeometry
+from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 from specgate.eagle3.hf_keys import Keys
 from specgate.eagle3.mxfp4.format import BLOCK
 
@@ -18,6 +18,8 @@ BASE: Final = 150000.0
 KINDS: Final = ("sliding_attention", "full_attention")
 """Of its layers, which take turns."""
 QUANTISED: Final = "mxfp4"
+KEPT: Final = ("model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head")
+"""Modules that the published checkpoints name as not quantised."""
 
 
 def experts_of(config: Keys) -> ExpertGeometry:
@@ -49,3 +51,25 @@ def windows_of(config: Keys, layers: int) -> tuple[int | None, ...]:
         return (None,) * layers
     window = config.count("sliding_window")
     return tuple(window if kind == KINDS[0] else None for kind in kinds)
+
+
+def config_keys(g: TargetGeometry) -> dict[str, object]:
+    """What the config of a target with experts says in addition to `hf.write.target_config`, or otherwise."""
+    assert g.experts is not None
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": MODEL_TYPE,
+        "attention_bias": g.biases,
+        "num_local_experts": g.experts.count,
+        "num_experts_per_tok": g.experts.per_token,
+        "experts_per_token": g.experts.per_token,
+        "swiglu_alpha": g.experts.alpha,
+        "swiglu_limit": g.experts.limit,
+        "layer_types": [KINDS[g.window(layer) is None] for layer in range(g.layers)],
+        "sliding_window": next((w for w in g.windows if w), None),
+        **({"quantization_config": quantised_keys()} if g.experts.mxfp4 else {}),
+    }
+
+
+def quantised_keys() -> dict[str, object]:
+    return {"quant_method": QUANTISED, "modules_to_not_convert": list(KEPT)}

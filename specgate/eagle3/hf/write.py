@@ -10,10 +10,11 @@ from torch import Tensor
 
 from specgate.eagle3.auxiliary_layers import capture_keys
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
+from specgate.eagle3.hf import gpt_oss
 
 
 def target_config(g: TargetGeometry, dtype: str) -> dict[str, object]:
-    """Config keys of a Llama target. `dtype` is spelled as in torch, e.g. "bfloat16"."""
+    """Config keys of a Llama target, or of gpt-oss where it has experts. `dtype` is as torch spells it: "bfloat16"."""
     return {
         "architectures": ["LlamaForCausalLM"],
         **layer_config(g, dtype),
@@ -21,6 +22,7 @@ def target_config(g: TargetGeometry, dtype: str) -> dict[str, object]:
         "tie_word_embeddings": g.tied_embeddings,
         "bos_token_id": g.bos_token_id,
         "eos_token_id": list(g.eos_token_ids) or None,
+        **(gpt_oss.config_keys(g) if g.experts else {}),
     }
 
 

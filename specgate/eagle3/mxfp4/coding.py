@@ -13,11 +13,12 @@ from specgate.eagle3.mxfp4.format import BIAS, BLOCK, BYTES, NO_NUMBER, VALUES
 
 def decoded(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """The numbers [..., 32 · n] in `dtype` of `blocks` uint8 [..., n, 16] and `scales` uint8 [..., n]."""
-    table = torch.tensor(VALUES, dtype=torch.float32, device=blocks.device)
-    pairs = torch.stack((blocks & 0xF, blocks >> 4), dim=-1).int()
-    exponents = scales.int()[..., None] - BIAS
-    numbers = torch.ldexp(table[pairs].flatten(-2), exponents)
-    return numbers.flatten(-2).to(dtype)
+    exact = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+    values = torch.tensor(VALUES, dtype=exact, device=blocks.device)
+    pairs = torch.stack((values.repeat(16), values.repeat_interleave(16)), dim=-1)  # of every byte, lower half first
+    words = pairs.view(torch.int32 if exact == torch.bfloat16 else torch.int64).squeeze(-1)[blocks.int()]
+    factors = torch.ldexp(torch.ones_like(scales, dtype=torch.float32), scales.int() - BIAS).to(exact)
+    return (words.view(exact) * factors[..., None]).flatten(-2).to(dtype)
 
 
 def encoded(numbers: Tensor) -> tuple[Tensor, Tensor]:

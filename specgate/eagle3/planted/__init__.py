@@ -6,6 +6,8 @@ tables.py            draft vocabulary, classes of tokens, the planted successor 
 scales.py            how large things are in the target, and what that makes of its residual stream
 rows.py              fills a matrix row block by row block, to need little memory
 target.py            the target's tensors, by name
+routing.py           experts: which ones a token chooses, and how many of them its neighbours share
+experts.py           experts: the tensors that a dense target does not have, and the routing coordinates
 draft.py             the draft's tensors, by name
 register.py          recipe B: bits of old tokens, carried through the features
 target_register.py   recipe B, the target's part: collects those bits, writes them for the draft

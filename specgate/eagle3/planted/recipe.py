@@ -27,7 +27,8 @@ class Recipe:
     `name` A is for measuring speed: the draft needs nothing but the tokens. B is for correctness: the draft also needs
     the target's features and its own KV cache. `signal` (λ) is the weight of the planted successor in the target's LM
     head. `draft_error` is the share of draft tokens whose successor the draft gets wrong. `boundaries` are the
-    auxiliary hidden-state layers.
+    auxiliary hidden-state layers. `expert_overlap` says how far neighbouring tokens choose the same experts, from 0
+    (independent) to 1 (equal; `routing.py` has the formula); None for a dense target.
     """
 
     name: Literal["A", "B"]
@@ -36,6 +37,7 @@ class Recipe:
     signal: float
     boundaries: tuple[int, ...]
     draft_error: float = 0.0
+    expert_overlap: float | None = None
 
     @property
     def maps(self) -> int:
@@ -52,6 +54,7 @@ class Recipe:
             "signal": self.signal,
             "boundaries": list(self.boundaries),
             "draft_error": self.draft_error,
+            **({} if self.expert_overlap is None else {"expert_overlap": self.expert_overlap}),
         }
 
 
@@ -84,6 +87,11 @@ def recipe_of(section: Keys) -> Recipe:
         raise section.wrong("seed", "an integer is needed")
     if not isinstance(error, int | float) or isinstance(error, bool) or not 0 <= error < 1:
         raise section.wrong("draft_error", "a share of at least 0 and below 1 is needed")
+    overlap = section.values.get("expert_overlap")
+    if overlap is not None and (not isinstance(overlap, int | float) or isinstance(overlap, bool)):
+        raise section.wrong("expert_overlap", "a share from 0 to 1 is needed")
+    if overlap is not None and not 0 <= overlap <= 1:
+        raise section.wrong("expert_overlap", "a share from 0 to 1 is needed")
     boundaries = section.ids("boundaries")
     if len(boundaries) != 3:
         raise section.wrong("boundaries", "three captured streams are needed")
@@ -94,6 +102,7 @@ def recipe_of(section: Keys) -> Recipe:
         signal=section.number("signal"),
         boundaries=boundaries,
         draft_error=float(error),
+        expert_overlap=None if overlap is None else float(overlap),
     )
 
 

@@ -12,10 +12,11 @@ from torch import Tensor
 from specgate.eagle3.checkpoint import Entry, Wanted
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.hf.draft import draft_geometry
-from specgate.eagle3.hf.target import require_dense
+from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import PLANTED, Keys
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.planted.draft import PlantedDraft
+from specgate.eagle3.planted.experts import routing_coordinates
 from specgate.eagle3.planted.recipe import recipe_of
 from specgate.eagle3.planted.tables import tables
 from specgate.eagle3.planted.target import PlantedTarget
@@ -48,8 +49,19 @@ class PlantedTensors:
 
 
 def planted_target(config: Keys, geometry: TargetGeometry) -> PlantedTensors:
-    require_dense(geometry, config.file, "a seed")
-    recipe = recipe_of(config.part(PLANTED))
+    """The target of `geometry`. Raises CheckpointError for experts that the recipe has no room for."""
+    section = config.part(PLANTED)
+    recipe = recipe_of(section)
+    if geometry.experts:
+        if recipe.name != "A":
+            raise section.wrong("recipe", "a target with experts needs recipe A")
+        if recipe.expert_overlap is None:
+            raise section.wrong("expert_overlap", "a target with experts needs a share from 0 to 1")
+        if not geometry.experts.mxfp4:
+            raise config.wrong("quantization_config", "planted experts are in MXFP4: quant_method = mxfp4")
+        if routing_coordinates(geometry.experts) >= geometry.hidden:
+            raise config.wrong("num_local_experts", f"hidden_size = {geometry.hidden} has no room for so many")
+        geometry = target_geometry(config)  # weights follow from the config's own RoPE, not from a scenario's
     integers = tables(recipe, geometry.vocab)
     return PlantedTensors(
         config, target_tensors(geometry), lambda device: PlantedTarget(recipe, geometry, integers, device).make

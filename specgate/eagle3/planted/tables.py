@@ -64,10 +64,15 @@ def one_cycle(seed: int, count: int) -> Tensor:
 
     Text that follows the rule without exception therefore repeats only after `count` tokens.
     """
-    order = shuffled(key_of(seed, "cycle"), count)
+    order = cycle(seed, count)
     successor = torch.empty(1, count, dtype=torch.int64)
     successor[0, order] = order.roll(-1)
     return successor
+
+
+def cycle(seed: int, count: int) -> Tensor:
+    """[count]: all classes in the order in which the cycle visits them."""
+    return shuffled(key_of(seed, "cycle"), count)
 
 
 def two_maps(seed: int, sign: Tensor, tau: Tensor) -> Tensor:

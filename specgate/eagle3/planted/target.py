@@ -19,6 +19,7 @@ from torch import Tensor
 
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.planted.bits import key_of, uniform_rows
+from specgate.eagle3.planted.experts import TargetExperts, score_scale
 from specgate.eagle3.planted.recipe import Recipe
 from specgate.eagle3.planted.rows import bfloat16_matrix
 from specgate.eagle3.planted.scales import ATTENTION, LOGIT_STD, MLP, SCORE, SILU_SQUARE, branch_scale
@@ -36,9 +37,12 @@ class PlantedTarget:
         self.recipe, self.geometry, self.device = recipe, geometry, device
         self.tables = tables.to(device)
         self.register = TargetRegister(recipe, geometry) if recipe.maps == 2 else None
+        self.experts = TargetExperts(recipe, geometry, tables, device) if geometry.experts else None
 
     def make(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor with that canonical name, bfloat16."""
+        """The tensor with that canonical name, bfloat16; blocks and scales of experts are uint8."""
+        if self.experts and (made := self.experts.make(name, shape)) is not None:
+            return made
         if len(shape) == 1:
             return torch.ones(shape, dtype=torch.bfloat16, device=self.device)
         height, width = shape
@@ -50,6 +54,8 @@ class PlantedTarget:
         matrix = bfloat16_matrix((height, width), lambda rows: uniform_rows(key, rows, width, std), self.device)
         if self.register:
             self.register.wire(name, matrix)
+        if self.experts:
+            self.experts.wire(name, matrix)
         return matrix
 
     def std(self, name: str) -> float:
@@ -57,7 +63,7 @@ class PlantedTarget:
         g = self.geometry
         match name.split(".")[-2]:
             case "q_proj" | "k_proj":
-                return math.sqrt(SCORE / g.hidden)
+                return score_scale(g) / math.sqrt(g.hidden) if g.experts else math.sqrt(SCORE / g.hidden)
             case "o_proj":
                 return branch_scale(g.layers) * ATTENTION / math.sqrt(g.heads * g.head_dim)
             case "down_proj":
@@ -78,6 +84,8 @@ class PlantedTarget:
         rows += uniform_rows(own, tokens, self.geometry.hidden, math.sqrt(1 - share * share))
         if self.register:
             self.register.wire_embedding(rows, self.tables.tau[classes])
+        if self.experts:
+            self.experts.wire_embedding(rows, tokens)
         return rows
 
     def head_rows(self, tokens: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
+from specgate.eagle3.hf.target import require_dense
 from specgate.eagle3.rope import inverse_frequencies
 from specgate.errors import UsageError
 from specgate.pair_tools.export.gguf_tensors import as_stored, stream
@@ -73,7 +74,10 @@ def write_draft(file: Path, pair: OpenPair, vocabulary: Vocabulary, dtype: torch
 
 
 def refuse_inexpressible(pair: OpenPair, dtype: torch.dtype | None) -> None:
-    """Raise UsageError for what llama.cpp would refuse, or would silently compute in another way."""
+    """Raise UsageError for what llama.cpp would refuse, or would silently compute in another way, and CheckpointError
+    for a target with experts, which this export cannot write yet.
+    """
+    require_dense(pair.target.geometry, pair.target.config.file, "the GGUF export")
     target, draft = pair.target.geometry, pair.draft.geometry
     asked = {
         "fc_norm": draft.fc_norm,

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from specgate.core import PairRef
-from specgate.eagle3.hf.target import require_dense
 from specgate.eagle3.pair import DraftFiles, TargetFiles, open_draft, open_target
 from specgate.pair_tools.shards import LazyTensor, lazy_tensors
 
@@ -29,7 +28,6 @@ def open_pair(ref: PairRef) -> OpenPair:
     """Open the pair. Raises CheckpointError for a pair that specgate itself could not run."""
     assert ref.draft is not None
     target = open_target(ref.target)
-    require_dense(target.geometry, target.config.file, "the export")
     target_sha256 = target.sha256()
     draft = open_draft(ref.draft, target.geometry, target_sha256=target_sha256)
     return OpenPair(ref, target, draft, target_sha256, draft.sha256())

@@ -1,12 +1,14 @@
 """Planting a pair: choose a geometry, calibrate the signal, write the folder, check it by measuring.
 
-command.py       `specgate pairs plant`: calibrate, write, measure
-geometries.py    the shapes that can be planted
-law.py           acceptance length ↔ share of accepted drafts
-calibrate.py     how strong the signal must be for a wanted share
-thresholds.py    from which signal on a planted successor wins, without another forward pass
-orbit.py         token sequences like generated ones
-truth.py         the accept counts that a text implies, without any arithmetic of a model
-write.py         the pair as two Hugging Face folders: configs alone, or with weights
-check.py         measures the pair with the reference engine, against the tokens and the prediction
+command.py             `specgate pairs plant`: calibrate, write, measure
+geometries.py          the dense shapes that can be planted
+expert_geometries.py   those with experts, and any by its name
+law.py                 acceptance length ↔ share of accepted drafts
+calibrate.py           how strong the signal must be for a wanted share
+thresholds.py          from which signal on a planted successor wins, without another forward pass
+orbit.py               token sequences like generated ones
+truth.py               the accept counts that a text implies, without any arithmetic of a model
+write.py               the pair as two Hugging Face folders: configs alone, or with weights
+overlap.py             measures how many distinct experts neighbouring tokens touch
+check.py               measures the pair with the reference engine, against the tokens and the prediction
 """

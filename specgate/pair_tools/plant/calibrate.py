@@ -18,28 +18,26 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.gpt_oss import PREFILL_ROWS, GptOssTarget
 from specgate.backends.reference.ops import rms_norm
-from specgate.backends.reference.target import target_forward
+from specgate.backends.reference.target import TorchTarget
 from specgate.core import Budget, Role
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import weight_bytes
-from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, stored
 from specgate.eagle3.planted.draft import PlantedDraft
 from specgate.eagle3.planted.recipe import DEPTH, Recipe
 from specgate.eagle3.planted.tables import tables
 from specgate.eagle3.planted.target import PlantedTarget
-from specgate.eagle3.rope import cos_sin_table
-from specgate.eagle3.weights import pack_target
 from specgate.pair_tools.plant.geometries import PairGeometry
 from specgate.pair_tools.plant.orbit import Orbit
 from specgate.pair_tools.plant.thresholds import STRONGEST, thresholds
 
 TEXTS: Final = 8
 WALK: Final = 512
-"""Each round reads the last `WALK` hidden states of `TEXTS` texts."""
+"""Each round reads the last `WALK` hidden states of `TEXTS` texts; with experts, half of those of twice as many."""
 REFINEMENTS: Final = 3
 """Rounds on the pair's own text, each after other prompts. The result comes from the last two.
 
@@ -48,6 +46,8 @@ A share of 0.8 is then known to about half a percentage point.
 OWN_TEXT_SPEC: Final = 2
 """Length of the chains with which own text is decoded. The text does not depend on it."""
 CHUNK: Final = 1024
+MASKS: Final = PREFILL_ROWS * 32768
+"""Rows times positions of a pass with experts, in all texts together: with 64 heads, 1 GB of attention masks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,10 @@ def calibrate(
 ) -> Calibrated:
     """Choose the signal for `share` after prompts of `context` tokens. Raises OutOfReach where no signal is enough."""
     orbit = Orbit(recipe, tables(recipe, shape.target.vocab))
+    texts, walk = amount(shape)
 
     def walks(turn: int) -> list[list[int]]:
-        return [orbit.text(context, WALK, share, f"calibrate/{recipe.seed}/{turn}/{i}") for i in range(TEXTS)]
+        return [orbit.text(context, walk, share, f"calibrate/{recipe.seed}/{turn}/{i}") for i in range(texts)]
 
     rounds = [needed_signals(recipe, shape, walks(0), dtype, device)]
     for turn in range(1, REFINEMENTS + 1):
@@ -76,6 +77,11 @@ def calibrate(
     found = torch.cat((rounds[1:] or rounds)[-2:])
     recipe = with_signal(recipe, found, share)
     return Calibrated(recipe, float((found <= recipe.signal).double().mean()), len(found))
+
+
+def amount(shape: PairGeometry) -> tuple[int, int]:
+    """(texts, hidden states to read of each). With experts, a pass unpacks each that it touches, so wider is faster."""
+    return (2 * TEXTS, WALK // 2) if shape.target.experts else (TEXTS, WALK)
 
 
 def with_signal(recipe: Recipe, found: Tensor, share: float) -> Recipe:
@@ -97,32 +103,37 @@ class OutOfReach(ValueError):
 def needed_signals(
     recipe: Recipe, shape: PairGeometry, texts: Sequence[Sequence[int]], dtype: torch.dtype, device: str
 ) -> Tensor:
-    """The signal that each of the last `WALK` states of each text needs, float32 [T].
+    """The signal that each of the last states of each text needs, float32 [T].
 
     It is infinite where `STRONGEST` is too weak.
     """
     integers = tables(recipe, shape.target.vocab)
     orbit = Orbit(recipe, integers)
-    planted = [orbit.planted_row(text, at) for text in texts for at in range(len(text) - 1 - WALK, len(text) - 1)]
-    normed = last_states(made_target(recipe, shape, dtype, device), texts, device)
+    _, walk = amount(shape)
+    planted = [orbit.planted_row(text, at) for text in texts for at in range(len(text) - 1 - walk, len(text) - 1)]
+    normed = last_states(made_target(recipe, shape, dtype, device), texts, walk, device)
     return thresholds(recipe, shape.target, integers, normed, torch.tensor(planted, device=device))
 
 
 def own_texts(
     recipe: Recipe, shape: PairGeometry, prompts: Sequence[list[int]], dtype: torch.dtype, device: str
 ) -> list[list[int]]:
-    """Each prompt with the `WALK` tokens that the pair greedily generates after it."""
-    longest = max(map(len, prompts)) + WALK + DEPTH + 3
+    """Each prompt with the tokens that the pair greedily generates after it, as many as are read of it."""
+    _, walk = amount(shape)
+    longest = max(map(len, prompts)) + walk + DEPTH + 3
     target, draft = made_target(recipe, shape, dtype, device), made_draft(recipe, shape, dtype, device)
     engine = ReferenceEngine(target, draft, max_batch=len(prompts), max_positions=longest, device=device)
+    if isinstance(engine.model, GptOssTarget):
+        engine.model.prefill_rows = max(PREFILL_ROWS, MASKS // longest)
     engine.prefill(prompts, draft=True)
-    decoded = engine.decode(Role(OWN_TEXT_SPEC), Budget(new_tokens=WALK), ())
+    decoded = engine.decode(Role(OWN_TEXT_SPEC), Budget(new_tokens=walk), ())
     return [[*prompt, *tokens] for prompt, tokens in zip(prompts, decoded.tokens, strict=True)]
 
 
 def calibration_bytes(shape: PairGeometry, context: int, dtype: torch.dtype) -> int:
     """Bytes that calibration needs beside the target's weights: the draft's weights and the KV caches of all texts."""
-    positions = TEXTS * (context + WALK)
+    texts, walk = amount(shape)
+    positions = texts * (context + walk)
     caches = sum(2 * n * g.kv_heads * g.head_dim for n, g in ((shape.target.layers, shape.target), (1, shape.draft)))
     return weight_bytes(draft_tensors(shape.draft, False, False), dtype) + positions * caches * dtype.itemsize
 
@@ -130,7 +141,7 @@ def calibration_bytes(shape: PairGeometry, context: int, dtype: torch.dtype) -> 
 def made_target(recipe: Recipe, shape: PairGeometry, dtype: torch.dtype, device: str) -> TargetCheckpoint:
     g = shape.target
     planted = PlantedTarget(recipe, g, tables(recipe, g.vocab), torch.device(device))
-    made = {name: planted.make(name, want.shape).to(dtype) for name, want in target_tensors(g).items()}
+    made = {name: stored(planted.make(name, want.shape), dtype) for name, want in target_tensors(g).items()}
     return TargetCheckpoint(g, made, "", Path())
 
 
@@ -143,21 +154,25 @@ def made_draft(recipe: Recipe, shape: PairGeometry, dtype: torch.dtype, device: 
 
 
 @torch.inference_mode()
-def last_states(checkpoint: TargetCheckpoint, texts: Sequence[Sequence[int]], device: str) -> Tensor:
-    """Normed hidden states of each text's last tokens but one: [len(texts) · WALK, H], float32."""
-    weights, g = pack_target(checkpoint), checkpoint.geometry
-    longest = max(map(len, texts))
-    dtype = weights.embed.dtype
-    cos, sin = (t.to(dtype) for t in cos_sin_table(g.rope, longest, device))
-    cache = KVCache.allocate(g.layers, 1, g.kv_heads, longest, g.head_dim, dtype, device)
+def last_states(checkpoint: TargetCheckpoint, texts: Sequence[Sequence[int]], walk: int, device: str) -> Tensor:
+    """Normed hidden states of the `walk` tokens of each text before its last: [len(texts) · walk, H], float32.
+
+    With experts, the texts, which must then be of one length, go through the target together.
+    """
+    longest, g = max(map(len, texts)), checkpoint.geometry
+    together = len(texts) if g.experts else 1
+    rows = max(1, min(CHUNK, MASKS // (together * longest))) if g.experts else CHUNK
+    engine = ReferenceEngine(checkpoint, None, max_batch=together, max_positions=longest, device=device)
+    model = engine.model
+    assert isinstance(model, TorchTarget)
     found = []
-    for text in texts:
-        tokens = torch.tensor(text[:-1], device=device)[None]
-        positions = torch.arange(tokens.shape[1], device=device)[None]
+    for start in range(0, len(texts), together):
+        tokens = torch.tensor([text[:-1] for text in texts[start : start + together]], device=device)
+        positions = torch.arange(tokens.shape[1], device=device).expand_as(tokens)
         streams = [
-            target_forward(weights, g, (cos, sin), cache, t, p, ())[0]
-            for t, p in zip(torch.split(tokens, CHUNK, 1), torch.split(positions, CHUNK, 1), strict=True)
+            model.forward(slice(0, together), t, p, ())[0][:, -walk:]
+            for t, p in zip(torch.split(tokens, rows, 1), torch.split(positions, rows, 1), strict=True)
         ]
-        last = torch.cat(streams[-2:], dim=1)[0, -WALK:]
-        found.append(rms_norm(last, weights.norm, g.rms_eps).float())
+        last = torch.cat(streams, dim=1)[:, -walk:].flatten(0, 1)
+        found.append(rms_norm(last, model.weights.norm, g.rms_eps).float())
     return torch.cat(found)

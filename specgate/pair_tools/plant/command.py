@@ -15,11 +15,13 @@ from specgate.eagle3.memory import require_room
 from specgate.eagle3.pair import target_source
 from specgate.eagle3.planted.recipe import DEPTH, Recipe
 from specgate.errors import UsageError
-from specgate.pair_tools.plant.calibrate import TEXTS, WALK, OutOfReach, calibrate, calibration_bytes
+from specgate.pair_tools.plant.calibrate import WALK, OutOfReach, amount, calibrate, calibration_bytes
 from specgate.pair_tools.plant.check import Load, Measured, check
-from specgate.pair_tools.plant.geometries import PairGeometry, geometry_of
+from specgate.pair_tools.plant.expert_geometries import geometry_of
+from specgate.pair_tools.plant.geometries import PairGeometry
 from specgate.pair_tools.plant.law import acceptance_length, share_for
 from specgate.pair_tools.plant.orbit import HISTORY
+from specgate.pair_tools.plant.overlap import touched, touched_keys
 from specgate.pair_tools.plant.thresholds import STRONGEST
 from specgate.pair_tools.plant.write import write_draft, write_target
 
@@ -29,7 +31,9 @@ CHECK_PROMPTS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asks for. `context` None and `written` None leave the choice to the geometry."""
+    """What the user asks for. `context` None and `written` None leave the choice to the geometry. `expert_overlap`
+    None is 0 where there are experts.
+    """
 
     geometry: str
     length: float
@@ -40,6 +44,7 @@ class Wish:
     context: int | None = None
     dtype: str = "float32"
     written: bool | None = None
+    expert_overlap: float | None = None
 
 
 def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> Measured:
@@ -57,8 +62,10 @@ def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> M
     require_room(target_tensors(shape.target), dtype, device, f"geometry {wish.geometry}", beside)
 
     share = share_for(wish.length, wish.spec) / (1 - wish.draft_error)
-    start = Recipe(wish.recipe, wish.seed, shape.draft.draft_vocab, 1.0, shape.boundaries, wish.draft_error)
-    say(f"calibrating on {TEXTS} texts of {context} + {WALK} tokens")
+    overlap = (wish.expert_overlap or 0.0) if shape.target.experts else None
+    start = Recipe(wish.recipe, wish.seed, shape.draft.draft_vocab, 1.0, shape.boundaries, wish.draft_error, overlap)
+    texts, walk = amount(shape)
+    say(f"calibrating on {texts} texts of {context} + {walk} tokens")
     try:
         found = calibrate(start, shape, share, context, dtype, device)
     except OutOfReach as error:
@@ -79,7 +86,8 @@ def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> M
     say(f"checking spec-{wish.spec} on {CHECK_PROMPTS} prompts of {context} tokens")
     pair = PairRef(out.name, out / "target", out / "draft", "planted")
     (measured,) = check(pair, [wish.spec], Load(context, CHECK_PROMPTS, CHECK_STEPS), wish.dtype, device)
-    write_draft(out / "draft", shape, recipe, {**notes, "measured": measured.keys()}, written, sha256)
+    seen = {"measured": {**measured.keys(), **touched_keys(touched(pair, recipe, wish.dtype, device))}}
+    write_draft(out / "draft", shape, recipe, {**notes, **seen}, written, sha256)
     return measured
 
 
@@ -94,6 +102,16 @@ def refuse_nonsense(wish: Wish, shape: PairGeometry, context: int, out: Path) ->
         raise UsageError(
             f"--accept-length {wish.length:g}",
             hint=f"with spec-{wish.spec} and a draft error of {wish.draft_error:g} it lies between 1 and {most:g}",
+        )
+    if shape.target.experts is None and wish.expert_overlap is not None:
+        raise UsageError(
+            f"--expert-overlap {wish.expert_overlap:g}", hint=f"geometry {wish.geometry} has no experts: leave it out"
+        )
+    if not 0 <= (wish.expert_overlap or 0.0) <= 1:
+        raise UsageError(f"--expert-overlap {wish.expert_overlap:g}", hint="a share from 0 to 1 is needed")
+    if shape.target.experts and wish.recipe != "A":
+        raise UsageError(
+            f"--recipe {wish.recipe}", hint=f"geometry {wish.geometry} has experts: recipe A is the one for it"
         )
     room = shape.target.max_positions - WALK - DEPTH - 3
     if not HISTORY <= context <= room:

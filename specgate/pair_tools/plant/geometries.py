@@ -1,4 +1,7 @@
-"""The geometries that can be planted. Each is a function, so that its docstring can say where the numbers come from."""
+"""The geometries that can be planted. Each is a function, so that its docstring can say where the numbers come from.
+
+Those with experts are in `expert_geometries.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
-from specgate.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def qwen3_32b() -> PairGeometry:
     return PairGeometry(target, draft_of(target, 32000), default(target), context=16384, written=False)
 
 
-def gpt_oss_120b() -> PairGeometry:
+def gpt_oss_120b_dense() -> PairGeometry:
     """gpt-oss-120b (https://huggingface.co/openai/gpt-oss-120b, config.json) as a dense stand-in.
 
     Its MLP is as wide as the four active experts of 2880, and it has full attention and plain RoPE. Draft: SpecForge's
@@ -102,15 +104,9 @@ GEOMETRIES: Final[Mapping[str, Callable[[], PairGeometry]]] = {
     "llama-3.2-1b": llama_3_2_1b,
     "llama-3.1-8b": llama_3_1_8b,
     "qwen3-32b": qwen3_32b,
-    "gpt-oss-120b": gpt_oss_120b,
+    "gpt-oss-120b-dense": gpt_oss_120b_dense,
 }
-
-
-def geometry_of(name: str) -> PairGeometry:
-    """The geometry with that name. Raises UsageError for a name that is not in `GEOMETRIES`."""
-    if name not in GEOMETRIES:
-        raise UsageError(f"geometry {name!r} is not known", hint=f"known: {', '.join(GEOMETRIES)}")
-    return GEOMETRIES[name]()
+"""The dense ones."""
 
 
 def llama3(head_dim: int, factor: float) -> RopeSpec:

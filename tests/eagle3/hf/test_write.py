@@ -10,6 +10,7 @@ from specgate.eagle3.hf.draft import draft_geometry
 from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf.write import draft_config, target_config
 from specgate.eagle3.hf_keys import Keys
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 
 LLAMA3 = RopeSpec(
     "llama3", 500000.0, 16, factor=8.0, original_positions=8192, low_freq_factor=1.0, high_freq_factor=4.0
@@ -39,6 +40,15 @@ DRAFT = DraftGeometry(
 )
 def test_a_target_geometry_survives_its_config(rope: RopeSpec, target: TargetGeometry) -> None:
     geometry = replace(target, rope=rope)
+    assert target_geometry(Keys(Path("config.json"), target_config(geometry, "bfloat16"))) == geometry
+
+
+@pytest.mark.parametrize("name", EXPERT_GEOMETRIES)
+@pytest.mark.parametrize("mxfp4", [True, False])
+def test_a_target_with_experts_survives_its_config(name: str, mxfp4: bool) -> None:
+    g = EXPERT_GEOMETRIES[name]().target
+    assert g.experts is not None
+    geometry = replace(g, experts=replace(g.experts, mxfp4=mxfp4))
     assert target_geometry(Keys(Path("config.json"), target_config(geometry, "bfloat16"))) == geometry
 
 

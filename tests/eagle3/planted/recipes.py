@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -14,6 +17,7 @@ from specgate.eagle3.planted.target import PlantedTarget
 from specgate.pair_tools.plant.geometries import tiny
 
 RECIPE_A = Recipe("A", seed=1, draft_vocab=512, signal=0.75, boundaries=(1, 3, 5))
+RECIPE_EXPERTS = Recipe("A", seed=1, draft_vocab=512, signal=0.8, boundaries=(1, 2, 4), expert_overlap=0.5)
 RECIPE_B = Recipe("B", seed=1, draft_vocab=512, signal=1.0, boundaries=(1, 3, 5))
 
 
@@ -27,3 +31,10 @@ def made_draft(recipe: Recipe, device: str = "cpu", geometry: DraftGeometry | No
     g = geometry or tiny().draft
     draft = PlantedDraft(recipe, g, tables(recipe, g.vocab), torch.device(device))
     return {name: draft.make(name, want.shape) for name, want in draft_tensors(g, True, True).items()}
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    total = hashlib.sha256()
+    for name, tensor in tensors.items():
+        total.update(name.encode() + tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,17 +15,10 @@ from specgate.eagle3.planted.register import PAIRS, kernel
 from specgate.eagle3.planted.tables import tables
 from specgate.eagle3.rope import cos_sin_table
 from specgate.pair_tools.plant.geometries import GEOMETRIES, tiny
-from tests.eagle3.planted.recipes import RECIPE_A, RECIPE_B, made_draft, made_target
+from tests.eagle3.planted.recipes import RECIPE_A, RECIPE_B, digest, made_draft, made_target
 
 Maker = Callable[..., dict[str, Tensor]]
 RECIPES = pytest.mark.parametrize("recipe", [RECIPE_A, RECIPE_B], ids=lambda r: r.name)
-
-
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    total = hashlib.sha256()
-    for name, tensor in tensors.items():
-        total.update(name.encode() + tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
 
 
 @pytest.mark.slow("makes every weight of a pair twice")

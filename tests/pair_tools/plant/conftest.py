@@ -16,9 +16,9 @@ CONTEXT = 96
 """More than planted tokens look back (67), and more rows than the reference engine takes for a decode step (64)."""
 
 
-def planted_pair(folder: Path, wish: Wish) -> None:
+def planted_pair(folder: Path, wish: Wish, texts: int = 4) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibrate, "TEXTS", 4)
+        patch.setattr(calibrate, "TEXTS", texts)
         patch.setattr(calibrate, "WALK", 256)
         patch.setattr(calibrate, "REFINEMENTS", 1)
         patch.setattr(command, "CHECK_PROMPTS", 2)
@@ -26,13 +26,13 @@ def planted_pair(folder: Path, wish: Wish) -> None:
         plant(wish, folder, "cpu", lambda line: None)
 
 
-def shared(base: Path, name: str, wish: Wish) -> PairRef:
+def shared(base: Path, name: str, wish: Wish, texts: int = 4) -> PairRef:
     """Planted by the worker that comes first; the others wait for it."""
     folder = base / "planted" / name
     folder.parent.mkdir(exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if not folder.with_suffix(".done").exists():
-            planted_pair(folder, wish)
+            planted_pair(folder, wish, texts)
             folder.with_suffix(".done").touch()
     return PairRef(name, folder / "target", folder / "draft", "planted")
 
@@ -47,6 +47,12 @@ def shared_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def pair_a(shared_base: Path) -> PairRef:
     return shared(shared_base, "a", Wish("tiny", 3.0, 3, "A", context=CONTEXT))
+
+
+@pytest.fixture(scope="session")
+def pair_experts(shared_base: Path) -> PairRef:
+    """With half of the overlap that neighbours can have."""
+    return shared(shared_base, "experts", Wish("gpt-oss-tiny", 3.0, 3, context=CONTEXT, expert_overlap=0.5), texts=2)
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ def states_of(recipe: Recipe) -> tuple[torch.Tensor, torch.Tensor]:
     orbit = Orbit(recipe, tables(recipe, SHAPE.target.vocab))
     texts = [orbit.text(128, WALK, 0.8, f"walk {i}") for i in range(2)]
     rows = [orbit.planted_row(text, at) for text in texts for at in range(len(text) - 1 - WALK, len(text) - 1)]
-    return last_states(made_target(recipe, SHAPE, torch.float32, "cpu"), texts, "cpu"), torch.tensor(rows)
+    return last_states(made_target(recipe, SHAPE, torch.float32, "cpu"), texts, WALK, "cpu"), torch.tensor(rows)
 
 
 @pytest.mark.parametrize("name", ["A", "B"])

@@ -39,6 +39,26 @@ def test_acceptance_is_what_the_planted_tokens_imply(
         assert m.shortest_period is None
 
 
+@pytest.mark.slow("plants and decodes a pair with experts")
+def test_with_experts_the_acceptance_that_was_asked_for_is_met(pair_experts: PairRef) -> None:
+    assert predictions(pair_experts)[3] == pytest.approx(3.0, abs=0.02)
+    for m in check(pair_experts, [1, 3], LOAD, "float32", "cpu"):
+        assert m.acceptance_length == pytest.approx(acceptance_length(m.planted_share, m.k), rel=0.04)
+        assert m.planted_share == pytest.approx(read_share(pair_experts), abs=0.04)
+        assert m.faithful_share >= 0.999
+        assert m.shortest_period is None
+
+
+@pytest.mark.slow("plants and decodes a pair with experts")
+def test_what_a_pair_with_experts_touches_is_in_its_config(pair_experts: PairRef) -> None:
+    assert pair_experts.draft is not None
+    section = read_config(pair_experts.draft).part("planted")
+    touched = section.part("measured").values["experts_touched"]
+    assert isinstance(touched, list) and len(touched) == 8
+    assert touched[0] == 2 and touched == sorted(touched)
+    assert section.values["expert_overlap"] == 0.5
+
+
 def read_share(pair: PairRef) -> float:
     return read_config(pair.target).part("planted").part("calibration").number("planted_share")
 

@@ -6,18 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from transformers import AutoModelForCausalLM
 
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.target import target_forward, target_logits
+from specgate.commands.pairs import pairs
 from specgate.core import PairRef
 from specgate.eagle3 import memory
 from specgate.eagle3.pair import load_draft, load_target
 from specgate.errors import CheckpointError, EnvironmentRefused, UsageError
 from specgate.pair_tools import shards
 from specgate.pair_tools.plant.command import Wish, plant
-from specgate.pair_tools.plant.geometries import GEOMETRIES, geometry_of, tiny
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES, geometry_of
+from specgate.pair_tools.plant.geometries import GEOMETRIES, tiny
 from specgate.pair_tools.plant.write import write_draft, write_target
 from specgate.pairs.resolve import resolve_pair
 from tests.eagle3.folders import edit_config
@@ -147,12 +150,21 @@ def test_an_unknown_geometry_is_refused_with_the_known_ones(tmp_path: Path) -> N
         ),
         (replace(WISH, spec=6), "--spec 6\n  planted pairs serve chains of 1 to 5 drafts"),
         (replace(WISH, draft_error=1.0), "--draft-error 1\n"),
+        (replace(WISH, expert_overlap=0.5), "--expert-overlap 0.5\n  geometry tiny has no experts"),
+        (replace(WISH, geometry="gpt-oss-tiny", expert_overlap=1.5), "--expert-overlap 1.5\n  a share from 0 to 1"),
+        (replace(WISH, geometry="gpt-oss-tiny", recipe="B"), "--recipe B\n  geometry gpt-oss-tiny has experts"),
         (replace(WISH, context=66), "--context 66\n  tiny can be calibrated at 67 to 7672 tokens"),
         (replace(WISH, context=8000), "--context 8000\n"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_what_can(wish: Wish, message: str, tmp_path: Path) -> None:
     assert message in refused(wish, tmp_path / "out")
+
+
+def test_the_overlap_of_the_command_line_reaches_the_recipe(tmp_path: Path) -> None:
+    words = ["--geometry", "tiny", "--accept-length", "3", "--expert-overlap", "0.5", "--device", "cpu", str(tmp_path)]
+    done = CliRunner().invoke(pairs, ["plant", *words])
+    assert isinstance(done.exception, UsageError) and "--expert-overlap 0.5" in str(done.exception)
 
 
 @pytest.mark.slow("calibrates a pair")
@@ -170,8 +182,11 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     assert "exists and is not an empty folder" in refused(WISH, tmp_path)
 
 
-@pytest.mark.parametrize("name", GEOMETRIES)
+ALL = {**GEOMETRIES, **EXPERT_GEOMETRIES}
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_every_geometry_says_where_its_numbers_come_from(name: str) -> None:
-    documentation = GEOMETRIES[name].__doc__ or ""
+    documentation = ALL[name].__doc__ or ""
     assert "https://" in documentation or "this project's own" in documentation
     assert geometry_of(name).draft.hidden == geometry_of(name).target.hidden
