@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from specgate.analysis.stats import Pairs
-from specgate.core import BASELINE, Cell, CellResult, Comparison, Rule, Run, State, Verdict
+from specgate.core import BASELINE, Cell, CellResult, Comparison, CycleBudget, Rule, Run, State, Verdict
 from specgate.gates.samples import (
     decision_on,
     evidence_of,
@@ -99,8 +99,19 @@ def within_reach(run: Run, key: str, floor: float) -> str:
         return ""
     highest, device = budget.limit.highest, run.bandwidth.device
     if highest < floor:
-        return f"; this gate cannot be reached on {device} with this pair: {highest:.2f}x with the cycle at its floor"
+        unless = unless_overlap(budget, floor)
+        beyond = f"; this gate cannot be reached on {device} with this pair{unless}"
+        return f"{beyond}: {highest:.2f}x with the cycle at its floor"
     return f"; with the cycle at its floor it would be {highest:.2f}x"
+
+
+def unless_overlap(budget: CycleBudget, floor: float) -> str:
+    """The overlap of experts at which the gate could be reached after all, in words; empty where none would do."""
+    needed = next((c.needed_overlap for c in budget.ceilings if c.min == floor), None)
+    if needed is None or budget.experts is None:
+        return ""
+    now = budget.experts.overlap
+    return f" unless the expert overlap is {needed:.2f} or more" + ("" if now is None else f" (it is {now:.2f})")
 
 
 def with_source(found: Verdict, run: Run) -> Verdict:

@@ -12,6 +12,7 @@ playback.py        accept counts from a tape in the place of measured ones
 target.py          the target's forward pass, with the hidden states that the draft reads
 gpt_oss.py         gpt-oss' forward pass: sinks, windows, and a mixture of experts
 gpt_oss_weights.py its tensors, packed for that
+expert_counts.py   how many experts the rows of a pass reach
 draft.py           the draft's forward pass
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name
 cache.py           key/value caches, and which cached positions a row may look at

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +61,16 @@ class Target(Vocabulary, Protocol):
 
     def logits(self, stream: Tensor) -> Tensor:
         """Float32 logits [..., V] of what `forward` returned."""
+
+
+@runtime_checkable
+class RoutesTokens(Protocol):
+    """A target with a mixture of experts that says where it sent its tokens."""
+
+    experts: int
+    """Experts of each layer."""
+    chosen: Tensor
+    """The experts [L, B, T, k] that the last pass sent its rows to."""
 
 
 class SpeculativeLoop:
@@ -168,7 +178,7 @@ class SpeculativeLoop:
         forced = None
         if self.playback and k:
             forced = self.playback.accepted(k, budget.longest(0), len(self.prompts), self.device)
-        recorder = Recorder(self.device, k)
+        recorder = Recorder(self.device, k, self.model.experts if isinstance(self.model, RoutesTokens) else 0)
         with block_marker():
             self._steps(slots, rule, budget, drafter, forced, recorder, watch)
         self._last = (role, slots, rule)
@@ -215,6 +225,8 @@ class SpeculativeLoop:
             emitted = commit(slots, tokens, accepted, rule)
             if drafter:
                 drafter.verified(features, tokens, emitted, start)
+            if recorder.experts and isinstance(self.model, RoutesTokens):
+                recorder.experts.see(self.model.chosen, active)
             recorder.step(active, accepted)
 
     def _watch(self, watch: LogitWatch, slots: Slots, tokens: Tensor, accepted: Tensor) -> None:

@@ -9,15 +9,20 @@ import torch
 from torch import Tensor
 
 from specgate.api import Decoded
+from specgate.backends.reference.expert_counts import ExpertCounter
 from specgate.backends.reference.state import Slots
 from specgate.eagle3.counters import speculation_counters
 
 
 class Recorder:
-    """Uses the host clock. On CUDA, every phase ends with a synchronisation, so that its time is its own."""
+    """Uses the host clock. On CUDA, every phase ends with a synchronisation, so that its time is its own.
 
-    def __init__(self, device: str, k: int = 0) -> None:
+    `experts`: of each of the target's layers; 0 for a dense one.
+    """
+
+    def __init__(self, device: str, k: int = 0, experts: int = 0) -> None:
         self._cuda, self.k = device.startswith("cuda"), k
+        self.experts = ExpertCounter(experts) if experts else None
         self._steps: list[int] = []
         self._accepted: list[tuple[int, ...]] = []
         self._drafted: list[tuple[int, ...]] = []
@@ -63,4 +68,5 @@ class Recorder:
             finish=finish,
             counters=speculation_counters(self._accepted, finish, self.k) if self.k else {},
             phase_ns=dict(self._phases),
+            experts=self.experts.counts() if self.experts else None,
         )

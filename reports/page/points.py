@@ -12,7 +12,7 @@ from specgate.reports.common import own_prompts
 from specgate.reports.common.asked import floors
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.common.tables import QUIET, all_figures, name_of, title
-from specgate.reports.pictures import acceptance, blocks, cycle, depth, latency, machine, speedups, uptime
+from specgate.reports.pictures import acceptance, blocks, cycle, depth, experts, latency, machine, speedups, uptime
 
 DRAWN: Final = 6
 """Most points whose pictures are drawn. A page with a hundred points' pictures would be slow to make and to open."""
@@ -77,6 +77,9 @@ def pictures(key: str, run: Run, policy: Policy, point: Point) -> Iterator[Pictu
     budgets = cycle.budgets_of(run, results)
     yield cycle.waterfall(key, run, budgets)
     yield cycle.budget(key, run, budgets)
+    if uses := experts.uses_of(budgets):
+        yield experts.by_position(key, uses)
+        yield experts.by_layer(key, uses)
     yield machine.over_time(key, conditions.timeline if conditions else Timeline(), paired)
     yield acceptance.by_position(key, drafted)
     yield acceptance.histogram(key, drafted)

@@ -7,6 +7,7 @@ speedups.py      the pairs of a point: how many times the baseline's speed
 acceptance.py    how many drafts were accepted, and up to which position
 uptime.py        acceptance against the requests that the engine had answered
 cycle.py         where the time of a cycle goes, and what that makes of the acceptance length
+experts.py       how many experts neighbouring tokens and single layers touch
 depth.py         acceptance length and step time against how far a request has come
 latency.py       how the times of single requests are spread
 blocks.py        every block of a point in running order: drift, warm-up, outliers

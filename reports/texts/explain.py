@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from specgate.core import Cell, CellResult, CycleBudget, Run
 from specgate.core.cycle_budget import TOLERANCE, Bandwidth, Ceiling, Part
+from specgate.core.routing import ExpertUse
 from specgate.reports.common.figures import NONE, number, percent, ratio
 from specgate.reports.common.tables import title
 from specgate.reports.texts.console import LEAST, ConsoleReport
@@ -58,6 +59,7 @@ def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
         f"{budget.depth:,.0f} cached positions per slot"
     )
     yield from part_lines(budget)
+    yield from expert_lines(budget)
     if not budget.balanced:
         yield from wrapped(
             f"the parts do not add up to the cycle: they are {percent(budget.imbalance)} off, more than "
@@ -66,6 +68,7 @@ def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
         )
     yield from waterfall_lines(budget)
     yield from limit_lines(run, result.cell, budget)
+    yield from length_lines(budget)
     yield from wrapped(advice(result.cell, budget), 2)
 
 
@@ -106,6 +109,23 @@ def size(of: float) -> str:
     return f"{number(of / 1e9)} GB" if of >= 1e9 else f"{number(of / 1e6)} MB"
 
 
+def expert_lines(budget: CycleBudget) -> Iterator[str]:
+    """How many experts a pass touches, and how far neighbouring tokens share them."""
+    if (use := budget.experts) is None:
+        return
+    counted = "" if use.counted else " if routed independently (the engine does not count them)"
+    said = f"experts: {touched_words(use)}{counted}, {size(use.bytes_per_pass)} of the target's pass"
+    if use.counted and max(use.slots[0].rows) * len(use.slots[0].rows) > 1:
+        said += f"; independent tokens would touch {use.independent:.1f}"
+    if use.overlap is not None:
+        said += f": overlap {use.overlap:.2f}"
+    yield from wrapped(said, 2)
+
+
+def touched_words(use: ExpertUse) -> str:
+    return f"{use.touched:.1f} of {use.count} per layer and pass"
+
+
 # ── the speed-up ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -133,6 +153,18 @@ def limit_lines(run: Run, cell: Cell, budget: CycleBudget) -> Iterator[str]:
         yield from wrapped(f"{ceiling.rule} (min {ceiling.min:g}×): {asked(run, cell, budget, ceiling)}", 2)
 
 
+def length_lines(budget: CycleBudget) -> Iterator[str]:
+    """What drafts of every length could give, as a table."""
+    if budget.lengths:
+        yield "  step and cycle at their floors, by draft length, at this overlap:"
+        yield f"    {'drafts':8}{'AL':>7}{'experts':>10}{'floor ms':>11}{'speed-up':>11}"
+    for of in budget.lengths:
+        yield (
+            f"    {f'spec-{of.k}':8}{of.acceptance:>7.2f}{of.touched:>10.1f}{number(of.floor_ms):>11}"
+            f"{ratio(of.at_floors):>11}"
+        )
+
+
 def asked(run: Run, cell: Cell, budget: CycleBudget, ceiling: Ceiling) -> str:
     """What it would take to pass the gate, as an acceptance length, in words."""
     assert budget.waterfall is not None
@@ -146,7 +178,24 @@ def asked(run: Run, cell: Cell, budget: CycleBudget, ceiling: Ceiling) -> str:
         said += f", more than accepting every draft gives ({most})"
     if ceiling.needed_at_floor is not None:
         said += f"; with the cycle at its floor, {max(1.0, ceiling.needed_at_floor):.2f} would do"
-    return said + (f". It cannot be reached on {device} with this pair" if ceiling.reachable is False else "")
+    return said + beyond(budget, ceiling, device)
+
+
+def beyond(budget: CycleBudget, ceiling: Ceiling, device: str) -> str:
+    """Whether the gate can be reached at all; with experts, at what overlap. A whole sentence, or nothing."""
+    use = budget.experts
+    if use is None:
+        return f". It cannot be reached on {device} with this pair" if ceiling.reachable is False else ""
+    if ceiling.reachable is None:
+        return ""
+    now = "" if use.overlap is None else f" (it is {use.overlap:.2f})"
+    if ceiling.reachable:
+        least = ceiling.needed_overlap
+        return f". It can be reached down to an expert overlap of {least:.2f}{now}" if least else ""
+    said = f". It cannot be reached on {device} with this pair"
+    if ceiling.needed_overlap is None:
+        return f"{said}, not even if all tokens of a request chose the same experts"
+    return f"{said} unless the expert overlap is {ceiling.needed_overlap:.2f} or more{now}"
 
 
 def advice(cell: Cell, budget: CycleBudget) -> str:

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Final
 
+from specgate.analysis.experts.lengths import length_limits
+from specgate.analysis.experts.use import use_of
 from specgate.analysis.speedup_limits import limit_of
 from specgate.analysis.waterfall import sums_of, waterfall
 from specgate.core import BASELINE, Block, Cell, CellResult, Comparison, EngineFacts, Plan, Traffic
 from specgate.core.cycle_budget import Bandwidth, CycleBudget, Part, PartName
-from specgate.core.traffic import Bytes, Slot, draft_bytes, pass_bytes
+from specgate.core.traffic import Bytes, ExpertTraffic, Slot, draft_bytes, pass_bytes
 
 PHASES: Final[tuple[PartName, ...]] = ("draft", "verify", "accept", "commit")
 NOT_SPLIT: Final = "the engine does not split its steps"
@@ -45,15 +48,21 @@ def cycle_budgets(
         for cell, found in mine.items()
         if found and cell not in unquotable
     }
-    lengths = {r.cell: r.acceptance.acceptance_length for r in cells if r.acceptance}
+    acceptance = {r.cell: r.acceptance for r in cells if r.acceptance}
     for comparison in comparisons:
         cell, base, speedup = comparison.cell, Cell(comparison.cell.point, BASELINE), comparison.speedup.value
         if cell in budgets and base in budgets and speedup is not None:
             whole_requests = plan.scenarios[cell.point.scenario].whole_requests
             sums = sums_of(mine[base], whole_requests), sums_of(mine[cell], whole_requests)
-            found = waterfall(speedup, lengths.get(cell) or 1.0, budgets[base], budgets[cell], *sums)
+            record = acceptance.get(cell)
+            length = record.acceptance_length if record else None
+            found = waterfall(speedup, length or 1.0, budgets[base], budgets[cell], *sums)
             limit = limit_of(found, budgets[base], budgets[cell], sums[0].prefill_share)
             budgets[cell] = replace(budgets[cell], waterfall=found, limit=limit)
+            engine = engines.get(cell.point.key)
+            if limit and record and engine and engine.traffic and bandwidth:
+                shorter = length_limits(record, cell, budgets[base], budgets[cell], engine.traffic, bandwidth)
+                budgets[cell] = replace(budgets[cell], lengths=tuple(shorter))
     return {cell.key: budget for cell, budget in budgets.items()}
 
 
@@ -71,7 +80,13 @@ def budget_of(blocks: Sequence[Block], engine: EngineFacts | None, bandwidth: Ba
         depth=sum(depths) / len(depths) if depths else 0.0,
         parts=tuple(part(name, ns / cycles / 1e6, moved.get(name), speed) for name, ns in times.items()),
         no_floor=why,
+        experts=use_of(blocks, experts) if (experts := experts_of(engine)) else None,
     )
+
+
+def experts_of(engine: EngineFacts | None) -> ExpertTraffic | None:
+    """The mixture of experts of the target, where it has one and the engine says so."""
+    return engine.traffic.target.experts if engine and engine.traffic else None
 
 
 def part(name: PartName, ms: float, moved: Bytes | None, bytes_per_s: float | None) -> Part:
@@ -160,18 +175,19 @@ def steps_of(block: Block) -> Iterator[Step]:
 
 def moved_by(blocks: Sequence[Block], traffic: Traffic | None) -> dict[PartName, Bytes]:
     """Part → the least that its passes move, summed over all blocks. There is no `draft` where the engine does not
-    state it.
+    state it. Of experts, those that a block counts, or else those that independent tokens are expected to reach.
     """
     if traffic is None:
         return {}
     drafted = any(d > 0 for b in blocks for row in b.drafted for d in row)
     # Rounds over the same prompts repeat the same steps, so each distinct block is counted once, times its occurrences.
-    alike = {(b.point, b.prompt_lengths, b.accepted, b.drafted): b for b in blocks}
-    times = Counter((b.point, b.prompt_lengths, b.accepted, b.drafted) for b in blocks)
+    alike = {(b.point, b.prompt_lengths, b.accepted, b.drafted, b.experts): b for b in blocks}
+    times = Counter((b.point, b.prompt_lengths, b.accepted, b.drafted, b.experts) for b in blocks)
     verify, draft = Bytes(), Bytes()
     for key, block in alike.items():
-        for step in steps_of(block):
-            verify += pass_bytes(traffic.target, step.verify) * times[key]
+        touched = repeat(None) if block.experts is None else block.experts.touched
+        for step, reached in zip(steps_of(block), touched, strict=False):
+            verify += pass_bytes(traffic.target, step.verify, touched=reached) * times[key]
             if traffic.draft:
                 draft += draft_bytes(traffic.draft, step.draft, step.drafts) * times[key]
     nothing = Bytes()

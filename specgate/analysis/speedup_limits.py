@@ -7,9 +7,11 @@ less time than a plain step, since it holds a pass over the target.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from specgate.core import Policy, Run, Traffic
+from specgate.analysis.experts.overlap import independence_of, needed_overlap
+from specgate.core import Point, Policy, Run, Traffic
 from specgate.core.cycle_budget import Bandwidth, Ceiling, CycleBudget, Limit, Waterfall
 from specgate.core.traffic import Slot, draft_bytes, pass_bytes
 
@@ -33,13 +35,16 @@ def with_ceilings(run: Run, policy: Policy) -> Run:
         if (budget := budgets.get(result.cell.key)) and budget.waterfall:
             rules = [r for r in policy.rules if r.gate == "speed" and r.matches(result.cell)]
             asked = [(r.id, floor) for r in rules if (floor := float(r.params["min"])) > 0]
-            found = tuple(ceiling(rule, floor, budget, budget.waterfall) for rule, floor in asked)
+            overlap = overlap_at(run, result.cell.point, budget)
+            found = tuple(ceiling(rule, floor, budget, budget.waterfall, overlap) for rule, floor in asked)
             budgets[result.cell.key] = replace(budget, ceilings=found)
     return replace(run, budgets=budgets)
 
 
-def ceiling(rule: str, floor: float, budget: CycleBudget, found: Waterfall) -> Ceiling:
-    """What the speed rule called `rule` with the floor `floor` asks for.
+def ceiling(
+    rule: str, floor: float, budget: CycleBudget, found: Waterfall, overlap: OverlapAt = lambda _: None
+) -> Ceiling:
+    """What the speed rule called `rule` with the floor `floor` asks for. `overlap`: see `overlap_at`.
 
     The number of cycles per token, and with it the decode time, is inversely proportional to the acceptance length;
     prefill stays as it is. A speed-up of `floor` leaves decoding the share x of its time, which takes 1/x times the
@@ -54,7 +59,36 @@ def ceiling(rule: str, floor: float, budget: CycleBudget, found: Waterfall) -> C
         needed=needed,
         needed_at_floor=needed * of_spec if needed is not None and of_spec is not None else None,
         reachable=budget.limit.highest >= floor if budget.limit else None,
+        needed_overlap=overlap(left),
     )
+
+
+OverlapAt = Callable[[float], float | None]
+"""Share of its time that decoding may take → the least overlap of experts with which the cycle at its floor does."""
+
+
+def overlap_at(run: Run, point: Point, budget: CycleBudget) -> OverlapAt:
+    """The overlap that decoding in a share of its time takes, as a function of that share. It gives None where the
+    floor of the cycle or its experts are not known, and where no overlap would do.
+
+    Everything but the experts that a pass touches stays as it was measured, the draft and the acceptance length too:
+    the cycle at its floor may take a share of its time, what lies between the two is time for more experts or fewer, at
+    the bandwidth, and from the number of these follows the overlap.
+    """
+    engine, use, share = run.engines.get(point.key), budget.experts, budget.share_at_floor
+    experts = engine.traffic.target.experts if engine and engine.traffic else None
+    if use is None or experts is None or share is None or run.bandwidth is None:
+        return lambda _: None
+    rows = {of.rows: of.passes for of in use.slots}
+    independence = 1.0 if use.overlap is None else independence_of(experts, rows, use.overlap, use.touched)
+    ms, bytes_per_s = sum(p.ms for p in budget.parts), run.bandwidth.bytes_per_s
+    one = experts.layers * experts.expert_bytes * sum(rows.values()) / budget.cycles  # of each layer, per cycle
+
+    def overlap(left: float) -> float | None:
+        more = (left - share) * ms / 1e3 * bytes_per_s / one
+        return needed_overlap(experts, rows, use.touched + more, independence)
+
+    return overlap
 
 
 # ── before anything is measured ──────────────────────────────────────────────────────────────────────────────────────
@@ -76,16 +110,22 @@ class PointTimes:
     traffic: Traffic | None
 
 
-def least_cycle_s(times: PointTimes, context: int, batch: int, k: int, memory: Bandwidth | None) -> float:
+def least_cycle_s(
+    times: PointTimes, context: int, batch: int, k: int, memory: Bandwidth | None, overlap: float | None = None
+) -> float:
     """Seconds that a cycle of `k` drafts takes at least: no less than a step of the baseline, and no less than its
     bytes at the read bandwidth of the memory, where that is known.
 
     A cycle reads what a pass over K + 1 tokens per slot and the draft's K passes read, at the context's own depth. What
-    fits the caches in front of the memory is left out, since it need not be read from there.
+    fits the caches in front of the memory is left out, since it need not be read from there. Of experts, it reads those
+    that are expected at `overlap`, with slots that are independent of each other; None: all tokens choose the same.
     """
     if memory is None or times.traffic is None or times.traffic.draft is None:
         return times.step_s
-    verify = pass_bytes(times.traffic.target, [Slot(context, k + 1)] * batch)
+    experts = times.traffic.target.experts
+    fewest = experts.layers * experts.active if experts and overlap is None else None
+    slots = [Slot(context, k + 1)] * batch
+    verify = pass_bytes(times.traffic.target, slots, touched=fewest, overlap=overlap or 0.0)
     draft = draft_bytes(times.traffic.draft, [Slot(context - 1, 1)] * batch, [k] * batch)
     read = (verify + draft).total - (memory.cache_bytes or 0)
     return max(times.step_s, read / memory.bytes_per_s)

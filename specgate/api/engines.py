@@ -23,6 +23,7 @@ from specgate.core import (
 )
 from specgate.core.load import OfferedLoad
 from specgate.core.memory import EngineMemory
+from specgate.core.routing import ExpertCounts
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -109,6 +110,8 @@ class Decoded:
     served: Served | None = None
     memory: EngineMemory | None = None
     """What it tells of the memory that it decoded in; None where that is its own process's, and it tells no more."""
+    experts: ExpertCounts | None = None
+    """The experts that the target's passes touched; None where it has none, or the engine does not count them."""
 
 
 @dataclass(frozen=True, slots=True)

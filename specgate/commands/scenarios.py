@@ -101,6 +101,7 @@ def validate(files: tuple[str, ...]) -> None:
 @click.option("--pair", metavar="NAME|DIR", help="Pair whose tokenizer your own prompts go through.")
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
 @click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
+@click.option("--policy", metavar="FILE|NAME", help="Policy whose speed gates a pair with experts is held against.")
 @question_options
 @click.option("--plain", is_flag=True, help="One line per point, fields separated by tabs.")
 def plan(
@@ -112,13 +113,15 @@ def plan(
     pair: str | None,
     target: Path | None,
     draft: Path | None,
+    policy: str | None,
     plain: bool,
     **options: Any,
 ) -> None:
     """Show what a run would measure (points, rounds and pairs of blocks), and about how many minutes it would take.
 
     Nothing is measured. Of prompts from a file it shows how many would be measured and how long they are; that takes
-    the pair's tokenizer.
+    the pair's tokenizer. Of a pair that is named and has a mixture of experts, it shows what a cycle costs by its bytes
+    alone; with --policy also what overlap of experts the speed gates take.
     """
     from specgate import plugins
     from specgate.machine.inventory import has_cuda_gpu
@@ -134,6 +137,21 @@ def plan(
     show_plan(planned, estimate_seconds(planned, COST[size]), size, plain=plain or not sys.stdout.isatty())
     for line in lengths:
         echo(line)
+    if pair or target or draft:
+        for line in outlook(planned, policy, pair, target, draft):
+            echo(line)
+
+
+def outlook(plan: Plan, policy: str | None, pair: str | None, target: Path | None, draft: Path | None) -> list[str]:
+    """What the bytes of the named pair say of the plan."""
+    from specgate import plugins
+    from specgate.pairs.resolve import refuse_two_names, resolve_pair
+    from specgate.planning.byte_outlook import byte_outlook
+    from specgate.planning.policy import find_policy
+
+    refuse_two_names(pair, target, draft)
+    found = find_policy(policy, {gate: plugin.params for gate, plugin in plugins.gates().items()}) if policy else None
+    return list(byte_outlook(plan, resolve_pair(pair, target, draft), found))
 
 
 def with_own_prompts(

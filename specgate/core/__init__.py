@@ -20,6 +20,7 @@
     contrast.py        one run beside another
     agreement.py       several engines' texts and acceptance beside a reference's
     memory/            what an engine holds in memory
+    routing/           which of a mixture's experts the target's passes reach
     load/              a server under load: what it is offered, and up to which level speculation pays
     references/        what a run is held against that is not part of it
     two_builds/        two builds of an engine, measured in turns in one session

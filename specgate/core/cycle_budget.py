@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from specgate.core.routing import ExpertUse
 from specgate.core.traffic import Bytes
 
 PartName = Literal["draft", "verify", "accept", "commit", "gap"]
@@ -134,6 +135,28 @@ class Ceiling:
     needed_at_floor: float | None
     reachable: bool | None
     """Whether `Limit.highest` is at least `min`; None where the floor is not known."""
+    needed_overlap: float | None = None
+    """The least overlap of experts at which the floor would be `reachable`, all else being as measured; 0 where
+    independent tokens would do. None where not even equal choice would do, where the floor is not known, and for a
+    target without experts.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class LengthLimit:
+    """What drafts of `k` tokens could give with baseline and cycle at their floors, by a cell with longer ones.
+
+    `acceptance`: the acceptance length, had the cell's drafts been cut off after `k` tokens.
+    `touched`: experts per layer and pass, at the overlap that was measured.
+    `floor_ms`: the floor of the cycle.
+    `at_floors`: the speed-up.
+    """
+
+    k: int
+    acceptance: float
+    touched: float
+    floor_ms: float
+    at_floors: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +170,8 @@ class CycleBudget:
     `waterfall`: of a spec cell whose speed-up was measured.
     `limit`: of such a cell where both it and its baseline have floors.
     `ceilings`: one per speed rule of the policy.
+    `experts`: of a target with a mixture of experts, whose engine states its traffic.
+    `lengths`: for every draft length up to the cell's own, where the limit and the overlap of its experts are known.
     """
 
     cycles: int
@@ -157,6 +182,8 @@ class CycleBudget:
     waterfall: Waterfall | None = None
     limit: Limit | None = None
     ceilings: tuple[Ceiling, ...] = ()
+    experts: ExpertUse | None = None
+    lengths: tuple[LengthLimit, ...] = ()
 
     @property
     def imbalance(self) -> float:

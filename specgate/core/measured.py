@@ -11,6 +11,7 @@ from specgate.core.acceptance import AcceptanceRecord
 from specgate.core.asked import AcceptanceSource, Cell, Point, Role
 from specgate.core.conditions import CpuUse
 from specgate.core.memory import MemoryUse
+from specgate.core.routing import ExpertCounts
 from specgate.core.stored_keys import stored_keys
 from specgate.core.traffic import Traffic
 
@@ -279,6 +280,8 @@ class Block:
     """What was in use when it had been answered; None of an engine that only pretends to decode, and in runs stored
     before this was recorded.
     """
+    experts: ExpertCounts | None = None
+    """The experts that the target's passes touched, where it has experts and the engine counts them."""
 
     @property
     def prompt_lengths(self) -> tuple[int, ...]:

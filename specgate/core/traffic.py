@@ -7,6 +7,7 @@ stay on the chip.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,21 +26,36 @@ class AttentionTraffic:
 
 @dataclass(frozen=True, slots=True)
 class ExpertTraffic:
-    """`layers` of `count` experts with `expert_bytes` each. The router sends every token to `active` of them."""
+    """`layers` of `count` experts with `expert_bytes` each. The router sends every token to `active` of them.
+
+    In formulas E is `count` and k is `active`.
+    """
 
     layers: int
     count: int
     active: int
     expert_bytes: int
 
-    def distinct(self, tokens: int) -> float:
-        """Expected number of distinct experts of a layer that `tokens` tokens reach: E·(1 − (1 − k/E)^n).
+    def distinct(self, tokens: int, overlap: float = 0.0) -> float:
+        """Expected number of distinct experts of a layer that `tokens` neighbouring tokens reach.
 
-        This holds where the router spreads tokens evenly and chooses independently for each one: a token then misses a
-        given expert with probability 1 − k/E. A router that prefers some experts, or sends neighbours to the same ones,
-        reaches fewer.
+        A router that spreads tokens evenly and chooses independently for each one reaches D = E·(1 − (1 − k/E)^n): a
+        token misses a given expert with probability 1 − k/E. One that sends all tokens to the same experts reaches k.
+        With the overlap o it is D − o·(D − k).
         """
-        return self.count * (1 - (1 - self.active / self.count) ** tokens)
+        if tokens < 1:
+            return 0.0
+        independent = self.count * (1 - (1 - self.active / self.count) ** tokens)
+        return independent - overlap * (independent - self.active)
+
+    def distinct_of_slots(self, rows: Sequence[int], overlap: float = 0.0, independence: float = 1.0) -> float:
+        """Expected number of distinct experts of a layer that slots with `rows` tokens each reach together.
+
+        The tokens of a slot overlap as in `distinct`. The slots are independent of each other: an expert is missed if
+        each of them misses it. Where they are not, `independence` is how many independent slots a slot counts as.
+        """
+        missed = math.prod(1 - self.distinct(n, overlap) / self.count for n in rows)
+        return self.count * (1 - missed**independence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +130,26 @@ class Bytes:
         return Bytes(self.weights * n, self.kv_read * n, self.kv_written * n)
 
 
-def pass_bytes(traffic: PassTraffic, slots: Sequence[Slot], *, newest_only: bool = False) -> Bytes:
+def pass_bytes(
+    traffic: PassTraffic,
+    slots: Sequence[Slot],
+    *,
+    newest_only: bool = False,
+    touched: float | None = None,
+    overlap: float = 0.0,
+) -> Bytes:
     """What one pass over `slots` moves; nothing where there are no slots.
 
-    `newest_only`: only the last row of each slot attends.
+    `newest_only`: only the last row of each slot attends. `touched`: the experts that it reached, over all layers; None
+    where nobody counted them. It is then what is expected at `overlap`.
     """
     if not slots:
         return Bytes()
     tokens = sum(slot.rows for slot in slots)
-    experts = traffic.experts
-    routed = experts.layers * experts.expert_bytes * experts.distinct(tokens) if experts else 0.0
+    routed = 0.0
+    if experts := traffic.experts:
+        expected = experts.layers * experts.distinct_of_slots([slot.rows for slot in slots], overlap)
+        routed = experts.expert_bytes * (expected if touched is None else touched)
     return Bytes(
         weights=traffic.weight_bytes + traffic.token_bytes * tokens + routed,
         kv_read=sum(

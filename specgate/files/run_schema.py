@@ -73,6 +73,9 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "cells*.values.repeat_near_ties",
         "cells*.values.p*_send_lag_ms",
         "engines.*.follows",
+        "budgets.*.experts",
+        "budgets.*.lengths",
+        "budgets.*.ceilings*.needed_overlap",
     ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or

@@ -10,5 +10,6 @@ policy.py           policy YAML → `core.Policy`: which gate judges which cells
 prompts.py          the prompt sets of a point: real text of exactly the asked length, or a user's own
 prompt_files/       a user's own prompts, and local copies of public data sets
 arrivals.py         when the requests of a server under load are sent
+byte_outlook.py     what the bytes of a pair with experts say of a plan
 plan.py             scenarios → `core.Plan`: every block in running order, and how long it will take
 """

@@ -8,10 +8,11 @@ pair, back end and options on the same machine (`analysis.speedup_limits` has th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from specgate.analysis.experts.overlap import solved
 from specgate.analysis.speedup_limits import (
     PointTimes,
     least_cycle_s,
@@ -34,28 +35,32 @@ LOOKED_AT: Final = 20
 def check_reachable(
     config: Config, plan: Plan, out: Path, environment: Mapping[str, object], memory: Bandwidth | None
 ) -> tuple[str, ...]:
-    """One sentence for each required floor of the policy that a run of `plan` cannot reach.
+    """One sentence for each required floor of the policy that a run of `plan` cannot reach, or can reach only if
+    neighbouring tokens share so many experts.
 
     `out`: the folder of runs. `environment`: this machine, as env.json states it. `memory`: its read bandwidth. Raises
-    UsageError that lists them all where the policy says `unreachable: refuse`.
+    UsageError that lists the former where the policy says `unreachable: refuse`.
     """
-    found = tuple(dict.fromkeys(out_of_reach(config, plan, out, environment, memory)))
+    asked = list(floors_of(config, plan))
+    speeds = [a for a in asked if a[0].gate == "speed" and 1 < a[2] <= a[1].role.k + 1]
+    times = times_of({cell.point for _, cell, _ in speeds}, config, out, environment)
+    found = tuple(dict.fromkeys(out_of_reach(asked, plan, times, memory)))
     if found and config.policy.unreachable == "refuse":
         where = config.policy.source_file or config.policy.name
         hint = "correct the floor or the scenario; with `unreachable: warn` the policy would only say so"
         raise UsageError("\n  ".join((f"{where}: floors that cannot be reached", *found)), hint=hint)
-    return found
+    return (*found, *dict.fromkeys(by_overlap(speeds, plan, times, memory)))
 
 
-def out_of_reach(
-    config: Config, plan: Plan, out: Path, environment: Mapping[str, object], memory: Bandwidth | None
-) -> Iterator[str]:
-    """As `check_reachable`, without refusing anything."""
-    asked = list(floors_of(config, plan))
-    beyond_steps = [(rule, cell) for rule, cell, floor in asked if floor > cell.role.k + 1]
-    speeds = [a for a in asked if a[0].gate == "speed" and a[2] > 1 and a[:2] not in beyond_steps]
-    times = times_of({cell.point for _, cell, _ in speeds}, config, out, environment)
-    for rule, cell in beyond_steps:
+Asked = Sequence[tuple[Rule, Cell, float]]
+"""Required floors: rule, cell, and the least figure."""
+Known = Mapping[tuple[int, int], PointTimes]
+"""(context, batch) → what an earlier run showed of the baseline there."""
+
+
+def out_of_reach(asked: Asked, plan: Plan, times: Known, memory: Bandwidth | None) -> Iterator[str]:
+    """What to say of the floors that no run of `plan` can reach."""
+    for rule, cell in [(rule, cell) for rule, cell, floor in asked if floor > cell.role.k + 1]:
         what = "acceptance length" if rule.gate == "acceptance" else "speed-up"
         k, floor = cell.role.k, float(rule.params["min"])
         longer = math.ceil(floor) - 1
@@ -64,13 +69,48 @@ def out_of_reach(
             f"per cycle give at most {k + 1}; "
             + (f"it takes spec-{longer} or more" if longer <= DRAFT_TOKENS else f"not even spec-{DRAFT_TOKENS} does")
         )
+    speeds = [a for a in asked if a[0].gate == "speed" and 1 < a[2] <= a[1].role.k + 1]
+    for rule, cell, floor, known in known_speeds(speeds, plan, times):
+        yield from beyond_speed(rule, cell, floor, plan.scenarios[cell.point.scenario].budget, known, memory)
+
+
+def known_speeds(speeds: Asked, plan: Plan, times: Known) -> Iterator[tuple[Rule, Cell, float, PointTimes]]:
+    """The speed floors of the cells whose times are known."""
     for rule, cell, floor in speeds:
-        scenario = plan.scenarios[cell.point.scenario]
-        if scenario.workload.own:  # the context is only the longest of its prompts
+        if plan.scenarios[cell.point.scenario].workload.own:  # the context is only the longest of its prompts
             continue
         if (known := times.get((cell.point.context, cell.point.batch))) is not None:
-            budget = scenario.budget
-            yield from beyond_speed(rule, cell, floor, budget, known, memory)
+            yield rule, cell, floor, known
+
+
+def by_overlap(speeds: Asked, plan: Plan, times: Known, memory: Bandwidth | None) -> Iterator[str]:
+    """What to say of the speed floors that are out of reach unless tokens share experts."""
+    for rule, cell, floor, known in known_speeds(speeds, plan, times):
+        yield from beyond_independence(rule, cell, floor, plan.scenarios[cell.point.scenario].budget, known, memory)
+
+
+def beyond_independence(
+    rule: Rule, cell: Cell, floor: float, budget: Budget, known: PointTimes, memory: Bandwidth | None
+) -> Iterator[str]:
+    """What to say of a speed floor that is out of reach where tokens are routed independently, but not otherwise."""
+
+    def most(overlap: float | None) -> float:
+        cycle = least_cycle_s(known, cell.point.context, cell.point.batch, cell.role.k, memory, overlap)
+        if budget.new_tokens is None:
+            return most_of_steps(cell.role.k, known.step_s, cycle)
+        return most_of_requests(cell.role.k, known.step_s, cycle, known.prefill_s, budget.new_tokens)
+
+    if not most(0.0) < floor <= most(None):
+        return
+    asks = f"rule {rule.id} asks for a speed-up of {floor:g} of {cell.key}: with every draft accepted"
+    if most(1.0) < floor:
+        yield f"{asks} at most {most(1.0):.2f}, unless requests share experts with each other too (run {known.run})"
+        return
+    needed = solved(lambda overlap: floor - most(overlap), 0.0, 1.0)
+    yield (
+        f"{asks} it takes an expert overlap of {needed:.2f} or more, and without any it is at most {most(0.0):.2f}, by "
+        f"the bytes of a cycle and the step of run {known.run}"
+    )
 
 
 def floors_of(config: Config, plan: Plan) -> Iterator[tuple[Rule, Cell, float]]:

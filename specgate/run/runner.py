@@ -378,4 +378,5 @@ def make_block(
         phase_ns=decoded.phase_ns,
         served=decoded.served,
         own_prefill=decoded.prefill_ns is not None,
+        experts=decoded.experts,
     )

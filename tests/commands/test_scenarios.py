@@ -1,11 +1,22 @@
 """`specgate scenarios …` and `specgate plan`, called as commands."""
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
+from safetensors.torch import save_file
 
+from specgate.analysis.experts.beforehand import cycle_cost
 from specgate.commands.scenarios import plan, scenarios, spec_range
+from specgate.eagle3.geometry import DraftGeometry
+from specgate.eagle3.hf.target import target_geometry
+from specgate.eagle3.hf_keys import read_config
+from specgate.eagle3.layout import target_tensors
+from specgate.eagle3.pair import open_draft, open_target
+from specgate.eagle3.tiny import write_draft
+from specgate.eagle3.traffic import pair_traffic
 from specgate.errors import ExitCode, UsageError
 from specgate.planning.scenario import dump, find, shipped
 
@@ -20,11 +31,17 @@ def test_list_names_every_shipped_scenario_with_its_question() -> None:
     assert [line[0] for line in lines if line[4] != "default"] == [
         "cpu-engines",
         "cpu-spec-sweep",
+        "full-120b-16k-b4",
+        "full-120b-1k-single",
+        "full-120b-32k-single",
         "full-8b-16k-b4",
         "full-8b-32k-single",
         "load-8b",
         "load-gpt-oss",
         "load-rates",
+        "micro-120b-16k-b4",
+        "micro-120b-1k-single",
+        "micro-120b-32k-single",
         "micro-8b-16k-b4",
         "micro-8b-32k-single",
     ]
@@ -75,3 +92,70 @@ def test_plan_takes_scenarios_of_either_kind_by_name() -> None:
 )
 def test_draft_lengths_are_written_short(spec: tuple[int, ...], text: str) -> None:
     assert spec_range(spec) == text
+
+
+# ── a pair with experts ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "num_hidden_layers": 4, "num_local_experts": 6,
+    "num_experts_per_tok": 2, "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 8, "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "tie_word_embeddings": False, "eos_token_id": 257,
+    "attention_bias": True, "hidden_act": "silu",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """The options that name a tiny gpt-oss pair: 4 layers of 6 experts, 2 per token."""
+    root = tmp_path_factory.mktemp("gpt-oss")
+    (root / "target").mkdir()
+    (root / "target" / "config.json").write_text(json.dumps(GPT_OSS))
+    g = target_geometry(read_config(root / "target"))
+    weights = {name: torch.zeros(want.shape) for name, want in target_tensors(g).items()}
+    save_file(weights, root / "target" / "model.safetensors", metadata={"format": "pt"})
+    draft = DraftGeometry(g.hidden, g.hidden, 3, 96, 4, 2, 16, g.vocab, 96, g.rms_eps, g.rope, g.max_positions)
+    write_draft(root / "draft", draft, (1, 2, 3), torch.Generator().manual_seed(5))
+    return ("--target", str(root / "target"), "--draft", str(root / "draft"))
+
+
+ONE = ("--backend", "fake", "--machine", "cpu", "--scenario", "cpu-1k-single", "--plain")
+
+
+def lines(*args: str) -> list[str]:
+    output = CliRunner().invoke(plan, [*ONE, *args], catch_exceptions=False).output.splitlines()
+    return output[next(i for i, line in enumerate(output) if line.startswith("1 points")) + 1 :]
+
+
+def test_plan_says_what_a_cycle_of_a_pair_with_experts_costs(experts: tuple[str, ...]) -> None:
+    target = open_target(Path(experts[1])).geometry
+    traffic = pair_traffic(target, open_draft(Path(experts[3]), target).geometry, torch.float32)
+    alike, apart = (cycle_cost(traffic, 1024, 1, 3, overlap) for overlap in (1.0, 0.0))
+    step, cycle = lines(*experts)
+    assert step.startswith("cpu-1k-single c1024 b1: a step reads 0.00 GB at least")
+    assert cycle.startswith(f"  a spec-3 cycle {alike:.2f} times that if the tokens of a request share all experts")
+    assert f", {apart:.2f} times if none" in cycle and 1 < alike < apart
+
+
+def test_plan_says_which_overlap_the_gates_of_a_policy_take(experts: tuple[str, ...], tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    rules = "schema: specgate.policy/v1\nrules:\n  - {id: fast, gate: speed, required: true, role: spec-3, min: %s}\n"
+    policy.write_text(rules % 1.0)
+    assert lines(*experts, "--policy", str(policy))[2].endswith(
+        "fast (min 1×): with every draft accepted (AL 4), it takes no overlap"
+    )
+    policy.write_text(rules % 3.9 + "  - {id: long, gate: acceptance, required: true, role: spec-3, min: 2.0}\n")
+    (found,) = lines(*experts, "--policy", str(policy))[2:]
+    assert found.startswith(
+        "  fast (min 3.9×): at the AL of 2 that long asks for, out of reach where all is at its floor"
+    )
+
+
+def test_plan_says_nothing_of_bytes_for_a_dense_pair_and_why_where_it_cannot_read_one(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    assert lines("--target", str(pair[0]), "--draft", str(pair[1])) == []
+    (tmp_path / "config.json").write_text('{"architectures": ["Unknown"]}')
+    (said,) = lines("--target", str(tmp_path), "--draft", str(pair[1]))
+    assert said.startswith("its bytes are not known: ") and "Unknown" in said

@@ -6,17 +6,21 @@ from pathlib import Path
 from types import UnionType
 
 import pytest
+import torch
 
 from specgate import plugins
+from specgate.analysis.experts.beforehand import cycle_cost, overlap_for
 from specgate.analysis.verdict import foreseeable
-from specgate.core import Cell, Exemption, Point, Policy, Role, Rule, TokenChecks
+from specgate.core import Cell, Exemption, Point, Policy, Role, Rule, TokenChecks, Traffic
+from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
+from specgate.eagle3.traffic import pair_traffic
 from specgate.errors import UsageError
 from specgate.pair_tools.plant.check import predictions
 from specgate.pairs.resolve import resolve_pair
 from specgate.planning.plan import build_plan
 from specgate.planning.policy import SHIPPED as POLICIES
 from specgate.planning.policy import find_policy, load_policy, micro_scenarios
-from specgate.planning.scenario import shipped
+from specgate.planning.scenario import find, shipped
 
 GATES: dict[str, Mapping[str, type | UnionType]] = {
     "validity": {},
@@ -32,7 +36,7 @@ GATES: dict[str, Mapping[str, type | UnionType]] = {
     "other": {"mode": str, "strict": bool, "looks": int},
 }
 
-SHIPPED = ("cpu", "seed", "merge", "merge-reduced", "planted-8b")
+SHIPPED = ("cpu", "seed", "merge", "merge-reduced", "planted-8b", "gpt-oss-120b")
 
 
 def written(folder: Path, *rules: str) -> Path:
@@ -63,20 +67,58 @@ def test_the_planted_policy_asks_for_most_of_the_acceptance_that_its_pairs_have(
 def test_the_seed_policy_holds_the_required_numbers() -> None:
     rules = find_policy("seed", GATES).rules
     numbers = {(r.gate, r.scenario, r.role): r.params["min"] for r in rules if "min" in r.params}
+    required = {
+        ("speed", "micro-", "16k-b4"): 1.0,
+        ("acceptance", "micro-", "16k-b4"): 2.2,
+        ("speed", "micro-", "32k-single"): 2.0,
+        ("acceptance", "micro-", "32k-single"): 3.0,
+        ("speed", "full-", "16k-b4"): 1.0,
+        ("speed", "full-", "32k-single"): 2.0,
+    }
     assert numbers == {
-        ("speed", "micro-16k-b4", "spec-3"): 1.0,
-        ("acceptance", "micro-16k-b4", "spec-3"): 2.2,
-        ("speed", "micro-32k-single", "spec-3"): 2.0,
-        ("acceptance", "micro-32k-single", "spec-3"): 3.0,
-        ("speed", "full-16k-b4", "spec-3"): 1.0,
-        ("speed", "full-32k-single", "spec-3"): 2.0,
+        **{(gate, kind + name, "spec-3"): least for (gate, kind, name), least in required.items()},
+        **{(gate, f"{kind}120b-{name}", "spec-3"): least for (gate, kind, name), least in required.items()},
         ("acceptance", "*", "spec-*"): 1.1,
         ("speed", "*", "spec-*"): 1.0,
     }
     assert all(r.required for r in rules)
 
 
-@pytest.mark.parametrize("name", ["seed", "planted-8b", "merge-reduced"])
+def gpt_oss_120b(draft_vocab: int) -> Traffic:
+    """gpt-oss-120b in bfloat16 with experts in MXFP4, and a draft of the published sizes."""
+    rope = RopeSpec("yarn", 150000.0, 64, factor=32.0, original_positions=4096, truncate=False)
+    target = TargetGeometry(
+        36, 2880, 2880, 64, 8, 64, 201088, 1e-5, rope, 131072, False, (200002,), None, ExpertGeometry(128, 4, True),
+        tuple(None if layer % 2 else 128 for layer in range(36)), biases=True, sinks=True,
+    )  # fmt: skip
+    draft = DraftGeometry(2880, 2880, 3, 17280, 64, 8, 64, 201088, draft_vocab, 1e-5, rope, 131072)
+    return pair_traffic(target, draft, torch.bfloat16)
+
+
+def test_the_gpt_oss_policy_asks_for_what_bytes_allow_without_any_overlap() -> None:
+    rules = find_policy("gpt-oss-120b", GATES).rules
+    floors = {(r.gate, r.scenario): float(r.params["min"]) for r in rules if r.required and "min" in r.params}
+    traffic = gpt_oss_120b(32000)
+    for name, pattern in (
+        ("16k-b4", "*-120b-16k-b4"),
+        ("32k-single", "*-120b-*-single"),
+        ("1k-single", "*-120b-*-single"),
+    ):
+        grid, length = find(f"micro-120b-{name}").grid, floors["acceptance", pattern]
+        cost = cycle_cost(traffic, grid.context[0], grid.batch[0], 3, 0.0)
+        assert floors["speed", f"micro-120b-{name}"] == pytest.approx(0.96 * length / cost, abs=0.01)
+        assert floors["speed", f"full-120b-{name}"] <= floors["speed", f"micro-120b-{name}"]
+
+
+def test_the_seeds_numbers_take_the_overlaps_that_the_gpt_oss_policy_names() -> None:
+    text = (POLICIES / "gpt-oss-120b.yaml").read_text()
+    for context, batch, length, floor in ((32768, 1, 3.0, 2.0), (16384, 4, 2.2, 1.0)):
+        needed = overlap_for(gpt_oss_120b(32000), context, batch, 3, length / floor)
+        assert f"{floor:.1f} takes {'an overlap of ' if batch == 1 else ''}{needed:.2f} at AL {length:.1f}" in text
+    assert overlap_for(gpt_oss_120b(201088), 32768, 1, 3, 3.0 / 2.0) is None
+
+
+@pytest.mark.parametrize("name", ["seed", "planted-8b", "merge-reduced", "gpt-oss-120b"])
 def test_on_a_gpu_every_cell_is_held_against_the_last_green_run(name: str) -> None:
     (rule,) = (r for r in find_policy(name, GATES).rules if r.gate == "since-green")
     assert (rule.required, rule.scenario, rule.role, rule.unless) == (True, "*", "*", ())
@@ -144,7 +186,7 @@ def test_on_a_cpu_acceptance_is_required_and_speed_only_advises() -> None:
     assert {e.kind for e in find_policy("cpu", GATES).not_judged or ()} == {"speed"}
 
 
-@pytest.mark.parametrize("name", ["seed", "planted-8b"])
+@pytest.mark.parametrize("name", ["seed", "planted-8b", "gpt-oss-120b"])
 def test_on_a_gpu_the_machine_is_judged_and_what_nvml_does_not_tell_rejects(name: str) -> None:
     (rule,) = (r for r in find_policy(name, GATES).rules if r.gate == "environment")
     assert rule.required and rule.params["gpu"] is True

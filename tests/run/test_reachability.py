@@ -20,7 +20,7 @@ from specgate.analysis.speedup_limits import (
     prefill_for,
     tokens_for,
 )
-from specgate.core import Budget, Policy, Rule, Scenario
+from specgate.core import Budget, Policy, Rule, Scenario, Traffic
 from specgate.core.cycle_budget import Bandwidth
 from specgate.errors import UsageError
 from specgate.files.config import Config
@@ -29,6 +29,7 @@ from specgate.planning.plan import build_plan
 from specgate.run.reachability import check_reachable
 from tests.support.budgets import MEMORY, TRAFFIC
 from tests.support.command import Cli
+from tests.support.experts import EXPERTS, ROUTED
 from tests.support.factories import plan_of, run_of, scenario
 from tests.support.stored_runs import rewrite, store
 
@@ -143,10 +144,58 @@ def test_the_prefill_of_an_earlier_run_puts_a_floor_for_whole_requests_out_of_re
     assert said(asks("speed", 1.6), full(6), out) == ()
 
 
+def with_traffic(out: Path, traffic: Traffic) -> None:
+    """The run in `out` had an engine with `traffic`."""
+    run = RunFolder.open(out / "one").read_run()
+    rewrite(out / "one", replace(run, engines={key: replace(f, traffic=traffic) for key, f in run.engines.items()}))
+
+
+def spec_bytes(experts: float, batch: int = 1) -> float:
+    """Bytes of a spec-3 cycle of `tests.support.experts.ROUTED` that touches `experts` per layer."""
+    return 3e9 + 4 * batch * 8192 + experts * 4 * 50e6 + 0.85e9 + 2 * 0.75e9
+
+
+@pytest.mark.parametrize("overlap", [0.25, 0.75])
+def test_a_floor_that_takes_shared_experts_says_how_many(out: Path, overlap: float) -> None:
+    """Steps of 10 ms, cycles of 4 tokens."""
+    with_traffic(out, ROUTED)
+    memory = replace(MEMORY, bytes_per_s=4e11)
+    cycle = spec_bytes(EXPERTS.distinct(4, overlap)) / 4e11
+    (found,) = said(asks("speed", 0.04 / cycle), scenario(), out, memory=memory)
+    most = 0.04 / (spec_bytes(EXPERTS.distinct(4)) / 4e11)
+    assert f"it takes an expert overlap of {overlap:.2f} or more, and without any it is at most {most:.2f}" in found
+    assert said(asks("speed", most * 0.999), scenario(), out, memory=memory) == ()
+
+
+def test_what_equal_choice_does_not_reach_is_out_of_reach(out: Path) -> None:
+    with_traffic(out, ROUTED)
+    memory = replace(MEMORY, bytes_per_s=4e11)
+    most = 0.04 / (spec_bytes(4) / 4e11)
+    (found,) = said(asks("speed", most * 1.01), scenario(), out, memory=memory)
+    assert f"at most {most:.2f} with every draft accepted, since" in found
+    assert "overlap" in said(asks("speed", most * 0.99), scenario(), out, memory=memory)[0]
+
+
+def test_requests_that_would_have_to_share_experts_with_each_other_are_told_apart(tmp_path: Path) -> None:
+    asked = scenario(batch=(2,))
+    store(tmp_path / "one", scenarios=[asked], jitter=0)
+    with_traffic(tmp_path, ROUTED)
+    memory = replace(MEMORY, bytes_per_s=4e11)
+    alike, apart = (0.04 / (spec_bytes(n, 2) / 4e11) for n in (4, EXPERTS.distinct_of_slots([4, 4], 1.0)))
+    (found,) = said(asks("speed", (alike + apart) / 2), asked, tmp_path, memory=memory)
+    assert f"at most {apart:.2f}, unless requests share experts with each other too" in found
+
+
+def test_a_policy_that_refuses_what_is_out_of_reach_does_not_refuse_what_sharing_would_reach(out: Path) -> None:
+    with_traffic(out, ROUTED)
+    memory = replace(MEMORY, bytes_per_s=4e11)
+    floor = 0.04 / (spec_bytes(EXPERTS.distinct(4, 0.5)) / 4e11)
+    assert len(said(asks("speed", floor, unreachable="refuse"), scenario(), out, memory=memory)) == 1
+
+
 def test_where_decoding_alone_gains_less_no_length_helps(out: Path) -> None:
     memory = replace(MEMORY, bytes_per_s=1e12)
-    run = RunFolder.open(out / "one").read_run()
-    rewrite(out / "one", replace(run, engines={key: replace(f, traffic=TRAFFIC) for key, f in run.engines.items()}))
+    with_traffic(out, TRAFFIC)
     (requests,) = said(asks("speed", 3.0), full(10_000), out, memory=memory)
     (steps,) = said(asks("speed", 3.0), scenario(), out, memory=memory)
     cycle = least_cycle_s(PointTimes("one", 0.05, 0.01, TRAFFIC), 64, 1, 3, memory)

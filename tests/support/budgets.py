@@ -39,13 +39,14 @@ def budgeted(
     *,
     floor: float = 2.5,
     kind: Literal["micro", "full"] = "micro",
+    batch: int = 1,
     traffic: Traffic | None = TRAFFIC,
     bandwidth: Bandwidth | None = MEMORY,
     cycle_ns: int = 14_000_000,
     base_ns: int = 10_000_000,
 ) -> Run:
     """A run with cycle budgets, and with the ceilings that a speed gate of `floor` has for spec-3."""
-    plan = plan_of(scenario(kind=kind))
+    plan = plan_of(scenario(kind=kind, batch=(batch,)))
     blocks = blocks_of(plan, jitter=0, change=change, cycle_ns=cycle_ns, base_ns=base_ns)
     run = run_of(plan, blocks)
     engines = with_traffic(run, traffic)

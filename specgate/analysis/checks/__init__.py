@@ -4,6 +4,7 @@
     identities.py       counts of one block: steps, tokens, drafts, counters, token ids
     ends.py             how the requests of one block ended, against the budget that was asked for
     drafting.py         request-steps with fewer drafts than K, and acceptance lengths that they inflate
+    experts.py          experts touched, against what routing allows
     served.py           the same for engines behind a server, which show requests but no steps; and figures of these
     clocks.py           the engine's clock against the harness's, and step times against the whole
     floors.py           step times against what memory allows

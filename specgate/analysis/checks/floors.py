@@ -2,8 +2,9 @@
 
 A lower bound that holds for every engine whose memory was measured: the bytes of all steps of a cell, without what the
 caches of the chip could keep from one step to the next, at the measured bandwidth and a tolerance for its measurement.
-Bytes are what the engine states (`EngineFacts.traffic`), with as many experts as a single token reaches, but never less
-than the harness's own count of the target's weights (`EngineFacts.least_weight_bytes`).
+Bytes are what the engine states (`EngineFacts.traffic`), with the experts that it counted, or else with as many as a
+single token reaches; but never less than the harness's own count of the target's weights
+(`EngineFacts.least_weight_bytes`).
 
 Not judged: servers, which show no steps; engines on another device than the one whose bandwidth was measured; machines
 whose bandwidth was not measured. The cycle budget of a cell names the reason.
@@ -55,8 +56,11 @@ def least_bytes(blocks: Sequence[Block], facts: EngineFacts) -> float:
     weights = steps * (facts.least_weight_bytes or 0)
     if facts.traffic is None:
         return weights
-    stated = Traffic(with_fewest_experts(facts.traffic.target), facts.traffic.draft)
-    return max(weights, sum(part.total for part in moved_by(blocks, stated).values()))
+    fewest = Traffic(with_fewest_experts(facts.traffic.target), facts.traffic.draft)
+    counted = [b for b in blocks if b.experts is not None]
+    others = [b for b in blocks if b.experts is None]
+    parts = (*moved_by(counted, facts.traffic).values(), *moved_by(others, fewest).values())
+    return max(weights, sum(part.total for part in parts))
 
 
 def with_fewest_experts(traffic: PassTraffic) -> PassTraffic:

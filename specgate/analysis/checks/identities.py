@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specgate.analysis.checks.ends import check_ends
+from specgate.analysis.checks.experts import check_experts
 from specgate.analysis.checks.served import check_served
 from specgate.core import Block, Budget, EngineFacts
 from specgate.errors import InvalidResult
@@ -15,7 +16,7 @@ def check_block(block: Block, budget: Budget, facts: EngineFacts | None = None) 
     emitted tokens = Σ over its steps of (accepted + 1) − truncated, not counting the prefill token. `ends.py` has what
     follows from the end of each slot. Counters are at least 0. `rewound_tokens` is Σ (drafted − accepted) and
     `rewind_steps` is how many steps that sum counts, where an engine has these counters. Steps counted as
-    `disabled_draft_error` had no draft.
+    `disabled_draft_error` had no draft. `experts.py` has what holds for counts of experts.
 
     `facts`: of the engine that decoded; without them, token ids are checked against no vocabulary.
     """
@@ -30,6 +31,7 @@ def check_block(block: Block, budget: Budget, facts: EngineFacts | None = None) 
     check_emitted(block, where)
     check_ends(block, budget, facts.eos_token_ids if facts else (), where)
     check_rewinds(block, where)
+    check_experts(block, facts, where)
 
 
 def place_of(block: Block) -> str:

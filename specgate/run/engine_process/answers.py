@@ -150,7 +150,7 @@ def limit_of(request: Request, slots: int) -> int:
     longest = request.budget.longest(request.role.k) + 2
     if isinstance(request, Serve):  # a token, the time of its chunk, and how many tokens that held
         return min(MOST_BYTES, PLAIN_BYTES + NUMBER_BYTES * len(request.prompts) * 3 * longest)
-    numbers = slots * 2 * longest + longest * (1 + 2 * slots)
+    numbers = slots * 2 * longest + longest * (2 + 2 * slots)
     return min(MOST_BYTES, PLAIN_BYTES + NUMBER_BYTES * numbers)
 
 
@@ -225,6 +225,8 @@ def wrong_in_block(decoded: Decoded, slots: int) -> Wrong:
         yield from counted(field, table, steps, "steps of step_ns")
         for step, row in enumerate(table):
             yield from counted(f"{field}[{step}]", row, slots, PROMPTS)
+    if decoded.experts is not None:
+        yield from counted("experts.touched", decoded.experts.touched, steps, "steps of step_ns")
     if decoded.served is not None:
         yield from counted("served.requests", decoded.served.requests, slots, PROMPTS)
     emitted = sum(len(row) - 1 for row in decoded.tokens)

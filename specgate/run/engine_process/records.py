@@ -29,6 +29,7 @@ from specgate.core import (
 )
 from specgate.core.acceptance import Totals
 from specgate.core.memory import EngineMemory
+from specgate.core.routing import ExpertCounts, PassCounts
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
 from specgate.core.two_builds import Origin
 
@@ -210,6 +211,19 @@ class MemoryForm(Form):
     kv_beside: bool = False
 
 
+class PassCountsForm(Form):
+    record = PassCounts
+    rows: Size
+    layers: tuple[Counts, ...]
+
+
+class ExpertCountsForm(Form):
+    record = ExpertCounts
+    touched: Counts
+    passes: tuple[PassCountsForm, ...]
+    fresh: Counts
+
+
 class DecodedForm(Form):
     record = Decoded
     elapsed_ns: Count
@@ -224,6 +238,7 @@ class DecodedForm(Form):
     prefill_ns: Count | None
     served: ServedForm | None
     memory: MemoryForm | None = None  # builds of an engine before this was told leave it out
+    experts: ExpertCountsForm | None = None  # likewise
 
 
 class LoopForm(Form):

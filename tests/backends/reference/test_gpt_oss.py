@@ -1,19 +1,28 @@
-"""gpt-oss in the reference engine, against transformers' own: logits, greedy tokens, and what a draft is fed with."""
+"""gpt-oss in the reference engine, against transformers' own: logits, greedy tokens, what a draft
+is fed with, and the experts that tokens are sent to.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from specgate.analysis.checks.identities import check_block
+from specgate.analysis.cycle_accounting import moved_by
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import BASELINE, Budget, Role
+from specgate.core.routing import counts_of
 from specgate.eagle3.geometry import DraftGeometry
 from specgate.eagle3.pair import load_draft, load_target
 from specgate.eagle3.tiny import write_draft
+from specgate.eagle3.traffic import target_traffic
+from specgate.run.runner import make_block
 from tests.eagle3.gpt_oss_folders import WINDOW, write_gpt_oss, write_quantised
+from tests.support.factories import plan_of, scenario
 
 LENGTHS = (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW, 300)
 """Prompts below, at and across the window of the sliding layers, and one longer than a pass of the prefill."""
@@ -125,3 +134,67 @@ def test_the_draft_is_fed_with_the_hidden_states_of_transformers(folders: dict[s
         _, features = engine.model.forward(slice(0, 1), torch.tensor([tokens]), torch.arange(20)[None], (0, 1, 3))
     assert features is not None
     torch.testing.assert_close(features, torch.cat([hidden[b] for b in (0, 1, 3)], dim=-1), rtol=1e-4, atol=1e-4)
+
+
+# ── experts touched ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def chosen_by_transformers(oracle: Any, tokens: list[int]) -> list[list[set[int]]]:
+    """Layer → position → the experts that transformers' router sends the token there to."""
+    with torch.inference_mode():
+        routed = oracle(torch.tensor([tokens]), output_router_logits=True).router_logits
+    return [[set(row.topk(2).indices.tolist()) for row in layer] for layer in routed]
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_experts_touched_are_those_of_transformers_router(folders: dict[str, Path], oracle: Any, k: int) -> None:
+    """With a draft that is always right, the rows of a pass are tokens of the text."""
+    target = load_target(folders["float"], torch.float32, "cpu")
+    engine = ReferenceEngine(target, "oracle", max_batch=3, max_positions=400, device="cpu")
+    prompts, steps = [prompt(5), prompt(WINDOW), prompt(40)], 4
+    engine.prefill(prompts, draft=True)
+    decoded = engine.decode(Role(k), Budget(steps=steps), ())
+    routed = [chosen_by_transformers(oracle, [*p, *t]) for p, t in zip(prompts, decoded.tokens, strict=True)]
+    touched, fresh = [], [0] * (k + 1)
+    for step in range(steps):
+        by_layer = []
+        for layer in range(4):
+            of_all: set[int] = set()
+            for tokens, of in zip(prompts, routed, strict=True):
+                mine: set[int] = set()
+                for row in range(k + 1):
+                    sent = of[layer][len(tokens) + step * (k + 1) + row]
+                    fresh[row] += len(sent - mine)
+                    mine |= sent
+                of_all |= mine
+            by_layer.append(len(of_all))
+        touched.append(by_layer)
+    assert decoded.experts == counts_of(touched, [3 * (k + 1)] * steps, fresh)
+
+
+def test_slots_that_have_ended_touch_nothing(folders: dict[str, Path]) -> None:
+    engine = open_engine(folders, "mxfp4")
+    engine.prefill([prompt(5), prompt(9)], draft=False)
+    texts = engine.decode(BASELINE, Budget(steps=8), ()).tokens
+    end = texts[0][2]
+    assert end not in texts[1] and end not in texts[0][:2]
+    decoded = engine.decode(BASELINE, Budget(steps=8, ignore_eos=False), (end,))
+    assert [row[0] for row in decoded.accepted] == [0, 0, *[-1] * 6]
+    assert decoded.experts is not None
+    assert [(p.rows, sum(p.layers[0])) for p in decoded.experts.passes] == [(1, 6), (2, 2)]
+    assert decoded.experts.touched[2:] == (8,) * 6  # one token: two experts in each of four layers
+
+
+def test_a_block_with_experts_holds_by_its_counts(folders: dict[str, Path]) -> None:
+    engine = open_engine(folders, "mxfp4", draft=True)
+    engine.prefill([prompt(7), prompt(30)], draft=True)
+    (round_, *_) = plan_of(scenario(context=(30,), batch=(2,), steps=9)).rounds
+    decoded = engine.decode(Role(3), Budget(steps=9), ())
+    made = make_block(round_, 1, Role(3), 0, 0, decoded)
+    check_block(made, Budget(steps=9), engine.facts())
+    assert made.experts is not None
+    moved, expected = (moved_by([b], engine.facts().traffic)["verify"] for b in (made, replace(made, experts=None)))
+    experts = target_traffic(engine.target.geometry, torch.float32).experts
+    assert experts is not None
+    saved = 9 * 4 * experts.distinct(8) - sum(made.experts.touched)
+    assert expected.weights - moved.weights == pytest.approx(saved * experts.expert_bytes)

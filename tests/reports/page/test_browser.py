@@ -19,6 +19,7 @@ from specgate.reports.page.html import REPORT
 from tests.support.browser import A4, NEEDED, WIDTHS, chromium, too_wide, violations
 from tests.support.browser import opened as unfolded
 from tests.support.budgets import MEMORY, with_traffic
+from tests.support.experts import ROUTED, with_counts
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, margins_of, plan_of, run_of, scenario
 from tests.support.surroundings import timed, watched
 
@@ -32,9 +33,9 @@ def everything() -> str:
     plan = plan_of(
         scenario("cpu-one", context=(64, 128), spec=(2, 3), batch=(1, 2)), scenario("cpu-two", prompt_sets=2)
     )
-    blocks = timed(blocks_of(plan, change=lambda b: corrupt(b) if b.point.scenario == "cpu-two" else b))
+    blocks = timed(blocks_of(plan, change=lambda b: corrupt(b) if b.point.scenario == "cpu-two" else with_counts(b)))
     run = run_of(plan, blocks, margins=margins_of(blocks, 1e-4)[:1])
-    budgets = cycle_budgets(plan, run.cells, run.comparisons, blocks, with_traffic(run), MEMORY)
+    budgets = cycle_budgets(plan, run.cells, run.comparisons, blocks, with_traffic(run, ROUTED), MEMORY)
     return REPORT.render(
         replace(
             judged(replace(run, conditions=conditions_of(plan, blocks, watched(blocks))), POLICY),

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from specgate.analysis.cycle_accounting import cycle_budgets
-from specgate.core import Block, Role
+from specgate.core import Block, Role, Run
+from specgate.reports.common.figures import number
 from specgate.reports.texts.explain import REPORT
 from tests.support.budgets import asks, budgeted, split
+from tests.support.experts import EXPERTS, ROUTED, with_counts
 from tests.support.factories import blocks_of, corrupt, plan_of, policy_of, run_of, scenario
 
 
@@ -99,6 +101,52 @@ def test_without_a_floor_the_largest_part_is_named() -> None:
     text = joined(explained(bandwidth=None))
     assert "The largest part is verify (80.0 %); its floor is not known." in text
     assert "bandwidth: none was measured when the run began" in text
+
+
+def test_experts_stand_with_their_bytes_and_overlap() -> None:
+    run = with_experts(overlap=0.5)
+    text = joined(explained(counted(0.5), traffic=ROUTED))
+    use = run.budgets["demo-64/fake/c64/b1/spec-3"].experts
+    assert use is not None and use.overlap is not None
+    assert (
+        f"experts: {use.touched:.1f} of 32 per layer and pass, {number(use.bytes_per_pass / 1e9)} GB of the target's "
+        f"pass; independent tokens would touch {EXPERTS.distinct(4):.1f}: overlap {use.overlap:.2f}"
+    ) in text
+    assert "experts: 4.0 of 32 per layer and pass, 800 MB of the target's pass baseline" not in text
+    uncounted = joined(explained(split, traffic=ROUTED))
+    assert "per layer and pass if routed independently (the engine does not count them), 2.6" in uncounted
+
+
+def test_a_gate_says_from_which_overlap_on_it_can_be_reached() -> None:
+    def said(floor: float) -> str:
+        return joined(explained(counted(0.5), floor=floor, traffic=ROUTED))
+
+    budget = with_experts(overlap=0.5).budgets["demo-64/fake/c64/b1/spec-3"]
+    assert budget.limit is not None and budget.experts is not None and budget.experts.overlap is not None
+    now = f"(it is {budget.experts.overlap:.2f})"
+    unless = "It cannot be reached on NVIDIA H200 with this pair unless the expert overlap is "
+    found = re.search(rf"{re.escape(unless)}(\d\.\d\d) or more {re.escape(now)}", said(budget.limit.highest * 1.02))
+    assert found is not None and budget.experts.overlap < float(found[1]) <= 1
+    assert "with this pair, not even if all tokens of a request chose the same experts" in said(30.0)
+    assert "It can be reached down to an expert overlap of 0." in said(budget.limit.highest * 0.98)
+    assert "overlap of" not in said(1.1)  # independent tokens would do
+
+
+def test_every_draft_length_stands_with_what_it_could_give() -> None:
+    lines = explained(counted(0.5), traffic=ROUTED).splitlines()
+    rows = [line.split() for line in lines if re.match(r"    spec-\d ", line)]
+    budget = with_experts(overlap=0.5).budgets["demo-64/fake/c64/b1/spec-3"]
+    assert [row[0] for row in rows] == ["spec-1", "spec-2", "spec-3"] and budget.limit is not None
+    assert rows[2][1] == "2.83" and float(rows[2][4][:-1]) == pytest.approx(budget.limit.at_floors, rel=0.02)
+    assert not any("by draft length" in line for line in explained().splitlines())
+
+
+def counted(overlap: float) -> Callable[[Block], Block]:
+    return lambda b: with_counts(split(b), overlap=overlap)
+
+
+def with_experts(overlap: float) -> Run:
+    return budgeted(counted(overlap), traffic=ROUTED)
 
 
 def test_roles_of_several_lengths_each_have_their_own() -> None:

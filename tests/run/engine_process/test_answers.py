@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from specgate.api import Decoded, OpenRequest, Text
 from specgate.core import BASELINE, Budget, EngineFacts, PairRef, Role, Score
 from specgate.core.load import OfferedLoad
+from specgate.core.routing import ExpertCounts, PassCounts
 from specgate.errors import BackendError, CheckpointError, SpecgateError, UsageError
 from specgate.run.engine_process import answers, failures
 from specgate.run.engine_process.calls import EngineCalls
@@ -68,6 +69,19 @@ BLOCKS = [
     ("phase_ns", "[]", "phase_ns: a list of 0", "it should be an object"),
     ("prefill_ns", "-1", "prefill_ns: -1", "greater than or equal to 0"),
     ("served", "{}", "served.requests: missing", "required"),
+    ("experts", "{'touched': [4], 'passes': [], 'fresh': []}", "experts.touched: a list of 1", "each of the 4 steps"),
+    (
+        "experts",
+        "{'touched': [4] * 4, 'passes': [{'rows': 0, 'layers': []}], 'fresh': []}",
+        "experts.passes[0].rows: 0",
+        "greater than or equal to 1",
+    ),
+    (
+        "experts",
+        "{'touched': [4] * 4, 'passes': [], 'fresh': [-1]}",
+        "experts.fresh[0]: -1",
+        "greater than or equal to 0",
+    ),
 ]
 
 
@@ -320,7 +334,14 @@ def blocks(draw: st.DrawFn) -> Decoded:
         finish=draw(st.tuples(*[st.sampled_from(["steps", "length", "eos", "stop"])] * slots)),
         counters=draw(st.dictionaries(st.text(max_size=9), COUNTS, max_size=3)),
         prefill_ns=draw(st.none() | COUNTS),
+        experts=draw(st.none() | expert_counts(steps)),
     )
+
+
+def expert_counts(steps: int) -> st.SearchStrategy[ExpertCounts]:
+    passes = st.builds(PassCounts, st.integers(1, 64), st.lists(st.lists(COUNTS).map(tuple), max_size=3).map(tuple))
+    fresh = st.lists(COUNTS, max_size=3).map(tuple)
+    return st.builds(ExpertCounts, st.tuples(*[COUNTS] * steps), st.lists(passes, max_size=2).map(tuple), fresh)
 
 
 @given(block=blocks())

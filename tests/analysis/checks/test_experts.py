@@ -1,0 +1,146 @@
+"""Counts of experts that no router can give make a cell INVALID, with place and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.checks.experts import check_experts
+from specgate.analysis.reduce import measure
+from specgate.core import Block, EngineFacts, NearTies, Role
+from specgate.core.cycle_budget import Bandwidth
+from specgate.core.routing import ExpertCounts, PassCounts
+from specgate.core.traffic import PassTraffic, Traffic
+from specgate.errors import InvalidResult
+from tests.support.experts import EXPERTS, ROUTED, with_counts
+from tests.support.factories import block, blocks_of, plan_of, run_of, scenario
+
+PLAN = plan_of(scenario(batch=(2,)))
+FACTS: EngineFacts = replace(next(iter(run_of(plan_of(), ()).engines.values())), traffic=ROUTED)
+
+
+def spec(**how: Any) -> Block:
+    return with_counts(block(PLAN.rounds[0], Role(3)), **how)
+
+
+def counts(of: Block) -> ExpertCounts:
+    assert of.experts is not None
+    return of.experts
+
+
+@settings(max_examples=30)
+@given(st.floats(0, 1), st.booleans(), st.integers(1, 3), st.sampled_from([0, 3]))
+def test_what_any_router_does_is_accepted(overlap: float, by_row: bool, batch: int, k: int) -> None:
+    made = block(plan_of(scenario(batch=(batch,))).rounds[0], Role(k), steps=4)
+    check_experts(with_counts(made, overlap=overlap, by_row=by_row), FACTS, "here")
+
+
+def test_slots_that_have_ended_send_no_rows() -> None:
+    whole = block(PLAN.rounds[0], Role(3), steps=3)
+    ended = replace(whole, accepted=((1, 0), (2, -1), (-1, -1)), drafted=((3, 3), (3, -1), (-1, -1)))
+    made = with_counts(ended)
+    assert [p.rows for p in counts(made).passes] == [4, 8] and counts(made).touched[2] == 0
+    check_experts(made, FACTS, "here")
+
+
+def test_blocks_without_counts_and_engines_without_facts_are_as_before() -> None:
+    check_experts(replace(spec(), experts=None), FACTS, "here")
+    check_experts(spec(), None, "here")
+    check_experts(spec(), replace(FACTS, traffic=None), "here")
+
+
+def changed(found: ExpertCounts, layer: tuple[int, ...]) -> ExpertCounts:
+    (entry,) = found.passes
+    return replace(found, passes=(replace(entry, layers=(layer, *entry.layers[1:])),))
+
+
+def too_few(found: ExpertCounts) -> ExpertCounts:
+    return changed(found, (0, 0, 0, 12))
+
+
+def too_many(found: ExpertCounts) -> ExpertCounts:
+    return changed(found, (0,) * 33 + (12,))
+
+
+def with_first_step(found: ExpertCounts, touched: int) -> ExpertCounts:
+    return replace(found, touched=(touched, *found.touched[1:]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda c: with_first_step(c, 15),
+            "step 0: 15 experts touched in 4 layers by 8 tokens of 4 experts each: 16",
+        ),
+        (lambda c: with_first_step(c, 129), "step 0: 129 experts touched in 4 layers by 8 tokens .* 16 to 128 are"),
+        (too_few, "passes of 8 tokens, layer 0: a pass touched 3 experts, but tokens of 4 experts each touch 4 to 32"),
+        (too_many, "layer 0: a pass touched 33 experts"),
+        (lambda c: changed(c, (0, 0, 0, 0, 0, 3)), "layer 0: 3 passes, but 12 steps have as many tokens"),
+        (
+            lambda c: with_first_step(c, c.touched[0] - 1),
+            r"passes of 8 tokens: \d+ experts touched by their steps",
+        ),
+        (lambda c: replace(c, touched=c.touched[:-1]), "experts touched in 11 steps, but the block has 12"),
+        (lambda c: replace(c, passes=()), r"passes with \[\] tokens, but steps have \[8\]"),
+        (lambda c: replace(c, passes=(PassCounts(8, c.passes[0].layers[:3]),)), "of 3 layers, but the target has 4"),
+        (
+            lambda c: replace(c, fresh=(383, *c.fresh[1:])),
+            "row 0 brings 383 fresh experts, but exactly 384 are",
+        ),
+        (lambda c: replace(c, fresh=(384, 385, 0, 0)), "row 1 brings 385 fresh experts, but at most 384 are possible"),
+        (lambda c: replace(c, fresh=c.fresh[:2]), "fresh experts of 2 rows, but slots have up to 4"),
+        (lambda c: replace(c, fresh=(384, 0, 0, 0)), r"\d+ experts touched, but the rows bring 384 fresh ones"),
+    ],
+)
+def test_what_no_router_can_do_is_refused(change: Callable[[ExpertCounts], ExpertCounts], said: str) -> None:
+    made = spec(overlap=0.0)
+    with pytest.raises(InvalidResult, match=said):
+        check_experts(replace(made, experts=change(counts(made))), FACTS, "here")
+
+
+def test_the_rows_of_a_slot_alone_bring_exactly_what_its_passes_touch() -> None:
+    made = with_counts(block(plan_of().rounds[0], Role(3)))
+    found = counts(made)
+    with pytest.raises(InvalidResult, match="but the rows bring"):
+        check_experts(replace(made, experts=replace(found, fresh=(*found.fresh[:-1], found.fresh[-1] + 1))), FACTS, "x")
+
+
+def test_a_dense_engine_has_no_experts_to_count() -> None:
+    dense = replace(FACTS, traffic=Traffic(PassTraffic(1, 0, ())))
+    with pytest.raises(InvalidResult, match="by its traffic the engine's target has none"):
+        check_experts(spec(), dense, "here")
+
+
+# ── in a run ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def codes(change: Callable[[Block], Block], bandwidth: Bandwidth | None = None) -> list[str | None]:
+    plan = plan_of()
+    blocks = blocks_of(plan, jitter=0, change=change)
+    grounds = Grounds(dict.fromkeys(run_of(plan, ()).engines, FACTS), bandwidth)
+    return [c.reason_code for c in measure(plan, blocks, (), NearTies(), grounds=grounds)[0]]
+
+
+def test_a_cell_whose_experts_cannot_be_is_invalid() -> None:
+    def broken(made: Block) -> Block:
+        made = with_counts(made)
+        return replace(made, experts=with_first_step(counts(made), 1)) if made.role.k else made
+
+    assert codes(with_counts) == [None, None]
+    assert codes(broken) == [None, "counter_identity"]
+
+
+def test_a_step_must_have_read_the_experts_that_it_counts() -> None:
+    """Spec cycles of 14 ms. 4 layers of 16 independent experts of 50 MB, 5.35 GB of the rest, less 1 GB of caches."""
+    slow = Bandwidth("2026-11-23T00:00:00+00:00", "scripted clock", "GPU-1", 1 << 33, 30, 4.1e11, 0.0, 10**9)
+    assert EXPERTS.distinct(4) * 4 * 0.05 > 2.0
+    assert codes(lambda b: b, slow) == [None, None]
+    assert codes(lambda b: with_counts(b, overlap=1.0), slow) == [None, None]
+    assert codes(lambda b: with_counts(b, overlap=0.0), slow) == [None, "faster_than_memory"]
