@@ -22,7 +22,7 @@ kind: micro
 family: single
 grid: {context: [96], batch: [1], spec: [3]}
 workload: {prompt_sets: 8}
-budget: {steps: 12}
+budget: {steps: 6}
 rope: {rope_type: yarn, factor: 4.0}
 """
 
