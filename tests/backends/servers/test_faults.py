@@ -27,7 +27,7 @@ KEY = "sk-not-to-be-seen"
 
 IN_MID_BLOCK = [
     ("die", r"the connection broke"),
-    ("hang", r"silent for 0.5 s"),
+    ("hang", r"silent for 2 s"),
     ("malformed_json", r"malformed event"),
     ("malformed_sse", r"malformed event: field '<html>gateway</html>'"),
     ("cut", r"the connection broke"),
@@ -62,7 +62,7 @@ def test_a_fault_in_mid_block_is_named(
 ) -> None:
     monkeypatch.setattr(server_module, "SETTLE_S", 0.3)
     with running_stub("vllm", 3, "--fault", fault) as url:
-        options = {"url": url, "url.baseline": baselines("vllm"), "stall_s": "0.5"}
+        options = {"url": url, "url.baseline": baselines("vllm"), "stall_s": "2" if fault == "hang" else "60"}
         with attached(tmp_path, pair, "vllm", options) as engine:
             engine.prefill(PROMPTS, draft=True)
             with pytest.raises(BackendError, match=said):
