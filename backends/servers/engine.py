@@ -39,7 +39,7 @@ from specgate.core import (
     TopTokens,
 )
 from specgate.core.load import OfferedLoad
-from specgate.eagle3.counters import NO_DRAFT_COUNTERS
+from specgate.eagle3.counters import ASKED_AGAIN, NO_DRAFT_COUNTERS
 from specgate.eagle3.spec_config.launching import OPTION, check_chain
 from specgate.errors import BackendError, UsageError
 
@@ -49,8 +49,6 @@ ASK_AGAIN: Final = 2
 """How often a block is asked for again whose answers came in one piece: a client whose machine stood still for a moment
 sees it then only, and a proxy that buffers does so every time.
 """
-ASKED_AGAIN: Final = "asked_again"
-"""The counter that says how often."""
 
 
 class ServerEngine:

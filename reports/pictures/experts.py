@@ -48,12 +48,12 @@ def by_position(key: str, uses: Uses) -> Picture:
             found = [(of.row + nudge, of.overlap) for of in use.by_row if of.overlap is not None]
             overlaps.plot([x for x, _ in found], [y for _, y in found], "o-", color=tint)
         overlaps.axhline(0, color=svg.MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
-        low = min(of.overlap for _, u in shown for of in u.by_row if of.overlap is not None)
+        low = min((of.overlap for _, u in shown for of in u.by_row if of.overlap is not None), default=0.0)
         overlaps.set(xlabel="tokens of a request: its newest, then its drafts", ylabel="overlap")
         overlaps.set_ylim(min(-0.05, low - 0.05), 1.05)
         overlaps.set_xticks(range(1, len(alone) + 1))
         touched.set(ylabel="experts touched")
-        touched.set_ylim(0, max(alone) * 1.1)
+        touched.set_ylim(0, 1.1 * max(*alone, *(of.touched for _, u in shown for of in u.by_row)))
         for axes in panels:
             svg.rows_of_grid(axes)
             svg.few_ticks(axes.yaxis)
@@ -156,4 +156,5 @@ def layer_table(shown: Uses) -> Table:
 def position_words(result: CellResult, use: ExpertUse) -> str:
     at = ", ".join(f"{of.row} token{'s' * (of.row > 1)} {number(of.touched)}" for of in use.by_row)
     shared = ", ".join(f"{of.row} tokens {of.overlap:.2f}" for of in use.by_row if of.overlap is not None)
-    return f"{result.cell.role}: experts touched by {at} of {use.count}; overlap of {shared}"
+    overlaps = f"; overlap of {shared}" if shared else ""
+    return f"{result.cell.role}: experts touched by {at} of {use.count}{overlaps}"

@@ -17,6 +17,7 @@ from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.stats import planned_looks
 from specgate.core import Block, Budget, Scenario, Value
 from specgate.core.acceptance import AcceptanceRecord
+from specgate.eagle3.counters import ASKED_AGAIN
 
 
 def speed_values(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Iterator[Value]:
@@ -91,6 +92,12 @@ def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
     counted = [b.counters["cache_hit_tokens"] for b in blocks if "cache_hit_tokens" in b.counters]
     if counted:
         yield Value("cache_hit_tokens", float(sum(counted)), "count", len(counted))
+
+
+def asked_again(blocks: Sequence[Block]) -> Iterator[Value]:
+    """How often a server was asked for a block again, since its client saw the answers in one piece."""
+    if again := sum(b.counters.get(ASKED_AGAIN, 0) for b in blocks):
+        yield Value("asked_again", float(again), "count", len(blocks))
 
 
 def series(rounds: Sequence[tuple[int, int]], blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:

@@ -6,7 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specgate.analysis.cell_figures import active_values, cache_hits, draft_values, latency_values, series, speed_values
+from specgate.analysis.cell_figures import (
+    active_values,
+    asked_again,
+    cache_hits,
+    draft_values,
+    latency_values,
+    series,
+    speed_values,
+)
 from specgate.analysis.checks.contradictions import UNKNOWN, Contradiction, Grounds, contradictions
 from specgate.analysis.checks.served import clock_values
 from specgate.analysis.context_depth import by_depth
@@ -258,6 +266,7 @@ def reduce_cell(
             *draft_values(blocks, prompts, acceptance, scenario.budget),
             *repeat_values(blocks, [] if cell.role.speculative else texts_beside, repeats),
             *cache_hits(blocks),
+            *asked_again(blocks),
             *clock_values(clocked),
         )
     }

@@ -107,6 +107,9 @@ _METRICS = (
     Metric("disabled_draft_error", "steps", "equal", "request-steps without a draft because it could not be used"),
     Metric("undrafted_steps", "steps", "equal", "request-steps of a spec cell without a draft, for whatever reason"),
     Metric("drafted_share", "ratio", "none", "draft tokens / (K × steps with a draft), where that is below 1"),
+    Metric(
+        "asked_again", "requests", "equal", "how often a server was asked for a block again that was seen in one piece"
+    ),
     Metric("cache_hit_tokens", "tokens", "equal", "prompt tokens that a cache saved from being prefilled"),
     Metric(
         "client_clock_ratio",

@@ -11,6 +11,9 @@ from specgate.core import Finish
 NO_DRAFT_COUNTERS: Final = "no_draft_counters"
 """The counter that is 1 in a spec block of a server which counts no drafts at all, not even none."""
 
+ASKED_AGAIN: Final = "asked_again"
+"""The counter of how often a server's block was asked for again, since its answers were seen in one piece."""
+
 
 def speculation_counters(accepted: Sequence[Sequence[int]], finish: Sequence[str], k: int) -> dict[str, int]:
     """Counters of one decode run, from `accepted` draft tokens per step and slot (negative: the slot was not running).

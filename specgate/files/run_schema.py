@@ -69,6 +69,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.7.0": (
         "cells*.drift",
         "cells*.values.drafted_share",
+        "cells*.values.asked_again",
         "cells*.values.client_clock_ratio",
         "cells*.values.repeat_near_ties",
         "cells*.values.p*_send_lag_ms",

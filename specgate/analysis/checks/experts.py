@@ -78,8 +78,9 @@ def check_layers(entry: PassCounts, steps: int, experts: ExpertTraffic, place: s
 
 
 def check_fresh(counts: ExpertCounts, rows: tuple[tuple[int, ...], ...], experts: ExpertTraffic, where: str) -> None:
-    """The first row of a slot brings k experts to every layer, each later one at most so many; together they bring what
-    a pass touches, unless slots share experts.
+    """The first row of a slot brings k experts to every layer, each later one at most so many, and the rows of a slot
+    never more than there are. Together they bring what a pass touches, or more where slots share experts; no slot
+    brings more than its pass touches.
     """
     places = Counter(place for step in rows for of in step for place in range(of))
     if len(counts.fresh) != len(places):
@@ -89,7 +90,23 @@ def check_fresh(counts: ExpertCounts, rows: tuple[tuple[int, ...], ...], experts
         if fresh > most or (place == 0 and fresh != most):
             right = "exactly" if place == 0 else "at most"
             raise InvalidResult(f"{where}: row {place} brings {fresh} fresh experts, but {right} {most} are possible")
+        brought = sum(counts.fresh[: place + 1])
+        if brought > (room := sum(room_for(min(of, place + 1), experts) for step in rows for of in step)):
+            raise InvalidResult(
+                f"{where}: rows 0 to {place} bring {brought} fresh experts, but with {experts.count} in a layer {room} "
+                "are possible"
+            )
     alone = all(len(step) <= 1 for step in rows)
     total, touched = sum(counts.fresh), sum(counts.touched)
     if touched > total or (alone and touched != total):
         raise InvalidResult(f"{where}: {touched} experts touched, but the rows bring {total} fresh ones")
+    if total > (most := sum(n * len(step) for n, step in zip(counts.touched, rows, strict=True))):
+        raise InvalidResult(
+            f"{where}: the rows bring {total} fresh experts, but no slot brings more than its pass touches, "
+            f"which are {most} in all"
+        )
+
+
+def room_for(rows: int, experts: ExpertTraffic) -> int:
+    """The most experts that `rows` rows of a slot can touch in all layers."""
+    return experts.layers * bounds(experts, rows)[1]

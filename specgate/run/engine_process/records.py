@@ -7,9 +7,9 @@ Every integer fits into 64 bits. Keys that are not listed here are refused. The 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from specgate.api import Activity, Decoded, Text
 from specgate.core import (
@@ -82,10 +82,16 @@ class AttentionForm(Form):
 
 class ExpertForm(Form):
     record = ExpertTraffic
-    layers: Count
+    layers: Size
     count: Size
-    active: Count
-    expert_bytes: Count
+    active: Size
+    expert_bytes: Size
+
+    @model_validator(mode="after")
+    def _a_token_goes_to_no_more_than_there_are(self) -> Self:
+        if self.active > self.count:
+            raise ValueError(f"active = {self.active}, but count = {self.count}: at most as many are needed")
+        return self
 
 
 class PassForm(Form):

@@ -26,6 +26,7 @@ from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.tokens.last_place import gap_between, unit_of
 from specgate.api import Decoded, SwitchesPrefixCache
 from specgate.core import BASELINE, Budget, EngineFacts, NearTies, PairRef, Role, State, TopTokens
+from specgate.eagle3.counters import ASKED_AGAIN
 from specgate.errors import BackendError, ExitCode, UsageError
 from specgate.pairs.resolve import target_limits
 from specgate.planning.ad_hoc import Question
@@ -253,11 +254,16 @@ def answer(engine: Asking, asked: Sequence[Asked], request: Asked, role: Role, b
 
 
 def reply_to(engine: Asking, role: Role, prompt: tuple[int, ...], budget: Budget) -> Reply:
-    """Ask for one answer. Raises BackendError where the engine does not show requests."""
+    """Ask for one answer. Raises BackendError where the engine does not show requests, and where it was asked twice."""
     engine.prefill([prompt], draft=role.speculative)
     said = engine.decode(role, budget, ())
     if said.served is None:
         raise BackendError(f"{role}: its answer shows no request", hint="ask a server")
+    if said.counters.get(ASKED_AGAIN):
+        raise BackendError(
+            f"{role}: its answer was seen in one piece, and the next one may have come from the cache",
+            hint="ask for more tokens with --new-tokens, or on a machine that does not stand still",
+        )
     return Reply(said.counters.get("cache_hit_tokens"), said.served.requests[0].ttft_ns, said.tokens[0])
 
 

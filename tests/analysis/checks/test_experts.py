@@ -72,6 +72,12 @@ def with_first_step(found: ExpertCounts, touched: int) -> ExpertCounts:
     return replace(found, touched=(touched, *found.touched[1:]))
 
 
+def all_alike(found: ExpertCounts) -> ExpertCounts:
+    """As if all tokens of a pass chose the same four, but every row of a slot others."""
+    alike = (PassCounts(8, ((0, 0, 0, 0, 12),) * 4),)
+    return replace(found, touched=(16,) * 12, passes=alike, fresh=(384,) * 4)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -97,6 +103,7 @@ def with_first_step(found: ExpertCounts, touched: int) -> ExpertCounts:
         (lambda c: replace(c, fresh=(384, 385, 0, 0)), "row 1 brings 385 fresh experts, but at most 384 are possible"),
         (lambda c: replace(c, fresh=c.fresh[:2]), "fresh experts of 2 rows, but slots have up to 4"),
         (lambda c: replace(c, fresh=(384, 0, 0, 0)), r"\d+ experts touched, but the rows bring 384 fresh ones"),
+        (all_alike, "the rows bring 1536 fresh experts, but no slot brings more than its pass touches, which are 384"),
     ],
 )
 def test_what_no_router_can_do_is_refused(change: Callable[[ExpertCounts], ExpertCounts], said: str) -> None:
@@ -110,6 +117,19 @@ def test_the_rows_of_a_slot_alone_bring_exactly_what_its_passes_touch() -> None:
     found = counts(made)
     with pytest.raises(InvalidResult, match="but the rows bring"):
         check_experts(replace(made, experts=replace(found, fresh=(*found.fresh[:-1], found.fresh[-1] + 1))), FACTS, "x")
+
+
+def test_a_slot_brings_no_more_experts_than_there_are() -> None:
+    few = replace(EXPERTS, count=8, active=2)
+    facts = replace(FACTS, traffic=replace(ROUTED, target=replace(ROUTED.target, experts=few)))
+    made = with_counts(spec(), overlap=0.0, experts=few)
+    check_experts(made, facts, "here")
+    found, most = counts(made), 12 * 2 * few.layers * few.active
+    with pytest.raises(InvalidResult, match=r"bring \d+ fresh experts, but with 3 in a layer \d+ are possible"):
+        small = replace(facts, traffic=replace(ROUTED, target=replace(ROUTED.target, experts=replace(few, count=3))))
+        bounded = with_counts(spec(), overlap=1.0, experts=replace(few, count=3))
+        check_experts(replace(bounded, experts=replace(counts(bounded), fresh=(most,) * 4)), small, "here")
+    assert found.fresh[0] == most
 
 
 def test_a_dense_engine_has_no_experts_to_count() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specgate.core import Block, Run
+from specgate.core.traffic import ExpertTraffic
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.pictures.cycle import budgets_of
 from specgate.reports.pictures.experts import Uses, by_layer, by_position, uses_of
@@ -20,11 +21,11 @@ def texts(table: Table) -> list[list[str]]:
     return [[entry.text if isinstance(entry, Entry) else entry for entry in row] for row in table.rows]
 
 
-def run_with(overlap: float = 0.5, *, by_row: bool = True, batch: int = 1) -> Run:
+def run_with(overlap: float = 0.5, *, by_row: bool = True, batch: int = 1, experts: ExpertTraffic = EXPERTS) -> Run:
     def counted(made: Block) -> Block:
-        return with_counts(split(made), overlap=overlap, by_row=by_row)
+        return with_counts(split(made), overlap=overlap, by_row=by_row, experts=experts)
 
-    return budgeted(counted, traffic=ROUTED, batch=batch)
+    return budgeted(counted, traffic=replace(ROUTED, target=replace(ROUTED.target, experts=experts)), batch=batch)
 
 
 def uses(run: Run) -> Uses:
@@ -69,6 +70,14 @@ def test_what_was_not_counted_is_left_out_with_its_reason() -> None:
     assert by_position("p0", whole).caption == "Left out: the engine does not count experts token by token."
     assert by_layer("p0", whole).svg
     assert by_position("p0", uses(run_with())[:1]).caption == "Left out: no pass has two tokens of one request."
+
+
+def test_tokens_that_go_to_every_expert_have_no_overlap_and_a_picture() -> None:
+    found = uses(run_with(experts=replace(EXPERTS, count=4)))
+    assert [row[4] for row in texts(by_position("p0", found).tables[0])] == ["–"] * 4
+    svg = by_position("p0", found).svg or ""
+    assert "4 tokens 4.00 of 4." in svg and "overlap of" not in svg.partition("aria-label")[2].partition(">")[0]
+    assert by_layer("p0", found).svg
 
 
 def test_a_dense_target_has_neither_picture() -> None:

@@ -160,6 +160,19 @@ def test_top2_is_two_finite_logits_with_the_larger_one_first(here: Opened, lie: 
             engine.top2(0, [1, 2])
 
 
+def routed(change: str) -> str:
+    """Traffic with a mixture of experts, one thing about them changed."""
+    experts = f"dict(dict(layers=4, count=8, active=2, expert_bytes=100), {change})"
+    target = f"{{'weight_bytes': 1000, 'token_bytes': 0, 'attention': [], 'experts': {experts}}}"
+    return f"{{'target': {target}, 'draft': None}}"
+
+
+def test_experts_that_can_be_are_believed(here: Opened) -> None:
+    with here(**{"facts.traffic": routed("active=8")}) as engine:
+        traffic = engine.facts().traffic
+    assert traffic is not None and traffic.target.experts is not None and traffic.target.experts.active == 8
+
+
 @pytest.mark.parametrize(
     ("field", "lie"),
     [
@@ -172,6 +185,10 @@ def test_top2_is_two_finite_logits_with_the_larger_one_first(here: Opened, lie: 
         ("has_draft", "1"),
         ("warnings", "'one text'"),
         ("traffic", "{'target': {}}"),
+        ("traffic", routed("layers=0")),
+        ("traffic", routed("active=0")),
+        ("traffic", routed("active=9")),
+        ("traffic", routed("expert_bytes=0")),
     ],
 )
 def test_facts_of_another_form_are_refused_when_the_engine_opens(here: Opened, field: str, lie: str) -> None:

@@ -13,6 +13,7 @@ from specgate.analysis.prefix_cache.judging import Check, check_reuse, judge
 from specgate.analysis.prefix_cache.samples import Limits, Sample
 from specgate.api import Decoded
 from specgate.core import Budget, NearTies, Role, Served, ServedRequest, State
+from specgate.errors import BackendError
 from specgate.run.prefix_cache.asking import (
     Asked,
     Asking,
@@ -102,8 +103,8 @@ def test_what_prompts_share_is_their_common_beginning() -> None:
 class OneSlot:
     """An engine that keeps the keys of its last request only, as llama.cpp's server with one slot does."""
 
-    def __init__(self, *, reuses: bool, keeps_answers: bool = True) -> None:
-        self.reuses, self.keeps_answers = reuses, keeps_answers
+    def __init__(self, *, reuses: bool, keeps_answers: bool = True, asked_again: int = 0) -> None:
+        self.reuses, self.keeps_answers, self.asked_again = reuses, keeps_answers, asked_again
         self.slots: dict[Role, tuple[int, ...]] = {}
         self.prompt: tuple[int, ...] = ()
 
@@ -125,7 +126,7 @@ class OneSlot:
             (),
             (0,),
             ("length",),
-            counters={"cache_hit_tokens": cached},
+            counters={"cache_hit_tokens": cached, "asked_again": self.asked_again},
             prefill_ns=1,
             served=served,
         )
@@ -155,3 +156,8 @@ def test_a_server_that_keeps_no_answers_tells_nothing_of_decoded_keys() -> None:
     found = check_reuse(asked_of_one_slot(OneSlot(reuses=True, keeps_answers=False)), "spec-3", LIMITS)
     assert found.state is State.INCONCLUSIVE and found.evidence["most_lost"] == 0
     assert "baseline and spec-3 reused nothing that was computed while decoding" in found.message
+
+
+def test_an_answer_that_had_to_be_asked_for_again_may_come_from_the_cache_and_is_refused() -> None:
+    with pytest.raises(BackendError, match=r"the next one may have come from the cache\n.*--new-tokens"):
+        asked_of_one_slot(OneSlot(reuses=True, asked_again=1))
