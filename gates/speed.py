@@ -110,8 +110,10 @@ def unless_overlap(budget: CycleBudget, floor: float) -> str:
     needed = next((c.needed_overlap for c in budget.ceilings if c.min == floor), None)
     if needed is None or budget.experts is None:
         return ""
-    now = budget.experts.overlap
-    return f" unless the expert overlap is {needed:.2f} or more" + ("" if now is None else f" (it is {now:.2f})")
+    now = "" if budget.experts.overlap is None else f" (it is {budget.experts.overlap:.2f})"
+    if needed < 0.005:
+        return f" unless the expert overlap is at least that of independent tokens{now}"
+    return f" unless the expert overlap is {needed:.2f} or more{now}"
 
 
 def with_source(found: Verdict, run: Run) -> Verdict:

@@ -195,6 +195,8 @@ def beyond(budget: CycleBudget, ceiling: Ceiling, device: str) -> str:
     said = f". It cannot be reached on {device} with this pair"
     if ceiling.needed_overlap is None:
         return f"{said}, not even if all tokens of a request chose the same experts"
+    if ceiling.needed_overlap < 0.005:
+        return f"{said} unless the expert overlap is at least that of independent tokens{now}"
     return f"{said} unless the expert overlap is {ceiling.needed_overlap:.2f} or more{now}"
 
 

@@ -13,7 +13,7 @@ from specgate.errors import UsageError
 from specgate.terminal import console, echo
 
 if TYPE_CHECKING:
-    from specgate.core import Plan, Point, Scenario
+    from specgate.core import Plan, Point, Policy, Scenario
     from specgate.planning.ad_hoc import Question
 
 KINDS: Final = click.Choice(("micro", "full", "load"))
@@ -121,13 +121,15 @@ def plan(
 
     Nothing is measured. Of prompts from a file it shows how many would be measured and how long they are; that takes
     the pair's tokenizer. Of a pair that is named and has a mixture of experts, it shows what a cycle costs by its bytes
-    alone; with --policy also what overlap of experts the speed gates take.
+    alone; with --policy also which acceptance length or overlap of experts the speed gates take.
     """
     from specgate import plugins
     from specgate.machine.inventory import has_cuda_gpu
     from specgate.planning.plan import COST, build_plan, estimate_seconds
+    from specgate.planning.policy import find_policy
     from specgate.planning.resolution import chosen_scenarios
 
+    held = find_policy(policy, {name: gate.params for name, gate in plugins.gates().items()}) if policy else None
     size = machine or ("gpu" if has_cuda_gpu() else "cpu")
     question = take_question(options)
     chosen = chosen_scenarios(question, names, only, kind or (None if names else "micro"), size)
@@ -138,20 +140,19 @@ def plan(
     for line in lengths:
         echo(line)
     if pair or target or draft:
-        for line in outlook(planned, policy, pair, target, draft):
+        for line in outlook(planned, held, pair, target, draft):
             echo(line)
+    elif policy:
+        echo(f"what the speed gates of {policy} take is said of a pair: name it with --pair, or --target and --draft")
 
 
-def outlook(plan: Plan, policy: str | None, pair: str | None, target: Path | None, draft: Path | None) -> list[str]:
+def outlook(plan: Plan, policy: Policy | None, pair: str | None, target: Path | None, draft: Path | None) -> list[str]:
     """What the bytes of the named pair say of the plan."""
-    from specgate import plugins
     from specgate.pairs.resolve import refuse_two_names, resolve_pair
     from specgate.planning.byte_outlook import byte_outlook
-    from specgate.planning.policy import find_policy
 
     refuse_two_names(pair, target, draft)
-    found = find_policy(policy, {gate: plugin.params for gate, plugin in plugins.gates().items()}) if policy else None
-    return list(byte_outlook(plan, resolve_pair(pair, target, draft), found))
+    return list(byte_outlook(plan, resolve_pair(pair, target, draft), policy))
 
 
 def with_own_prompts(

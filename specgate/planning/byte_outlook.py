@@ -7,19 +7,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from specgate.analysis.experts.beforehand import cycle_cost, overlap_for, step_bytes
 from specgate.analysis.experts.overlap import overlap_of
-from specgate.core import Cell, PairRef, Plan, Policy, Rule, Scenario, Traffic
+from specgate.core import Cell, PairRef, Plan, Policy, Scenario, Traffic
 from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import PLANTED, read_config
 from specgate.errors import CheckpointError
 
+SHOWN: Final = 0.005
+"""The least overlap that is not 0.00 in two decimals."""
+
 
 def byte_outlook(plan: Plan, pair: PairRef, policy: Policy | None) -> Iterator[str]:
     """Lines for every point and draft length of `plan` with `pair`; none for a pair without experts, and for prompts
-    whose lengths are their own. Where the pair cannot be read, as it can be another engine's, a line says why.
+    whose lengths are their own. Where the pair cannot be read, as it can be another engine's, a line says why. Whole
+    requests are left out, which a line says: prefill takes its share of their time.
     """
+    whole = dict[str, None]()
     for point in plan.points:
         scenario = plan.scenarios[point.scenario]
         if scenario.workload.own:
@@ -27,15 +33,28 @@ def byte_outlook(plan: Plan, pair: PairRef, policy: Policy | None) -> Iterator[s
         try:
             traffic, planted = traffic_of(pair, scenario), planted_of(pair)
         except CheckpointError as error:
-            yield f"its bytes are not known: {error.message}"
+            yield "its bytes are not known: " + "; ".join(filter(None, (error.message, error.hint)))
             return
         if traffic is None:
             continue
+        if scenario.whole_requests:
+            whole[point.scenario] = None
+            continue
         where = f"{point.scenario} c{point.context} b{point.batch}"
-        yield f"{where}: a step reads {step_bytes(traffic, point.context, point.batch) / 1e9:.2f} GB at least"
+        yield f"{where}: a step reads at least {amount(step_bytes(traffic, point.context, point.batch))}"
         for role in scenario.roles:
             if role.speculative:
                 yield from of_cell(traffic, Cell(point, role), planted, policy)
+    if whole:
+        yield (
+            f"{', '.join(whole)}: whole requests, whose prefill takes time that bytes do not tell; a micro scenario of "
+            "the same context and batch shows what a cycle costs"
+        )
+
+
+def amount(size: float) -> str:
+    """`size` bytes in GB, or in MB where that is less than 0.1 GB."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.2f} MB"
 
 
 def traffic_of(pair: PairRef, scenario: Scenario) -> Traffic | None:
@@ -86,24 +105,44 @@ def of_cell(traffic: Traffic, cell: Cell, planted: Planted | None, policy: Polic
     where = (cell.point.context, cell.point.batch, cell.role.k)
     alike, apart = (cycle_cost(traffic, *where, overlap) for overlap in (1.0, 0.0))
     yield (
-        f"  a {cell.role} cycle {alike:.2f} times that if the tokens of a request share all experts, {apart:.2f} times "
-        "if none: at their floors it pays from such an acceptance length on"
+        f"  a {cell.role} cycle reads {alike:.2f} times as much if all tokens of a request choose the same experts "
+        f"(overlap 1), {apart:.2f} times if each chooses for itself (overlap 0); with step and cycle at their floors, "
+        "speculation pays from an acceptance length (AL) of that number on"
     )
     overlap = planted_overlap(traffic, cell, planted)
-    rules = [rule for rule in policy.rules if rule.matches(cell)] if policy else []
-    length, at = length_of(cell, planted, rules)
-    if planted and overlap is not None:
+    length = planted.lengths.get(cell.role.k) if planted else None
+    if length is not None and overlap is not None:
         gives = length / cycle_cost(traffic, *where, overlap)
-        yield f"  {at} and an expert overlap of {overlap:.2f}, {gives:.2f}× with both at their floors"
-    now = "" if overlap is None else f" (it is {overlap:.2f})"
-    for rule in rules:
-        if rule.gate == "speed" and (floor := float(rule.params["min"])) > 0:
-            needed = overlap_for(traffic, *where, length / floor)
-            if needed is None:
-                said = f"out of reach where all is at its floor: at most {length / alike:.2f}×"
-            else:
-                said = f"it takes an expert overlap of {needed:.2f} or more{now}" if needed else "it takes no overlap"
-            yield f"  {rule.id} (min {floor:g}×): {at}, {said}"
+        yield (
+            f"  the planted AL of {length:.2f} and an expert overlap of {overlap:.2f} give {gives:.2f}× with step and "
+            "cycle at their floors"
+        )
+    for rule in policy.rules if policy else ():
+        if rule.gate == "speed" and rule.matches(cell) and (floor := float(rule.params["min"])) > 0:
+            yield f"  {rule.id} (min {floor:g}×): {asked(traffic, cell, floor, length, overlap)}"
+
+
+def asked(traffic: Traffic, cell: Cell, floor: float, length: float | None, overlap: float | None) -> str:
+    """What a speed-up of `floor` takes with step and cycle at their floors, in words. `length`, `overlap`: acceptance
+    length and expert overlap, where they are known beforehand.
+    """
+    where, most = (cell.point.context, cell.point.batch, cell.role.k), cell.role.k + 1
+    least, independent = (max(1.0, floor * cycle_cost(traffic, *where, o)) for o in (1.0, 0.0))
+    if least > most:
+        best = most / cycle_cost(traffic, *where, 1.0)
+        return f"out of reach with step and cycle at their floors: {best:.2f}× at most, at AL {most} and overlap 1"
+    if length is not None:
+        needed = overlap_for(traffic, *where, length / floor)
+        if needed is None:
+            return (
+                f"the planted AL of {length:.2f} does not do at any overlap; it takes an AL of {least:.2f} at overlap 1"
+            )
+        now = "" if overlap is None else f" (it is {overlap:.2f})"
+        takes = f"takes an expert overlap of {needed:.2f} or more{now}" if needed >= SHOWN else "takes no overlap"
+        return f"at the planted AL of {length:.2f}, it {takes}"
+    if (needed := overlap_for(traffic, *where, most / floor) or 0.0) < SHOWN:
+        return f"it takes an AL of {least:.2f} at overlap 1, {min(independent, most):.2f} at overlap 0"
+    return f"it takes an AL of {least:.2f} at overlap 1; below an overlap of {needed:.2f} not even AL {most} would do"
 
 
 def planted_overlap(traffic: Traffic, cell: Cell, planted: Planted | None) -> float | None:
@@ -112,14 +151,3 @@ def planted_overlap(traffic: Traffic, cell: Cell, planted: Planted | None) -> fl
     if experts is None or planted is None or len(planted.touched) < tokens:
         return None
     return overlap_of(experts, tokens, planted.touched[tokens - 1])
-
-
-def length_of(cell: Cell, planted: Planted | None, rules: Sequence[Rule]) -> tuple[float, str]:
-    """The acceptance length to reckon with, and where it is from: planted, asked for, or the longest possible."""
-    if planted and (length := planted.lengths.get(cell.role.k)):
-        return length, f"at the planted AL of {length:.2f}"
-    asked = [(float(rule.params["min"]), rule.id) for rule in rules if rule.gate == "acceptance"]
-    if asked:
-        length, rule_id = max(asked)
-        return length, f"at the AL of {length:g} that {rule_id} asks for"
-    return cell.role.k + 1.0, f"with every draft accepted (AL {cell.role.k + 1})"

@@ -1,6 +1,7 @@
 """`specgate scenarios …` and `specgate plan`, called as commands."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 
-from specgate.analysis.experts.beforehand import cycle_cost
+from specgate.analysis.experts.beforehand import cycle_cost, step_bytes
+from specgate.cli import cli
 from specgate.commands.scenarios import plan, scenarios, spec_range
 from specgate.eagle3.geometry import DraftGeometry
 from specgate.eagle3.hf.target import target_geometry
@@ -17,8 +19,9 @@ from specgate.eagle3.layout import target_tensors
 from specgate.eagle3.pair import open_draft, open_target
 from specgate.eagle3.tiny import write_draft
 from specgate.eagle3.traffic import pair_traffic
-from specgate.errors import ExitCode, UsageError
+from specgate.errors import CheckpointError, ExitCode, UsageError
 from specgate.planning.scenario import dump, find, shipped
+from tests.support.command import ROOT
 
 
 def run(*args: str) -> Result:
@@ -133,23 +136,65 @@ def test_plan_says_what_a_cycle_of_a_pair_with_experts_costs(experts: tuple[str,
     traffic = pair_traffic(target, open_draft(Path(experts[3]), target).geometry, torch.float32)
     alike, apart = (cycle_cost(traffic, 1024, 1, 3, overlap) for overlap in (1.0, 0.0))
     step, cycle = lines(*experts)
-    assert step.startswith("cpu-1k-single c1024 b1: a step reads 0.00 GB at least")
-    assert cycle.startswith(f"  a spec-3 cycle {alike:.2f} times that if the tokens of a request share all experts")
-    assert f", {apart:.2f} times if none" in cycle and 1 < alike < apart
+    assert step == f"cpu-1k-single c1024 b1: a step reads at least {step_bytes(traffic, 1024, 1) / 1e6:.2f} MB"
+    assert cycle.startswith(
+        f"  a spec-3 cycle reads {alike:.2f} times as much if all tokens of a request choose the same"
+    )
+    assert f", {apart:.2f} times if each chooses for itself (overlap 0)" in cycle and 1 < alike < apart
 
 
-def test_plan_says_which_overlap_the_gates_of_a_policy_take(experts: tuple[str, ...], tmp_path: Path) -> None:
+def test_plan_says_what_the_gates_of_a_policy_take(experts: tuple[str, ...], tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     rules = "schema: specgate.policy/v1\nrules:\n  - {id: fast, gate: speed, required: true, role: spec-3, min: %s}\n"
-    policy.write_text(rules % 1.0)
-    assert lines(*experts, "--policy", str(policy))[2].endswith(
-        "fast (min 1×): with every draft accepted (AL 4), it takes no overlap"
-    )
-    policy.write_text(rules % 3.9 + "  - {id: long, gate: acceptance, required: true, role: spec-3, min: 2.0}\n")
+    policy.write_text(rules % 1.0 + "  - {id: long, gate: acceptance, required: true, role: spec-3, min: 1.1}\n")
     (found,) = lines(*experts, "--policy", str(policy))[2:]
-    assert found.startswith(
-        "  fast (min 3.9×): at the AL of 2 that long asks for, out of reach where all is at its floor"
-    )
+    assert found.startswith("  fast (min 1×): it takes an AL of ") and found.endswith(" at overlap 0")
+    policy.write_text(rules % 3.9)
+    (found,) = lines(*experts, "--policy", str(policy))[2:]
+    assert found.startswith("  fast (min 3.9×): out of reach with step and cycle at their floors: ")
+
+
+def test_plan_says_that_it_leaves_whole_requests_out(experts: tuple[str, ...], pair: tuple[Path, Path]) -> None:
+    def said(*named: str) -> list[str]:
+        args = ["--backend", "fake", "--machine", "cpu", "--scenario", "cpu-full-512", "--plain", "--policy", "cpu"]
+        output = CliRunner().invoke(plan, [*args, *named], catch_exceptions=False).output.splitlines()
+        return output[next(i for i, line in enumerate(output) if " points on fake" in line) + 1 :]
+
+    (line,) = said(*experts)
+    assert line.startswith("cpu-full-512: whole requests, whose prefill takes time")
+    assert said("--target", str(pair[0]), "--draft", str(pair[1])) == []
+
+
+DOCUMENTED = re.compile(r"^specgate (plan .*--policy \S+)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", ["gpt-oss.md", "cycle-budget.md"])
+def test_the_command_that_the_documents_show_for_this_needs_no_gpu(
+    page: str, experts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specgate.machine.inventory.has_cuda_gpu", lambda: False)
+    (command,) = DOCUMENTED.findall((ROOT / "docs" / page).read_text())
+    words = command.split()
+    for option, folder in (("--target", experts[1]), ("--draft", experts[3])):
+        words[words.index(option) + 1] = folder
+    output = CliRunner().invoke(cli, words, catch_exceptions=False).output
+    assert "a spec-3 cycle reads" in output and "micro-120b-32k-single-speed (min 2×): " in output
+
+
+def test_a_policy_is_looked_up_and_its_need_of_a_pair_said_where_none_is_named() -> None:
+    assert lines("--policy", "seed") == [
+        "what the speed gates of seed take is said of a pair: name it with --pair, or --target and --draft"
+    ]
+    wrong = CliRunner().invoke(plan, [*ONE, "--policy", "nonsense"]).exception
+    assert isinstance(wrong, UsageError) and "no such policy: 'nonsense'" in str(wrong)
+
+
+def test_plan_says_what_would_be_right_of_a_pair_that_it_cannot_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["Unknown"]}')
+    with pytest.raises(CheckpointError) as error:
+        target_geometry(read_config(tmp_path), None)
+    assert error.value.hint
+    assert lines("--target", str(tmp_path), "--draft", str(tmp_path))[0].endswith(f"; {error.value.hint}")
 
 
 def test_plan_says_nothing_of_bytes_for_a_dense_pair_and_why_where_it_cannot_read_one(

@@ -10,8 +10,9 @@ from typing import Literal
 import pytest
 
 from specgate.core import Bandwidth, BetweenRuns, Block, CycleBudget, Rule, Run, State, Verdict
-from specgate.core.cycle_budget import Limit
-from specgate.gates.speed import GATE
+from specgate.core.cycle_budget import Ceiling, Limit
+from specgate.core.routing.use import ExpertUse
+from specgate.gates.speed import GATE, unless_overlap
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario, with_acceptance
 
 
@@ -141,6 +142,22 @@ def test_a_floor_beyond_the_cycles_own_is_said_to_be_out_of_reach() -> None:
 def test_a_floor_within_reach_comes_with_how_far_the_cycle_could_go() -> None:
     assert (verdict(limited(3.1), 2.5).next_step or "").endswith("; with the cycle at its floor it would be 3.10x")
     assert "at its floor" not in (verdict(run(), 2.5).next_step or "")
+
+
+@pytest.mark.parametrize(
+    ("needed", "unless"),
+    [
+        (0.4, " unless the expert overlap is 0.40 or more (it is -0.02)"),
+        (0.004, " unless the expert overlap is at least that of independent tokens (it is -0.02)"),
+        (0.0, " unless the expert overlap is at least that of independent tokens (it is -0.02)"),
+        (None, ""),
+    ],
+)
+def test_a_floor_out_of_reach_comes_with_the_overlap_that_would_do(needed: float | None, unless: str) -> None:
+    use = ExpertUse(32, 4, True, 13.0, 12.5, 2.6e9, -0.02, ())
+    ceilings = (Ceiling("fast", 2.5, None, None, False, needed),)
+    budget = CycleBudget(96, 14.0, 70.0, (), ceilings=ceilings, experts=use)
+    assert unless_overlap(budget, 2.5) == unless
 
 
 # ── statistics 2 ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,8 +11,9 @@ import pytest
 
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.core import Block, Role, Run
+from specgate.core.cycle_budget import Ceiling
 from specgate.reports.common.figures import number
-from specgate.reports.texts.explain import REPORT
+from specgate.reports.texts.explain import REPORT, beyond
 from tests.support.budgets import asks, budgeted, split
 from tests.support.experts import EXPERTS, ROUTED, with_counts
 from tests.support.factories import blocks_of, corrupt, plan_of, policy_of, run_of, scenario
@@ -131,6 +132,12 @@ def test_a_gate_says_from_which_overlap_on_it_can_be_reached() -> None:
     assert "with this pair, not even if all tokens of a request chose the same experts" in said(30.0)
     assert "It can be reached down to an expert overlap of 0." in said(budget.limit.highest * 0.98)
     assert "overlap of" not in said(1.1)  # independent tokens would do
+
+
+def test_an_overlap_that_reads_0_00_is_called_that_of_independent_tokens() -> None:
+    budget = with_experts(overlap=0.5).budgets["demo-64/fake/c64/b1/spec-3"]
+    said = beyond(budget, Ceiling("fast", 2.5, None, None, False, 0.001), "NVIDIA H200")
+    assert "unless the expert overlap is at least that of independent tokens (it is 0." in said
 
 
 def test_every_draft_length_stands_with_what_it_could_give() -> None:
