@@ -18,7 +18,7 @@ from tests.backends.servers.helpers import program
 from tests.support.command import Cli
 from tests.support.factories import blocks_of, plan_of, run_of
 
-REUSES = ("--reuses", "--rate", "300")
+REUSES = ("--reuses", "--rate", "100")
 
 
 @pytest.fixture
@@ -31,10 +31,13 @@ def prompts(cli: Cli) -> Path:
 
 def asked(cli: Cli, prompts: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """(exit code, the JSON): two groups of four prompts that share 48 tokens. The times of a stub say nothing."""
-    done = cli.run(
+    command: tuple[str | Path, ...] = (
         *("cache", "--prompts", prompts, "--shared-prefix", "48", "--groups", "2", "--prompts-per-group", "4"),
         *("--new-tokens", "24", "--max-ttft-loss", "1000", "--json", *arguments),
     )
+    done = cli.run(*command)
+    if "seen in one piece" in done.stderr:  # the machine stood still
+        done = cli.run(*command)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

@@ -39,7 +39,7 @@ def asked_of(
     """One group of three requests, asked of two servers. `of_spec`: more arguments of the one that drafts. `times`: so
     often, of the same servers; what the last time found is returned.
     """
-    arguments = ("--reuses", "--rate", "300")
+    arguments = ("--reuses", "--rate", "100")
     with (
         helpers.running_stub(dialect, 0, *arguments) as plain,
         helpers.running_stub(dialect, 3, *arguments, *of_spec) as spec,
@@ -51,9 +51,17 @@ def asked_of(
             with cast(AbstractContextManager[Asking], helpers.attached(folder, pair, dialect, options)) as engine:
                 yield engine
 
-        for _ in range(times):
+        done = failed = 0
+        while done < times:
             asked: list[Asked] = requests_of([PROMPTS], WARMUP)
-            _, partings = both_passes(opened, asked, SPEC, Budget(new_tokens=24, ignore_eos=True), WARMUP)
+            try:
+                _, partings = both_passes(opened, asked, SPEC, Budget(new_tokens=24, ignore_eos=True), WARMUP)
+            except BackendError as error:
+                if "seen in one piece" not in str(error) or failed == 3:
+                    raise
+                failed += 1
+                continue  # the machine stood still: what the servers have kept of it is of another name
+            done += 1
     samples = samples_of(asked)
     return samples, {f"{c.name} {c.state}": c for c in judge(samples, partings, SPEC.name, LIMITS)}
 
