@@ -33,6 +33,7 @@ from specgate.commands.selftest import selftest
 from specgate.commands.speculation.acceptance import acceptance
 from specgate.commands.speculation.align import align
 from specgate.commands.speculation.cache import cache
+from specgate.commands.speculation.parity import parity
 from specgate.commands.speculation.smoke import smoke
 from specgate.commands.status import status
 from specgate.commands.tape import tape
@@ -60,6 +61,7 @@ cli.add_command(ab)
 cli.add_command(doctor)
 cli.add_command(smoke)
 cli.add_command(align)
+cli.add_command(parity)
 cli.add_command(cache)
 cli.add_command(calibrate)
 cli.add_command(status)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from specgate.api import Decoded
 from specgate.backends.hf_transformers.target import FEW_ROWS, TransformersTarget
@@ -12,6 +14,7 @@ from specgate.backends.reference.drafters import StandIn
 from specgate.backends.reference.loop import SpeculativeLoop
 from specgate.backends.reference.ops import target_argmax
 from specgate.backends.reference.playback import Playback
+from specgate.backends.reference.stages import show_stages
 from specgate.core import Budget, EngineFacts, Role, TopTokens
 from specgate.eagle3.memory import refusing_overflow
 from specgate.eagle3.pair import DraftCheckpoint
@@ -32,7 +35,7 @@ class TransformersEngine(SpeculativeLoop):
         playback: Playback | None = None,
     ) -> None:
         super().__init__(target, drafts, max_batch=max_batch, max_positions=max_positions, playback=playback)
-        self._facts = facts
+        self._facts, self._layers = facts, len(target.layers)
 
     def facts(self) -> EngineFacts:
         return self._facts
@@ -46,6 +49,11 @@ class TransformersEngine(SpeculativeLoop):
         """As the loop's. Raises EnvironmentRefused where a pass does not fit into the GPU's memory."""
         with refusing_overflow(f"{role}: a pass over {role.k + 1} rows of {len(self.prompts)} requests"):
             return super().decode(role, budget, stop_token_ids)
+
+    @torch.inference_mode()
+    def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:
+        """As `api.ShowsStages.stages`."""
+        return show_stages(self, self._layers, prompt, rows)
 
     @torch.inference_mode()
     def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens:

@@ -14,6 +14,7 @@ gpt_oss.py         gpt-oss' forward pass: sinks, windows, and a mixture of exper
 gpt_oss_weights.py its tensors, packed for that
 expert_counts.py   how many experts the rows of a pass reach
 draft.py           the draft's forward pass
+stages.py          what every stage of both passes gives, for `specgate parity`
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name
 cache.py           key/value caches, and which cached positions a row may look at
 facts.py           what a loaded engine is, for the fingerprint and the report

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache, view
 from specgate.backends.reference.ops import check_finite, draft_argmax, matmul_rows, rms_norm
-from specgate.backends.reference.target import RopeTable, attend, mlp, rope_rows
+from specgate.backends.reference.target import RopeTable, attend, feed_forward, rope_rows
 from specgate.eagle3.geometry import DraftGeometry
 from specgate.eagle3.weights import DraftWeights
 
@@ -30,7 +32,15 @@ def draft_input(w: DraftWeights, geometry: DraftGeometry, tokens: Tensor, hidden
     return torch.cat((embedded, normed), dim=-1), normed if geometry.norm_before_residual else hidden
 
 
-def draft_forward(
+class LayerOutput(NamedTuple):
+    """What the decoder layer gives, each [B, T, Hd]: the two branches before they are added, and their sum."""
+
+    attn_out: Tensor
+    ffn_out: Tensor
+    stream: Tensor
+
+
+def draft_layer(
     w: DraftWeights,
     geometry: DraftGeometry,
     table: RopeTable,
@@ -38,8 +48,8 @@ def draft_forward(
     tokens: Tensor,
     hidden: Tensor,
     positions: Tensor,
-) -> Tensor:
-    """Run `tokens` [B, T] with `hidden` [B, T, Hd] at `positions` [B, T]; write the cache; return [B, T, Hd].
+) -> LayerOutput:
+    """Run `tokens` [B, T] with `hidden` [B, T, Hd] at `positions` [B, T], and write the cache.
 
     The row at a position combines the *hidden state* of that position with the token one position ahead.
     """
@@ -48,13 +58,21 @@ def draft_forward(
     seen = view(positions, geometry.window)
     rows = rope_rows(table, positions)
     mixed = attend(qkv, rows, cache.k[0], cache.v[0], positions, seen, geometry.heads, geometry.kv_heads)
-    return mlp(w.layer, residual + matmul_rows(mixed, w.layer.o), geometry.rms_eps)
+    attn_out = matmul_rows(mixed, w.layer.o)
+    middle = residual + attn_out
+    ffn_out = feed_forward(w.layer, middle, geometry.rms_eps)
+    return LayerOutput(attn_out, ffn_out, middle + ffn_out)
+
+
+def draft_head(w: DraftWeights, geometry: DraftGeometry, stream: Tensor) -> tuple[Tensor, Tensor]:
+    """(the final norm of `stream` [..., Hd], the logits [..., W] that the LM head makes of it)."""
+    normed = rms_norm(stream, w.norm, geometry.rms_eps)
+    return normed, matmul_rows(normed, w.lm_head)
 
 
 def draft_token(w: DraftWeights, geometry: DraftGeometry, stream: Tensor) -> tuple[Tensor, Tensor]:
     """(the next draft token [B], the hidden state [B, Hd] that feeds the next draft step), from `stream` [B, Hd]."""
-    normed = rms_norm(stream, w.norm, geometry.rms_eps)
-    logits = matmul_rows(normed, w.lm_head)
+    normed, logits = draft_head(w, geometry, stream)
     check_finite(logits, "the draft's logits")  # else a broken draft would pass for one that is merely bad
     token = draft_argmax(logits, w.target_ids)
     return token, normed if geometry.norm_output else stream

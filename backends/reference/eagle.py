@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache
-from specgate.backends.reference.draft import draft_forward, draft_token, project_features
+from specgate.backends.reference.draft import draft_layer, draft_token, project_features
 from specgate.backends.reference.ops import check_finite
 from specgate.backends.reference.state import Pending, Slots
 from specgate.backends.reference.target import rope_table
@@ -50,7 +50,7 @@ class EagleDrafter:
         hidden = project_features(self.weights, self.geometry, features[:, :rows])
         check_finite(hidden, "the draft's hidden states")
         cache = self.cache.slots(slot, slot + 1)
-        draft_forward(self.weights, self.geometry, self.table, cache, following, hidden, positions[:, :rows])
+        draft_layer(self.weights, self.geometry, self.table, cache, following, hidden, positions[:, :rows])
 
     def prefilled(self, features: Sequence[Tensor | None], first_token: Tensor, length: Tensor) -> None:
         rows = torch.cat([f for f in features if f is not None])
@@ -90,4 +90,4 @@ class EagleDrafter:
 
     def _step(self, tokens: Tensor, hidden: Tensor, positions: Tensor) -> Tensor:
         cache = self.cache.slots(0, len(tokens))
-        return draft_forward(self.weights, self.geometry, self.table, cache, tokens, hidden, positions)
+        return draft_layer(self.weights, self.geometry, self.table, cache, tokens, hidden, positions).stream

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.drafters import StandIn
@@ -13,6 +15,7 @@ from specgate.backends.reference.gpt_oss import GptOssTarget
 from specgate.backends.reference.gpt_oss_weights import pack_gpt_oss
 from specgate.backends.reference.loop import SpeculativeLoop
 from specgate.backends.reference.playback import Playback
+from specgate.backends.reference.stages import show_stages
 from specgate.backends.reference.target import LlamaTarget, rope_table
 from specgate.core import Budget, EngineFacts, Role
 from specgate.eagle3.logit_watch import LogitWatch
@@ -57,6 +60,11 @@ class ReferenceEngine(SpeculativeLoop):
         watch = LogitWatch(positions, len(self.prompts))
         self._decode(role, Budget(steps=positions[-1]), (), watch)
         return watch.shown()
+
+    @torch.inference_mode()
+    def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:
+        """As `api.ShowsStages.stages`."""
+        return show_stages(self, self.target.geometry.layers, prompt, rows)
 
     def facts(self) -> EngineFacts:
         return engine_facts(

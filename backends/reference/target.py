@@ -36,9 +36,14 @@ def attend(
     return attention(q, k_cache[:, :, span], v_cache[:, :, span], seen.mask, seen.causal)
 
 
+def feed_forward(w: LayerWeights, x: Tensor, eps: float) -> Tensor:
+    """down(silu(gate) · up), where gate and up read the normed x."""
+    return matmul_rows(silu_mul(matmul_rows(rms_norm(x, w.post_norm, eps), w.gate_up)), w.down)
+
+
 def mlp(w: LayerWeights, x: Tensor, eps: float) -> Tensor:
-    """x + down(silu(gate) · up), where gate and up read the normed x."""
-    return x + matmul_rows(silu_mul(matmul_rows(rms_norm(x, w.post_norm, eps), w.gate_up)), w.down)
+    """x plus its `feed_forward`."""
+    return x + feed_forward(w, x, eps)
 
 
 def rope_rows(table: RopeTable, positions: Tensor) -> RopeTable:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from specgate.core import (
     Budget,
@@ -24,6 +24,10 @@ from specgate.core import (
 from specgate.core.load import OfferedLoad
 from specgate.core.memory import EngineMemory
 from specgate.core.routing import ExpertCounts
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -235,6 +239,18 @@ class ScoresTokens(Protocol):
         """One score per index of `positions` into `continuation`, ascending, with all tokens before it given.
 
         `continuation` begins with the token that follows the prompt. Whatever was cached before is forgotten.
+        """
+
+
+@runtime_checkable
+class ShowsStages(Protocol):
+    """An engine that can show what every stage of its passes gives. Optional: `specgate parity` asks for it."""
+
+    def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:
+        """The stages of `specgate.eagle3.stages.names` by name, for one prompt, for its last `rows` positions.
+
+        Hidden states and logits are float32 [rows, width], `draft.target_ids` is int64 [draft vocabulary]. Whatever
+        was cached before is forgotten. It need not be fast.
         """
 
 

@@ -14,6 +14,7 @@
     auxiliary_layers.py    which hidden states of the target feed the draft
     spec_config/           speculative configs of any engine: read, checked, and laid side by side
     logit_watch.py         digests of the logits that single tokens were chosen from
+    stages/                the stages of a pass at which two engines can be held against each other
     counters.py            what an engine counts beside acceptance
     traffic.py             what the passes of a pair must move through memory, from its geometry
     parameters.py          the harness's own count of the weights that a step must read

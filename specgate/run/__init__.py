@@ -8,6 +8,7 @@ reachability.py   floors that no run can reach, said before anything is measured
 resuming.py       a run that is continued: whether it may be, and what it rests on
 runner.py         the one measuring loop: plan → worker → blocks in the journal
 smoke/            `specgate smoke`: one prompt, and the known causes of speculation that is off
+parity/           `specgate parity`: two engines' stages for one prompt
 prefix_cache/     `specgate cache`: the same requests with a prefix cache on and off
 worker.py         the engine in a process of its own, driven over a socket
 engine_process/   that process: messages, what is checked of an answer, what the process is given, what it prints

@@ -1,0 +1,238 @@
+"""`specgate parity A B`: at which stage does an engine's EAGLE-3 first depart from another's?"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from specgate.commands.numbers import CONTEXT, Real, count
+from specgate.commands.output import OUT_OPTION, write_files
+from specgate.commands.run import key_value
+from specgate.errors import ExitCode, UsageError
+from specgate.terminal import echo
+
+if TYPE_CHECKING:
+    from specgate.analysis.parity.causes import IdMap
+    from specgate.analysis.parity.comparing import Parity, StageFinding
+
+WIDTH = 80
+CHECKPOINT = click.Path(path_type=Path)
+
+
+@click.command(short_help="At which stage does an engine's EAGLE-3 depart from another's?")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="[B]", required=False)
+@click.option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder with target and draft (default: demo).")
+@click.option("--target", type=CHECKPOINT, metavar="DIR", help="Target checkpoint (HF folder).")
+@click.option("--draft", type=CHECKPOINT, metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Dtype (default: bfloat16 with a GPU, else float32).",
+)
+@click.option("--prompt", "text", metavar="TEXT", help="Prompt (default: a text that comes along).")
+@click.option("--prompt-ids", "ids", metavar="ID,ID…", help="Prompt as token ids.")
+@click.option(
+    "--prompt-file",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Prompt from a file: text, or a JSON list of token ids.",
+)
+@click.option("--context", type=CONTEXT, help="Exact length of the prompt, of the texts that scenarios use.")
+@click.option(
+    "--rows", default=64, show_default=True, type=count(1, 4096), help="Last positions whose tensors are compared."
+)
+@click.option(
+    "--tolerance", default=1.0, show_default=True, type=Real(1e-3, 1e3), help="Factor on every stage's tolerance."
+)
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option, of both engines.")
+@click.option(
+    "--dump", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write A's tensors to this file."
+)
+@click.option("--md", is_flag=True, help="Write parity.md.")
+@click.option("--json", "as_json", is_flag=True, help="Write parity.json.")
+@OUT_OPTION
+def parity(first: str, second: str | None, dump: Path | None, md: bool, as_json: bool, out: Path, **wish: Any) -> None:
+    """Hold two engines against each other, stage by stage, for one prompt: target, draft, and a step of the draft.
+
+    A and B are each one of
+
+    \b
+      an engine that shows its stages: reference, transformers
+      with what differs for it: reference,dtype=bfloat16  reference,draft=DIR
+      a safetensors file with another engine's tensors (names: docs/parity.md)
+
+    The prompt is that of the file, where one side is a file. With --dump alone, B may be left out.
+
+    Exit code 0 if every stage agrees to within rounding, 1 if one departs, 2 if a side cannot be read or is of another
+    prompt or model, 6 if the sides have no stage in common, 7 if an engine failed.
+    """
+    from specgate.analysis.parity.comparing import compare
+    from specgate.eagle3.stages.file import write_dump
+    from specgate.run.parity.sides import read_side
+    from specgate.run.parity.stages import Wish, dumps_of
+    from specgate.run.smoke.prompt import PromptWish
+
+    if second is None and dump is None:
+        raise UsageError("parity needs two sides", hint="name B too, or give --dump FILE to write A's tensors")
+    prompt, ids = PromptWish(wish.pop("text"), wish.pop("file"), wish.pop("context")), wish.pop("ids")
+    if sum(part is not None for part in (prompt.text, prompt.file, prompt.context, ids)) > 1:
+        raise UsageError(
+            "--prompt, --prompt-ids, --prompt-file and --context are four ways to say one thing", hint="give one"
+        )
+    factor = wish.pop("tolerance")
+    options = dict(key_value(o) for o in wish.pop("options"))
+    asked = Wish(prompt=prompt, ids=None if ids is None else numbers(ids), options=options, **wish)
+    sides = [read_side(text) for text in (first, second) if text is not None]
+    dumps = dumps_of(sides, asked)
+    if dump is not None:
+        write_dump(dump, dumps[0])
+        echo(f"wrote {dump}: {len(dumps[0].prompt_ids)} prompt tokens, {', '.join(dumps[0].parts)}")
+    if second is None:
+        return
+    found = compare(dumps[0], dumps[1], factor)
+    echo("\n".join(lines(found)))
+    files = [("parity.md", markdown(found))] if md else []
+    if as_json:
+        files.append(("parity.json", json.dumps(as_data(found), indent=1, ensure_ascii=False) + "\n"))
+    write_files(out, files)
+    sys.exit(ExitCode.PASS if found.agrees else ExitCode.FAIL)
+
+
+def numbers(text: str) -> list[int]:
+    """`1,2,3` as numbers. Raises UsageError for anything else."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--prompt-ids {text[:80]!r}", hint="token ids with commas between them: 1,2,3") from None
+
+
+def as_data(found: Parity) -> dict[str, object]:
+    """The comparison as stored: schema `specgate.parity/v1`."""
+    from dataclasses import asdict
+
+    from specgate.analysis.parity.causes import usual_causes
+
+    first = found.first
+    return {
+        "schema": "specgate.parity/v1",
+        "agrees": found.agrees,
+        "a": found.a,
+        "b": found.b,
+        "dtype": found.dtype,
+        "prompt_tokens": found.prompt_tokens,
+        "first_departing_stage": first.stage if first else None,
+        "usual_causes": list(usual_causes(first.stage)) if first else [],
+        "traces": [asdict(trace) for trace in found.traces],
+        "stages": [{**asdict(stage), "departs": stage.departs} for stage in found.stages],
+        "target_ids_compared": found.ids_compared,
+        "target_ids": asdict(found.ids) if found.ids else None,
+        "notes": list(found.notes),
+    }
+
+
+def headline(found: Parity) -> str:
+    if found.first is not None:
+        return f"DEPARTS first at {found.first.stage}"
+    if found.ids is not None:
+        return "every stage agrees, but draft ids mean OTHER TOKENS"
+    return f"agrees: {len(found.stages)} stages, to within what rounding in {found.dtype} explains"
+
+
+def lines(found: Parity) -> Iterator[str]:
+    """The comparison for a terminal of 80 columns."""
+    yield f"A  {found.a}"
+    yield f"B  {found.b}"
+    yield headline(found)
+    yield ""
+    yield f"{'stage':21} {'mean abs':>8} {'max abs':>8} {'cosine':>8} {'error':>8} {'allowed':>8} {'at':>5}"
+    for stage in found.stages:
+        d = stage.distance
+        yield (
+            f"{stage.stage:21} {d.mean_abs:8.1e} {d.max_abs:8.1e} {d.worst_cosine:8.5f} {d.error:8.1e} "
+            f"{stage.tolerance:8.1e} {stage.worst_position:5}" + (" departs" if stage.departs else "")
+        )
+    yield from wrapped(
+        "cosine: of the worst row. error: |a − b| / max(|a|, |b|), root mean square over the rows. at: the prompt "
+        "position of the row that is furthest off.",
+        "",
+    )
+    for text in (*(leading_words(stage) for stage in found.stages if stage.leading), *advice(found)):
+        yield from wrapped(text, "  ")
+
+
+def wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent)
+
+
+def leading_words(stage: StageFinding) -> str:
+    said = [f"top {part.k} {part.overlap:.1%} (worst row {part.worst_overlap:.0%})" for part in stage.leading]
+    beyond = stage.leading[-1].beyond_one_step
+    return f"{stage.stage}: {', '.join(said)}; {beyond} tokens beyond one step"
+
+
+def advice(found: Parity) -> Iterator[str]:
+    """What the tensors give away, and what is usually the cause."""
+    from specgate.analysis.parity.causes import usual_causes
+
+    if found.first is not None and found.first.distance.error <= found.first.tolerance:
+        d = found.first.distance
+        yield (
+            f"{found.first.stage}: most rows agree, but not position {found.first.worst_position} (error "
+            f"{d.worst_error:.1e}, allowed {found.first.worst_tolerance:.1e})"
+        )
+    for trace in found.traces:
+        yield f"seen: {trace.what} (error {trace.error:.1e} then)"
+    if found.first is not None:
+        yield f"usual causes where {found.first.stage} is the first:"
+        for cause in usual_causes(found.first.stage):
+            yield f"- {cause}"
+    if found.ids is not None:
+        yield f"d2t: {id_words(found.ids)}"
+    for note in found.notes:
+        yield f"not compared: {note}"
+
+
+def id_words(ids: IdMap) -> str:
+    kinds = {
+        "off by a constant": f"B's ids are all off by {ids.b - ids.a}",
+        "offsets in A": "A has offsets (d2t), where ids are due: row + d2t[row]",
+        "offsets in B": "B has offsets (d2t), where ids are due: row + d2t[row]",
+        "other ids": "another draft vocabulary, or another order of it",
+    }
+    return (
+        f"{ids.differ} of {ids.rows} draft ids mean another target token; row {ids.row} is {ids.a} in A and {ids.b} in "
+        f"B: {kinds[ids.kind]}"
+    )
+
+
+def markdown(found: Parity) -> str:
+    """The comparison as Markdown."""
+    rows = [
+        "| stage | rows | mean abs | max abs | worst cosine | last cosine | error | allowed | worst error | allowed "
+        "| at | |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for stage in found.stages:
+        d = stage.distance
+        rows.append(
+            f"| `{stage.stage}` | {stage.rows} | {d.mean_abs:.1e} | {d.max_abs:.1e} | {d.worst_cosine:.6f} "
+            f"| {d.last_cosine:.6f} | {d.error:.1e} | {stage.tolerance:.1e} | {d.worst_error:.1e} "
+            f"| {stage.worst_tolerance:.1e} | {stage.worst_position} "
+            f"| {'departs' if stage.departs else ''} |"
+        )
+    parts = [
+        f"# Parity of {found.a} and {found.b}".replace("|", "\\|"),
+        f"{headline(found)}. {found.prompt_tokens} prompt tokens, tolerances of {found.dtype}.",
+        "\n".join(rows),
+        "\n".join(f"- {leading_words(stage)}" for stage in found.stages if stage.leading),
+        "\n".join(f"- {text.removeprefix('- ')}" for text in advice(found)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"

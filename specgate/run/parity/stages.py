@@ -1,0 +1,123 @@
+"""The stages of a side: read from its file, or shown by its engine, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from specgate import plugins
+from specgate.api import OpenRequest, ShowsStages
+from specgate.core import PairRef
+from specgate.eagle3.stages.dump import Dtype, StageDump, check_dump
+from specgate.eagle3.stages.file import read_dump
+from specgate.eagle3.stages.names import TARGET_IDS
+from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.machine.inventory import has_cuda_gpu
+from specgate.pairs.resolve import refuse_two_names, resolve_pair
+from specgate.run.parity.sides import EngineSide, FileSide, Side
+from specgate.run.smoke.prompt import PromptWish, checked, prompt_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was asked for, of both sides where they do not say otherwise. `ids` are the prompt as numbers; they and
+    `prompt` are empty where it comes from a file. `rows`: of how many of the prompt's last positions tensors are kept.
+    """
+
+    pair: str | None = None
+    target: Path | None = None
+    draft: Path | None = None
+    dtype: Dtype | None = None
+    ids: Sequence[int] | None = None
+    prompt: PromptWish = field(default_factory=PromptWish)
+    rows: int = 64
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names_a_prompt(self) -> bool:
+        return self.ids is not None or self.prompt != PromptWish()
+
+
+def dumps_of(sides: Sequence[Side], wish: Wish) -> list[StageDump]:
+    """The stages of every side, for one prompt: that of the files among them, or else the one that was asked for.
+
+    Raises UsageError for sides and prompts that make no sense, EnvironmentRefused where an engine cannot run here, and
+    BackendError where one fails, or shows no stages.
+    """
+    read = {side.file: read_dump(side.file) for side in sides if isinstance(side, FileSide)}
+    if read and wish.names_a_prompt:
+        raise UsageError(
+            f"{next(iter(read))} has a prompt of its own, and another one was given",
+            hint="leave the prompt out: the file's prompt_ids count",
+        )
+    ids = next(iter(read.values())).prompt_ids if read else None
+    dumps = []
+    for side in sides:
+        if isinstance(side, FileSide):
+            dumps.append(read[side.file])
+        else:
+            pair = pair_of(side, wish)
+            ids = ids or asked_ids(wish, pair)
+            dumps.append(shown_by(side, pair, ids, wish))
+    return dumps
+
+
+def asked_ids(wish: Wish, pair: PairRef) -> tuple[int, ...]:
+    if wish.ids is None:
+        return prompt_ids(wish.prompt, pair)
+    from specgate.pairs.resolve import target_limits
+
+    return checked(wish.ids, target_limits(pair, None, any_architecture=True)[1], "--prompt-ids")
+
+
+def pair_of(side: EngineSide, wish: Wish) -> PairRef:
+    """The pair that a side runs: what it names itself, over what both have in common."""
+    refuse_two_names(wish.pair, wish.target, wish.draft)
+    refuse_two_names(side.pair, side.target, side.draft)
+    if side.pair is not None:
+        return resolve_pair(side.pair, None, None)
+    target, draft = side.target or wish.target, side.draft or wish.draft
+    if wish.pair is not None and (side.target or side.draft):
+        common = resolve_pair(wish.pair, None, None)
+        target, draft = target or common.target, draft or common.draft
+    return resolve_pair(wish.pair if target is None and draft is None else None, target, draft)
+
+
+def shown_by(side: EngineSide, pair: PairRef, ids: tuple[int, ...], wish: Wish) -> StageDump:
+    """What a side's engine shows of the prompt `ids`."""
+    backend = plugins.backend(side.backend)
+    availability = backend.available()
+    if not availability.usable:
+        raise EnvironmentRefused(f"{side.backend}: {availability.reason}")
+    dtype: Dtype = side.dtype or wish.dtype or ("bfloat16" if has_cuda_gpu() else "float32")
+    engine = backend.open(
+        OpenRequest(
+            pair=pair,
+            dtype=dtype,
+            max_batch=1,
+            max_positions=len(ids) + 4,
+            max_k=1,
+            perf_mode=False,
+            options={**wish.options, **side.options},
+        )
+    )
+    try:
+        if not isinstance(engine, ShowsStages):
+            raise UsageError(
+                f"{side.text}: this engine shows no stages",
+                hint="reference does; put what another engine dumps into a safetensors file (docs/parity.md)",
+            )
+        shown = engine.stages(ids, wish.rows)
+    finally:
+        engine.close()
+    stages = {name: tensor.astype(np.float32) for name, tensor in shown.items() if name != TARGET_IDS}
+    target_ids = shown[TARGET_IDS].astype(np.int64) if TARGET_IDS in shown else None
+    dump = StageDump(side.text, dtype, ids, stages, target_ids)
+    try:
+        check_dump(dump)
+    except UsageError as error:  # the engine's fault, not the user's
+        raise BackendError(error.message, hint=error.hint) from error
+    return dump

@@ -1,0 +1,1 @@
+"""Tests of two engines' stages beside each other."""
