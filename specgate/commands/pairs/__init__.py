@@ -1,8 +1,9 @@
 """`specgate pairs`: list and fetch what the demo pair and the prompts are made of; train, plant and export pairs.
 
-train.py     `specgate pairs train-draft` and `specgate pairs acceptance`
-plant.py     `specgate pairs plant` and `specgate pairs check`
-export.py    `specgate pairs export`
+train.py         `specgate pairs train-draft` and `specgate pairs acceptance`
+plant.py         `specgate pairs plant` and `specgate pairs check`
+export.py        `specgate pairs export`
+draft_vocab.py   `specgate pairs draft-vocab`
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.pairs.draft_vocab import draft_vocab
 from specgate.commands.pairs.export import export
 from specgate.commands.pairs.plant import check, plant
 from specgate.commands.pairs.train import acceptance, train_draft
@@ -27,6 +29,7 @@ pairs.add_command(acceptance)
 pairs.add_command(plant)
 pairs.add_command(check)
 pairs.add_command(export)
+pairs.add_command(draft_vocab)
 
 
 @pairs.command("list", short_help="List the pairs, and say which are in the cache.")

@@ -93,4 +93,7 @@ def tokenizers(pair: OpenPair) -> Iterator[str]:
     """A target without a tokenizer."""
     folder = pair.ref.target
     if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer.model").is_file():
-        yield "the target has no tokenizer: prompts must be token ids (vLLM: --skip-tokenizer-init)"
+        yield (
+            "the target has no tokenizer: prompts must be token ids (vLLM: --skip-tokenizer-init), and LMDeploy 0.18 "
+            "does not start: give the folder any tokenizer of the same vocabulary"
+        )

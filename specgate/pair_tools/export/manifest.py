@@ -10,9 +10,9 @@ from typing import Final
 from specgate import __version__
 from specgate.eagle3.auxiliary_layers import IDS, capture_keys
 from specgate.eagle3.describe import describe_rope
+from specgate.eagle3.files import contents_sha256
 from specgate.pair_tools.export.differences import Format
 from specgate.pair_tools.export.opened import OpenPair
-from specgate.pairs.fetch import sha256_of
 from specgate.pairs.gguf_convert import write_json
 
 NAME: Final = "EXPORT.json"
@@ -40,7 +40,10 @@ def write_manifest(folder: Path, pair: OpenPair, layout: Format, dtype: str, dif
         "dtype": dtype,
         "conventions": conventions(pair, layout),
         "differences": list(differing),
-        "files": {p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in files},
+        "files": {
+            file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": sha256}
+            for file, sha256 in zip(files, contents_sha256(files), strict=True)
+        },
     }
     write_json(folder / NAME, content)
 

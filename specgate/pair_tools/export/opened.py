@@ -48,17 +48,17 @@ def draft_tensors(pair: OpenPair, dtype: torch.dtype | None) -> dict[str, LazyTe
     stored = lazy_tensors(draft.source, [draft.names[name] for name in draft.weights])
     tensors = {name: stored[draft.names[name]] for name in draft.weights}
     if "lm_head.weight" not in tensors:
-        tensors["lm_head.weight"] = target_head(pair)
+        tensors["lm_head.weight"] = target_head(pair.target)
     if draft.d2t is not None:
         t2d = mask_of(draft.d2t, draft.geometry.vocab) if draft.t2d is None else draft.t2d
         tensors |= {"d2t": in_memory(draft.d2t), "t2d": in_memory(t2d)}
     return cast(tensors, dtype)
 
 
-def target_head(pair: OpenPair) -> LazyTensor:
+def target_head(target: TargetFiles) -> LazyTensor:
     """The target's LM head, which is its embedding where they are tied."""
-    name = "model.embed_tokens.weight" if pair.target.geometry.tied_embeddings else "lm_head.weight"
-    return lazy_tensors(pair.target.source, [name])[name]
+    name = "model.embed_tokens.weight" if target.geometry.tied_embeddings else "lm_head.weight"
+    return lazy_tensors(target.source, [name])[name]
 
 
 def mask_of(d2t: Tensor, vocab: int) -> Tensor:

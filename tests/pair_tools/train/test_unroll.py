@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache
-from specgate.backends.reference.draft import draft_forward, project_features
+from specgate.backends.reference.draft import draft_layer, project_features
 from specgate.backends.reference.ops import matmul_rows, rms_norm
 from specgate.eagle3.geometry import DraftGeometry
 from specgate.eagle3.rope import cos_sin_table
@@ -37,14 +37,14 @@ def chain_as_an_engine_runs_it(
     cache = KVCache.allocate(1, batch, g.kv_heads, length, g.head_dim, torch.float32, "cpu")
     committed = torch.arange(slot + 1).expand(batch, -1)
     hidden = project_features(w, g, features[:, : slot + 1])
-    stream = draft_forward(w, g, table, cache, tokens[:, : slot + 1], hidden, committed)[:, -1:]
+    stream = draft_layer(w, g, table, cache, tokens[:, : slot + 1], hidden, committed).stream[:, -1:]
     logits = []
     for position in range(slot + 1, slot + steps + 1):
         normed = rms_norm(stream, w.norm, g.rms_eps)
         logits.append(matmul_rows(normed, w.lm_head)[:, 0])
         feedback = normed if g.norm_output else stream
         here = torch.full((batch, 1), position)
-        stream = draft_forward(w, g, table, cache, tokens[:, position : position + 1], feedback, here)
+        stream = draft_layer(w, g, table, cache, tokens[:, position : position + 1], feedback, here).stream
     return logits
 
 

@@ -1,0 +1,106 @@
+"""Which tokens a draft vocabulary of n holds, what share of the counted tokens that is, and what remains.
+
+FR-Spec (Zhao et al., 2025, arXiv 2502.14856) chooses draft tokens by frequency in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.errors import UsageError
+
+SHARES: Final = (0.95, 0.98, 0.99, 0.995)
+"""Coverages whose sizes are named."""
+NAMED: Final = 8
+"""Tokens of the tail that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Tokens in the order in which a growing draft vocabulary takes them.
+
+    `ids`, int64 [C]: the `kept` tokens first, which every vocabulary holds, then the others by count. `covered`, int64
+    [C]: how many of the `total` counted tokens the first n of `ids` are, for n = 1 … C.
+    """
+
+    ids: Tensor
+    covered: Tensor
+    kept: int
+    total: int
+
+    @property
+    def least(self) -> int:
+        """The smallest vocabulary."""
+        return max(1, self.kept)
+
+    def share(self, n: int) -> float:
+        """The share of the counted tokens that a vocabulary of `n` holds."""
+        return int(self.covered[n - 1]) / self.total
+
+    def size_for(self, share: float) -> int | None:
+        """The smallest vocabulary that holds `share` of the counted tokens; None where none does."""
+        needed = math.ceil(Fraction(str(share)) * self.total)
+        n = int(torch.searchsorted(self.covered, needed)) + 1
+        return max(n, self.least) if n <= len(self.ids) else None
+
+    def sizes(self, *also: int) -> list[int]:
+        """Powers of two from the smallest vocabulary to the largest, the largest itself, and `also`."""
+        powers = (1 << i for i in range(len(self.ids).bit_length()))
+        return sorted({n for n in (*powers, len(self.ids), *also) if self.least <= n <= len(self.ids)})
+
+    def chosen(self, size: int) -> Tensor:
+        """The ids of a vocabulary of `size`, ascending, int64 [size]. Raises UsageError for a size that it cannot
+        have.
+        """
+        if not self.least <= size <= len(self.ids):
+            raise UsageError(
+                f"draft vocabulary of {size} tokens: {self.least} to {len(self.ids)} are possible",
+                hint=f"{self.kept} special tokens are always kept" if size < self.least else None,
+            )
+        return self.ids[:size].sort().values
+
+
+def ranking(counts: Tensor, kept: Sequence[int] = (), among: Tensor | None = None) -> Ranking:
+    """Rank the tokens of `counts` int64 [V], those of the ids `among` where they are given. Of tokens that are counted
+    as often, the lower id comes first, so that equal counts give equal vocabularies.
+    """
+    allowed = torch.ones(len(counts), dtype=torch.bool)
+    if among is not None:
+        allowed = torch.zeros_like(allowed).index_fill(0, among, True)
+    first = torch.zeros_like(allowed).index_fill(0, torch.tensor(kept, dtype=torch.int64), True) & allowed
+    ranked = counts.masked_fill(first, int(counts.max()) + 1).sort(descending=True, stable=True).indices
+    ids = ranked[allowed[ranked]]
+    return Ranking(ids, counts[ids].cumsum(0), int(first.sum()), int(counts.sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What a vocabulary leaves out: `tokens` of the counted ones, of `distinct` ids, `once` of them counted once.
+
+    `most`: (id, count) of the ids that are left out most often.
+    """
+
+    tokens: int
+    distinct: int
+    once: int
+    most: tuple[tuple[int, int], ...]
+
+
+def tail_of(counts: Tensor, ids: Tensor) -> Tail:
+    """The tail of the vocabulary `ids` [W]."""
+    left = counts.index_fill(0, ids, 0)
+    ranked = left.sort(descending=True, stable=True).indices[:NAMED].tolist()
+    most = tuple((i, int(left[i])) for i in ranked if left[i])
+    return Tail(int(left.sum()), int((left > 0).sum()), int((left == 1).sum()), most)
+
+
+def reached(found: Ranking) -> Iterator[tuple[float, int | None]]:
+    """(share, smallest vocabulary that reaches it) for every one of `SHARES`."""
+    return ((share, found.size_for(share)) for share in SHARES)
