@@ -9,10 +9,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
 
+from specgate.analysis.machine.clock_comparison import ClockShift, clock_shifts, untold_parts
+from specgate.analysis.machine.clock_words import (
+    compared_in_words,
+    power_in_words,
+    samples_in_words,
+    unequal_lengths_in_words,
+    untold_in_words,
+)
 from specgate.analysis.machine.gpu_clocks import power_cap
 from specgate.analysis.machine.words import asides, set_aside_in_words, too_many_in_words
 from specgate.core import CellResult, Rule, Run, State, Verdict
-from specgate.core.conditions import THROTTLES, Conditions, GpuConditions, HostJudgement, clock_events
+from specgate.core.conditions import THROTTLES, ClockComparison, Conditions, GpuConditions, HostJudgement, clock_events
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 MAX_GAP_S = 5.0
@@ -37,7 +45,8 @@ class Environment:
 
     `gpu`: whether the GPU is judged as well as the host; a GPU that cannot be read is then rejected.
     `max_other_cpu_share`: the share of the usable CPUs' time that other processes may use. `max_clock_shift`: how far
-    apart the mean SM clocks of two roles may lie, as a share of the higher one. `max_clock_jump_s`: by how many seconds
+    apart the mean SM clocks of two roles may lie, as a share of the higher one; since statistics 6, at the same times
+    since decoding began, and where the samples tell it. `max_clock_jump_s`: by how many seconds
     the wall clock may jump relative to the monotonic clock.
     `max_set_aside`: the host is judged block by block, and this share of the rounds may be set aside because a block of
     theirs was disturbed. Without it, others' share is judged as a mean over the samples, and nothing is set aside.
@@ -74,9 +83,9 @@ class Environment:
             message = gap or "no sample of the machine was kept"
             return verdict(rule, key, state, "unwatched", message, next_step="measure again")
         findings = [*(of_gpu(rule, found.gpu) if gpu else ()), *of_host(rule, found)]
-        evidence = evidence_of(found, gpu)
+        evidence = evidence_of(rule, found, gpu)
         if not findings:
-            state, code, message = quiet(found, gpu)
+            state, code, message = quiet(rule, found, gpu)
             return verdict(rule, key, state, code, message, evidence)
         first, *others = findings
         if others:
@@ -84,19 +93,30 @@ class Environment:
         return verdict(rule, key, State.ENV_REJECTED, first.code, first.message, evidence, first.next_step)
 
 
-def quiet(found: Conditions, gpu: bool) -> tuple[State, str, str]:
+def quiet(rule: Rule, found: Conditions, gpu: bool) -> tuple[State, str, str]:
     """(state, reason code, message) of a point that nothing rejects.
 
     A host of which nothing could be seen is not said to be quiet.
     """
-    host, cap = found.host, power_cap(found.gpu) if gpu else None
+    host = found.host
     state, code, said = State.PASS, "undisturbed", f"nothing disturbed {found.blocks} blocks ({found.samples} samples)"
     if host is not None and host.set_aside:
         code, said = "set_aside", f"{set_aside_in_words(host)}; nothing disturbed the others ({found.samples} samples)"
     elif host is not None and host.unjudged and found.other_cpu_share is None:
         state, code = (State.PASS if gpu else State.SKIPPED), "host_unseen"
         said = f"nothing disturbed the GPU in {found.blocks} blocks" if gpu else "nothing tells what disturbed the host"
-    return state, code, "; ".join([said, *(asides(host) if host else ()), *([cap] if cap else [])])
+    said_beside = [*(asides(host) if host else ()), *(clock_asides(rule, found.gpu) if gpu else ())]
+    return state, code, "; ".join([said, *said_beside])
+
+
+def clock_asides(rule: Rule, gpu: GpuConditions) -> Iterator[str]:
+    """What a reader has to know of clocks that reject nothing: what could not be compared, and the power cap."""
+    limit, held = float(rule.params["max_clock_shift"]), gpu.common_clocks
+    if held is not None and (untold := untold_in_words(held, limit)):
+        yield untold
+    if cap := power_cap(gpu):
+        yield cap
+    yield from unequal_lengths_in_words(gpu, limit)
 
 
 def unwatched(result: CellResult, found: Conditions | None) -> str | None:
@@ -129,11 +149,31 @@ def of_gpu(rule: Rule, gpu: GpuConditions) -> Iterator[Finding]:
         limit, default = gpu.power_limit_mw / 1000, gpu.default_power_limit_mw / 1000
         what = f"the power limit is lowered: {limit:.0f} W of {default:.0f} W"
         yield Finding("power_capped", what, f"nvidia-smi -i {gpu.uuid} -pl {default:.0f}")
-    if (shift := clock_shift(gpu)) is not None and shift > float(rule.params["max_clock_shift"]):
+    yield from different_clocks(gpu, float(rule.params["max_clock_shift"]))
+
+
+def different_clocks(gpu: GpuConditions, limit: float) -> Iterator[Finding]:
+    """Clocks that differ between roles by more than `limit`. Runs of statistics 5 and before compare the means, and so
+    do later ones where the samples do not tell what the clocks were at the same times.
+    """
+    held = gpu.common_clocks
+    if held is not None and any(shift.beyond(limit) for shift in clock_shifts(held)):
+        clocks = "; ".join([compared_in_words(held), *power_in_words(held, limit)])
+    else:
+        if held is not None and not any(mean_shift(gpu, part) > limit for part in untold_parts(held, limit)):
+            return
+        if (found := clock_shift(gpu)) is None or found <= limit:
+            return
         clocks = ", ".join(f"{role} {mhz:.0f} MHz" for role, mhz in gpu.sm_clock_mhz.items())
         if gpu.prefill_clock_mhz:
             clocks += "; in prefill " + ", ".join(f"{r} {mhz:.0f} MHz" for r, mhz in gpu.prefill_clock_mhz.items())
-        yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", "measure again, longer blocks")
+    yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", "measure again, longer blocks")
+
+
+def mean_shift(gpu: GpuConditions, part: str) -> float:
+    """How far the mean clocks over all of a part of the blocks lie apart, as a share of the higher; 0 where unknown."""
+    clocks = list((gpu.sm_clock_mhz if part == "decoding" else gpu.prefill_clock_mhz).values())
+    return 1 - min(clocks) / max(clocks) if len(clocks) > 1 and max(clocks) > 0 else 0.0
 
 
 def missing_readings(gpu: GpuConditions) -> Iterator[Finding]:
@@ -164,7 +204,8 @@ def throttling(gpu: GpuConditions) -> Iterator[Finding]:
 def clock_shift(gpu: GpuConditions) -> float | None:
     """How far apart the mean SM clocks of two roles lie, as a share of the higher; None if fewer than two are known.
 
-    Like is compared with like: decoding with decoding, and prefill with prefill where they are told apart.
+    Decoding is compared with decoding, and prefill with prefill where they are told apart, each over all of it. This is
+    the rule of statistics 5 and before.
     """
     parts = [list(of.values()) for of in (gpu.sm_clock_mhz, gpu.prefill_clock_mhz)]
     return max((1 - min(c) / max(c) for c in parts if len(c) > 1 and max(c) > 0), default=None)
@@ -186,7 +227,7 @@ def of_host(rule: Rule, found: Conditions) -> Iterator[Finding]:
         yield Finding("host_loaded", what, step)
 
 
-def evidence_of(found: Conditions, gpu: bool) -> dict[str, float | int | str | None]:
+def evidence_of(rule: Rule, found: Conditions, gpu: bool) -> dict[str, float | int | str | None]:
     evidence: dict[str, float | int | str | None] = {
         "blocks": found.blocks,
         "samples": found.samples,
@@ -202,13 +243,29 @@ def evidence_of(found: Conditions, gpu: bool) -> dict[str, float | int | str | N
         **evidence,
         "gpu": seen.uuid,
         "clock_events": ", ".join(clock_events(seen.clock_event_reasons)) or "none",
-        "clock_shift": clock_shift(seen),
+        **(
+            {"clock_shift": clock_shift(seen)}
+            if seen.common_clocks is None
+            else evidence_of_clocks(seen.common_clocks, float(rule.params["max_clock_shift"]))
+        ),
         "thermal_violation_ns": seen.thermal_violation_ns,
         "power_violation_ns": seen.power_violation_ns,
         "ecc_uncorrected": seen.ecc_uncorrected,
         "temperature_min_c": coolest,
         "temperature_max_c": hottest,
         **(evidence_of_cap(seen) if seen.capped is not None else {}),
+    }
+
+
+def evidence_of_clocks(held: ClockComparison, limit: float) -> dict[str, float | int | str | None]:
+    """The largest shift that the samples tell and what it has to exceed, as shares; None where they tell none."""
+    told = [shift for shift in clock_shifts(held) if shift.told(limit)]
+    largest = max(told, key=lambda s: s.shift or 0.0, default=ClockShift("", None, None))
+    return {
+        "clock_shift": largest.shift,
+        "clock_shift_margin": largest.margin,
+        "clock_samples": samples_in_words(held),
+        "clocks_untold": ", ".join(untold_parts(held, limit)) or "none",
     }
 
 

@@ -148,7 +148,10 @@ def more_rounds(
 ) -> str:
     """As `more_pairs`, for statistics 2: first whether one process could tell such a gap at all."""
     error = min(decision.alpha, decision.alpha_below or decision.alpha)
-    tells = f"this run tells {100 * math.expm1(told(found, between)):.2g} % from {floor:.4g}x in four of five cases"
+    difference = 100 * math.expm1(told(found, between))
+    rounded = difference >= 100 and run.scenarios[result.cell.point.scenario].statistics > 5
+    size = f"{difference:,.0f}" if rounded else f"{difference:.2g}"
+    tells = f"this run tells {size} % from {floor:.4g}x in four of five cases"
     if half_width(between, error) >= gap:
         if between.process_freedom is None:
             return f"{tells}; specgate calibrate measures what processes differ by, which is assumed here"

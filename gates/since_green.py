@@ -15,6 +15,7 @@ from specgate.analysis.references.since import (
     AcceptanceChange,
     acceptance_change,
     between_two_runs,
+    long_enough,
     paired_by_round,
 )
 from specgate.analysis.stats import Decision
@@ -53,8 +54,8 @@ class SinceGreen:
     changed, the prompts that keep theirs can show that nothing was lost, and the interval over all prompts that
     something was. If fewer than three keep their text and nothing is proven, acceptance is left to its own rules.
 
-    A cell that has nothing to be held against is SKIPPED, once its whole plan was measured: the next run is held
-    against it.
+    A cell that has nothing to be held against is SKIPPED, once it was measured as far as the next run needs, which is
+    held against it.
     """
 
     name = "since-green"
@@ -121,18 +122,31 @@ def earlier_of(cell: Cell, run: Run) -> EarlierRun | str:
 
 def nothing_earlier(rule: Rule, result: CellResult, run: Run, why: str) -> Verdict:
     """The verdict on a cell that is held against nothing: what it measures is what later runs are held against, so
-    its whole plan is measured.
+    it is measured as far as they need.
 
-    A run that is judged by another policy than its own has not looked for one, and is not measured any further.
+    A run that is judged by another policy than its own has not looked for one, and is not measured any further. Neither
+    is one of unknown weights, since no later run can be held against it.
     """
-    key = result.cell.key
+    key, scenario = result.cell.key, run.scenarios[result.cell.point.scenario]
     if run.earlier is None:
         return verdict(rule, key, State.SKIPPED, "not_looked_for", why)
-    if result.blocks < looks_of(result, run)[-1]:
-        message = f"{why}; later runs are held against this one, so it needs the whole of its plan"
+    whole, facts = result.blocks >= looks_of(result, run)[-1], run.engines.get(result.cell.point.key)
+    if scenario.statistics > 5 and facts is not None and facts.target_sha256 is None:
+        message = f"{why}; nor can a later run be held against this one: nothing shows its weights"
+        return verdict(rule, key, State.SKIPPED, "weights_unknown", message)
+    if not whole and not (scenario.statistics > 5 and serves_later_runs(rule, result, run)):
+        needed = "more rounds" if scenario.statistics > 5 else "the whole"
+        message = f"{why}; later runs are held against this one, so it needs {needed} of its plan"
         return verdict(rule, key, State.INCONCLUSIVE, "plan_unfinished", message, next_step="continue with --resume")
     message = f"{why}; once this run is green, later ones are held against it"
     return verdict(rule, key, State.SKIPPED, "no_earlier_run", message)
+
+
+def serves_later_runs(rule: Rule, result: CellResult, run: Run) -> bool:
+    """Whether more rounds would hardly help to tell what a later run of this cell has lost."""
+    times, margins = run.times.get(result.cell.key), time_margins(rule, run.scenarios[result.cell.point.scenario])
+    between = between_of_times(result.cell, run)
+    return times is not None and all(long_enough(times, what, between) for what in margins)
 
 
 def time_margins(rule: Rule, scenario: Scenario) -> dict[str, float]:
@@ -146,10 +160,8 @@ def time_margins(rule: Rule, scenario: Scenario) -> dict[str, float]:
 
 def findings_of(rule: Rule, result: CellResult, run: Run, old: CellTimes, new: CellTimes) -> Iterator[Finding]:
     """Every quantity of a cell that the rule speaks of."""
-    point, scenario = result.cell.point, run.scenarios[result.cell.point.scenario]
-    beside = [found for key, found in run.between_runs.items() if key.startswith(f"{point.key}/")]
-    between, error = between_two_runs(beside), false_fail(rule.required, run.required_decisions)
-    for what, margin in time_margins(rule, scenario).items():
+    between, error = between_of_times(result.cell, run), false_fail(rule.required, run.required_decisions)
+    for what, margin in time_margins(rule, run.scenarios[result.cell.point.scenario]).items():
         pairs = paired_by_round(old, new, what)
         floor = -math.log1p(margin / 100)
         decision = decide(pairs, result.blocks, looks_of(result, run), floor, between, error)
@@ -160,6 +172,11 @@ def findings_of(rule: Rule, result: CellResult, run: Run, old: CellTimes, new: C
             yield Finding(None, "no_drafts", "no prompt had a draft in both runs")
         else:
             yield of_acceptance(float(rule.params["acceptance_margin_pct"]), change, error)
+
+
+def between_of_times(cell: Cell, run: Run) -> BetweenRuns:
+    """What differs between a time of `cell` in two runs; see `between_two_runs`."""
+    return between_two_runs(found for key, found in run.between_runs.items() if key.startswith(f"{cell.point.key}/"))
 
 
 # ── one quantity ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -94,7 +94,7 @@ def tokens_entry(run: Run, comparison: Comparison | None) -> Entry:
         note = f"{some if check.compared_tokens < check.emitted_tokens else f'all {check.emitted_tokens:,}'} compared"
     if check.mismatches:
         return Entry(f"{len(check.mismatches)} differ", note)
-    return Entry(f"{ties} near ties" if ties else "all equal", note)
+    return Entry(f"{ties} near tie{'s' * (ties > 1)}" if ties else "all equal", note)
 
 
 # ── PERF_MODE ────────────────────────────────────────────────────────────────────────────────────────────────────────

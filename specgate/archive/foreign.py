@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate import plugins
+from specgate.analysis.tokens.comparison import but_for_rare
 from specgate.analysis.verdict import not_judged
 from specgate.archive.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
 from specgate.core import (
@@ -94,7 +95,9 @@ def with_near_ties(run: Run, ties: NearTies) -> Run:
 
 
 def _with_near_ties(comparison: Comparison, ties: NearTies) -> Comparison:
-    divergences = tuple(d.judged(d.margin, ties, d.unit) for d in comparison.tokens.divergences)
+    found = comparison.tokens.divergences
+    rare = {i for i, d in enumerate(found) if d.near_tie and ties.rarely_covers(d.margin, d.unit)}
+    divergences = but_for_rare((d.judged(d.margin, ties, d.unit) for d in found), rare, ties)
     tokens = replace(comparison.tokens, divergences=divergences)
     speedup = comparison.speedup
     if tokens.mismatches and speedup.value is not None:

@@ -163,12 +163,15 @@ def checks_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
 
 
 def tokens_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
-    margin, ulps = (max(getattr(near_ties(one.policy), name) for one in stored) for name in ("margin", "ulps"))
+    names = ("margin", "ulps", "rare_ulps")
+    margin, ulps, rare = (max(getattr(near_ties(one.policy), name) for one in stored) for name in names)
     params, how = {"near_tie_margin": margin}, "bit for bit"
     if margin:
         how = f"but for near ties: a top-2 margin below {margin:g} is too close to call"
     if ulps:
         params["near_tie_ulps"] = ulps
+        if rare:
+            params["rare_tie_ulps"] = rare
         how = f"but for near ties: a top-2 margin of up to {ulps:g} units in the last place is too close to call"
     yield f"  # Tokens must be the baseline's, {how}."
     yield from rule_line(Rule("tokens-equal", "tokens", True, params=params))

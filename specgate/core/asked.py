@@ -198,7 +198,7 @@ class Schedule:
     extended: tuple[int, ...] = ()
 
 
-STATISTICS: Final = 5
+STATISTICS: Final = 6
 """The statistics that new runs are planned and judged by."""
 
 
@@ -228,12 +228,13 @@ class Scenario:
     default: bool = True
     """Whether a command that names no scenario runs this one."""
     source_file: Path | None = None
-    statistics: Literal[1, 2, 3, 4, 5] = 1
+    statistics: Literal[1, 2, 3, 4, 5, 6] = 1
     """By which rules its rounds are ordered, its interim looks placed and its pairs judged (docs/statistics.md). Runs
     that were stored before there was a choice have 1. In 3, verdicts are those of 2, and verdicts on whole requests
     say what prefill does to their interval. In 4, SM clocks of prefill and of decoding are told apart, and PERF_MODE
     takes what a server's client sees for evidence. In 5, acceptance that is forced, or looks so, is held to its shape,
-    and short drafts are said.
+    and short drafts are said. In 6, roles' SM clocks are compared over as much of the decoding as all of them have, and
+    a run that is held against no earlier one is measured as far as a later one needs.
     """
     goodput: LatencyLimits | None = None
     """The latency limits of a request; None where none are asked for, so that there is no goodput."""

@@ -126,6 +126,41 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleClock:
+    """The SM clock of one role in a part of its blocks, over as much of that part as every role has.
+
+    `mhz`: the mean over samples at times at which every role has some; None where there are none.
+    `standard_error_mhz`, `freedom`: of `mhz`, over blocks, and its degrees of freedom; the error is None where these
+        are too few.
+    `blocks`, `samples`: how many the mean is of.
+    `part_s`: for how many seconds the role is in this part: the median over its blocks.
+    `capped`: the share of the samples at a power cap. `explained`: that of those below the highest clock. None where
+        there are none, or nothing tells.
+    """
+
+    mhz: float | None
+    standard_error_mhz: float | None
+    freedom: int
+    blocks: int
+    samples: int
+    part_s: float
+    capped: float | None = None
+    explained: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClockComparison:
+    """Role name → its clock, compared like with like (`analysis.machine.clock_comparison`).
+
+    `decoding`: the whole blocks where they hold no prefill of their own.
+    `prefill`: empty where blocks hold none.
+    """
+
+    decoding: Mapping[str, RoleClock]
+    prefill: Mapping[str, RoleClock] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class GpuConditions:
     """What the samples of a point say about its GPU.
 
@@ -164,6 +199,10 @@ class GpuConditions:
     """Role name → the mean SM clock within the prefills of its blocks, where blocks hold their own.
 
     Prefill draws more power than decoding, so its clocks are lower, and roles differ in how much of a block it is.
+    """
+    common_clocks: ClockComparison | None = None
+    """The clocks by which the roles are compared since statistics 6; before, those were `sm_clock_mhz` and
+    `prefill_clock_mhz`.
     """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SCHEMA = "specgate.result/v1"
-SCHEMA_VERSION = "1.7.0"
+SCHEMA_VERSION = "1.8.0"
 LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.1.0": (
         "bandwidth",
@@ -78,6 +78,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "budgets.*.lengths",
         "budgets.*.ceilings*.needed_overlap",
     ),
+    "1.8.0": ("conditions.*.gpu.common_clocks",),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
 null.

@@ -10,7 +10,9 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
 import specgate
 from specgate.files.redaction import masked
@@ -30,7 +32,10 @@ VARIABLES = (
     "SPECGATE_PASS_ENV",
 )
 """The environment variables that are stored, since each can change a figure. No other is, whatever its name."""
-_SOURCE_SUFFIXES = {".py", ".so", ".cu", ".cuh", ".json", ".yaml", ".html", ".js", ".sh", ".toml"}
+_SOURCE_SUFFIXES = (".py", ".so", ".cu", ".cuh", ".json", ".yaml", ".html", ".js", ".sh", ".toml")
+
+_SourceFile: TypeAlias = tuple[tuple[str, ...], tuple[int, ...]]
+"""(the parts of its path below the package, what changes where its content does: size, times, device and inode)."""
 
 
 def environment() -> dict[str, object]:
@@ -46,24 +51,33 @@ def environment() -> dict[str, object]:
 
 
 def source_tree_sha256() -> str:
-    """SHA-256 over path and content of every source file of the package, in the order of the paths."""
+    """SHA-256 over path and content of every source file of the package, in the order of the paths.
+
+    A run asks often, so the files are read again only where a size, a time or an inode is another than before.
+    """
     root = os.path.dirname(specgate.__file__)
+    return _tree_sha256(root, tuple(sorted(_source_files(root))))
+
+
+@lru_cache(maxsize=1)
+def _tree_sha256(root: str, files: tuple[_SourceFile, ...]) -> str:
     digest = hashlib.sha256()
-    for parts in sorted(_source_files(root)):
+    for parts, _ in files:
         with open(os.path.join(root, *parts), "rb") as file:
             digest.update("/".join(parts).encode() + b"\0" + file.read() + b"\0")
     return digest.hexdigest()
 
 
-def _source_files(root: str) -> Iterator[tuple[str, ...]]:
-    """The parts of their paths below `root`.
-
-    Plain strings, because `Path` objects take three times as long and a run asks often.
-    """
+def _source_files(root: str) -> Iterator[_SourceFile]:
+    """Plain strings, because `Path` objects take three times as long."""
     # os.walk with followlinks, because four sub-packages are links to folders.
     for folder, _, names in os.walk(root, followlinks=True):
         inner = folder[len(root) :].split(os.sep)[1:]
-        yield from ((*inner, n) for n in names if os.path.splitext(n)[1] in _SOURCE_SUFFIXES)
+        for name in names:
+            if name.endswith(_SOURCE_SUFFIXES):
+                found = os.stat(f"{folder}{os.sep}{name}")
+                state = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino)
+                yield (*inner, name), state
 
 
 def has_cuda_gpu() -> bool:

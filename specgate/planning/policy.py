@@ -144,8 +144,8 @@ def near_ties(policy: Policy) -> NearTies:
     Of several rules the strictest counts.
     """
     rules = [rule.params for rule in policy.rules if rule.gate == "tokens"]
-    margin, ulps = ([float(params.get(key, 0.0)) for params in rules] for key in ("near_tie_margin", "near_tie_ulps"))
-    return NearTies(min(margin, default=0.0), min(ulps, default=0.0))
+    keys = ("near_tie_margin", "near_tie_ulps", "rare_tie_ulps")
+    return NearTies(*(min((float(params.get(key, 0.0)) for params in rules), default=0.0) for key in keys))
 
 
 def _rule(form: RuleForm, params: Mapping[str, type | UnionType], policy: PolicyForm) -> Rule:
@@ -186,6 +186,10 @@ def _problems(form: PolicyForm, gates: GateParams) -> Iterator[Problem]:
         found = ((key, _param_problem(key, value, rule.gate, params)) for key, value in given.items())
         wrong = [Problem(("rules", i, key), why) for key, why in found if why]
         yield from wrong
+        near, rare = (given.get(key) for key in ("near_tie_ulps", "rare_tie_ulps"))
+        if not wrong and rare and not (near and rare > near):
+            why = f"no more than near_tie_ulps = {near:g}" if near else "near_tie_ulps is missing"
+            yield Problem(("rules", i, "rare_tie_ulps"), f"{why}: it says how far beyond that a few near ties may lie")
         if not wrong and (missing := [k for k, kind in params.items() if k not in given and isinstance(kind, type)]):
             yield Problem(("rules", i, "gate"), f"{rule.gate} needs {', '.join(missing)}")
 

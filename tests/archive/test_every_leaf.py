@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from specgate.archive import verification
 from specgate.archive.verification import verify
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
@@ -89,6 +90,15 @@ def mend(run: Path) -> None:
         Ledger(run.parent).append(replace(entry, manifest_sha256=sha256_of(run / "MANIFEST.sha256")))
 
 
+def is_seen(run: Path) -> bool:
+    """Whether `verify` finds a difference. Its reports, half of the time, are only rendered where nothing else does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verification, "report_differences", lambda *_: ([], []))
+        if verify(run).differences:
+            return True
+    return bool(verify(run).differences)
+
+
 def unseen(run: Path, folder: Path, stride: int) -> tuple[list[str], int]:
     """(the leaves that were changed and not seen, how many were changed), of every `stride`th leaf."""
     shutil.copytree(run.parent, folder / "runs")
@@ -102,7 +112,7 @@ def unseen(run: Path, folder: Path, stride: int) -> tuple[list[str], int]:
             (copy / name).write_text(changed(data, place))
             mend(copy)
             count += 1
-            if not verify(copy).differences:
+            if not is_seen(copy):
                 missed.append(f"{name}: {'.'.join(map(str, place))}")
         (copy / name).write_text(original)
     return missed, count

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from specgate.promotion.ledger import Ledger
+from tests.support import outlines
 from tests.support.command import ROOT, Cli
 
 WATCHED = """\
@@ -42,7 +43,9 @@ def watched(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Path:
     cli = Cli(tmp_path_factory.mktemp("read-only"), *pair)
-    assert cli.micro_apart("--backend", "fake").returncode == 0
+    with pytest.MonkeyPatch.context() as patch:
+        outlines.drawn_again(patch)
+        assert cli.micro("--backend", "fake").returncode == 0
     run = cli.newest()
     (run.parent / "ledger.lock").unlink()
     for path in (*run.parent.rglob("*"), run.parent):

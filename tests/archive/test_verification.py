@@ -24,7 +24,6 @@ from specgate.files.manifest import listings
 from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
 from tests.promotion.test_signing import allowed, new_key
-from tests.support import outlines
 from tests.support.command import ROOT, Cli
 
 
@@ -88,8 +87,7 @@ def test_a_run_that_failed_a_gate_holds_too(cli: Cli) -> None:
     assert differences(cli.newest()) == []
 
 
-def test_a_run_whose_engine_was_killed_holds_too(cli: Cli, killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
-    outlines.drawn_again(monkeypatch)
+def test_a_run_whose_engine_was_killed_holds_too(cli: Cli, killed: Killed) -> None:
     assert killed.done.returncode == 7
     assert differences(cli.newest()) == []
 

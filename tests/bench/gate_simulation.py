@@ -197,13 +197,16 @@ class Outcome:
 def sequential(
     d: Floats, turns: Turns, looks: Sequence[int], between: Between, floor: float = 0.0, fail: float = FALSE_FAIL
 ) -> Outcome:
-    """`intervals.decision.decide` for many runs at once. `floor` is on the log scale."""
+    """`intervals.decision.decide` for many runs at once. `floor` is on the log scale. `d`: float64 [runs, rounds], of
+    fewer rounds than the last look where what they are held against has no more.
+    """
     runs = len(d)
     above, below = np.zeros(runs, bool), np.zeros(runs, bool)
     pairs = np.full(runs, looks[-1])
     for number, look in enumerate(looks, 1):
-        model = model_of(turns.orders[:look], turns.prompt_sets[:look], tuple(range(look)))
         seen = d[:, :look]
+        here = seen.shape[1]
+        model = model_of(turns.orders[:here], turns.prompt_sets[:here], tuple(range(here)))
         around = seen - seen.mean(axis=1, keepdims=True)
         squares = np.stack([((around @ w.residual) * around).sum(axis=1) for w in model.weighings], axis=1)
         fits = model.freedom * np.log(np.maximum(squares, 1e-300)) + [w.constant for w in model.weighings]

@@ -3,21 +3,25 @@
     python -m tests.bench.since_green_simulation --runs 20000
 
 Two runs of one role at the schedules of the scenarios that the GPU policies require, with the margin that these
-policies have. The runs are two processes, each with noise of its own. Prompts cancel, since rounds are paired.
+policies have. The runs are two processes, each with noise of its own. Prompts cancel, since rounds are paired. The
+first run ends where its times scatter so little that more rounds would hardly help the later one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
+from specgate.analysis.intervals.autocorrelation import model_of
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.levels import FALSE_FAIL
+from specgate.analysis.references.since import QUIET, ROUNDS
 from specgate.analysis.stats import planned_looks
 from specgate.core import Scenario
 from specgate.planning.scenario import find
@@ -130,10 +134,26 @@ def simulate(
         alone, freedom = (WIDE, processes - 1) if processes else (ASSUMED.process_sd, math.inf)
         between = Between(np.full(count, alone * math.sqrt(2)), freedom)
         floor, fail = -math.log1p(MARGIN_PCT / 100), FALSE_FAIL / DECISIONS
-        found.append(sequential(old - new - loss, same, planned_looks(scenario), between, floor, fail))
+        looks, rounds = planned_looks(scenario), rounds_of_first(old, turns, planned_looks(scenario), between)
+        for length in np.unique(rounds):
+            mine = rounds == length
+            some = Between(between.sd[mine], between.freedom)
+            found.append(sequential((old - new - loss)[mine, :length], same, looks, some, floor, fail))
     columns = zip(*((o.above, o.below, o.pairs) for o in found), strict=True)
     above, below, pairs = (np.concatenate(column) for column in columns)
     return Outcome(above, below, pairs)
+
+
+def rounds_of_first(old: Floats, turns: Turns, looks: Sequence[int], between: Between) -> NDArray[np.int64]:
+    """After how many rounds every first run ends (`references.since.long_enough`): int64 [runs]."""
+    rounds = np.full(len(old), looks[-1])
+    for look in [look for look in reversed(looks[:-1]) if look >= ROUNDS]:
+        model = model_of(turns.orders[:look], turns.prompt_sets[:look], tuple(range(look)))
+        independent = next(w for w in model.weighings if not w.correlation)
+        around = old[:, :look] - old[:, :look].mean(axis=1, keepdims=True)
+        sd = np.sqrt(np.maximum(((around @ independent.residual) * around).sum(axis=1), 0) / model.freedom)
+        rounds[sd <= between.sd / math.sqrt(2) / QUIET] = look
+    return rounds
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,12 +4,17 @@ else is excused, and behind a near tie a text must stay greedy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.reduce import Checked, measure
-from specgate.analysis.tokens.comparison import find_divergences, find_repeats
+from specgate.analysis.tokens.comparison import find_divergences, find_repeats, with_margins
 from specgate.analysis.tokens.following import Parted, parted_texts
 from specgate.core import (
     BaselineText,
@@ -45,10 +50,11 @@ def shown(expected: int, got: int, units: int) -> tuple[tuple[float, ...], tuple
     return (-0.5, -0.5 - units * UNIT, *(-0.5 + gap for gap in others)), (expected, got, *range(900_000, 900_010))
 
 
-def margins(blocks: Sequence[Block], units: int) -> list[Margin]:
+def margins(blocks: Sequence[Block], units: int | Mapping[int, int]) -> list[Margin]:
+    """`units`: how far apart the two tokens are, everywhere or by prompt set, where it is not 1."""
     found = []
     for cell, d, _ in (*find_divergences(blocks), *find_repeats(blocks)):
-        top, tokens = shown(d.expected, d.got, units)
+        top, tokens = shown(d.expected, d.got, units if isinstance(units, int) else units.get(d.prompt_set, 1))
         found.append(Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, top[0], top[1], top, tokens))
     return found
 
@@ -60,9 +66,10 @@ def faithful(text: Parted) -> Followed:
 
 def judged(
     change: Callable[[Block], Block],
-    units: int = 1,
+    units: int | Mapping[int, int] = 1,
     follow: Callable[[Parted], Followed] = faithful,
     rule: Rule = RULE,
+    ties: NearTies = TIES,
 ) -> tuple[Verdict, Run]:
     plan = perf_plan()
     blocks = blocks_of(plan, change=change)
@@ -71,8 +78,8 @@ def judged(
     of_cell = [(cell, [d for c, d, _ in find_divergences(blocks) if c == cell]) for cell in spec_cells(plan)]
     followed = [follow(t) for cell, found in of_cell for t in parted_texts(cell, blocks, found, 8)]
     checked = Checked([longer(b) for b in blocks if not b.role.speculative], asked=CHECKS, followed=followed)
-    cells, comparisons = measure(plan, blocks, recorded, TIES, checked)
-    made = certificates(plan, cells, comparisons, blocks, run.engines, {}, TIES)
+    cells, comparisons = measure(plan, blocks, recorded, ties, checked)
+    made = certificates(plan, cells, comparisons, blocks, run.engines, {}, ties)
     run = replace(run, cells=cells, comparisons=comparisons, certificates=made)
     (verdict,) = GATE.judge(rule, run)
     return verdict, run
@@ -110,6 +117,68 @@ def test_a_gap_of_more_units_is_a_wrong_token_and_no_speed_is_quoted() -> None:
     assert run.comparisons[0].speedup.value is None
 
 
+RARE = replace(TIES, rare_ulps=8)
+RARE_RULE = replace(RULE, params={**RULE.params, "rare_tie_ulps": 8.0})
+
+
+@pytest.mark.parametrize(
+    ("units", "state"),
+    [
+        ({0: 5}, State.PASS),
+        ({0: 8}, State.PASS),
+        ({0: 9}, State.INVALID),  # beyond the outer bound none is allowed
+        ({0: 5, 1: 8}, State.INVALID),  # four places: one may lie between the bounds
+        ({0: 5, 1: 9}, State.INVALID),
+    ],
+)
+def test_one_place_may_lie_between_the_two_bounds_and_none_beyond(units: Mapping[int, int], state: State) -> None:
+    found, run = judged(corrupt, units=units, rule=RARE_RULE, ties=RARE)
+    assert found.state is state
+    assert (run.comparisons[0].speedup.value is None) is (state is State.INVALID)
+    assert i7(run) is (Held.HELD if state is State.PASS else Held.BROKEN)
+    if state is State.PASS:
+        assert f"at most {units[0]} units in the last place, 4 allowed, 8 at 1 of them)" in found.message
+
+
+def test_a_place_that_is_rare_excuses_no_other_round_with_a_larger_gap_there() -> None:
+    plan = perf_plan()
+    blocks = blocks_of(plan, change=corrupt)
+    found = [d for d in find_divergences(blocks) if d[1].prompt_set == 0]
+    assert len(found) > 1 and len({d.parting for _, d, _ in found}) < len(found)  # rounds part at the same place
+    recorded = []
+    for gap, (cell, d, _) in zip((6, 40, *[None] * 9), found, strict=False):
+        if gap is not None:  # the others were never asked about
+            top, tokens = shown(d.expected, d.got, gap)
+            recorded.append(Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, top[0], top[1], top, tokens))
+    judged = with_margins((d for _, d, _ in found), found[0][0], recorded, RARE)
+    assert [d.near_tie for d in judged] == [True, *[False] * (len(found) - 1)]
+
+
+def test_too_many_places_between_the_bounds_are_said_to_be_that() -> None:
+    found, _ = judged(corrupt, units=5, rule=RARE_RULE, ties=RARE)
+    assert "8 are allowed for 1 place where texts part and 1 more of every 50" in found.message
+
+
+@given(st.integers(0, 400))
+def test_of_every_fifty_partings_one_more_may_be_rare(partings: int) -> None:
+    allowed = RARE.allowed_rare(partings)
+    assert RARE.allowed_rare(partings + 50) == allowed + 1 >= 2
+    assert TIES.allowed_rare(partings) == 0
+
+
+@pytest.mark.parametrize(("statistics", "code"), [(5, "token_mismatch"), (6, "margin_not_asked")])
+def test_a_run_that_was_cut_short_says_that_it_did_not_ask_how_close_the_tokens_are(
+    statistics: Literal[5, 6], code: str
+) -> None:
+    plan = plan_of(replace(scenario(), perf_mode=True, statistics=statistics))
+    blocks = blocks_of(plan, change=corrupt)
+    cells, comparisons = measure(plan, blocks, [], TIES)
+    run = replace(run_of(plan, blocks), cells=cells, comparisons=comparisons, status="interrupted")
+    (found,) = GATE.judge(RULE, run)
+    assert (found.state, found.reason_code) == (State.INVALID, code)
+    assert found.next_step is not None and found.next_step.startswith("continue with --resume") is (statistics == 6)
+
+
 def test_a_token_that_is_not_among_the_most_likely_is_wrong_however_near_the_two_largest_are() -> None:
     plan = perf_plan()
     blocks = blocks_of(plan, change=corrupt)
@@ -129,6 +198,25 @@ def test_rounds_that_part_elsewhere_are_not_deterministic() -> None:
     found, run = judged(lambda b: corrupt(b) if b.round else b, units=6)
     assert (found.state, found.reason_code) == (State.INVALID, "nondeterministic")
     assert i7(run) is Held.BROKEN
+
+
+def test_behind_a_near_tie_one_text_may_part_between_the_two_bounds() -> None:
+    def parting(units: int, texts: int) -> Callable[[Parted], Followed]:
+        def follow(text: Parted) -> Followed:
+            if text.prompt_set >= texts:
+                return faithful(text)
+            top, names = shown(text.rest[2] + 1, text.rest[2], units)
+            place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
+            return Followed(*place, (*text.rest[:2], text.rest[2] + 1, text.rest[3]), top, names)
+
+        return follow
+
+    def outcome(units: int, texts: int, rare: bool = True) -> str:
+        rule, ties = (RARE_RULE, RARE) if rare else (RULE, TIES)
+        return judged(corrupt, follow=parting(units, texts), rule=rule, ties=ties)[0].reason_code
+
+    assert outcome(5, 1) == "near_tie_divergence"
+    assert outcome(5, 1, rare=False) == outcome(5, 2) == outcome(9, 1) == "not_greedy"
 
 
 def test_a_text_that_plain_decoding_does_not_repeat_behind_the_near_tie_is_wrong() -> None:

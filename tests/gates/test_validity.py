@@ -113,7 +113,7 @@ def test_a_prompt_that_came_from_a_cache_is_invalid() -> None:
     assert "came from a cache" in found[0].message
 
 
-def counted(record: AcceptanceRecord, statistics: Literal[3, 4, 5] = STATISTICS) -> Run:
+def counted(record: AcceptanceRecord, statistics: Literal[3, 4, 5, 6] = STATISTICS) -> Run:
     """A run of 8 blocks of one request each whose spec cell has this record."""
     plan = plan_of(replace(scenario(), statistics=statistics))
     run = run_of(plan, blocks_of(plan))

@@ -102,7 +102,7 @@ def test_a_good_file_becomes_a_scenario(tmp_path: Path) -> None:
         workload=Workload("mixed", 1, 8, 1),
         budget=Budget(steps=4),
         schedule=Schedule(2, 1),
-        statistics=5,
+        statistics=6,
         perf_mode=False,
         timeout_s=30,
         source_file=path,

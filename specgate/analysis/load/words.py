@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specgate.core import STATISTICS
 from specgate.core.load import BreakEven, LevelRatio
 
 CLIENTS = "clients"
@@ -13,25 +14,34 @@ def unit_of(open_loop: bool) -> str:
     return RATE if open_loop else CLIENTS
 
 
-def in_words(found: BreakEven) -> str:
-    """The break-even of a sweep."""
+def in_words(found: BreakEven, *, statistics: int = STATISTICS) -> str:
+    """The break-even of a sweep, and the levels of which it says nothing, since their ratio has no interval.
+
+    `statistics`: the run's. Up to 5, such levels were not told from others, and verdicts have these words.
+    """
     unit = unit_of(found.open_loop)
-    first, last = found.levels[0].level, found.levels[-1].level
-    whole = f"from {first:g} to {last:g} {unit}"
+    told = [level for level in found.levels if level.ci_low is not None or statistics < 6]
+    known = [level.level for level in told]
+    without = ", ".join(f"{level.level:g}" for level in found.levels if level not in told)
+    if not known:
+        return f"speculation is not told from the baseline at any level: nothing is known of {without} {unit}"
+    first, last = known[0], known[-1]
+    whole, level = f"from {first:g} to {last:g} {unit}", "known level" if without else "level"
     at = "the estimate lies outside" if found.value is None else f"the estimate is {found.value:.3g}"
     low, high = bound(found.low, f"below {first:g}"), bound(found.high, f"beyond {last:g}")
     interval = f"{100 * found.confidence:.4g} % interval {low} to {high}"
     stops = f"speculation stops paying at {bound(found.value, '?')} {unit}, {interval}"
-    return {
-        "everywhere": f"speculation pays at every level {whole}",
-        "nowhere": f"speculation costs at every level {whole}",
+    said = {
+        "everywhere": f"speculation pays at every {level} {whole}",
+        "nowhere": f"speculation costs at every {level} {whole}",
         "crosses": stops,
         "beyond": f"speculation pays up to {low} {unit} at least; where it stops is not told ({at})",
         "below": f"speculation costs from {high} {unit} on; where it begins to is not told ({at})",
         "mixed": f"speculation costs at one level and pays at a greater one, {whole}",
         "partly": f"speculation is told from the baseline at some levels only, {whole}",
-        "unclear": f"speculation is not told from the baseline at any level {whole}",
+        "unclear": f"speculation is not told from the baseline at any {level} {whole}",
     }[found.outcome]
+    return f"{said}; nothing is known of {without} {unit}" if without else said
 
 
 def bound(value: float | None, none: str) -> str:

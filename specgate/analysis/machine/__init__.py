@@ -4,6 +4,8 @@
     timeline.py            blocks and the machine's samples around them, over time
     disturbed_blocks.py    which blocks had the CPUs to themselves, and which rounds are set aside
     gpu_clocks.py          clocks and power of a GPU: at its power cap, and two sides held beside each other
+    clock_comparison.py    the roles' SM clocks at the same times of decoding, and whether samples tell them apart
+    clock_words.py         these clocks, in sentences
     memory.py              memory in use, and what speculation adds to it
     words.py               what is known of the host, in sentences
 

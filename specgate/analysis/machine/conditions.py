@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from specgate.analysis.machine.clock_comparison import compared_clocks
 from specgate.analysis.machine.timeline import timeline_of
 from specgate.core import Block, Plan
 from specgate.core.conditions import POWER_CAPS, Conditions, GpuConditions, GpuReading, HostJudgement, Sample
@@ -72,7 +73,7 @@ def conditions_of(
             apart = scenario.statistics > 3 and (
                 scenario.whole_requests or any(b.served or b.own_prefill for b in mine)
             )
-            seen = _conditions(mine, watches, turns, apart=apart)
+            seen = _conditions(mine, watches, turns, apart=apart, like_with_like=scenario.statistics > 5)
             found[point.key] = replace(seen, host=(hosts or {}).get(point.key))
     return found
 
@@ -83,8 +84,11 @@ def _conditions(
     turns: Mapping[tuple[int, int], int],
     *,
     apart: bool,
+    like_with_like: bool,
 ) -> Conditions:
-    """`apart`: the blocks hold prefills of their own, whose clocks are told apart from those of decoding."""
+    """`apart`: the blocks hold prefills of their own, whose clocks are told apart from those of decoding.
+    `like_with_like`: the roles' clocks are compared at the same times since decoding began.
+    """
     by_watch: dict[int, list[Block]] = defaultdict(list)
     for block in blocks:
         generation = max((s for s in watches if s <= block.worker_generation), default=None)
@@ -101,7 +105,12 @@ def _conditions(
         longest_gap_s=max((gap for span in whole.values() for gap in span.gaps_s), default=0.0),
         clock_jump_s=max((_jump(a, b) for s in whole.values() for a, b in pairwise(s.samples)), default=0.0),
         other_cpu_share=statistics.fmean(shares) if shares else None,
-        gpu=_gpu(list(whole.values()), [b for s in whole for b in by_watch[s]], apart=apart),
+        gpu=_gpu(
+            list(whole.values()),
+            [b for s in whole for b in by_watch[s]],
+            apart=apart,
+            like_with_like=like_with_like,
+        ),
         timeline=timeline_of(((by_watch[s], whole[s].samples) for s in sorted(whole)), turns),
     )
 
@@ -122,13 +131,16 @@ def _jump(a: Sample, b: Sample) -> float:
 # ── the GPU ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _gpu(time_spans: Sequence[TimeSpan], blocks: Sequence[Block], *, apart: bool) -> GpuConditions:
+def _gpu(
+    time_spans: Sequence[TimeSpan], blocks: Sequence[Block], *, apart: bool, like_with_like: bool
+) -> GpuConditions:
     samples = [s for span in time_spans for s in span.samples]
     told = [s.gpu for s in samples if s.gpu is not None and not s.gpu.silent]
     reasons = 0
     for gpu in told:
         reasons |= gpu.clock_event_reasons or 0
     temperatures = _known(g.temperature_c for g in told)
+    parts = {"decoding": _decoding, "prefill": _prefilling} if apart else {"decoding": _whole}
     return GpuConditions(
         uuid=told[0].uuid if told else None,
         missing=len(samples) - len(told),
@@ -146,6 +158,7 @@ def _gpu(time_spans: Sequence[TimeSpan], blocks: Sequence[Block], *, apart: bool
         rows_in_trouble=any(g.rows_in_trouble for g in told),
         sm_clock_mhz=_clocks(samples, blocks, _decoding if apart else _whole),
         prefill_clock_mhz=_clocks(samples, blocks, _prefilling) if apart else {},
+        common_clocks=compared_clocks(samples, blocks, parts) if like_with_like else None,
         temperature_c=(min(temperatures), max(temperatures)) if temperatures else None,
         **_at_cap(samples, blocks),
     )

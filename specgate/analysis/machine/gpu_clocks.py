@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from specgate.analysis.machine.clock_words import same_time_in_words
 from specgate.core.conditions import POWER_CAPS, THROTTLES, GpuConditions, GpuReading, clock_events
 
 CLOCKS_APART: Final = 0.005
@@ -97,6 +98,8 @@ def power_cap(gpu: GpuConditions) -> str | None:
     parts = [f"the GPU was at its power cap in {gpu.capped:.0%} of the samples"]
     if clocks:
         parts.append(f"SM clock {clocks} MHz of at most {f'{gpu.max_sm_clock_mhz:,}' if gpu.max_sm_clock_mhz else '?'}")
+        if same := same_time_in_words(gpu):
+            parts[-1] += f" ({same})"
     if gpu.power_w is not None and gpu.power_limit_mw:
         parts.append(f"{gpu.power_w:.0f} W of {gpu.power_limit_mw / 1000:.0f} W")
     return f"{parts[0]}: {', '.join(parts[1:])}" if parts[1:] else parts[0]

@@ -11,14 +11,36 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from specgate.analysis.intervals.between_runs import ASSUMED, either, half_width
 from specgate.analysis.intervals.levels import FALSE_PASS
 from specgate.analysis.references.cell_times import same_text
-from specgate.analysis.stats import Pairs
+from specgate.analysis.stats import Pairs, order_interval
 from specgate.analysis.two_builds.estimates import Difference, over_prompts
 from specgate.core import BetweenRuns
 from specgate.core.references import CellTimes, PromptText
+
+ROUNDS: Final = 16
+"""Fewer rounds do not tell how far the times of a cell scatter."""
+QUIET: Final = 3.0
+"""So many times less than two processes must the times of two rounds differ (standard deviations)."""
+
+
+def long_enough(times: CellTimes, what: str, between: BetweenRuns) -> bool:
+    """Whether a first run may end here: its times scatter so little that, for a later run which is held against it,
+    more rounds would hardly matter beside what differs between two processes.
+
+    `what`: as for `paired_by_round`. `between`: what differs between two runs (`between_two_runs`). How far times
+    scatter and not their standard error decides: that is too uncertain here, so that noisy runs ended too often in
+    simulations.
+    """
+    logs = [math.log(time) for time in getattr(times, what) if time > 0]
+    if len(logs) < max(ROUNDS, len(times.turns)):
+        return False
+    orders = [1 if position else -1 for position in times.positions]
+    found = order_interval(logs, orders, prompt_sets=times.prompt_sets)
+    return found is not None and found.sd <= between.process_sd / math.sqrt(2) / QUIET
 
 
 def paired_by_round(old: CellTimes, new: CellTimes, what: str) -> Pairs:

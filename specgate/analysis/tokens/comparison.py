@@ -7,7 +7,7 @@ text is compared with the `BaselineText` of the prompt set.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from specgate.analysis.rounds import pairs_of
@@ -72,9 +72,12 @@ def check_tokens(
 def with_margins(
     found: Iterable[Divergence], cell: Cell, margins: Sequence[Margin], ties: NearTies
 ) -> tuple[Divergence, ...]:
-    """Divergences of `cell` with their recorded margins, and which of them are near ties."""
+    """Divergences of `cell` with their recorded margins, and which of them are near ties: the rare ones, too, if they
+    are no more than `ties` allows.
+    """
     known = {(m.prompt_set, m.round, m.slot, m.position): m for m in margins if m.cell == cell.key}
-    judged = []
+    judged: list[Divergence] = []
+    rare: set[int] = set()
     for d in found:
         m = known.get((d.prompt_set, d.round, d.slot, d.position))
         if m is None:
@@ -83,7 +86,21 @@ def with_margins(
             judged.append(d.judged(m.top1 - m.top2, ties))
         else:
             judged.append(judged_by(d, m.top or (m.top1, m.top2), m.top_tokens, ties))
-    return tuple(judged)
+            if {d.expected, d.got} <= set(m.top_tokens) and ties.rarely_covers(judged[-1].margin, judged[-1].unit):
+                rare.add(len(judged) - 1)
+    return but_for_rare(judged, rare, ties)
+
+
+def but_for_rare(judged: Iterable[Divergence], rare: Collection[int], ties: NearTies) -> tuple[Divergence, ...]:
+    """`judged`, where those at the indices `rare` are near ties as well if their partings are no more than `ties`
+    allows. The end of a text never is.
+    """
+    found = tuple(judged)
+    few = {found[i].parting for i in rare}
+    partings = few | {d.parting for d in found if d.near_tie}
+    if len(few) > ties.allowed_rare(len(partings)):
+        return found
+    return tuple(replace(d, near_tie=d.near_tie or i in rare) for i, d in enumerate(found))
 
 
 def judged_by(d: Divergence, top: Sequence[float], top_tokens: Sequence[int], ties: NearTies) -> Divergence:

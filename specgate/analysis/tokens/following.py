@@ -59,23 +59,27 @@ def check_followed(parted: Sequence[Parted], followed: Sequence[Followed], ties:
     if not parted:
         return None
     known = {(f.cell, f.prompt_set, f.round, f.slot, f.position): f for f in followed}
-    sequences = tokens = near_ties = wrong = 0
-    first: tuple[int, int, int, int] | None = None
+    sequences = tokens = near_ties = 0
+    wrong: list[tuple[int, int, int, int]] = []
+    rare: list[tuple[int, int, int, int]] = []
     for text in parted:
         answer = known.get((text.cell.key, text.prompt_set, text.round, text.slot, text.position))
         sequences += 1
         if answer is None:  # what nobody looked at is not excused
-            wrong += 1
-            first = first or (text.prompt_set, text.round, text.slot, text.position)
+            wrong.append((text.prompt_set, text.round, text.slot, text.position))
             continue
         at = first_difference(text.rest, answer.tokens)
         tokens += min(len(text.rest), len(answer.tokens)) if at is None else at
         if at is None:
             continue
-        gap = gap_between((text.rest[at], answer.tokens[at]), answer.top, answer.top_tokens)
-        if answer.top_tokens and ties.covers(gap, unit_of(answer.top)):
+        place = text.prompt_set, text.round, text.slot, text.position + 1 + at
+        gap, unit = gap_between((text.rest[at], answer.tokens[at]), answer.top, answer.top_tokens), unit_of(answer.top)
+        if answer.top_tokens and ties.covers(gap, unit):
             near_ties += 1
         else:
-            wrong += 1
-            first = first or (text.prompt_set, text.round, text.slot, text.position + 1 + at)
-    return FollowCheck(sequences, tokens, near_ties, wrong, first)
+            (rare if answer.top_tokens and ties.rarely_covers(gap, unit) else wrong).append(place)
+    if len(rare) <= ties.allowed_rare(near_ties + len(rare)):
+        near_ties += len(rare)
+    else:
+        wrong += rare
+    return FollowCheck(sequences, tokens, near_ties, len(wrong), wrong[0] if wrong else None)

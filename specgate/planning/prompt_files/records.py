@@ -38,14 +38,17 @@ class Record(NamedTuple):
     data: Mapping[str, Any]
 
 
-def content_of(path: Path) -> bytes:
-    """The bytes of the file. Raises UsageError where there is no such file, or it cannot be read within bounds."""
+def content_of(path: Path, holds: str = f"prompts: {ONE_PER_LINE}") -> bytes:
+    """The bytes of the file. Raises UsageError where there is no such file, or it cannot be read within bounds.
+
+    `holds`: what should be in it, for the message.
+    """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise UsageError(f"{path}: not a file of prompts: it is a folder, a pipe or a device")
+            raise UsageError(f"{path}: not a file: it is a folder, a pipe or a device", hint=f"it must hold {holds}")
         return read_bytes(path, LARGEST)
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such file", hint=f"it must hold prompts: {ONE_PER_LINE}") from None
+        raise UsageError(f"{path}: no such file", hint=f"it must hold {holds}") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:  # too large, or no name that a file can have

@@ -93,9 +93,9 @@ def test_a_line_of_300_megabytes_is_refused_by_its_number(tmp_path: Path) -> Non
 def test_what_is_no_file_is_said(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, says in (
-        (tmp_path, "not a file of prompts"),
-        (tmp_path / "pipe", "not a file of prompts"),
-        (Path("/dev/zero"), "not a file of prompts"),
+        (tmp_path, "not a file: it is a folder, a pipe or a device"),
+        (tmp_path / "pipe", "not a file: it is a folder, a pipe or a device"),
+        (Path("/dev/zero"), "not a file: it is a folder, a pipe or a device"),
         (tmp_path / "none.jsonl", "no such file"),
         (tmp_path / ("n" * 300), "cannot be read"),
         (tmp_path / "a\0b", "cannot be read"),

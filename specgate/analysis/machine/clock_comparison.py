@@ -1,0 +1,202 @@
+"""SM clocks of the roles, compared like with like: at the same times since decoding, or prefill, began.
+
+A clock changes along a block. A long prefill heats the GPU to its power cap, so decoding begins at a low clock and ends
+at the highest. The role that decodes for a shorter time then has the lower mean, although nothing differed. So only the
+part that every role has is compared, and each stretch of it counts alike for all roles (direct standardisation:
+Fleiss, Levin & Paik, Statistical Methods for Rates and Proportions, 3rd edition, chapter 19).
+
+Samples within a block are not independent, so the standard error is that of a mean over clusters, a cluster being a
+block, stratified by stretches (Cochran, Sampling Techniques, 3rd edition, chapters 5 and 9A).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Final, NamedTuple
+
+from specgate.analysis.stats import t_quantile
+from specgate.core import Block
+from specgate.core.conditions import POWER_CAPS, ClockComparison, GpuReading, RoleClock, Sample
+
+STRETCH_S: Final = 0.25
+"""Samples whose times since the part began lie in the same stretch of this many seconds are at the same time. It is
+half of what lies between two samples, so the samples of a few blocks reach every stretch.
+"""
+IN_STRETCH: Final = 2
+"""A stretch is compared where every role has this many samples in it: one alone does not tell how far they scatter."""
+FREEDOM: Final = 3
+"""With fewer degrees of freedom, samples do not tell how far clocks scatter: clocks move in steps, and two or three
+agree by chance.
+"""
+LOWERED: Final = 0.99
+"""A clock below this share of the highest one is lowered: the steps of a GPU's clocks are smaller."""
+MOSTLY: Final = 0.5
+"""A power cap explains the lower clock of a role where it is the reason of at least this share of its lowered clocks.
+The others are those on the way up again, which have no reason.
+"""
+CONFIDENCE: Final = 0.99865
+"""Of a difference, on one side: that of three standard errors under a normal distribution."""
+
+Spans = Callable[[Block], tuple[int, int]]
+"""Block → begin and end of a part of it, in nanoseconds on the monotonic clock."""
+
+
+_Clock = tuple[int, int, bool | None, bool | None]
+"""(ns on the monotonic clock, MHz, lowered, at a power cap), as in `_Reading`."""
+
+
+class _Reading(NamedTuple):
+    """One sample of a role: its block, its stretch, its clock in MHz, whether it is lowered, and whether the GPU was at
+    a power cap. None where nothing tells.
+    """
+
+    block: int
+    stretch: int
+    mhz: int
+    lowered: bool | None
+    capped: bool | None
+
+
+class ClockShift(NamedTuple):
+    """How far two roles' clocks lie apart, and how far they would have to for the samples to tell.
+
+    `part`: "decoding" or "prefill". `shift`, `margin`: as shares of the higher clock. Where one is None, nothing tells.
+    `of_power`: the power cap has lowered the lower one, and that role is at the cap at least as often as the other.
+        Both run in turn, so its own work does that, and what the clock costs it is a part of what it costs.
+    """
+
+    part: str
+    shift: float | None
+    margin: float | None
+    of_power: bool = False
+
+    def beyond(self, limit: float) -> bool:
+        """Whether the clocks surely differ, and by more than `limit`."""
+        return self.shift is not None and self.margin is not None and self.shift > max(limit, self.margin)
+
+    def told(self, limit: float) -> bool:
+        """Whether the samples tell a difference of `limit`, or the one that was found."""
+        return self.margin is not None and (self.margin <= limit or self.beyond(limit))
+
+
+def compared_clocks(samples: Sequence[Sample], blocks: Sequence[Block], parts: Mapping[str, Spans]) -> ClockComparison:
+    """The clocks of every role in `blocks`. `parts`: "decoding", and "prefill" where blocks hold their own."""
+    clocks = sorted(
+        ((s.monotonic_ns, s.gpu.sm_clock_mhz, *_state(s.gpu)) for s in samples if s.gpu and s.gpu.sm_clock_mhz),
+        key=lambda clock: clock[0],
+    )
+    return ClockComparison(**{part: _role_clocks(clocks, blocks, span_of) for part, span_of in parts.items()})
+
+
+def _state(gpu: GpuReading) -> tuple[bool | None, bool | None]:
+    """(whether the clock is lowered, whether the GPU is at a power cap)."""
+    highest, mhz, reasons = gpu.max_sm_clock_mhz, gpu.sm_clock_mhz, gpu.clock_event_reasons
+    lowered = None if highest is None or mhz is None else mhz < LOWERED * highest
+    return lowered, None if reasons is None else bool(reasons & POWER_CAPS)
+
+
+def clock_shifts(held: ClockComparison) -> list[ClockShift]:
+    """Every pair of roles, in decoding and then in prefill."""
+    parts = (("decoding", held.decoding), ("prefill", held.prefill))
+    return [_shift(part, a, b) for part, of in parts for a, b in combinations(of.values(), 2)]
+
+
+def untold_parts(held: ClockComparison, limit: float) -> list[str]:
+    """The parts in which the samples of some two roles do not tell whether their clocks differ by `limit`."""
+    return list(dict.fromkeys(shift.part for shift in clock_shifts(held) if not shift.told(limit)))
+
+
+def common_s(of: Mapping[str, RoleClock]) -> float:
+    """For how many seconds of a part the roles are compared: the shortest of their typical lengths."""
+    return min(clock.part_s for clock in of.values())
+
+
+def _shift(part: str, a: RoleClock, b: RoleClock) -> ClockShift:
+    if not a.mhz or not b.mhz:
+        return ClockShift(part, None, None)
+    lower = a if a.mhz < b.mhz else b
+    half, highest = _margin(a, b), max(a.mhz, b.mhz)
+    other = b if lower is a else a
+    of_power = (lower.explained or 0.0) >= MOSTLY and (lower.capped or 0.0) >= (other.capped or 0.0)
+    return ClockShift(part, abs(a.mhz - b.mhz) / highest, None if half is None else half / highest, of_power)
+
+
+def _margin(a: RoleClock, b: RoleClock) -> float | None:
+    """Half the width, in MHz, of the interval of the difference; degrees of freedom by Welch and Satterthwaite."""
+    if a.standard_error_mhz is None or b.standard_error_mhz is None:
+        return None
+    variances = [(clock.standard_error_mhz or 0.0) ** 2 for clock in (a, b)]
+    total = sum(variances)
+    if not total:
+        return 0.0
+    freedom = total**2 / sum(v**2 / clock.freedom for v, clock in zip(variances, (a, b), strict=True))
+    return t_quantile(CONFIDENCE, freedom) * math.sqrt(total)
+
+
+def _role_clocks(clocks: Sequence[_Clock], blocks: Sequence[Block], span_of: Spans) -> dict[str, RoleClock]:
+    """Role name → its clock over the part of its blocks that `span_of` gives, as far as every role has it.
+
+    `clocks`: in order of time.
+    """
+    lengths: dict[str, list[float]] = defaultdict(list)
+    for block in blocks:
+        begin, end = span_of(block)
+        lengths[block.role.name].append(max(0, end - begin) / 1e9)
+    typical = {role: statistics.median(found) for role, found in lengths.items()}
+    common = min(typical.values(), default=0.0)
+    readings: dict[str, list[_Reading]] = {role: [] for role in typical}
+    for number, block in enumerate(blocks):
+        readings[block.role.name] += _readings(number, span_of(block), common, clocks)
+    weights = _weights(readings.values())
+    return {role: _clock(found, weights, typical[role]) for role, found in readings.items()}
+
+
+def _readings(block: int, span: tuple[int, int], common_s: float, clocks: Sequence[_Clock]) -> Iterator[_Reading]:
+    begin, end = span
+    last = min(end, begin + round(common_s * 1e9))
+    first, beyond = (bisect_left(clocks, at, key=lambda clock: clock[0]) for at in (begin, last + 1))
+    for at, mhz, lowered, capped in clocks[first:beyond]:
+        yield _Reading(block, int((at - begin) / 1e9 / STRETCH_S), mhz, lowered, capped)
+
+
+def _weights(roles: Iterable[Sequence[_Reading]]) -> dict[int, float]:
+    """Stretch → its weight for every role: the fewest samples that one of them has in it. They add up to 1."""
+    counts = [Counter(reading.stretch for reading in found) for found in roles]
+    fewest = {stretch: min(count[stretch] for count in counts) for stretch in set().union(*counts)}
+    shared = {stretch: n for stretch, n in sorted(fewest.items()) if n >= IN_STRETCH}
+    return {stretch: n / sum(shared.values()) for stretch, n in shared.items()}
+
+
+def _clock(readings: Sequence[_Reading], weights: Mapping[int, float], part_s: float) -> RoleClock:
+    """The weighted mean of one role over its stretches, and the standard error of that over blocks.
+
+    A sample deviates from the mean of its stretch, so how the clock changes along the part is no scatter.
+    """
+    of: dict[int, list[_Reading]] = defaultdict(list)
+    for reading in readings:
+        if reading.stretch in weights:
+            of[reading.stretch].append(reading)
+    if not of:
+        return RoleClock(None, None, 0, 0, 0, part_s)
+    means = {stretch: statistics.fmean(r.mhz for r in found) for stretch, found in of.items()}
+    deviations: dict[int, float] = defaultdict(float)
+    for stretch, found in of.items():
+        unbiased = math.sqrt(len(found) / (len(found) - 1))
+        for r in found:
+            deviations[r.block] += weights[stretch] / len(found) * unbiased * (r.mhz - means[stretch])
+    blocks, count = len(deviations), sum(map(len, of.values()))
+    freedom = min(blocks - 1, count - len(of))
+    error = math.sqrt(math.fsum(d * d for d in deviations.values())) if freedom >= FREEDOM else None
+    mean = math.fsum(weights[stretch] * mhz for stretch, mhz in means.items())
+    told = [r for found in of.values() for r in found if r.capped is not None]
+    explained = _capped([r for r in told if r.lowered])
+    return RoleClock(mean, error, freedom, blocks, count, part_s, _capped(told), explained)
+
+
+def _capped(readings: Sequence[_Reading]) -> float | None:
+    return statistics.fmean(bool(r.capped) for r in readings) if readings else None

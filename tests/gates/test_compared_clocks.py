@@ -1,0 +1,115 @@
+"""Gate `environment`, statistics 6: roles whose clocks follow the same curve are not rejected for their lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specgate.core import Rule, Run, State, Verdict
+from specgate.core.conditions import CLOCK_EVENTS
+from specgate.files.plain import from_plain, to_plain
+from specgate.gates.environment import GATE
+from specgate.reports.common import machine
+from tests.support.machine.heated import HIGHEST_MHZ, heated, heated_run
+from tests.support.surroundings import gpu, watched_run
+
+PARAMS = {"gpu": True, "max_other_cpu_share": 0.5, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
+RULE = Rule("quiet", "environment", True, params=PARAMS)
+
+
+def judged(run: Run) -> Verdict:
+    return next(GATE.judge(RULE, run))
+
+
+def test_the_role_that_decodes_for_a_shorter_time_is_not_rejected_and_what_that_does_to_it_is_said() -> None:
+    found = judged(heated_run())
+    assert (found.state, found.reason_code) == (State.PASS, "undisturbed")
+    assert "spec-3 decodes for a shorter time, more of it at the low clock after its prefill" in found.message
+    assert "so the ratio understates its speed" in found.message
+    assert isinstance(found.evidence["clock_shift"], float) and found.evidence["clock_shift"] < 0.02
+    assert isinstance(found.evidence["clock_shift_margin"], float) and found.evidence["clock_shift_margin"] < 0.05
+    assert found.evidence["clocks_untold"] == "none"
+
+
+def test_the_same_blocks_are_judged_by_their_whole_means_in_statistics_5() -> None:
+    found = judged(heated_run(statistics=5))
+    assert (found.state, found.reason_code) == (State.ENV_REJECTED, "clock_shift")
+    assert "baseline 1530 MHz" in found.message.partition("MHz; in prefill")[2]
+    assert not {"clock_shift_margin", "clock_samples", "clocks_untold"} & set(found.evidence)
+
+
+@pytest.mark.parametrize("slower", ["baseline", "spec-3"])
+def test_a_clock_lower_by_8_percent_is_rejected_with_the_clocks_that_were_compared(slower: str) -> None:
+    found = judged(heated_run(scales={slower: 0.92}))
+    assert (found.state, found.reason_code) == (State.ENV_REJECTED, "clock_shift")
+    assert "over the first 2.15 s of decoding; in prefill" in found.message
+    assert f"{slower} 1408 MHz (" in found.message and " samples)" in found.message
+    assert found.evidence["clock_shift"] == pytest.approx(0.08, abs=0.015)
+
+
+@pytest.mark.parametrize(("reason", "explained"), [("sw_power_cap", True), ("applications_clocks_setting", False)])
+def test_a_shift_that_the_power_cap_explains_is_rejected_with_that_said(reason: str, explained: bool) -> None:
+    bits = next(bit for bit, name in CLOCK_EVENTS.items() if name == reason)
+    found = judged(heated_run(scales={"spec-3": 0.92}, reasons=bits))
+    assert (found.state, found.reason_code) == (State.ENV_REJECTED, "clock_shift")
+    assert ("in decoding the power cap lowers the clock of spec-3 (1,4" in found.message) is explained
+    assert found.evidence["clock_shift"] == pytest.approx(0.08, abs=0.015)
+
+
+def test_a_shift_in_prefill_alone_is_rejected() -> None:
+    plan, blocks, samples = heated()
+    spec = [b.span_ns for b in blocks if b.role.speculative and b.span_ns]
+    prefills = [(begin, begin + 600_000_000) for begin, _ in spec]
+    lowered = [gpu(s, sm_clock_mhz=1300) if any(a <= s.monotonic_ns < b for a, b in prefills) else s for s in samples]
+    found = judged(watched_run(lowered, blocks, plan))
+    assert (found.state, found.reason_code) == (State.ENV_REJECTED, "clock_shift")
+    assert "spec-3 1300 MHz" in found.message.partition("in prefill")[2]
+
+
+def test_where_samples_do_not_tell_the_clocks_at_the_same_times_whole_means_that_differ_reject() -> None:
+    lengths = {"baseline": 0.3, "spec-3": 0.15}
+    found = judged(heated_run(lambda at_s: 1_950, lengths, scales={"spec-3": 0.8}, prompt_sets=4))
+    assert "decoding" in str(found.evidence["clocks_untold"])
+    assert (found.state, found.reason_code) == (State.ENV_REJECTED, "clock_shift")
+    assert found.next_step == "measure again, longer blocks"
+
+
+def test_a_handful_of_samples_of_one_clock_rejects_nothing_and_says_so() -> None:
+    """As in a run on traces: prefills of 0.2 s and decoding of 0.3 s or less, sampled every half second."""
+    found = judged(heated_run(lambda at_s: 1_950, {"baseline": 0.3, "spec-3": 0.15}, prompt_sets=4))
+    assert found.state is State.PASS
+    assert "too few samples to compare the roles' clocks while decoding (" in found.message
+    assert "understates" not in found.message
+    assert "decoding" in str(found.evidence["clocks_untold"])
+    assert str(found.evidence["clock_samples"]).startswith("decoding: ")
+
+
+def test_a_role_that_decodes_longer_at_a_lower_clock_is_named_without_that_conclusion() -> None:
+    found = judged(heated_run(lambda at_s: HIGHEST_MHZ if at_s < 2.3 else 1_200, {"baseline": 4.0, "spec-3": 2.3}))
+    assert found.state is State.PASS
+    assert "over all of decoding baseline ran at 1,6" in found.message
+    assert "understates" not in found.message
+
+
+def test_roles_that_decode_equally_long_have_nothing_to_be_said_of_it() -> None:
+    said = judged(heated_run(lengths={"baseline": 2.25, "spec-3": 2.25})).message
+    assert "understates" not in said and "too few" not in said and "over all of" not in said
+
+
+def test_a_stored_run_is_judged_by_the_clocks_that_it_holds(tmp_path: Path) -> None:
+    run = heated_run(scales={"spec-3": 0.92}, prompt_sets=4)
+    stored = from_plain(Run, to_plain(Run, run), tmp_path)
+    assert list(GATE.judge(RULE, stored)) == list(GATE.judge(RULE, run))
+
+
+def test_reports_show_the_compared_clocks_beside_the_whole_means() -> None:
+    plan, blocks, samples = heated()
+    run = watched_run([gpu(s, clock_event_reasons=0x4) for s in samples], blocks, plan)
+    (said,) = machine.sentences(run)
+    assert "MHz of at most 1,980 (over the first 2.15 s of decoding " in said
+    table = machine.clocks(run)
+    assert table.head[-1] == "MHz, at the same times of all roles"
+    means = [str(row[-1]).split(" ± ") for row in table.rows]
+    assert len({round(float(mean.replace(",", "")), -2) for mean, _ in means}) == 1
+    assert all(float(error) < 20 for _, error in means)
