@@ -23,6 +23,7 @@ PLAIN: Final = (
     "pythonpath",
     "args",
     "log",
+    "build",
     "servers",
     "drafter",
     "force_al",

@@ -45,7 +45,11 @@ COMMON: Final = (
         r"unrecognized arguments|invalid argument|no such option|error: unknown argument",
         "a flag that this version of the server does not know: docs/engines.md names the versions, -o args your flags",
     ),
-    Failure(r"No module named|ModuleNotFoundError", "the server's Python lacks a module: name its own with -o program"),
+    # A module that an engine says it does without, in a warning, is not what ended it.
+    Failure(
+        r"^(?!.*\bWARNING\b).*(No module named|ModuleNotFoundError)",
+        "the server's Python lacks a module: name its own with -o program",
+    ),
     Failure(r"no such file or directory|does not exist|not a local folder", "a file of the command is missing"),
 )
 

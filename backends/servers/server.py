@@ -18,6 +18,7 @@ from specgate.backends.servers.answers import Answer, understand
 from specgate.backends.servers.client import Client, Recording, StreamLimit, TurnedAway
 from specgate.backends.servers.exchange import Ask, Json, Reading
 from specgate.backends.servers.facts.identity import Seen
+from specgate.backends.servers.facts.started import settings_in
 from specgate.backends.servers.failures import COMMON, cause, diagnosis, explain, read_end
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options, local_port
@@ -85,7 +86,13 @@ class Server:
         if self.running.process is not None:
             return Seen(self.role, self.version, told.settings)
         served = replace(model, path=told.path or model.path, architecture=told.architecture)
-        return Seen(self.role, self.version, told.settings, served, name_of(pid), told.on_cpu)
+        settings = {**self._logged(), **told.settings}
+        return Seen(self.role, self.version, settings, served, name_of(pid), told.on_cpu)
+
+    def _logged(self) -> dict[str, str]:
+        """What the log tells that is given for a server which someone else has started."""
+        log = self.options.log_of(self.role)
+        return settings_in(self.adapter.name, log, self.version, self.role) if log else {}
 
     def _process(self) -> int | None:
         """The number of its process. Of one that was started elsewhere it is what listens here, which may be a tunnel

@@ -22,7 +22,7 @@ from specgate.errors import InvalidResult
 from specgate.files.manifest import MANIFEST, manifest_of
 from tests.ab.test_sides import commits, git, git_worktrees, write_build
 from tests.support import in_process
-from tests.support.command import Cli
+from tests.support.command import UNDRAWN, Cli
 
 BY_PROMPT = ("--new", "prompt_jitter=0.02")
 """The new build is slower by 0 to 2 %, as the prompts have it: too little can be said of four process pairs."""
@@ -243,7 +243,7 @@ def test_what_is_left_of_a_crash_ends_as_if_there_had_been_none(cli: Cli, undeci
 @pytest.mark.slow("eight engine processes, and a harness that is ended")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_comparison_that_is_ended_from_outside_goes_on(cli: Cli, stored: Path, how: signal.Signals) -> None:
-    command = [sys.executable, "-m", "specgate", "ab", *FIXED, *BY_PROMPT, "--processes", "4", "--plain"]
+    command = [sys.executable, "-m", UNDRAWN, "ab", *FIXED, *BY_PROMPT, "--processes", "4", "--plain"]
     command += ["--target", str(cli.target), "--draft", str(cli.draft)]
     with (
         in_process.interruptible(),

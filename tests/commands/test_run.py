@@ -32,7 +32,7 @@ def last_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 @pytest.mark.slow("a run in processes of its own")
 def test_a_run_leaves_every_file_and_prints_folder_and_verdict_last(cli: Cli) -> None:
-    done = cli.micro_apart()
+    done = cli.micro_apart(drawn=True)
     assert done.returncode == 0, done.stdout + done.stderr
     run = cli.newest()
     assert {p.name for p in run.iterdir()} >= FILES

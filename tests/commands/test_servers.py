@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from specgate.files.run_folder import RunFolder
 from tests.backends.servers.helpers import program, request_of, running_stub
 from tests.backends.servers.test_process import eventually
 from tests.support import in_process
-from tests.support.command import SCENARIO, Cli
+from tests.support.command import SCENARIO, UNDRAWN, Cli
 
 KEY = "sk-not-to-be-written"
 ECHOED = 'horse&battery"staple<9>'
@@ -167,21 +166,10 @@ def test_a_server_that_dies_costs_its_point_and_no_finished_block(cli: Cli) -> N
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_is_killed_or_interrupted_leaves_no_server_behind(cli: Cli, signal_: signal.Signals) -> None:
     server = program(cli.folder, "vllm", "--fault", "hang")
-    command = [
-        sys.executable,
-        "-m",
-        "specgate",
-        "micro",
-        "--scenario",
-        "tiny.yaml",
-        "--policy",
-        "policy.yaml",
-        "--plain",
-    ]
+    command = [sys.executable, "-m", UNDRAWN, "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", "--plain"]
     command += ["--backend", "vllm", "-o", f"program={server}", "-o", "stop_s=0.3"]
     command += ["--target", str(cli.target), "--draft", str(cli.draft)]
-    environment = {**os.environ, "PYTHONPATH": str(cli.root)}
-    with in_process.interruptible(), subprocess.Popen(command, cwd=cli.folder, env=environment) as run:
+    with in_process.interruptible(), subprocess.Popen(command, cwd=cli.folder, env=cli.environment()) as run:
         harness = psutil.Process(run.pid)
         assert eventually(lambda: any(log.stat().st_size for log in cli.folder.glob("runs/*/logs/worker-0.log")))
         assert eventually(lambda: any(is_stub(p) for p in harness.children(recursive=True)))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from specgate.eagle3.checkpoint import Entry, TensorFiles, Wanted, check_tensors
+from specgate.eagle3.files import content_sha256, files_sha256
 from specgate.errors import CheckpointError
 from tests.eagle3.folders import Tensors
 
@@ -167,3 +170,23 @@ def test_a_shard_must_be_the_name_of_a_file_beside_the_index(tmp_path: Path, nam
     with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json: (weight_map|shards)") as caught:
         TensorFiles(tmp_path)
     assert len(str(caught.value)) < 500 and "\x00" not in str(caught.value)
+
+
+def test_files_are_hashed_in_their_order_however_many_are_read_at_a_time(tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.safetensors" for i in range(20)]
+    for i, file in enumerate(files):
+        file.write_bytes(bytes([i]) * (20 - i) * 50_000)
+    line_by_line = "".join(f"{f.name} {hashlib.sha256(f.read_bytes()).hexdigest()}\n" for f in files)
+    assert files_sha256(files) == hashlib.sha256(line_by_line.encode()).hexdigest()
+    assert files_sha256(files[::-1]) != files_sha256(files)
+
+
+def test_a_file_that_cannot_be_read_ends_the_hashing_of_the_others(tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.safetensors" for i in range(3)]
+    for file in files[1:]:
+        file.write_bytes(b"there")
+    with pytest.raises(FileNotFoundError, match=r"0\.safetensors"):
+        files_sha256(files)
+    stopped = Event()
+    stopped.set()
+    assert content_sha256(files[1], stopped) == hashlib.sha256(b"").hexdigest()

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.support import in_process
 
 ROOT = Path(__file__).parents[2]
+UNDRAWN = "tests.support.undrawn"
 SCENARIO = """\
 # Does the whole path run?
 schema: specgate.scenario/v1
@@ -39,7 +40,8 @@ rules:
 class Cli:
     """`specgate` in a folder of its own, with a tiny pair, a scenario and a policy at hand.
 
-    `run` and `micro` start no process, which takes seconds; `run_apart` and `micro_apart` are what a user does.
+    `run` and `micro` start no process, which takes seconds; `run_apart` and `micro_apart` are what a user does, but for
+    pictures, which they draw where a test says `drawn=True`.
     """
 
     def __init__(self, folder: Path, target: Path, draft: Path) -> None:
@@ -59,8 +61,10 @@ class Cli:
     def run(self, *arguments: str | Path, pair: bool = True) -> subprocess.CompletedProcess[str]:
         return in_process.command(self.folder, self._command(arguments, pair))
 
-    def run_apart(self, *arguments: str | Path, pair: bool = True) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "specgate", *self._command(arguments, pair)]
+    def run_apart(
+        self, *arguments: str | Path, pair: bool = True, drawn: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "specgate" if drawn else UNDRAWN, *self._command(arguments, pair)]
 
         def done() -> subprocess.CompletedProcess[str]:
             return subprocess.run(
@@ -74,13 +78,14 @@ class Cli:
 
     def environment(self) -> dict[str, str]:
         """The environment of a process that runs this tree's `specgate`."""
-        return {**os.environ, "PYTHONPATH": str(self.root), "NO_COLOR": "1"}
+        path = os.pathsep.join(map(str, dict.fromkeys((self.root, ROOT))))  # where the tree is a copy, it has no tests
+        return {**os.environ, "PYTHONPATH": path, "NO_COLOR": "1"}
 
     def micro(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return self.run("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *arguments)
 
-    def micro_apart(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return self.run_apart("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *arguments)
+    def micro_apart(self, *arguments: str | Path, drawn: bool = False) -> subprocess.CompletedProcess[str]:
+        return self.run_apart("micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml", *arguments, drawn=drawn)
 
     def _command(self, arguments: Sequence[str | Path], pair: bool) -> list[str]:
         checkpoints = ["--target", str(self.target), "--draft", str(self.draft)]
@@ -88,7 +93,7 @@ class Cli:
 
     def signalled_after_seven_blocks(self, signal_: signal.Signals) -> int:
         """Send a signal to a run whose engine hangs in its eighth block. Returns the exit status."""
-        command = [sys.executable, "-m", "specgate", "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
+        command = [sys.executable, "-m", UNDRAWN, "micro", "--scenario", "tiny.yaml", "--policy", "policy.yaml"]
         command += ["--backend", "fake", "-o", "hang_after_blocks=7"]
         command += ["--target", str(self.target), "--draft", str(self.draft)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}

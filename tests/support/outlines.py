@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from specgate.reports.pictures import svg
+
+if TYPE_CHECKING:  # `tests.support.undrawn` starts processes that need no pytest
+    import pytest
 
 DRAWN = svg._svg
 

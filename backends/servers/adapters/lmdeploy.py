@@ -60,6 +60,10 @@ class Lmdeploy:
             r"\[EAGLE\]\[fallback\]",
             "speculation is off for a while: TurboMind falls back to one token per step",
         ),
+        Failure(
+            r"Can not found rewrite for architectures",
+            "LMDeploy 0.18 knows a draft's architecture as LlamaForCausalLM: change it in the draft's config.json",
+        ),
         Failure(r"fa3|flash.?attention.?3.*(not|unavailable)", "drafting needs FlashAttention-3 (an sm_90 GPU)"),
     )
 

@@ -52,7 +52,7 @@ def vllm_settings(lines: Iterable[str]) -> dict[str, str]:
         is_config = " with config: " in line
         for name, pattern in (VLLM_CONFIG if is_config else VLLM_CHOICES).items():
             if name not in found and (match := pattern.search(line)):
-                found[name] = short(match[1])
+                found[name] = word(None if match[1] == "None" else match[1])
         flash = flash or ((match := FLASH.search(line)) and match[1]) or None
     if flash and found.get("attention") == "FLASH_ATTN":
         found["attention"] = f"FLASH_ATTN {flash}"

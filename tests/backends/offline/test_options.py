@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specgate.backends.offline.libraries import library_named, parse
+from specgate.backends.offline.library import Library
 from specgate.core import BASELINE, Role
 from specgate.errors import UsageError
 
@@ -57,6 +58,13 @@ def test_values_are_json_or_words_and_a_role_has_its_own() -> None:
     assert options.args_of(BASELINE) == {**everywhere, "gpu_memory_utilization": 0.4}
     assert options.args_of(Role(3)) == {**everywhere, "gpu_memory_utilization": 0.5}
     assert options.spec == {"draft_tensor_parallel_size": 1} and options.env == {"VLLM_CACHE_ROOT": "/tmp/x"}
+
+
+@pytest.mark.parametrize("library", [VLLM, LMDEPLOY])
+def test_a_build_is_named_as_for_a_server(library: Library) -> None:
+    assert parse(library, {"build": "wheel-7"}).common.build == "wheel-7"
+    with pytest.raises(UsageError, match="build"):
+        parse(library, {"build": " "})
 
 
 def test_lmdeploys_engine_is_one_of_two() -> None:

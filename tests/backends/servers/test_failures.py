@@ -45,6 +45,16 @@ def test_a_known_line_is_explained_and_shown(name: str, line: str, said: str, tm
     assert said in text and line[:60] in text and str(log) in text
 
 
+def test_a_module_that_an_engine_warns_of_is_not_what_ended_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "lmdeploy - WARNING - parsers.py:12 - gpt-oss is off: No module named 'openai_harmony'\n"
+        "RuntimeError: Can not found rewrite for architectures: ['LlamaForCausalLMEagle3']\n"
+    )
+    text = diagnosis(log, 0, (*adapter_named("lmdeploy").failures, *COMMON))
+    assert "lacks a module" not in text and "architecture as LlamaForCausalLM" in text
+
+
 def test_of_several_processes_tracebacks_the_first_ones_end_is_shown(tmp_path: Path) -> None:
     """As vLLM prints them: worker, engine core, server; and before them a warning that mentions an error."""
     log = tmp_path / "log"

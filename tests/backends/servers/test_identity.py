@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer, models
 from specgate.backends.servers.adapters.openai import model_of
 from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings
+from specgate.backends.servers.facts.started import settings_in
 from specgate.backends.servers.facts.told import (
     commit_of,
     sglang_settings,
@@ -89,6 +91,52 @@ def test_a_vllm_in_development_mode_tells_its_config_and_not_what_it_chose() -> 
     on_cpu = {"vllm_config": CONFIG.replace("device_config=cuda", "device_config=cpu")}
     assert vllm_on_cpu(on_cpu) and not vllm_on_cpu({"vllm_config": CONFIG}) and not vllm_on_cpu(None)
     assert vllm_answer(None) == vllm_answer({"vllm_config": {}}) == vllm_answer([1]) == {}
+
+
+def logged(folder: Path, *lines: str) -> Path:
+    log = folder / "server.log"
+    log.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return log
+
+
+def test_of_a_log_with_several_starts_the_last_one_of_this_version_and_role_counts(tmp_path: Path) -> None:
+    plain = [re.sub(r"speculative_config=SpeculativeConfig\(.*?\),", "speculative_config=None,", LOG[1]), *LOG[2:4]]
+    fp8 = [line.replace("quantization=mxfp4", "quantization=fp8") for line in LOG]
+    later = [line.replace("v0.25.1", "v0.26.0").replace("FLASH_ATTN", "FLASHINFER") for line in LOG]
+    log = logged(tmp_path, *fp8, *plain, *LOG, *later)
+    told = {**TOLD, "attention": "FLASH_ATTN 3", "moe": "TRITON"}
+    assert settings_in("vllm", log, "0.25.1", Role(3)) == told
+    assert settings_in("vllm", log, "0.25.1", BASELINE) == {**TOLD, "attention": "FLASH_ATTN"}
+    assert settings_in("vllm", log, "0.26.0", Role(3))["attention"] == "FLASHINFER"
+    assert settings_in("vllm", log, "0.26.0", BASELINE)["attention"] == "FLASHINFER"  # a request of that server
+    assert settings_in("vllm", log, "0.27.0", Role(3)) == {}
+    assert settings_in("vllm", logged(tmp_path, *plain), "0.25.1", Role(3)) == {}
+    logged(tmp_path, *fp8, *plain, *LOG, *later)
+    assert settings_in("sglang", log, "0.25.1", Role(3)) == {}
+
+
+def test_a_start_is_found_at_the_beginning_of_a_log_however_long_it_became(tmp_path: Path) -> None:
+    log = logged(tmp_path, *LOG)
+    with log.open("a", encoding="utf-8") as stream:
+        stream.writelines("INFO: 127.0.0.1 - POST /v1/completions 200\n" * 1_000 for _ in range(200))
+    assert settings_in("vllm", log, "0.25.1", Role(3))["moe"] == "TRITON"
+    assert settings_in("vllm", logged(tmp_path, "nothing"), "0.25.1", Role(3)) == {}
+    log.write_bytes(b"")
+    assert settings_in("vllm", log, "0.25.1", Role(3)) == {} == settings_in("vllm", tmp_path / "no", "1", BASELINE)
+
+
+def test_the_log_that_is_given_for_a_running_server_tells_what_its_answers_do_not(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with running_stub("vllm", 3) as url:
+        with attached(tmp_path, pair, "vllm", {"url": url}) as engine:
+            found = engine.facts().identity
+        assert found is not None and found.version is not None and "moe" not in found.settings
+        log = logged(tmp_path, *(line.replace("(v0.25.1)", f"(v{found.version})") for line in LOG))
+        with attached(tmp_path, pair, "vllm", {"url": url, "log": str(log)}) as engine:
+            found = engine.facts().identity
+        assert found is not None
+        assert (found.settings["attention"], found.settings["moe"]) == ("FLASH_ATTN 3", "TRITON")
 
 
 def test_sglangs_answer_is_read_without_its_keys() -> None:

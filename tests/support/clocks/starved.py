@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+from specgate.analysis.checks.clocks import unexplained_ns
 from specgate.files.run_folder import RunFolder
 
 STARVED_NS: Final = 30_000_000
 """A thread of a run that could have run, and waited for a CPU for so long within one block, was starved."""
+STOOD_STILL_NS: Final = 200_000_000
+"""More than this is not the call to an engine's process."""
 ATTEMPTS: Final = 4
 
 T = TypeVar("T")
@@ -23,6 +26,12 @@ def starved_ns(run: Path) -> int:
     """The longest time for which a thread of this run waited for a CPU, or a CPU was stolen, within one block."""
     cpus = [block.cpu for block in RunFolder.open(run).blocks() if block.cpu is not None]
     return max((max(cpu.waited_ns or 0, cpu.stolen_ns or 0, cpu.throttled_ns or 0) for cpu in cpus), default=0)
+
+
+def stood_still(run: Path) -> bool:
+    """Whether a block of this run of a scripted engine took far longer than the engine says."""
+    blocks = (block for block in RunFolder.open(run).blocks() if block.span_ns is not None)
+    return any(unexplained_ns(block, whole=False) > STOOD_STILL_NS for block in blocks)
 
 
 def fed(attempt: Callable[[], T], newest: Callable[[], Path], right: Callable[[T], bool]) -> T:
