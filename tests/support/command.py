@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support import in_process
+from tests.support.clocks.starved import ATTEMPTS
 
 ROOT = Path(__file__).parents[2]
 UNDRAWN = "tests.support.undrawn"
@@ -71,10 +72,27 @@ class Cli:
                 command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=120
             )
 
-        first = done()
+        if "fake" not in command:
+            return done()
+        ledger = self._ledger()
+        ran = done()
         # The clock of a scripted engine does not see a machine that stands still for a second; the harness's does.
-        stood_still = "fake" in command and first.returncode == 6 and "of the time is unexplained" in first.stdout
-        return done() if stood_still else first
+        for _ in range(ATTEMPTS - 1):
+            if ran.returncode != 6 or "of the time is unexplained" not in ran.stdout:
+                break
+            self._forget(ledger)
+            ran = done()
+        return ran
+
+    def _ledger(self) -> dict[Path, bytes]:
+        """The files of the ledger, so that a run that says nothing can be taken out: it would end a streak."""
+        return {file: file.read_bytes() for file in (self.folder / "runs").glob("ledger.*")}
+
+    def _forget(self, ledger: Mapping[Path, bytes]) -> None:
+        for file in self._ledger():
+            file.unlink()
+        for file, content in ledger.items():
+            file.write_bytes(content)
 
     def environment(self) -> dict[str, str]:
         """The environment of a process that runs this tree's `specgate`."""
