@@ -30,13 +30,17 @@ def rope(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
-def attention(q: Tensor, keys: Tensor, values: Tensor, position: int, window: int | None) -> Tensor:
-    """One query row [N, D] at `position` over keys, values [G, P, D]."""
+def attention(
+    q: Tensor, keys: Tensor, values: Tensor, position: int, window: int | None, sinks: Tensor | None = None
+) -> Tensor:
+    """One query row [N, D] at `position` over keys, values [G, P, D]; `sinks` [N] are logits that have no value."""
     first = 0 if window is None else max(0, position - window + 1)
     group = q.shape[0] // keys.shape[0]
     k, v = (t[:, first : position + 1].double().repeat_interleave(group, dim=0) for t in (keys, values))
     scores = torch.einsum("nd,npd->np", q.double(), k) / q.shape[-1] ** 0.5
-    return torch.einsum("np,npd->nd", scores.softmax(-1), v)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.double()[:, None]), dim=-1)
+    return torch.einsum("np,npd->nd", scores.softmax(-1)[:, : v.shape[1]], v)
 
 
 def draft_input(embedded: Tensor, hidden: Tensor, embedding_norm: Tensor, feature_norm: Tensor, eps: float) -> Tensor:

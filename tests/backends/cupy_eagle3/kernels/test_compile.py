@@ -91,7 +91,13 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
 def expert_specs_of(pair: PairGeometry) -> Iterator[Spec]:
     g, experts = pair.target, pair.target.experts
     assert experts is not None
+    heads = Heads(g.heads, g.kv_heads, g.head_dim, min(g.max_positions, POSITIONS))
+    for k in LENGTHS:
+        for window in {*g.windows}:
+            yield Attention(heads, k + 1, window, config=usual_config(heads, 1), sinks=True).spec
     for rows in sorted({slots * (k + 1) for slots in SLOTS for k in LENGTHS}):
+        yield MatmulRows(heads.qkv_width, g.hidden, Epilogue.PLAIN, rows, scaled=True, biased=True).spec
+        yield MatmulRows(g.hidden, heads.width, Epilogue.RESIDUAL, rows, feeds_norm=True, biased=True).spec
         yield Route(g.hidden, experts, rows).spec
         yield ExpertGateUp(g.intermediate, g.hidden, experts, rows).spec
         yield ExpertDown(g.hidden, g.intermediate, experts, rows).spec
@@ -349,6 +355,10 @@ def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted
         (
             with_constant(MatmulRows(64, 64, Epilogue.SWIGLU, 1).spec, "TAKES_ARGMAX", 1),
             r"TAKES_ARGMAX needs results as they are: EPILOGUE PLAIN",
+        ),
+        (
+            with_constant(MatmulRows(64, 64, Epilogue.SWIGLU, 1).spec, "HAS_BIAS", 1),
+            r"HAS_BIAS needs one sum per result: EPILOGUE PLAIN or RESIDUAL",
         ),
     ],
 )
