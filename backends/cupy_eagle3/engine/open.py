@@ -24,7 +24,7 @@ from specgate.backends.cupy_eagle3.tuned.required import describe, require
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.core.fmha import parse_config
 from specgate.eagle3.auxiliary_layers import parse_boundaries
-from specgate.eagle3.hf.target import require_dense, target_geometry
+from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.memory import refusing_overflow
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
@@ -119,7 +119,6 @@ def check_target(request: OpenRequest) -> None:
     """Check what the target's config alone tells, before its weights are read."""
     config = read_config(request.pair.target)
     geometry = target_geometry(config, request.pair.rope)
-    require_dense(geometry, config.file, "back end cupy")
     limits.check_geometry(geometry, config.file)
     if request.max_positions > geometry.max_positions:
         raise UsageError(

@@ -16,7 +16,7 @@ from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
 from specgate.backends.cupy_eagle3.memory.model import Draft, RopeTable, Target
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
-from specgate.eagle3.weights import LayerWeights
+from specgate.eagle3.weights import LayerWeights, TargetWeights
 
 CHUNK = 4096
 """Rows per product. It is a constant, so that the bits of a prompt do not depend on what else is prefilled."""
@@ -30,6 +30,7 @@ def prefill_target(
     Returns the stream float32 [P, H] before the final norm, and the captured streams bfloat16 [P, n·H].
     """
     g, w = target.geometry, target.weights
+    assert isinstance(w, TargetWeights)
     x = torch.empty(len(tokens), g.hidden, dtype=torch.float32, device=tokens.device)
     for rows in chunks(len(tokens), chunk):
         x[rows] = w.embed[tokens[rows]].float()

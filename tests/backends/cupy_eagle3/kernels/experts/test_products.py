@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 
+from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig
 from specgate.eagle3.geometry import ExpertGeometry
 from tests.backends.cupy_eagle3.kernels.device import relative_error, rows_of
@@ -36,9 +37,11 @@ def test_a_mixture_agrees_with_float64(sizes: tuple[int, int, int, int]) -> None
         assert relative_error(left.act, act) < 2e-3
         assert relative_error(left.stream - stream, want - stream) < 2e-3
         assert torch.equal(left.normed, (left.stream * made.norm_weight.float()).bfloat16())
-        squares = left.stream.double().square().unflatten(1, (-1, 8)).sum(-1)
+        squares = left.stream.double().square().view(count, -1, 8).sum(-1)
         assert relative_error(left.squares, squares) < 1e-6
         assert not left.finished.any()
+        chosen, _ = oracles.chosen_experts(left.logits, made.experts.per_token)
+        assert left.touched.flatten().tolist() == [-1] * 5 + [len({*chosen.flatten().tolist()})]
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -103,8 +106,8 @@ def test_how_work_is_moved_changes_no_bit() -> None:
     usual = made.run(stream, rows_of(range(8), 1))
     gate_up, down = ExpertConfig.usual(96, 20, 2), ExpertConfig.usual(160, 6, 1)
     for tiles, stages, blocks in ((1, 2, 1), (2, 3, 3), (1, 8, 2)):
-        moved = (replace(c, tiles=tiles, stages=stages, blocks_per_sm=blocks) for c in (gate_up, down))
-        got = made.run(stream, rows_of(range(8), 1), **dict(zip(("gate_up", "down"), moved, strict=True)))
+        moved = [replace(c, tiles=tiles, stages=stages, blocks_per_sm=blocks) for c in (gate_up, down)]
+        got = made.run(stream, rows_of(range(8), 1), gate_up=moved[0], down=moved[1])
         assert all(torch.equal(a, b) for a, b in zip(got.results, usual.results, strict=True))
 
 
