@@ -66,9 +66,11 @@ class ExpertLayer:
         rows: Rows,
         at: RowPositions,
         step: Tensor,
+        ahead: Tensor,
     ) -> None:
         """Run layer `index` on the rows in `b.pre_norm`. Adds its result to `b.stream`, and leaves the input of the
-        norm with weight `next_norm` [H] in `b.pre_norm`; `step` [1] is the number of the step.
+        norm with weight `next_norm` [H] in `b.pre_norm`; `step` [1] is the number of the step, and `ahead` the weight
+        of the product that comes next.
         """
         m, eps = b.mixture, self.geometry.rms_eps
         assert m is not None
@@ -82,7 +84,7 @@ class ExpertLayer:
             )
             self.o(b.stream, b.attended, w.o, rows, norm=(b.pre_norm, w.post_norm), bias=w.o_bias)
         with mark(self.names[1]):
-            self.route(m.logits, m.x16, b.pre_norm, w.router, w.router_bias, rows, eps=eps)
+            self.route(m.logits, m.x16, b.pre_norm, w.router, w.router_bias, rows, eps=eps, ahead=ahead)
             self.gate_up(m.act, m.x16, w.gate_up, m.logits, rows)
             self.down(
                 *(b.stream, (b.pre_norm, next_norm), m.parts, m.finished, m.act, w.down, m.logits, rows),

@@ -86,8 +86,13 @@ class ExpertConfig:
     @property
     def blocks(self) -> int:
         """Blocks of a launch."""
-        gpu = multiprocessors()
-        return self.blocks_per_sm * (gpu.count if gpu else PROCESSORS)
+        return self.blocks_per_sm * processors()
+
+
+def processors() -> int:
+    """SMs that a launch is made for."""
+    gpu = multiprocessors()
+    return gpu.count if gpu else PROCESSORS
 
 
 def check_experts(experts: ExpertGeometry) -> None:

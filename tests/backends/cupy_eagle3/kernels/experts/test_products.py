@@ -85,8 +85,9 @@ def test_rows_of_slots_that_are_done_are_neither_computed_nor_written() -> None:
         left = made.run(stream, rows_of(range(active), 4, slots=8))
         for got, want in zip(left.results, full.results, strict=True):
             assert torch.equal(got[: 4 * active], want[: 4 * active])
-        assert all(got[4 * active :].isnan().all() for got in (left.act, left.normed, left.squares, left.logits))
-        assert torch.equal(left.stream[4 * active :], stream[4 * active :])
+        logits, x16, act, after, normed, squares = left.results
+        assert all(got[4 * active :].isnan().all() for got in (logits, x16, act, normed, squares))
+        assert torch.equal(after[4 * active :], stream[4 * active :])
 
 
 def test_a_row_that_is_not_finite_stays_so_and_alone() -> None:
@@ -106,8 +107,9 @@ def test_how_work_is_moved_changes_no_bit() -> None:
     usual = made.run(stream, rows_of(range(8), 1))
     gate_up, down = ExpertConfig.usual(96, 20, 2), ExpertConfig.usual(160, 6, 1)
     for tiles, stages, blocks in ((1, 2, 1), (2, 3, 3), (1, 8, 2)):
-        moved = [replace(c, tiles=tiles, stages=stages, blocks_per_sm=blocks) for c in (gate_up, down)]
-        got = made.run(stream, rows_of(range(8), 1), gate_up=moved[0], down=moved[1])
+        moved = replace(gate_up, tiles=tiles, stages=stages, blocks_per_sm=blocks)
+        other = replace(down, stages=stages, blocks_per_sm=blocks)
+        got = made.run(stream, rows_of(range(8), 1), gate_up=moved, down=other)
         assert all(torch.equal(a, b) for a, b in zip(got.results, usual.results, strict=True))
 
 
