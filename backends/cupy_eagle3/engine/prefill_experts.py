@@ -54,14 +54,17 @@ def prefill_expert_target(
 
 def expert_workspace_bytes(g: TargetGeometry, positions: int) -> int:
     """Most bytes that a prefill of `positions` tokens takes beside what a dense target's takes: of a mixture, the parts
-    of its rows, and one expert with the steps of its decoding.
+    of its rows, and one expert with the steps of its decoding; of attention, wider heads and the scores of windows,
+    which torch holds four times in float32.
     """
     assert g.experts is not None
     rows, k = min(positions, ROWS), g.experts.per_token
     parts = rows * k * (4 * g.hidden + 8 * 8)
     busiest = rows * (2 * g.hidden + 4 * 4 * g.intermediate + 4 * g.hidden)
     attention = positions * 2 * (2 * g.heads + 4 * g.kv_heads) * (g.head_dim + 8)
-    return parts + busiest + attention + 2 * g.intermediate * g.hidden * 12
+    window = max((g.window(layer) or 0 for layer in range(g.layers)), default=0)
+    scores = 4 * 4 * min(WINDOWS * window, positions) * g.heads * (2 * window + 1)
+    return parts + busiest + attention + scores + 2 * g.intermediate * g.hidden * 12
 
 
 def attention_with_sinks(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, window: int | None) -> Tensor:
