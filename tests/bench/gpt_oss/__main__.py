@@ -15,12 +15,14 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import click
 import torch
 
 from specgate.backends.cupy_eagle3.bench.timing import read_bandwidth
 from specgate.backends.cupy_eagle3.device import first_gpu
+from specgate.backends.cupy_eagle3.kernels.experts import route
 from specgate.errors import SpecgateError
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from tests.bench.gpt_oss import checks, products, steps
@@ -36,8 +38,13 @@ GOALS: Final = {"both": 0.80}
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder for gpt_oss.json.")
 @click.option("--geometry", multiple=True, default=GEOMETRIES, type=click.Choice(GEOMETRIES), show_default=True)
 @click.option("--overlap", default=0.5, show_default=True, help="Of neighbouring tokens' experts in the planted pairs.")
-def main(seconds: float, out: Path, geometry: tuple[str, ...], overlap: float) -> None:
+@click.option(
+    "--ahead-megabytes", type=float, help="Of the next product's weights that a router brings into the L2 cache."
+)
+def main(seconds: float, out: Path, geometry: tuple[str, ...], overlap: float, ahead_megabytes: float | None) -> None:
     """Check, then time, as far as the seconds reach."""
+    if ahead_megabytes is not None:
+        patch.object(route, "AHEAD_BYTES", round(ahead_megabytes * 2**20)).start()
     began = time.monotonic()
     try:
         first_gpu()
@@ -51,6 +58,7 @@ def main(seconds: float, out: Path, geometry: tuple[str, ...], overlap: float) -
         "measured": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name(),
         "bytes_per_s": bandwidth,
+        "ahead_bytes": route.AHEAD_BYTES,
         "checks": [],
         "products": [],
         "steps": [],

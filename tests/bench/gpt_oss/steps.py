@@ -14,6 +14,7 @@ from specgate.backends.cupy_eagle3.engine.facts import engine_facts
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.core import Budget, Role
 from specgate.core.traffic import Slot, draft_bytes, pass_bytes
 from specgate.eagle3.planted.recipe import Recipe
@@ -64,7 +65,8 @@ class PlantedPair:
         sizes = Sizes(point.batch, positions, most + 1).usual(self.target.geometry)
         facts = engine_facts(self.target, self.draft, None, {}, sizes, graphs=True)
         buffers = Buffers.allocate(self.target.geometry, self.draft.geometry, sizes, "cuda")
-        return CupyEngine(self.model, self.head, sizes, buffers, facts)
+        tuned = Tuned.on(torch.cuda.get_device_name(), None)
+        return CupyEngine(self.model, self.head, sizes, buffers, facts, tuned=tuned)
 
 
 def timings(pair: PlantedPair, bandwidth: float) -> Iterator[dict[str, Any]]:
@@ -92,6 +94,7 @@ def timings(pair: PlantedPair, bandwidth: float) -> Iterator[dict[str, Any]]:
                 "ratio_to_floor": step_ms / floor_ms,
                 "ratio_to_baseline": step_ms / baseline,
                 "tokens_per_s": sum(len(text) - 1 for text in block.tokens) / block.elapsed_ns * 1e9,
+                "tuned_products": f"{block.counters['tuned_hits']} of {block.counters['tuned_total']}",
                 "touched_per_layer": touched(block) / pair.target.geometry.layers,
                 "phases_ms": {name: ns / len(block.step_ns) / 1e6 for name, ns in block.phase_ns.items()},
                 "conditions": conditions.summary(),
