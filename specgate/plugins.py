@@ -67,6 +67,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.views", "matrix", "specgate.reports.views.matrix:VIEW"),
     ("specgate.views", "agreement", "specgate.reports.views.agreement:VIEW"),
     ("specgate.views", "ab", "specgate.reports.views.two_builds:VIEW"),
+    ("specgate.views", "parity", "specgate.reports.views.parity:VIEW"),
     ("specgate.views", "history", "specgate.reports.views.trends:VIEW"),
     ("specgate.exports", "otava", "specgate.reports.exports.otava:EXPORT"),
     ("specgate.exports", "github-action-benchmark", "specgate.reports.exports.github_action_benchmark:EXPORT"),

@@ -13,6 +13,7 @@ latency.py       how the times of single requests are spread
 blocks.py        every block of a point in running order: drift, warm-up, outliers
 machine.py       what the machine did while the pairs of a point were timed
 effects.py       changes from one run or build to another, each with its interval and the margin that is let through
+stages.py        how far two engines are apart at every stage of a pass
 builds.py        two builds of an engine: every quantity beside its margin
 svg.py           drawing: matplotlib to inline SVG, coloured by the page's style sheet
 """
