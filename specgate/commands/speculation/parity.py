@@ -77,7 +77,7 @@ def parity(
     A and B are each one of
 
     \b
-      an engine that shows its stages: reference, transformers
+      an engine that shows its stages: reference, transformers, cupy
       with what differs for it: reference,dtype=bfloat16  reference,draft=DIR
       a safetensors file with another engine's tensors (names: docs/parity.md)
 
