@@ -18,5 +18,5 @@ stages.py          what every stage of both passes gives, for `specgate parity`
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name
 cache.py           key/value caches, and which cached positions a row may look at
 facts.py           what a loaded engine is, for the fingerprint and the report
-memory_reads.py    how fast the host's memory can be read
+bench/             every part of a step by itself, and how fast the host's memory can be read
 """
