@@ -30,13 +30,17 @@ def rope(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
-def attention(q: Tensor, keys: Tensor, values: Tensor, position: int, window: int | None) -> Tensor:
-    """One query row [N, D] at `position` over keys, values [G, P, D]."""
+def attention(
+    q: Tensor, keys: Tensor, values: Tensor, position: int, window: int | None, sinks: Tensor | None = None
+) -> Tensor:
+    """One query row [N, D] at `position` over keys, values [G, P, D]; `sinks` [N] are logits that have no value."""
     first = 0 if window is None else max(0, position - window + 1)
     group = q.shape[0] // keys.shape[0]
     k, v = (t[:, first : position + 1].double().repeat_interleave(group, dim=0) for t in (keys, values))
     scores = torch.einsum("nd,npd->np", q.double(), k) / q.shape[-1] ** 0.5
-    return torch.einsum("np,npd->nd", scores.softmax(-1), v)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.double()[:, None]), dim=-1)
+    return torch.einsum("np,npd->nd", scores.softmax(-1)[:, : v.shape[1]], v)
 
 
 def draft_input(embedded: Tensor, hidden: Tensor, embedding_norm: Tensor, feature_norm: Tensor, eps: float) -> Tensor:
@@ -60,3 +64,31 @@ def accept(drafts: list[int], targets: list[int]) -> int:
 def relative_error(found: Tensor, want: Tensor) -> float:
     """‖found − want‖ / ‖want‖; NaN where anything was not written."""
     return float((found.double() - want.double()).norm() / want.double().norm())
+
+
+def route(x: Tensor, router: Tensor, bias: Tensor) -> Tensor:
+    return matmul_rows(x, router) + bias.double()
+
+
+def chosen_experts(logits: Tensor, per_token: int) -> tuple[Tensor, Tensor]:
+    """(experts of each row, the likeliest first, of equal ones the lowest; the softmax over their logits)."""
+    ordered, experts = logits.double().sort(dim=-1, descending=True, stable=True)
+    return experts[:, :per_token], ordered[:, :per_token].softmax(-1)
+
+
+def expert_gate_up(x: Tensor, matrices: Tensor, bias: Tensor, experts: Tensor, alpha: float, limit: float) -> Tensor:
+    """[R · k, F] of x [R, H], `matrices` [E, 2F, H] whose rows alternate, gate and up, and `experts` [R, k]."""
+    each = x.double().repeat_interleave(experts.shape[1], dim=0)
+    both = torch.stack(
+        [matrices[e].double() @ row + bias[e].double() for e, row in zip(experts.flatten(), each, strict=True)]
+    )
+    gate, up = both[:, ::2].clamp(max=limit), both[:, 1::2].clamp(-limit, limit)
+    return gate * torch.sigmoid(alpha * gate) * (up + 1)
+
+
+def expert_down(act: Tensor, matrices: Tensor, bias: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+    """[R, H] of act [R · k, F], `matrices` [E, H, F], `experts` and `weights` [R, k]."""
+    parts = torch.stack(
+        [matrices[e].double() @ a.double() + bias[e].double() for e, a in zip(experts.flatten(), act, strict=True)]
+    )
+    return (parts * weights.double().flatten()[:, None]).unflatten(0, experts.shape).sum(1)

@@ -65,6 +65,7 @@ def counting(kernel: Attention) -> Attention:
         appended=kernel.appended,
         config=kernel.config,
         statistics=True,
+        sinks=kernel.sinks,
     )
 
 

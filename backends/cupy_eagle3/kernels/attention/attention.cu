@@ -12,13 +12,14 @@
 //   reduce     store_warp, join_warps: the warps' results are joined in the order of the warps
 //   epilogue   the chunk's output, not yet divided, and its maximum and sum, go to `partial` and `partial_stats`
 // What one block of `attention_combine` does: it joins the chunks of one (row, head) in COMBINE_WARPS sums, warp w's being of
-// every COMBINE_WARPS-th chunk, and divides.
+// every COMBINE_WARPS-th chunk, and divides. With SINKS, every head has a learnt logit, its sink, which enters the divisor as
+// one more position would, and has no value.
 //
 // Layouts: qkv [rows][HEADS + 2 · KV_HEADS][HEAD_DIM] float32, APPENDED_ROWS rows per slot; k_pages
 // [block][KV_HEADS][BLOCK][HEAD_DIM] and, transposed, v_pages [block][KV_HEADS][HEAD_DIM][BLOCK]; cosine and sine
 // [position][HEAD_DIM / 2]; partial [row][head][MAX_CHUNKS][HEAD_DIM]; partial_stats [row][head][MAX_CHUNKS]; out
-// [row][head][HEAD_DIM]. Where the draft extends (`counts` given), only the first counts[slot] rows of qkv exist, the last of
-// them stands at length + offset, and that one alone is a query row.
+// [row][head][HEAD_DIM]; sinks [head]. Where the draft extends (`counts` given), only the first counts[slot] rows of qkv exist,
+// the last of them stands at length + offset, and that one alone is a query row.
 //
 // A row's bits do not depend on its neighbours: chunks and key tiles lie at fixed absolute positions, so what a row sees of a
 // chunk, and the order in which it adds it up, is the same whatever rows share the tile. Positions beyond a row's own add
@@ -71,6 +72,7 @@ struct CombineArguments {
     const int* active;
     const int* active_count;
     int offset;
+    const bf16* sinks;
 };
 
 __device__ __forceinline__ float power_of_two(float x) {
@@ -393,13 +395,15 @@ extern "C" __global__ __launch_bounds__(COMBINE_THREADS) void attention_combine(
     const bool idle = a >= *args.active_count;
     const int position = idle ? 0 : args.length[args.active[a]] + args.offset;
     const int first = first_chunk(position), chunks = (position + row % QUERY_ROWS) / CHUNK - first + 1;
+    // In units of log2, as the scores are.
+    const float sink = SINKS ? (float)LOG2E * to_float(args.sinks[head]) : LOWEST;
     let_next_start();
     await_previous();
     if (idle) return;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    __shared__ float outputs[COMBINE_WARPS][HEAD_DIM], sums[COMBINE_WARPS];
+    __shared__ float outputs[COMBINE_WARPS][HEAD_DIM], sums[COMBINE_WARPS], top;
     const long long from = ((long long)row * HEADS + head) * MAX_CHUNKS;
-    float highest = LOWEST, joined[LANE_WIDTH] = {}, total = 0;
+    float highest = sink, joined[LANE_WIDTH] = {}, total = 0;
     for (int begin = (warp - first) & (COMBINE_WARPS - 1); begin < chunks; begin += COMBINE_WARPS * BATCH) {
         float2 stats[BATCH];
         float in[BATCH][LANE_WIDTH];
@@ -415,6 +419,7 @@ extern "C" __global__ __launch_bounds__(COMBINE_THREADS) void attention_combine(
             for (int chunk = lane; chunk < chunks; chunk += 32) highest = fmaxf(highest, args.partial_stats[from + chunk].x);
 #pragma unroll
             for (int step = 16; step; step /= 2) highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, step));
+            if (SINKS && lane == 0) top = highest;  // every warp that has a chunk stores the same
         }
 #pragma unroll
         for (int n = 0; n < BATCH; ++n) {
@@ -437,6 +442,7 @@ extern "C" __global__ __launch_bounds__(COMBINE_THREADS) void attention_combine(
             value += outputs[w][d];
             weight += sums[w];
         }
+        if (SINKS) weight += power_of_two(sink - top);
         args.out[((long long)row * HEADS + head) * HEAD_DIM + d] = to_bf16(value / weight);
     }
 }

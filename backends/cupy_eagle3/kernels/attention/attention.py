@@ -41,7 +41,8 @@ class Attention(Kernel):
     qkv: float32 [R', (N + 2G)·D], `appended` rows per slot (default: the query rows alone); out: bfloat16 [R, N·D]. Row
     t of a slot stands at position length + offset + t. It sees itself and what is before it, at most `window` positions
     in all (None: everything). With `counts` (int32 [S]) a slot has only so many rows in qkv. The last of them stands at
-    length + offset, and is the only query row.
+    length + offset, and is the only query row. With `sinks`, each query head has a logit that takes a share of the
+    softmax, and has no value.
     """
 
     def __init__(
@@ -53,8 +54,9 @@ class Attention(Kernel):
         appended: int | None = None,
         config: FmhaConfig | None = None,
         statistics: bool = False,
+        sinks: bool = False,
     ) -> None:
-        self.heads, self.window = heads, window
+        self.heads, self.window, self.sinks = heads, window, sinks
         self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
         if self.appended != rows_per_slot and rows_per_slot != 1:
             raise ValueError(f"{rows_per_slot} of {self.appended} rows are query rows: all or one must be")
@@ -78,6 +80,8 @@ class Attention(Kernel):
             combine_warps=self.joining,
             pace_kilobytes=PACE if heads.head_dim < PACED_BELOW else 0,
             log2e_over_sqrt_head_dim=math.log2(math.e) / math.sqrt(heads.head_dim),
+            sinks=int(sinks),
+            log2e=math.log2(math.e),
             shared_bytes=self.config.ring_bytes(heads.head_dim),
         )
 
@@ -102,15 +106,20 @@ class Attention(Kernel):
         offset: int,
         counts: Tensor | None = None,
         statistics: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> None:
         """`rows`: the query rows; `table`: cos and sin, float32 [P, D/2]; `statistics`: int32 [4], which STATISTICS are
-        added to. Raises ValueError for what this launcher was not made for.
+        added to; `sinks`: bfloat16 [N]. Raises ValueError for what this launcher was not made for.
         """
         h = self.heads
         if rows.per_slot != self.rows_per_slot:
             raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.rows_per_slot}")
         if (statistics is not None) != self.statistics:
             raise ValueError(f"made for statistics = {self.statistics}")
+        if (sinks is not None) != self.sinks:
+            raise ValueError(f"made for sinks = {self.sinks}")
+        if sinks is not None:
+            expect("sinks", sinks, (h.heads,), torch.bfloat16)
         expect("qkv", qkv, (rows.slots * self.appended, h.qkv_width), torch.float32)
         expect("out", out, (rows.most, h.width), torch.bfloat16)
         expect("k_pages", k_pages, (1, h.kv_heads, BLOCK, h.head_dim), torch.bfloat16)
@@ -153,6 +162,7 @@ class Attention(Kernel):
                 "active": rows.active,
                 "active_count": rows.active_count,
                 "offset": offset,
+                "sinks": sinks,
             },
             shared_bytes=0,  # so that it finds room beside attention, and what comes after it may start early
         )

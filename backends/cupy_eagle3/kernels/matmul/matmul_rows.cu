@@ -29,6 +29,7 @@
 //   SWIGLU     out = silu(gate) · up, bfloat16; a tile holds eight gate rows and the eight up rows that belong to them
 //   FEEDS_NORM, with RESIDUAL: also leaves the pre-norm input of the next norm, normed = out · norm_weight, and its squares
 //   TAKES_ARGMAX, with PLAIN: also raises `choices`[row], zero before, to the greedy choice among the row's results
+//   HAS_BIAS, with PLAIN or RESIDUAL: bias[column] is added to the sum
 #include "argmax.cuh"
 #include "async_copy.cuh"
 #include "bf16.cuh"
@@ -43,6 +44,7 @@
 static_assert(K_IN % 32 == 0, "K_IN must be a multiple of 32: one chunk");
 static_assert(WARPS % 4 == 0, "WARPS must be a multiple of 4: 128 threads finish a tile");
 static_assert(!TAKES_ARGMAX || EPILOGUE == PLAIN, "TAKES_ARGMAX needs results as they are: EPILOGUE PLAIN");
+static_assert(!HAS_BIAS || EPILOGUE != SWIGLU, "HAS_BIAS needs one sum per result: EPILOGUE PLAIN or RESIDUAL");
 static_assert(!FEEDS_NORM || N_OUT % 8 == 0, "N_OUT must be a multiple of 8 where a norm follows");
 
 const int THREADS = WARPS * 32;
@@ -88,6 +90,7 @@ struct MatmulArguments {
     const int* active_count;
     int rows_per_slot;
     float eps;
+    const bf16* bias;
 };
 
 // Per row, with PRE_NORM_X: 1 / sqrt(mean(x²) + eps).
@@ -262,13 +265,13 @@ struct Finisher {
 
 // What the epilogue of a thread's first tile reads, requested before the products.
 struct Early {
-    float residual, norm_weight;
+    float residual, norm_weight, bias;
 };
 
-// Weights of norms come from memory, once per step: a trip to be made early.
-__device__ __forceinline__ float load_norm_weight(const bf16* norm_weight, int group, const Finisher& own) {
-    const bool wanted = FEEDS_NORM && own.first_tile < TILES && own.column_of(group, own.first_tile) < N_OUT;
-    return wanted ? to_float(norm_weight[own.column_of(group, own.first_tile)]) : 0;
+// Weights of norms and biases come from memory, once per step: a trip to be made early. `used`: whether there are any.
+__device__ __forceinline__ float load_of_column(bool used, const bf16* of_columns, int group, const Finisher& own) {
+    const bool wanted = used && own.first_tile < TILES && own.column_of(group, own.first_tile) < N_OUT;
+    return wanted ? to_float(of_columns[own.column_of(group, own.first_tile)]) : 0;
 }
 
 __device__ __forceinline__ float load_residual(const void* out, int group, int rows, const Finisher& own) {
@@ -313,6 +316,7 @@ __device__ __forceinline__ void finish(const MatmulArguments& args, const Cell& 
         total.value *= rms_factor[cell.row];
         total.up *= rms_factor[cell.row];
     }
+    if (HAS_BIAS && cell.exists) total.value += is_first ? early.bias : to_float(args.bias[cell.column]);
     if (EPILOGUE == PLAIN && cell.exists) static_cast<float*>(args.out)[cell.index] = total.value;
     if (TAKES_ARGMAX) raise_choice(args.choices, cell, total.value, me);
     if (EPILOGUE == SWIGLU && cell.exists)
@@ -344,7 +348,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void matmul_rows
     WeightRing ring(args.weight, me);
     ring.fill();
     const Finisher own(me);
-    Early early = {0, load_norm_weight(args.norm_weight, blockIdx.x, own)};
+    Early early = {0, load_of_column(FEEDS_NORM, args.norm_weight, blockIdx.x, own),
+                   load_of_column(HAS_BIAS, args.bias, blockIdx.x, own)};
     // No kernel directly before a product changes how many rows there are.
     const int count = *args.active_count * args.rows_per_slot, tiles = (count + 7) / 8;
     if (!DELAY_DEPENDENTS) let_next_start();
@@ -362,7 +367,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void matmul_rows
     bool first = true;  // of a block's slices
 #pragma unroll 1
     for (int group = blockIdx.x; group < GROUPS; group += GRID) {
-        if (PASSES > 1 && group != blockIdx.x) early.norm_weight = load_norm_weight(args.norm_weight, group, own);
+        if (PASSES > 1 && group != blockIdx.x) {
+            early.norm_weight = load_of_column(FEEDS_NORM, args.norm_weight, group, own);
+            early.bias = load_of_column(HAS_BIAS, args.bias, group, own);
+        }
         early.residual = load_residual(args.out, group, count, own);
         const unsigned least = load_to_beat(args.choices, count);
 

@@ -53,7 +53,7 @@ class MatmulRows(Kernel):
 
     PLAIN writes float32 [R, N], RESIDUAL adds to it, SWIGLU writes bfloat16 [R, N]. With `scaled`, x is `PreNormRows`.
     With `feeds_norm`, a RESIDUAL also leaves the `PreNormRows` of the next norm. With `chooses`, a PLAIN also leaves
-    the greedy choice of each row.
+    the greedy choice of each row. With `biased`, a PLAIN or RESIDUAL adds a bias.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class MatmulRows(Kernel):
         scaled: bool = False,
         feeds_norm: bool = False,
         chooses: bool = False,
+        biased: bool = False,
     ) -> None:
         """`rows`: the most that this launcher will see; at most MAX_ROWS. Raises ValueError for what no kernel does."""
         if not 0 < rows <= MAX_ROWS:
@@ -75,8 +76,10 @@ class MatmulRows(Kernel):
             raise ValueError(f"{epilogue.name} feeds no norm: only RESIDUAL does")
         if chooses and epilogue is not Epilogue.PLAIN:
             raise ValueError(f"{epilogue.name} chooses nothing: only PLAIN does")
+        if biased and epilogue is Epilogue.SWIGLU:
+            raise ValueError(f"{epilogue.name} adds no bias: only PLAIN and RESIDUAL do")
         self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
-        self.scaled, self.feeds_norm, self.chooses = scaled, feeds_norm, chooses
+        self.scaled, self.feeds_norm, self.chooses, self.biased = scaled, feeds_norm, chooses, biased
         tiles = -(-rows // ROW_TILE)
         self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
         shared, gpu = self.config.shared_bytes(k_in, tiles), multiprocessors()
@@ -91,6 +94,7 @@ class MatmulRows(Kernel):
             pre_norm_x=int(scaled),
             feeds_norm=int(feeds_norm),
             takes_argmax=int(chooses),
+            has_bias=int(biased),
             warps=self.config.warps,
             chunks_per_turn=self.config.k_chunks,
             stages=self.config.stages,
@@ -120,6 +124,7 @@ class MatmulRows(Kernel):
             scaled=self.scaled,
             feeds_norm=self.feeds_norm,
             chooses=self.chooses,
+            biased=self.biased,
         )
 
     @announced
@@ -133,12 +138,15 @@ class MatmulRows(Kernel):
         eps: float = 0.0,
         norm: tuple[PreNormRows, Tensor] | None = None,
         choices: Tensor | None = None,
+        bias: Tensor | None = None,
     ) -> None:
         """`norm`: where a launcher that `feeds_norm` leaves its rows, and that norm's weight, bfloat16 [N].
 
         `choices`: where a launcher that `chooses` leaves the column of each row's largest result, the lowest of equal
         ones: int64 [R], packed as in `argmax.cuh`. It must be zero before, since what is there stays unless it is
         beaten. NaN and infinity beat every number.
+
+        `bias`: what a launcher that is `biased` adds, bfloat16 [N].
 
         Raises ValueError for operands that this launcher was not made for.
         """
@@ -149,6 +157,8 @@ class MatmulRows(Kernel):
             raise ValueError(f"made for scaled = {self.scaled}, feeds_norm = {self.feeds_norm}")
         if (choices is not None) != self.chooses:
             raise ValueError(f"made for chooses = {self.chooses}")
+        if (bias is not None) != self.biased:
+            raise ValueError(f"made for biased = {self.biased}")
         expect("out", out, (rows.most, self.n_out), torch.bfloat16 if swiglu else torch.float32)
         expect("weight", weight, ((1 + swiglu) * self.n_out, self.k_in), torch.bfloat16)
         x_rows, squares = (x.rows, x.squares) if isinstance(x, PreNormRows) else (x, None)
@@ -162,6 +172,8 @@ class MatmulRows(Kernel):
             left = norm[0].rows, norm[0].squares, norm[1]
         if choices is not None:
             expect("choices", choices, (rows.most,), torch.int64)
+        if bias is not None:
+            expect("bias", bias, (self.n_out,), torch.bfloat16)
         self.launch(
             "matmul_rows",
             (self.blocks,),
@@ -178,5 +190,6 @@ class MatmulRows(Kernel):
                 "active_count": rows.active_count,
                 "rows_per_slot": rows.per_slot,
                 "eps": eps,
+                "bias": bias,
             },
         )

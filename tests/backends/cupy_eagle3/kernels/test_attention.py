@@ -18,7 +18,7 @@ from tests.backends.cupy_eagle3.kernels.device import counted, normal, paged, po
 pytestmark = pytest.mark.gpu
 
 POSITIONS = 2200
-HEADS = [(32, 8, 128), (9, 3, 64), (8, 8, 64), (8, 1, 128), (14, 2, 64), (6, 1, 64), (10, 2, 128)]
+HEADS = [(32, 8, 128), (9, 3, 64), (8, 8, 64), (8, 1, 128), (14, 2, 64), (6, 1, 64), (10, 2, 128), (16, 2, 64)]
 CHUNK = FmhaConfig().kv_tile
 EDGES = [0, 1, 31, 32, BLOCK - 1, BLOCK, CHUNK - 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2047, 2150]
 
@@ -47,13 +47,18 @@ class Cache:
         counts: Sequence[int] | None = None,
         config: FmhaConfig | None = None,
         statistics: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Row t of slot s stands at positions[s] + t; with `counts`, the last of counts[s] rows stands at positions[s],
         and it alone asks. What is not written stays poisoned.
         """
         query_rows, slots = 1 if counts else rows, len(positions)
         kernel = Attention(
-            self.heads, query_rows, window, appended=rows, config=config, statistics=statistics is not None
+            *(self.heads, query_rows, window),
+            appended=rows,
+            config=config,
+            statistics=statistics is not None,
+            sinks=sinks is not None,
         )
         outputs, stats = (poisoned(*shape, dtype=torch.float32) for shape in kernel.partial_shapes(slots))
         out = poisoned(slots * query_rows, self.heads.width)
@@ -64,6 +69,7 @@ class Cache:
             offset=3,
             counts=counted(counts) if counts else None,
             statistics=statistics,
+            sinks=sinks,
         )
         return out
 
@@ -82,10 +88,12 @@ class Cache:
         both = torch.stack(turned)
         return both.view(len(positions), -1, *both.shape[1:])
 
-    def oracle(self, queries: Tensor, positions: Sequence[int], window: int | None = None) -> Tensor:
+    def oracle(
+        self, queries: Tensor, positions: Sequence[int], window: int | None = None, sinks: Tensor | None = None
+    ) -> Tensor:
         return torch.stack(
             [
-                oracles.attention(query, self.keys[s], self.values[s], p + t, window).flatten()
+                oracles.attention(query, self.keys[s], self.values[s], p + t, window, sinks).flatten()
                 for s, p in enumerate(positions)
                 for t, query in enumerate(queries[s])
             ]
@@ -158,6 +166,22 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
             part = qkv[:, first : first + rows].flatten(0, 1).contiguous()
             got = cache.attend(part, [p + first for p in EDGES], rows, window, config=config)
             assert torch.equal(got.view(len(EDGES), rows, -1), whole[:, first : first + rows])
+
+
+@pytest.mark.parametrize("window", [None, 32, 128])
+@pytest.mark.parametrize("rows", [1, 4, 8])
+def test_a_sink_takes_its_share_of_the_softmax_and_a_rows_bits_are_its_own(window: int | None, rows: int) -> None:
+    cache = Cache(Heads(16, 2, 64, POSITIONS), len(EDGES))
+    sinks = normal(16, scale=4.0, seed=3)  # from next to nothing to nearly all
+    qkv = cache.qkv(len(EDGES) * rows)
+    got = cache.attend(qkv, EDGES, rows, window, sinks=sinks)
+    want = cache.oracle(cache.append(qkv, EDGES, rows), EDGES, window, sinks)
+    assert relative_error(got, want) < 5e-3
+    assert relative_error(got, cache.oracle(cache.append(qkv, EDGES, rows), EDGES, window)) > 0.1
+    for row in range(rows):
+        part = qkv.view(len(EDGES), rows, -1)[:, row].contiguous()
+        alone = cache.attend(part, [p + row for p in EDGES], 1, window, sinks=sinks)
+        assert torch.equal(alone, got.view(len(EDGES), rows, -1)[:, row])
 
 
 @pytest.mark.parametrize("heads", [Heads(32, 8, 128, POSITIONS), Heads(9, 3, 64, POSITIONS)], ids=["128", "64"])

@@ -62,6 +62,30 @@ def test_the_residual_epilogue_adds_to_what_is_there() -> None:
     assert relative_error(out, before.double() + oracles.matmul_rows(x, weight)) < 1e-5
 
 
+@pytest.mark.parametrize(("n", "k"), [(5120, 2880), (2880, 4096), (1001, 96)])
+def test_a_bias_is_added_to_a_products_sum_once(n: int, k: int) -> None:
+    x, weight, bias = normal(20, k), normal(n, k, scale=k**-0.5, seed=1), normal(n, seed=2)
+    for rows in (20, 1):
+        for config in (None, GemmConfig(8, 1, 2, 1, passes=3)):
+            out = poisoned(rows, n, dtype=torch.float32)
+            kernel = MatmulRows(n, k, Epilogue.PLAIN, rows, config, biased=True)
+            kernel(out, x, weight, rows_of(range(rows), 1), bias=bias)
+            assert relative_error(out, oracles.matmul_rows(x[:rows], weight) + bias.double()) < 1e-5
+
+
+def test_a_bias_comes_after_the_division_and_before_the_next_norm() -> None:
+    n, k = 2880, 4096
+    x, weight, bias = normal(20, k, dtype=torch.float32, scale=3.0), normal(n, k, scale=k**-0.5, seed=1), normal(n)
+    norm_weight, next_norm = normal(k, seed=2), normal(n, seed=3)
+    before, rows = normal(20, n, dtype=torch.float32), rows_of(range(20), 1)
+    want = before.double() + oracles.matmul_rows(oracles.rms_norm(x, norm_weight, 1e-5), weight) + bias.double()
+    stream, left = before.clone(), PreNormRows(poisoned(20, n), poisoned(20, n // 8, dtype=torch.float32))
+    kernel = MatmulRows(n, k, Epilogue.RESIDUAL, 20, scaled=True, feeds_norm=True, biased=True)
+    kernel(stream, pre_norm_of(x, norm_weight), weight, rows, eps=1e-5, norm=(left, next_norm), bias=bias)
+    assert relative_error(stream, want) < 6e-3
+    assert torch.equal(left.rows, (stream * next_norm.float()).bfloat16())
+
+
 def test_rows_of_slots_that_are_done_are_neither_computed_nor_written() -> None:
     x, weight = normal(32, 576), normal(960, 576, seed=1)
     full = product(960, 576, 32, x, weight, Epilogue.PLAIN)

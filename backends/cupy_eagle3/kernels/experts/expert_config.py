@@ -1,0 +1,113 @@
+"""How the work of the experts' two products is divided among blocks and warps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from specgate.backends.cupy_eagle3.device import multiprocessors, shared_memory_limit
+from specgate.backends.cupy_eagle3.kernels.experts.packing import SLAB, slab_count
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import ROW_TILE
+from specgate.eagle3.geometry import ExpertGeometry
+
+WARPS: Final = (8, 9, 10, 7, 6)
+"""Warps that a block may have, the first among equals preferred."""
+PROCESSORS: Final = 132
+"""SMs that launches are made for on a machine without a GPU, where nothing is launched: those of an H200."""
+MOST_EXPERTS: Final = 256
+MOST_PLACES: Final = 8
+"""Most experts of a layer, and most that a token may choose."""
+SUM_BYTES: Final = 512
+"""Bytes of one warp's sums of a tile: 16 rows of weight, 8 rows of x, float32."""
+FEW_ROWS: Final = 8
+SOME_ROWS: Final = 16
+"""Rows up to which a thread has registers for a third block on its SM, and for two tiles of weight."""
+SLABS_AHEAD: Final = 8
+"""Slabs that a warp has on their way at a time, of all its tiles together: with two blocks on an SM about 78 KB. By
+Little's law 4.55 TB/s over 132 SMs need 34 KB at a latency of 1 us.
+"""
+ROUTING_BYTES: Final = 10 * 1024
+"""Most bytes of shared memory that a block declares itself: twelve for each pair and each expert."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertConfig:
+    """`warps` warps of a block split k, which is part of the arithmetic: it decides the order in which a row is summed.
+    It must therefore be the same for a weight at every number of rows.
+
+    The other fields only move work. A block multiplies with `tiles` tiles of 16 rows of weight, which stream through
+    `stages` stages of shared memory. `blocks_per_sm` blocks are launched per SM. Each takes registers such
+    that an SM has them for `room` blocks: the kernel after this one may then begin beside it.
+    """
+
+    warps: int
+    tiles: int = 1
+    stages: int = SLABS_AHEAD
+    blocks_per_sm: int = 2
+    room: int = 3
+
+    @classmethod
+    def usual(cls, columns: int, tiles_of_expert: int, tiles: int) -> ExpertConfig:
+        """For matrices of `columns` columns and `tiles_of_expert` tiles, of which a block takes `tiles` at a time where
+        they divide.
+        """
+        slabs = slab_count(columns)
+        warps = min(WARPS, key=lambda count: -(-slabs // count) * count)
+        at_once = tiles if tiles_of_expert % tiles == 0 else 1
+        return cls(warps, at_once, SLABS_AHEAD // at_once)
+
+    def at(self, rows: int) -> ExpertConfig:
+        """For up to `rows` rows, with the registers that a thread has."""
+        if rows <= FEW_ROWS:
+            return self
+        few = replace(self, room=min(self.room, 2))
+        return few if rows <= SOME_ROWS else replace(few, tiles=1, stages=self.stages * self.tiles)
+
+    def fitted(self) -> ExpertConfig:
+        """The same arithmetic within the shared memory of the current GPU. Raises ValueError where two stages are too
+        many for it.
+        """
+        limit = shared_memory_limit() - ROUTING_BYTES
+        most = (limit - self.sum_bytes) // (self.warps * self.tiles * SLAB)
+        if most < 2:
+            raise ValueError(f"{self}: two stages of {self.warps * self.tiles * SLAB} bytes exceed {limit}")
+        return replace(self, stages=min(self.stages, most))
+
+    @property
+    def sum_bytes(self) -> int:
+        """Bytes of the sums of all warps, of which there are two sets."""
+        return 2 * self.warps * self.tiles * SUM_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory of a block: the rings of its warps, and the sums."""
+        return self.stages * self.warps * self.tiles * SLAB + self.sum_bytes
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a launch."""
+        gpu = multiprocessors()
+        return self.blocks_per_sm * (gpu.count if gpu else PROCESSORS)
+
+
+def check_experts(experts: ExpertGeometry) -> None:
+    """Raise ValueError for a mixture that no kernel is made for."""
+    if not 0 < experts.count <= MOST_EXPERTS:
+        raise ValueError(f"{experts.count} experts: 1 to {MOST_EXPERTS} are supported")
+    if not 0 < experts.per_token <= min(MOST_PLACES, experts.count):
+        raise ValueError(
+            f"{experts.per_token} experts of a token: 1 to {min(MOST_PLACES, experts.count)} are supported"
+        )
+
+
+def constants_of(experts: ExpertGeometry, config: ExpertConfig, rows: int) -> dict[str, int | float]:
+    """What both products are compiled with beside the sizes of their weight, for up to `rows` rows."""
+    return {
+        "experts": experts.count,
+        "per_token": experts.per_token,
+        "row_tiles": -(-rows // ROW_TILE),
+        "warps": config.warps,
+        "weight_tiles": config.tiles,
+        "stages": config.stages,
+        "blocks_per_sm": config.room,
+    }

@@ -1,0 +1,124 @@
+// The second product of a mixture of experts, and the sum over a row's experts: stream[row] += Σ over the places of a row, the
+// likeliest first, of weight · (act[pair] · downᵀ + bias). How it multiplies: expert_matmul.cuh.
+//
+// A pair's part goes to `parts`. Blocks that have finished the same columns for one expert each are counted in `finished`, and
+// the last of them adds the parts up: always in the order of the places, whoever comes last. It also leaves the pre-norm input
+// of the next norm, normed = stream · norm_weight, and its squares; and it clears the count.
+//
+// The routing is made, and the first weights are requested, while the product before this one still runs: whoever wrote the
+// logits has ended before that product let this kernel start.
+//
+// Layouts: act [pair][K_IN] float16; parts [pair][N_OUT] float32; stream [row][N_OUT] float32; squares [row][N_OUT / 8]; weight
+// as packing.py leaves it; bias [expert][N_OUT]; logits [row][EXPERTS]; finished [N_OUT / (16 · WEIGHT_TILES)].
+#include "bf16.cuh"
+#include "dependent.cuh"
+#include "expert_matmul.cuh"
+
+static_assert(TILES_OF_EXPERT * 16 == N_OUT, "N_OUT must be a multiple of 16: a tile has 16 rows");
+static_assert(THREADS >= WEIGHT_TILES * 128, "128 threads finish a tile");
+
+struct ExpertDownArguments {
+    float* stream;
+    bf16* normed;
+    float* squares;
+    float* parts;
+    int* finished;
+    const fp16* act;
+    const unsigned char* weight;
+    const bf16* bias;
+    const bf16* norm_weight;
+    const float* logits;
+    const int* active_count;
+    int rows_per_slot;
+};
+
+const int COLUMNS = 16 * WEIGHT_TILES;  // of an item
+
+// What a thread finishes: one column of `parts` for one row of the group.
+struct Finisher {
+    const int tile = threadIdx.x / 128, element = threadIdx.x % 128, part = element / 32;
+    const int row = element % 4 * 2 + part % 2, feature = element % 32 / 4 + part / 2 * 8;  // within tiles
+
+    // Column of parts; all threads that finish nothing have one, too.
+    __device__ __forceinline__ int column(int group) const {
+        return (group * WEIGHT_TILES + tile % WEIGHT_TILES) * 16 + feature;
+    }
+};
+
+// Whether all experts' parts of these columns are there now; asked by all threads of a block that has written its own.
+__device__ __forceinline__ bool is_last(int* finished) {
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicAdd(finished, 1) == routing.touched_count - 1;
+        if (last) *finished = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+// stream += the sum of the parts, and the next norm's input, for COLUMNS columns of all rows. Eight neighbouring lanes have the
+// columns of one sum of squares.
+__device__ __forceinline__ void add_parts(const ExpertDownArguments& args, int group, int rows, const Thread& me) {
+    for (int n = threadIdx.x; n - me.lane < rows * COLUMNS; n += THREADS) {
+        const int row = n / COLUMNS, column = group * COLUMNS + n % COLUMNS;
+        const bool exists = row < rows;
+        const long long at = (long long)row * N_OUT + column;
+        float value = 0;
+        if (exists) {
+            float part[PER_TOKEN];
+#pragma unroll
+            for (int place = 0; place < PER_TOKEN; ++place)
+                part[place] = __ldcg(args.parts + ((long long)row * PER_TOKEN + place) * N_OUT + column);
+            float sum = part[0];
+#pragma unroll
+            for (int place = 1; place < PER_TOKEN; ++place) sum += part[place];
+            value = args.stream[at] + sum;
+            args.stream[at] = value;
+            args.normed[at] = to_bf16(value * to_float(args.norm_weight[column]));
+        }
+        float square = value * value;
+#pragma unroll
+        for (int step = 4; step; step /= 2) square += __shfl_xor_sync(FULL_WARP, square, step);
+        if (exists && column % 8 == 0) args.squares[at / 8] = square;
+    }
+}
+
+extern "C" __global__ __launch_bounds__(THREADS,
+                                        BLOCKS_PER_SM) void expert_down(const __grid_constant__ ExpertDownArguments args) {
+    const Thread me;
+    const Finisher own;
+    const int count = *args.active_count * args.rows_per_slot;
+    route_rows(args.logits, count, me);
+    ExpertRing ring(args.weight, me);
+    ring.fill();
+    await_previous();
+    let_next_start();
+
+    bool first = true;
+    int turn = 0;
+#pragma unroll 1
+    for (int index = blockIdx.x; index < ring.items; index += gridDim.x) {
+        const Item item = item_of(index);
+        const GroupRows rows(args.act, item.expert, [](int pair) { return pair; }, me);
+        const int column = own.column(item.group);
+        const float bias = to_float(args.bias[(long long)item.expert * N_OUT + column]);
+
+        Sums sums = {};
+        multiply_item(sums, ring, rows, first);
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; ++t) {
+            if (ROW_TILES > 1 && t >= rows.tiles) continue;
+            const SharedSums shared = shared_sums(turn++);
+            store_sums(shared, sums, t, me);
+            if (own.tile >= WEIGHT_TILES || t * 8 + own.row >= rows.count) continue;
+            const int pair = routing.members[routing.start[item.expert] + t * 8 + own.row];
+            args.parts[(long long)pair * N_OUT + column] =
+                (add_warps(shared, own.tile, own.element) + bias) * routing.weight_of[pair];
+        }
+        if (is_last(args.finished + item.group)) add_parts(args, item.group, count, me);
+    }
+    await_copies<0>();
+}

@@ -1,0 +1,93 @@
+"""Launches `expert_down.cu`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig, check_experts, constants_of
+from specgate.backends.cupy_eagle3.kernels.experts.packing import SLAB, TILE, Order, PackedExperts, slab_count
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
+from specgate.eagle3.geometry import ExpertGeometry
+
+TILES: Final = 1
+"""Tiles of weight that a block multiplies with at a time."""
+
+
+class ExpertDown(Kernel):
+    """stream[r] += Σ_j weight_j · (act[r · k + j] · downᵀ + bias) over the places j of row r, in their order; and the
+    `PreNormRows` of the next norm. The weights are the softmax over the row's k largest logits.
+    """
+
+    def __init__(
+        self, hidden: int, intermediate: int, experts: ExpertGeometry, rows: int, config: ExpertConfig | None = None
+    ) -> None:
+        """`rows`: the most that this launcher will see. Raises ValueError for a mixture that no kernel is made for."""
+        check_experts(experts)
+        self.hidden, self.intermediate, self.experts, self.rows = hidden, intermediate, experts, rows
+        self.tiles = hidden // TILE
+        self.config = (config or ExpertConfig.usual(intermediate, self.tiles, TILES)).at(rows).fitted()
+        super().__init__(
+            "expert_down",
+            n_out=hidden,
+            k_in=intermediate,
+            tiles_of_expert=self.tiles,
+            experts_together=1,
+            **constants_of(experts, self.config, rows),
+            shared_bytes=self.config.shared_bytes,
+        )
+
+    @announced
+    def __call__(
+        self,
+        stream: Tensor,
+        norm: tuple[PreNormRows, Tensor],
+        parts: Tensor,
+        finished: Tensor,
+        act: Tensor,
+        weight: PackedExperts,
+        logits: Tensor,
+        rows: Rows,
+    ) -> None:
+        """`stream` float32 [R, H]; `norm`: where the rows of the next norm are left, and its weight bfloat16 [H];
+        `parts` float32 [R · k, H] is a workspace; `finished` int32 [H / 16] is zero before and after; `act` float16
+        [R · k, F]; `weight` in the order PLAIN; `logits` float32 [R, E]. Raises ValueError for operands that this
+        launcher was not made for.
+        """
+        if rows.most > self.rows:
+            raise ValueError(f"{rows.most} rows for a launcher of {self.rows}")
+        if weight.order is not Order.PLAIN:
+            raise ValueError(f"weights in the order {weight.order.name}: rows have to be in PLAIN order")
+        count, pairs = self.experts.count, rows.most * self.experts.per_token
+        expect("stream", stream, (rows.most, self.hidden), torch.float32)
+        norm[0].check(rows.most, self.hidden)
+        expect("norm weight", norm[1], (self.hidden,), torch.bfloat16)
+        expect("parts", parts, (pairs, self.hidden), torch.float32)
+        expect("finished", finished, (self.tiles,), torch.int32)
+        expect("act", act, (pairs, self.intermediate), torch.float16)
+        expect("weight", weight.slabs, (count, self.tiles, slab_count(self.intermediate), SLAB), torch.uint8)
+        expect("bias", weight.bias, (count, self.hidden), torch.bfloat16)
+        expect("logits", logits, (rows.most, count), torch.float32)
+        self.launch(
+            "expert_down",
+            (self.config.blocks,),
+            (self.config.warps * 32,),
+            {
+                "stream": stream,
+                "normed": norm[0].rows,
+                "squares": norm[0].squares,
+                "parts": parts,
+                "finished": finished,
+                "act": act,
+                "weight": weight.slabs,
+                "bias": weight.bias,
+                "norm_weight": norm[1],
+                "logits": logits,
+                "active_count": rows.active_count,
+                "rows_per_slot": rows.per_slot,
+            },
+        )

@@ -1,0 +1,82 @@
+// The first product of a mixture of experts: act[pair] = clamped SwiGLU(x[row] · gate_upᵀ + bias) of the pair's expert, for the
+// pairs of a row and its PER_TOKEN experts (routing.cuh). How it multiplies: expert_matmul.cuh.
+//
+// A tile has eight gate rows, as rows 0 … 7, and the up rows beside them, as rows 8 … 15. With gate at most LIMIT and up within
+// ±LIMIT, act = gate · σ(ALPHA · gate) · (up + 1).
+//
+// Layouts: act [pair][N_OUT] float16; x [row][K_IN] float16; weight as packing.py leaves it; bias [expert][N_OUT][gate, up];
+// logits [row][EXPERTS].
+#include "bf16.cuh"
+#include "dependent.cuh"
+#include "expert_matmul.cuh"
+
+static_assert(TILES_OF_EXPERT * 8 == N_OUT, "N_OUT must be a multiple of 8: a tile has eight gate rows");
+static_assert(THREADS >= WEIGHT_TILES * 64, "64 threads finish a tile");
+
+struct ExpertGateUpArguments {
+    fp16* act;
+    const fp16* x;
+    const unsigned char* weight;
+    const bf16* bias;
+    const float* logits;
+    const int* active_count;
+    int rows_per_slot;
+};
+
+// Not fminf and fmaxf: they would make a number of NaN.
+__device__ __forceinline__ float clamped_swiglu(float gate, float up) {
+    const float limit = LIMIT;
+    gate = gate > limit ? limit : gate;
+    up = up > limit ? limit : up < -limit ? -limit : up;
+    return gate / (1 + __expf(-(float)ALPHA * gate)) * (up + 1);
+}
+
+// What a thread finishes: a gate and the up beside it, of one column of x.
+struct Finisher {
+    const int tile = threadIdx.x / 64, element = threadIdx.x % 64;
+    const int row = element % 4 * 2 + element / 32, feature = element % 32 / 4;  // within tiles
+
+    // Column of act; all threads that finish nothing have one, too.
+    __device__ __forceinline__ int column(int group) const {
+        return (group * WEIGHT_TILES + tile % WEIGHT_TILES) * 8 + feature;
+    }
+};
+
+extern "C" __global__ __launch_bounds__(THREADS,
+                                        BLOCKS_PER_SM) void expert_gate_up(const __grid_constant__ ExpertGateUpArguments args) {
+    const Thread me;
+    const Finisher own;
+    // No kernel directly before this one changes how many rows there are.
+    const int count = *args.active_count * args.rows_per_slot;
+    await_previous();
+    let_next_start();
+    if (count == 0) return;
+    route_rows(args.logits, count, me);
+    ExpertRing ring(args.weight, me);
+    ring.fill();
+
+    bool first = true;
+    int turn = 0;
+#pragma unroll 1
+    for (int index = blockIdx.x; index < ring.items; index += gridDim.x) {
+        const Item item = item_of(index);
+        const GroupRows rows(args.x, item.expert, [](int pair) { return pair / PER_TOKEN; }, me);
+        const int column = own.column(item.group);
+        const unsigned biases = *reinterpret_cast<const unsigned*>(args.bias + 2 * ((long long)item.expert * N_OUT + column));
+
+        Sums sums = {};
+        multiply_item(sums, ring, rows, first);
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; ++t) {
+            if (ROW_TILES > 1 && t >= rows.tiles) continue;
+            const SharedSums shared = shared_sums(turn++);
+            store_sums(shared, sums, t, me);
+            if (own.tile >= WEIGHT_TILES || t * 8 + own.row >= rows.count) continue;
+            const int pair = routing.members[routing.start[item.expert] + t * 8 + own.row];
+            const float gate = add_warps(shared, own.tile, own.element) + to_float((bf16)(biases & 0xffff));
+            const float up = add_warps(shared, own.tile, own.element + 64) + to_float((bf16)(biases >> 16));
+            args.act[(long long)pair * N_OUT + column] = to_fp16(clamped_swiglu(gate, up));
+        }
+    }
+    await_copies<0>();
+}

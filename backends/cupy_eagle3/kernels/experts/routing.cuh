@@ -1,0 +1,114 @@
+// Which experts the rows of a step go to, and which rows an expert has: made by every block for itself, in shared memory, from
+// the router's logits. That takes less time than another kernel would, and no block waits for another.
+//
+// A pair is a row and one of its places: row · PER_TOKEN + place. A row's experts are those of its largest logits, the largest
+// first, of equal ones the lowest expert; their weights are the softmax over these. NaN and infinity beat every number, and
+// make the weights NaN.
+#pragma once
+#include "argmax.cuh"
+#include "block.cuh"
+#include "mma.cuh"
+
+const int PAIRS = ROW_TILES * 8 * PER_TOKEN;
+
+struct Routing {
+    int expert_of[PAIRS];    // of each pair
+    float weight_of[PAIRS];  // of each pair
+    int size[EXPERTS];       // pairs of each expert
+    int start[EXPERTS];      // where its pairs begin in `members`
+    int members[PAIRS];      // pairs, expert by expert, ascending
+    int touched[EXPERTS];    // experts that have pairs, ascending
+    int touched_count;
+};
+__shared__ Routing routing;
+
+__device__ __forceinline__ float logit_from(unsigned ordered) {
+    return __uint_as_float(ordered & 0x80000000u ? ordered ^ 0x80000000u : ~ordered);
+}
+
+// One warp per row. What is not an expert, or is chosen already, has the key 0, below that of every logit.
+__device__ __forceinline__ void choose_experts(const float* logits, int rows, const Thread& me) {
+    const int EACH = (EXPERTS + 31) / 32;
+    for (int row = me.warp; row < rows; row += WARPS) {
+        unsigned key[EACH];
+#pragma unroll
+        for (int n = 0; n < EACH; ++n) {
+            const int expert = me.lane + 32 * n;
+            key[n] = expert < EXPERTS ? logit_of(choice(__ldcg(logits + row * EXPERTS + expert), 0)) : 0;
+        }
+        float first = 0, sum = 0, power = 0;
+        int mine = 0;
+#pragma unroll
+        for (int place = 0; place < PER_TOKEN; ++place) {
+            unsigned best = 0, expert = 0xffffffffu;
+#pragma unroll
+            for (int n = 0; n < EACH; ++n) best = max(best, key[n]);
+            best = __reduce_max_sync(FULL_WARP, best);
+#pragma unroll
+            for (int n = EACH - 1; n >= 0; --n)
+                if (key[n] == best) expert = me.lane + 32 * n;
+            expert = __reduce_min_sync(FULL_WARP, expert);
+#pragma unroll
+            for (int n = 0; n < EACH; ++n)
+                if (me.lane + 32 * n == expert) key[n] = 0;
+            const float logit = logit_from(best);
+            if (place == 0) first = logit;
+            const float its = __expf(logit - first);
+            sum += its;
+            if (me.lane == place) power = its, mine = (int)expert;
+        }
+        if (me.lane < PER_TOKEN) {
+            routing.expert_of[row * PER_TOKEN + me.lane] = mine;
+            routing.weight_of[row * PER_TOKEN + me.lane] = power / sum;
+        }
+    }
+}
+
+// A lane takes EACH neighbouring experts. Sizes and touched experts are counted in the two halves of one number.
+__device__ __forceinline__ void place_groups(const Thread& me) {
+    const int EACH = (EXPERTS + 31) / 32;
+    int sizes[EACH], sum = 0;
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+        const int expert = me.lane * EACH + n;
+        sizes[n] = expert < EXPERTS ? routing.size[expert] : 0;
+        sum += sizes[n] | (sizes[n] > 0) << 16;
+    }
+    int until = sum;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int before = __shfl_up_sync(FULL_WARP, until, step);
+        if (me.lane >= step) until += before;
+    }
+    if (me.lane == 31) routing.touched_count = until >> 16;
+    int at = until - sum;
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+        const int expert = me.lane * EACH + n;
+        if (expert < EXPERTS) routing.start[expert] = at & 0xffff;
+        if (sizes[n] > 0) routing.touched[at >> 16] = expert;
+        at += sizes[n] | (sizes[n] > 0) << 16;
+    }
+}
+
+// Fills `routing` for the first `rows` rows of `logits` [row][EXPERTS]; by all threads of a block.
+__device__ __forceinline__ void route_rows(const float* logits, int rows, const Thread& me) {
+    choose_experts(logits, rows, me);
+    __syncthreads();
+    const int pairs = rows * PER_TOKEN;
+    for (int expert = threadIdx.x; expert < EXPERTS; expert += WARPS * 32) {
+        int size = 0;
+        for (int pair = 0; pair < pairs; ++pair) size += routing.expert_of[pair] == expert;
+        routing.size[expert] = size;
+    }
+    __syncthreads();
+    if (me.warp == 0) place_groups(me);
+    __syncthreads();
+    for (int expert = threadIdx.x; expert < EXPERTS; expert += WARPS * 32) {
+        if (routing.size[expert] == 0) continue;
+        int at = routing.start[expert];
+        for (int pair = 0; pair < pairs; ++pair)
+            if (routing.expert_of[pair] == expert) routing.members[at++] = pair;
+    }
+    __syncthreads();
+}
