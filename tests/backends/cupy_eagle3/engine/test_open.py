@@ -77,7 +77,7 @@ def test_an_option_that_cannot_be_meant_is_refused(request_: OpenRequest, option
     [
         ("float32", 2, 3, "dtype = float32"),
         ("bfloat16", 2, 8, "spec-8: at most spec-7"),
-        ("bfloat16", 11, 5, "batch 11 at spec-5 makes 66 rows"),
+        ("bfloat16", 43, 5, "batch 43 at spec-5 makes 258 rows"),
     ],
 )
 def test_a_plan_beyond_the_kernels_is_refused_before_anything_is_loaded(
