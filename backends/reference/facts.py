@@ -59,7 +59,9 @@ def engine_facts(
     )
 
 
-def not_the_pairs(drafts: DraftCheckpoint | StandIn | None, tape: Tape | None, tree: TreePlan | None) -> Iterator[str]:
+def not_the_pairs(
+    drafts: DraftCheckpoint | StandIn | None, tape: Tape | None, tree: TreePlan | None = None
+) -> Iterator[str]:
     """Warnings for readers where acceptance is not the pair's own, or not that of a chain."""
     if isinstance(drafts, str):
         yield f"drafter {drafts} stands in for the pair's draft: acceptance says nothing of the pair"
@@ -67,6 +69,6 @@ def not_the_pairs(drafts: DraftCheckpoint | StandIn | None, tape: Tape | None, t
         yield "acceptance is forced by a tape: the tokens of spec blocks are wrong by design, only speed means anything"
     if tree is not None and drafts is not None:
         yield (
-            f"drafts are trees ({tree.words}): acceptance is that of a tree, which a chain of as many levels does not "
-            "reach"
+            f"drafts are trees ({tree.words}): acceptance is that of a tree, not of a chain, and spec-N counts a level "
+            "of it as one draft token"
         )

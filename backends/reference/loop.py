@@ -201,8 +201,9 @@ class SpeculativeLoop:
         if self.playback and k:
             forced = self.playback.accepted(k, budget.longest(0), len(self.prompts), self.device)
         growth = self.tree.growth(k, self.device) if self.tree and drafter else None
-        routed = isinstance(self.model, RoutesTokens) and growth is None  # a tree has more rows than tokens follow
-        recorder = Recorder(self.device, k, self.model.experts if routed else 0)
+        # Experts are counted by rows, each of which is a token that may follow. A tree has more.
+        experts = self.model.experts if isinstance(self.model, RoutesTokens) and growth is None else 0
+        recorder = Recorder(self.device, k, experts)
         with block_marker():
             self._steps(slots, rule, budget, drafter, forced, recorder, watch, growth)
         self._last = (role, slots, rule)

@@ -59,7 +59,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
         max_positions=request.max_positions,
         device=device,
         playback=playback,
-        tree=tree,
+        tree=tree if tree is not None and tree.branches else None,
     )
 
 

@@ -33,6 +33,11 @@ class TreePlan:
         """Rows of a verification: the draft tokens and the root."""
         return self.nodes + 1
 
+    @property
+    def branches(self) -> bool:
+        """Whether it is more than a chain. A tree with one branch is drafted and verified as the chain that it is."""
+        return self.shape is None or not self.shape.is_chain
+
     def growth(self, k: int, device: str) -> Growth:
         """How the tree of spec-`k` grows. A shorter role than the tree's drafts its first levels."""
         if self.shape is None:

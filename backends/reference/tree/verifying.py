@@ -106,7 +106,7 @@ def verify_tree(
     model.compact(*compaction(accepted.path, length, length + levels))
     on_path = accepted.path.clamp(min=0)
     return VerifiedTree(
-        accepted.count, accepted.tokens, along(logits, on_path), None if features is None else along(features, on_path)
+        accepted.length, accepted.tokens, along(logits, on_path), None if features is None else along(features, on_path)
     )
 
 

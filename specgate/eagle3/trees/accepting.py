@@ -16,12 +16,12 @@ from specgate.eagle3.trees.topology import NOBODY, at_their_depths, depths
 class Accepted(NamedTuple):
     """What a verification accepts.
 
-    `count` [B]: draft tokens accepted. `path` [B, L + 1]: their rows behind the root's, then -1. `tokens` [B, L + 1]:
-    what the target says behind each row of the path. The first `count + 1` are emitted: the accepted draft tokens and
+    `length` [B]: draft tokens accepted. `path` [B, L + 1]: their rows behind the root's, then -1. `tokens` [B, L + 1]:
+    what the target says behind each row of the path. The first `length + 1` are emitted: the accepted draft tokens and
     the bonus token. Those behind have no meaning.
     """
 
-    count: Tensor
+    length: Tensor
     path: Tensor
     tokens: Tensor
 
@@ -39,12 +39,12 @@ def accept_tree(drafts: Tensor, targets: Tensor, parents: Tensor, mask: Tensor, 
     whole = ~(mask & ~agrees[:, None]).any(dim=2)
     depth = depths(mask)
     reached = torch.where(whole, depth, NOBODY)
-    count = reached.max(dim=1).values
+    length = reached.max(dim=1).values
     number = torch.arange(rows, device=targets.device)
-    last = torch.where(reached == count[:, None], number, rows).min(dim=1).values
+    last = torch.where(reached == length[:, None], number, rows).min(dim=1).values
     on_path = mask.gather(1, last[:, None, None].expand(-1, 1, rows))[:, 0]
     path = at_their_depths(on_path, depth, levels)
-    return Accepted(count, path, targets.gather(1, path.clamp(min=0)))
+    return Accepted(length, path, targets.gather(1, path.clamp(min=0)))
 
 
 def packed_paths(accepted: Accepted) -> tuple[Tensor, Tensor]:
@@ -54,7 +54,7 @@ def packed_paths(accepted: Accepted) -> tuple[Tensor, Tensor]:
     does not depend on what was accepted, so that no host has to know it.
     """
     rows = accepted.path[:, 1:]
-    offsets = torch.nn.functional.pad(accepted.count.cumsum(0), (1, 0))
+    offsets = torch.nn.functional.pad(accepted.length.cumsum(0), (1, 0))
     place = torch.where(rows >= 0, offsets[:-1, None] + torch.arange(rows.shape[1], device=rows.device), rows.numel())
     packed = torch.full((rows.numel() + 1,), NOBODY, device=rows.device)
     return packed.scatter_(0, place.flatten(), rows.flatten())[:-1], offsets

@@ -21,9 +21,10 @@ def words(rows: int) -> int:
 def pack(mask: Tensor) -> Tensor:
     """bool [..., R, R] → int32 [..., R, words]."""
     columns = mask.shape[-1]
-    padded = torch.nn.functional.pad(mask, (0, -columns % BITS)).unflatten(-1, (words(columns), BITS))
+    padded = torch.nn.functional.pad(mask, (0, -columns % BITS))
+    by_word = padded.view(*mask.shape[:-1], words(columns), BITS)
     weights = torch.ones(BITS, dtype=torch.int64, device=mask.device) << torch.arange(BITS, device=mask.device)
-    return (padded * weights).sum(dim=-1).to(torch.int32)  # keeps the low 32 bits, so that bit 31 is the sign
+    return (by_word * weights).sum(dim=-1).to(torch.int32)  # keeps the low 32 bits, so that bit 31 is the sign
 
 
 def unpack(packed: Tensor, rows: int) -> Tensor:

@@ -101,11 +101,12 @@ class Eagle3ByHand:
     @torch.inference_mode()
     def tree(self, ids: list[int], paths: Sequence[tuple[int, ...]]) -> list[int]:
         """The draft token of every path of ranks: the draft is run anew on the whole text for each."""
-        return [self.along(ids, path)[0][-1] for path in paths]
+        features = self.features(ids)
+        return [self.along(ids, path, features)[0][-1] for path in paths]
 
-    def along(self, ids: list[int], path: tuple[int, ...]) -> tuple[list[int], float]:
+    def along(self, ids: list[int], path: tuple[int, ...], hidden: Tensor) -> tuple[list[int], float]:
         """(the draft tokens on a path of ranks, the sum of their log-probabilities)."""
-        hidden, drafts, score = self.features(ids), list[int](), 0.0
+        drafts, score = list[int](), 0.0
         for rank in path:
             ranked, stream = self.behind(ids, drafts, hidden)
             drafts.append(ranked[rank][0])
@@ -116,10 +117,12 @@ class Eagle3ByHand:
     @torch.inference_mode()
     def likeliest(self, ids: list[int], levels: int, width: int, nodes: int) -> list[tuple[int, ...]]:
         """The paths of the dynamic tree behind `ids`, level by level."""
-        pool, frontier = list[tuple[float, tuple[int, ...]]](), [()]
+        pool: list[tuple[float, tuple[int, ...]]] = []
+        frontier: list[tuple[int, ...]] = [()]
+        features = self.features(ids)
         for _ in range(levels):
             below = [(*path, rank) for path in frontier for rank in range(width)]
-            scored = [(self.along(ids, path)[1], path) for path in below]
+            scored = [(self.along(ids, path, features)[1], path) for path in below]
             pool += scored
             frontier = sorted(path for _, path in sorted(scored, reverse=True)[:width])
         best = [path for _, path in sorted(pool, reverse=True)[:nodes]]

@@ -117,7 +117,7 @@ def acceptance(
     targets = [[dice.randrange(tokens) for _ in range(rows)] for _ in trees]
     best = [tree.accepted(d, t) for tree, d, t in zip(trees, drafts, targets, strict=True)]
     found = accepting.accept_tree(torch.tensor(drafts), torch.tensor(targets), parents, mask, levels)
-    if found.count.tolist() != [len(way) - 1 for way in best]:
+    if found.length.tolist() != [len(way) - 1 for way in best]:
         yield "accepted counts"
     if found.path.tolist() != filled(best, levels + 1):
         yield "accepted paths"
@@ -166,7 +166,8 @@ class MadeUpDraft:
 
 def likeliest_by_hand(draft: MadeUpDraft, levels: int, width: int, nodes: int) -> list[Candidate]:
     """The paths of a dynamic tree, in the order of its nodes: whole lists are made and sorted."""
-    pool, frontier = list[tuple[float, Candidate]](), [(0.0, ())]
+    pool: list[tuple[float, Candidate]] = []
+    frontier: list[tuple[float, Candidate]] = [(0.0, ())]
     for _ in range(levels):
         below = [
             (score + added, (*path, rank))
@@ -183,7 +184,7 @@ def likeliest_by_hand(draft: MadeUpDraft, levels: int, width: int, nodes: int) -
 def grown(drafts: Sequence[MadeUpDraft], growth: growing.Growth) -> tuple[list[list[Candidate]], Tensor]:
     """(the paths of every tree in the order of its nodes, the parents of its rows) as `growth` grows it."""
     batch = len(drafts)
-    paths = [[()] for _ in drafts]
+    paths: list[list[Candidate]] = [[()] for _ in drafts]
     above = torch.full((batch, 1), -1)
     scores, pool_scores, pool_parents = torch.zeros(batch, 1), list[Tensor](), list[Tensor]()
     pool, begin = [list[Candidate]() for _ in drafts], 0

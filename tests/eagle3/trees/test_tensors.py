@@ -51,7 +51,7 @@ def test_the_longest_path_that_the_target_follows_is_accepted_with_its_bonus() -
     drafts = torch.tensor([[50, 51, 60, 61, 70]])
     targets = torch.tensor([[50, 61, 99, 98, 97, 96]])  # 50 behind the root, 61 behind node 1: the way 0, 1, 4
     accepted = accepting.accept_tree(drafts, targets, PARENTS, mask, 3)
-    assert accepted.count.tolist() == [2]
+    assert accepted.length.tolist() == [2]
     assert accepted.path.tolist() == [[0, 1, 4, -1]]
     assert accepted.tokens[0, :3].tolist() == [50, 61, 97]
     nodes, offsets = accepting.packed_paths(accepted)
@@ -63,7 +63,7 @@ def test_the_longest_path_that_the_target_follows_is_accepted_with_its_bonus() -
 def test_where_the_target_follows_no_draft_the_bonus_alone_is_emitted() -> None:
     mask = topology.ancestors(PARENTS, 3)
     accepted = accepting.accept_tree(torch.full((1, 5), 7), torch.full((1, 6), 8), PARENTS, mask, 3)
-    assert (accepted.count.tolist(), accepted.path.tolist()) == ([0], [[0, -1, -1, -1]])
+    assert (accepted.length.tolist(), accepted.path.tolist()) == ([0], [[0, -1, -1, -1]])
     assert accepted.tokens[0, 0] == 8
 
 

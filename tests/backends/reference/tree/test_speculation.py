@@ -215,6 +215,27 @@ def test_what_a_tree_knows_of_the_text_is_accepted_wherever_it_hangs(
     assert engine.logits(Role(k), positions) == logits
 
 
+def test_the_draft_goes_on_from_the_features_of_the_accepted_path(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose rows lie anywhere in the tree: what is proposed next is what follows from the text alone."""
+    by_hand, engine = Eagle3ByHand(folders), open_engine(folders, fixed(BUSHY))
+    text = engine.decode(BASELINE, Budget(new_tokens=40), ()).tokens
+    truth, drafter = TruthfulTrees(engine, text, BUSHY.nodes, 6), drafter_of(engine)
+    grow, proposed = drafter.tree, list[tuple[list[int], Tensor]]()
+
+    def both(growth: Growth) -> DraftTree:
+        proposed.append((list(truth.emitted), grow(growth).tokens))
+        return truth.grow(growth)
+
+    monkeypatch.setattr(drafter, "tree", both)
+    decoded = engine.decode(Role(3), Budget(steps=5), ())
+    assert max(a for row in decoded.accepted[:-1] for a in row) == 3
+    for emitted, tokens in proposed[1:]:
+        for slot, prompt in enumerate(PROMPTS):
+            assert tokens[slot].tolist() == by_hand.tree([*prompt, *text[slot][: emitted[slot]]], BUSHY.paths)
+
+
 def test_ends_inside_an_accepted_path_are_those_of_the_baseline(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
