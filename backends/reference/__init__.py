@@ -14,9 +14,10 @@ gpt_oss.py         gpt-oss' forward pass: sinks, windows, and a mixture of exper
 gpt_oss_weights.py its tensors, packed for that
 expert_counts.py   how many experts the rows of a pass reach
 draft.py           the draft's forward pass
+tree/              trees of draft tokens in the place of chains
 stages.py          what every stage of both passes gives, for `specgate parity`
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name
-cache.py           key/value caches, and which cached positions a row may look at
+cache.py           key/value caches, which cached positions a row may look at, and rows of trees in a cache
 facts.py           what a loaded engine is, for the fingerprint and the report
 bench/             every part of a step by itself, and how fast the host's memory can be read
 """

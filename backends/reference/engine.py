@@ -17,6 +17,7 @@ from specgate.backends.reference.loop import SpeculativeLoop
 from specgate.backends.reference.playback import Playback
 from specgate.backends.reference.stages import show_stages
 from specgate.backends.reference.target import LlamaTarget, rope_table
+from specgate.backends.reference.tree.options import TreePlan
 from specgate.core import Budget, EngineFacts, Role
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
@@ -35,18 +36,20 @@ class ReferenceEngine(SpeculativeLoop):
         max_positions: int,
         device: str,
         playback: Playback | None = None,
+        tree: TreePlan | None = None,
     ) -> None:
         self.target, t = target, target.geometry
         weights = pack_target(target) if t.experts is None else pack_gpt_oss(target)
         self.dtype = weights.embed.dtype
         self.table = rope_table(t.rope, max_positions, self.dtype, device)
-        self.cache = KVCache.allocate(t.layers, max_batch, t.kv_heads, max_positions, t.head_dim, self.dtype, device)
+        rows = max_positions + (tree.rows if tree else 0)
+        self.cache = KVCache.allocate(t.layers, max_batch, t.kv_heads, rows, t.head_dim, self.dtype, device)
         model = (
             LlamaTarget(weights, t, self.table, self.cache, device)
             if isinstance(weights, TargetWeights)
             else GptOssTarget(weights, t, self.table, self.cache, device)
         )
-        super().__init__(model, drafts, max_batch=max_batch, max_positions=max_positions, playback=playback)
+        super().__init__(model, drafts, max_batch=max_batch, max_positions=max_positions, playback=playback, tree=tree)
 
     @property
     def tw(self) -> TargetWeights:
@@ -67,6 +70,5 @@ class ReferenceEngine(SpeculativeLoop):
         return show_stages(self, self.target.geometry.layers, prompt, rows)
 
     def facts(self) -> EngineFacts:
-        return engine_facts(
-            self.target, self.drafts, self.dtype, self.device, self.playback.tape if self.playback else None
-        )
+        tape = self.playback.tape if self.playback else None
+        return engine_facts(self.target, self.drafts, self.dtype, self.device, tape, self.tree)

@@ -17,7 +17,7 @@ from specgate.eagle3.counters import speculation_counters
 class Recorder:
     """Uses the host clock. On CUDA, every phase ends with a synchronisation, so that its time is its own.
 
-    `experts`: of each of the target's layers; 0 for a dense one.
+    `experts`: of each of the target's layers; 0 for a dense one. `counters`: what a loop counts beside acceptance.
     """
 
     def __init__(self, device: str, k: int = 0, experts: int = 0) -> None:
@@ -27,6 +27,7 @@ class Recorder:
         self._accepted: list[tuple[int, ...]] = []
         self._drafted: list[tuple[int, ...]] = []
         self._phases: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter()
         self._began = self._mark = self._step_mark = self._now()
 
     def _now(self) -> int:
@@ -66,7 +67,7 @@ class Recorder:
             drafted=tuple(self._drafted),
             truncated=tuple(slots.truncated.tolist()),
             finish=finish,
-            counters=speculation_counters(self._accepted, finish, self.k) if self.k else {},
+            counters={**(speculation_counters(self._accepted, finish, self.k) if self.k else {}), **self.counters},
             phase_ns=dict(self._phases),
             experts=self.experts.counts() if self.experts else None,
         )
