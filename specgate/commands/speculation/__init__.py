@@ -4,7 +4,7 @@
     align.py        `specgate align`: two engines' speculative configs side by side
     parity.py       `specgate parity`: at which stage does an engine first depart from another?
     cache.py        `specgate cache`: does speculation keep a server's prefix cache of use?
-    acceptance.py   `specgate acceptance`: acceptance over all requests of stored runs
+    acceptance.py   `specgate acceptance`: acceptance over all requests of stored runs, by engine, prompt class and more
 
 Importing a command imports nothing heavy; running it does.
 """
