@@ -288,7 +288,7 @@ def test_a_cached_value_of_nan_ends_a_run_and_does_not_reach_the_next_prompts(fo
         engine.decode(BASELINE, budget, ())
     # What the failed pass wrote lies behind these prompts, where it is masked and still enters products.
     engine.prefill(PROMPTS, draft=True)
-    for role in (Role(2), BASELINE):
+    for role in (BASELINE, Role(2)):
         assert engine.decode(role, budget, ()).tokens == sound
 
 
