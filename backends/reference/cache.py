@@ -45,6 +45,11 @@ class KVCache:
         """A view of the slots from `start` up to, not including, `stop`."""
         return KVCache(tuple(k[start:stop] for k in self.k), tuple(v[start:stop] for v in self.v))
 
+    def clear(self) -> None:
+        """Back to zeros. A masked position still enters a product: what it holds must be finite."""
+        for plane in (*self.k, *self.v):
+            plane.zero_()
+
     @property
     def bytes(self) -> int:
         return sum(t.nbytes for t in (*self.k, *self.v))

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.drafters import StandIn
+from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.facts import engine_facts
 from specgate.backends.reference.gpt_oss import GptOssTarget
 from specgate.backends.reference.gpt_oss_weights import pack_gpt_oss
@@ -22,6 +24,7 @@ from specgate.core import Budget, EngineFacts, Role
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.weights import TargetWeights, pack_target
+from specgate.errors import BackendError
 
 
 class ReferenceEngine(SpeculativeLoop):
@@ -63,6 +66,19 @@ class ReferenceEngine(SpeculativeLoop):
         watch = LogitWatch(positions, len(self.prompts))
         self._decode(role, Budget(steps=positions[-1]), (), watch)
         return watch.shown()
+
+    def _greedy(self, stream: Tensor) -> Tensor:
+        """As the loop's. Where logits are not finite, the prompts are forgotten, and the caches with them: NaN that
+        stays behind the next prompts would reach their tokens.
+        """
+        try:
+            return super()._greedy(stream)
+        except BackendError:
+            self.prompts = []
+            self.cache.clear()
+            if isinstance(self.drafter, EagleDrafter):
+                self.drafter.cache.clear()
+            raise
 
     @torch.inference_mode()
     def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:

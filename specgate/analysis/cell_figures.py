@@ -68,11 +68,11 @@ def draft_values(
         yield Value("undrafted_steps", float(missed), "count", record.steps + missed)
     if (whole := record.k * record.steps) > record.drafted:
         yield Value("drafted_share", record.drafted / whole, "tok_weighted", whole)
-    yield from length_values(prompts, record)
+    yield from length_values(prompts.values(), record)
     ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in rows if len(row) > 1]
     if ragged:
         yield Value("raggedness_ratio", statistics.fmean(ragged), "mean", len(ragged))
-    yield from position_values(prompts, record)
+    yield from position_values(prompts.values(), record)
 
 
 def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:

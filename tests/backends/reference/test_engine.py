@@ -198,6 +198,21 @@ def test_a_draft_whose_activations_are_not_finite_is_no_bad_draft(
         engine.decode(Role(2), Budget(steps=2), ())
 
 
+def test_a_cached_value_of_nan_ends_a_run_and_does_not_reach_the_next_prompts(folders: tuple[Path, Path]) -> None:
+    engine, budget = open_engine(folders), Budget(new_tokens=12)
+    engine.prefill(PROMPTS, draft=True)
+    sound = engine.decode(Role(2), budget, ()).tokens
+    engine.cache.v[0][1, :, 2] = float("nan")
+    with pytest.raises(BackendError, match="the target's logits are not finite"):
+        engine.decode(Role(2), budget, ())
+    with pytest.raises(BackendError, match="decode before prefill"):
+        engine.decode(BASELINE, budget, ())
+    # What the failed pass wrote lies behind these prompts, where it is masked and still enters products.
+    engine.prefill(PROMPTS, draft=True)
+    for role in (BASELINE, Role(2)):
+        assert engine.decode(role, budget, ()).tokens == sound
+
+
 def test_top2_are_the_two_largest_logits_of_transformers(folders: tuple[Path, Path]) -> None:
     from transformers import AutoModelForCausalLM
 
