@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from specgate.analysis.prompt_acceptance import record_of
 from specgate.archive.acceptance.prompt_classes import MIXED, SEVERAL, UNNAMED, class_of
 from specgate.archive.acceptance.requests import acceptance_of, pair_names, requests_of
 from specgate.archive.stored import StoredRun, load_run
-from specgate.core import Block, EngineIdentity, Point, Run
+from specgate.core import Block, EngineIdentity, Point, RefusedRequest, Run, Served, ServedRequest
 from specgate.errors import UsageError
 from tests.support.command import ROOT
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
@@ -120,6 +121,23 @@ def test_somebody_elses_engine_has_its_version_in_its_name(tmp_path: Path) -> No
     told = replace(one, run=replace(one.run, engines=engines))
     names = pair_names([told.run])
     assert {request.engine for request in requests_of(told, names)} == {"fake 0.25.1 float32"}
+
+
+def test_a_request_to_a_server_under_load_goes_by_the_prompt_that_it_answers(tmp_path: Path) -> None:
+    """Of two prompts, the first was refused: slot 0 answers prompt 1."""
+    one = load_run(store(tmp_path / "one"))
+    run = replace(one.run, prompts={POINT.key: {"categories": [["math", "poem"]] * 4, "set_sha256": list("abcd")}})
+    block = next(b for b in one.blocks() if b.role.speculative)
+    answered = ServedRequest(0, (5, 9), (1, len(block.tokens[0]) - 1))
+    served = Served((answered,), record_of([block], 0), (RefusedRequest(0, 429, 1),), (1,))
+    told = replace(block, served=served, accepted=(), drafted=(), step_ns=(), counters={"undrafted_steps": 0})
+
+    class Answered(StoredRun):
+        def blocks(self) -> list[Block]:
+            return [told]
+
+    (request,) = requests_of(Answered(one.path, run, one.config), pair_names([run]))
+    assert (request.prompt, request.prompt_class) == (("a", 1), "poem")
 
 
 # ── what is left out, and what is said ───────────────────────────────────────────────────────────────────────────────

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Final
 
 from specgate.analysis.speculation.summary import Request, counted, undrafted_in
@@ -42,8 +43,8 @@ def acceptance_of(stored: Sequence[StoredRun], asked: Sequence[tuple[Key, ...]] 
 
 def requests_of(stored: StoredRun, names: Mapping[Weights, str]) -> Iterator[Request]:
     """The requests of the measured spec blocks of a run, without those of cells that have failed."""
-    run, repeated = stored.run, Repeats()
-    broken = left_out(run)
+    run, repeated, broken = stored.run, Repeats(), left_out(stored.run)
+    named = cache(partial(class_of, run))
     for block in stored.blocks():
         if not block.role.speculative or block.cell.key in broken:
             continue
@@ -51,6 +52,7 @@ def requests_of(stored: StoredRun, names: Mapping[Weights, str]) -> Iterator[Req
         together = len(found) < len(block.tokens)
         for slot, record in found:
             slots = range(len(block.tokens)) if together else (slot,)
+            prompts = prompts_in(block, slots)
             yield Request(
                 run=run.id,
                 cell=block.cell.key,
@@ -60,8 +62,8 @@ def requests_of(stored: StoredRun, names: Mapping[Weights, str]) -> Iterator[Req
                 scenario=block.point.scenario,
                 context=block.point.context,
                 batch=block.point.batch,
-                prompt_class=class_of(run, block.point, block.prompt_set, prompts_in(block, slots)),
-                prompt=(prompts_of(run, block), slot),
+                prompt_class=named(block.point, block.prompt_set, prompts),
+                prompt=(prompts_of(run, block), 0 if together else prompts[0]),
                 record=record,
                 requests=len(slots),
                 undrafted=undrafted_in(block, slot),
@@ -69,10 +71,10 @@ def requests_of(stored: StoredRun, names: Mapping[Weights, str]) -> Iterator[Req
             )
 
 
-def prompts_in(block: Block, slots: Sequence[int]) -> list[int]:
+def prompts_in(block: Block, slots: Sequence[int]) -> tuple[int, ...]:
     """The indices, in the prompt set, of the prompts that these slots answer."""
     answered = block.served.prompts if block.served is not None and block.served.prompts else range(len(block.tokens))
-    return [answered[slot] for slot in slots]
+    return tuple(answered[slot] for slot in slots)
 
 
 def prompts_of(run: Run, block: Block) -> str:
