@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache, TreeRows
 from specgate.backends.reference.draft import draft_layer, draft_token, likeliest_tokens, project_features
+from specgate.backends.reference.drafters import NOTHING
 from specgate.backends.reference.ops import check_finite
 from specgate.backends.reference.state import Pending, Slots
 from specgate.backends.reference.target import rope_table
@@ -75,6 +76,28 @@ class EagleDrafter:
             tokens.append(token)
             position = position + 1
         return torch.stack(tokens, dim=1)
+
+    def sure_chain(self, slots: Slots, k: int, confidence: float) -> tuple[Tensor, Tensor]:
+        """As `chain`, but each slot's ends behind the first token up to which the product of the draft's probabilities
+        falls below `confidence`.
+
+        Returns the draft tokens [B, ≤ k], NOTHING behind the end of a chain, and the lengths [B] of the chains.
+        """
+        assert self.pending is not None
+        hidden = self._extend(self.pending)[:, None]
+        position, lengths = self.pending.start + self.pending.count, torch.zeros_like(self.pending.count)
+        going, sure, tokens = slots.active, torch.ones(len(hidden), device=self.device), list[Tensor]()
+        while len(tokens) < k and going.any():
+            if tokens:
+                hidden = self._step(tokens[-1][:, None], hidden, position[:, None])
+                position = position + 1
+            token, log_prob, hidden = likeliest_tokens(self.weights, self.geometry, hidden, 1)
+            tokens.append(token[:, 0, 0])
+            lengths += going
+            sure = sure * log_prob[:, 0, 0].exp()
+            going = going & (sure >= confidence)
+        drafts = torch.stack(tokens, dim=1)
+        return drafts.where(torch.arange(drafts.shape[1], device=self.device) < lengths[:, None], NOTHING), lengths
 
     def tree(self, growth: Growth) -> DraftTree:
         """Extend over the accepted rows, then run level by level on the nodes that `growth` names."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache
+from specgate.backends.reference.chain_lengths import ChainLengths
 from specgate.backends.reference.drafters import StandIn
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.facts import engine_facts
@@ -40,6 +41,7 @@ class ReferenceEngine(SpeculativeLoop):
         device: str,
         playback: Playback | None = None,
         tree: TreePlan | None = None,
+        lengths: ChainLengths | None = None,
     ) -> None:
         self.target, t = target, target.geometry
         weights = pack_target(target) if t.experts is None else pack_gpt_oss(target)
@@ -52,7 +54,14 @@ class ReferenceEngine(SpeculativeLoop):
             if isinstance(weights, TargetWeights)
             else GptOssTarget(weights, t, self.table, self.cache, device)
         )
-        super().__init__(model, drafts, max_batch=max_batch, max_positions=max_positions, playback=playback, tree=tree)
+        super().__init__(
+            *(model, drafts),
+            max_batch=max_batch,
+            max_positions=max_positions,
+            playback=playback,
+            tree=tree,
+            lengths=lengths,
+        )
 
     @property
     def tw(self) -> TargetWeights:
@@ -87,4 +96,4 @@ class ReferenceEngine(SpeculativeLoop):
 
     def facts(self) -> EngineFacts:
         tape = self.playback.tape if self.playback else None
-        return engine_facts(self.target, self.drafts, self.dtype, self.device, tape, self.tree)
+        return engine_facts(self.target, self.drafts, self.dtype, self.device, tape, self.tree, self.lengths)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specgate.api import Decoded, Text, block_marker
+from specgate.backends.reference.chain_lengths import ChainLengths
 from specgate.backends.reference.drafters import Drafter, StandIn, stand_in
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.ops import accept, check_finite, target_argmax
@@ -25,6 +26,7 @@ from specgate.backends.reference.state import Slots, StopRule, commit
 from specgate.backends.reference.tree.options import TreePlan
 from specgate.backends.reference.tree.verifying import VerifiesTrees, verify_tree
 from specgate.core import Budget, Role, Score
+from specgate.eagle3.counters import ENDED_EARLY
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint
 from specgate.eagle3.trees.growing import Growth
@@ -80,12 +82,14 @@ class Verified(NamedTuple):
     """What a cycle has verified.
 
     `accepted` [B]: draft tokens. `tokens` [B, K + 1]: the first `accepted + 1` are to be emitted. `features` [B, K + 1,
-    n·H]: the target's auxiliary hidden states that precede each; None without boundaries.
+    n·H]: the target's auxiliary hidden states that precede each; None without boundaries. `drafted` [B]: draft tokens
+    that were proposed; None where these are K.
     """
 
     accepted: Tensor
     tokens: Tensor
     features: Tensor | None
+    drafted: Tensor | None = None
 
 
 class SpeculativeLoop:
@@ -94,6 +98,7 @@ class SpeculativeLoop:
     `drafts` is the pair's draft, a stand-in for it, or None. `max_positions` must cover the longest prompt, the tokens
     that a block adds, and K + 1 draft rows. `playback` forces accept counts. With `tree` the pair's draft proposes a
     tree in place of a chain, and `model` is one that `VerifiesTrees`, with room for its rows behind `max_positions`.
+    `lengths`: where chains end before K tokens.
     """
 
     def __init__(
@@ -105,9 +110,10 @@ class SpeculativeLoop:
         max_positions: int,
         playback: Playback | None = None,
         tree: TreePlan | None = None,
+        lengths: ChainLengths | None = None,
     ) -> None:
         self.model, self.device = model, model.device
-        self.drafts, self.playback, self.tree = drafts, playback, tree
+        self.drafts, self.playback, self.tree, self.lengths = drafts, playback, tree, lengths
         self.max_batch, self.max_positions = max_batch, max_positions
         self.drafter = self._drafter(drafts)
         self.prompts: list[Tensor] = []
@@ -237,9 +243,9 @@ class SpeculativeLoop:
         while slots.active.any() and recorder.steps != budget.steps and not (watch and watch.complete):
             active, start = slots.active, slots.length
             if growth is None:
-                accepted, tokens, features = self._chain_cycle(slots, drafter, forced, recorder)
+                accepted, tokens, features, drafted = self._chain_cycle(slots, drafter, forced, recorder)
             else:
-                accepted, tokens, features = self._tree_cycle(slots, drafter, growth, recorder)
+                accepted, tokens, features, drafted = self._tree_cycle(slots, drafter, growth, recorder)
             recorder.phase("accept")
             if watch:
                 self._watch(watch, slots, tokens, accepted)
@@ -248,21 +254,33 @@ class SpeculativeLoop:
                 drafter.verified(features, tokens, emitted, start)
             if recorder.experts and isinstance(self.model, RoutesTokens):
                 recorder.experts.see(self.model.chosen, active)
-            recorder.step(active, accepted)
+            recorder.step(active, accepted, drafted)
 
     def _chain_cycle(
         self, slots: Slots, drafter: Drafter | None, forced: Tensor | None, recorder: Recorder
     ) -> Verified:
         """Draft a chain, verify it, and accept its longest prefix; without a drafter, decode one token."""
-        k = recorder.k
-        drafts = drafter.chain(slots, k) if drafter else slots.last_token.new_empty(len(slots.last_token), 0)
+        drafts, drafted = self._chain(slots, drafter, recorder.k)
         recorder.phase("draft")
         tokens, features = self._verify(slots, drafts, drafter.boundaries if drafter else ())
         recorder.phase("verify")
+        if drafted is not None:
+            recorder.counters[ENDED_EARLY] += int(((drafted < recorder.k) & slots.active).sum())
         if forced is None:
-            return Verified(accept(drafts, tokens), tokens, features)
+            return Verified(accept(drafts, tokens), tokens, features, drafted)
         accepted = forced[recorder.steps]
         return Verified(accepted, as_accepted(drafts, tokens, accepted), features)
+
+    def _chain(self, slots: Slots, drafter: Drafter | None, k: int) -> tuple[Tensor, Tensor | None]:
+        """(draft tokens [B, ≤ k], how many of them are each slot's [B]; None where all have `k`)."""
+        if drafter is None:
+            return slots.last_token.new_empty(len(slots.last_token), 0), None
+        if self.lengths is None:
+            return drafter.chain(slots, k), None
+        most = self.lengths.most(k, int(slots.active.sum()))
+        if self.lengths.confidence is not None and isinstance(drafter, EagleDrafter):
+            return drafter.sure_chain(slots, most, self.lengths.confidence)
+        return drafter.chain(slots, most), torch.full_like(slots.last_token, most)
 
     def _tree_cycle(self, slots: Slots, drafter: Drafter | None, growth: Growth, recorder: Recorder) -> Verified:
         """Draft a tree, verify it, and accept its longest path."""

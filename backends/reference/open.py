@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from specgate.api import OpenRequest
+from specgate.backends.reference.chain_lengths import BY_BATCH, CONFIDENCE, lengths_of
 from specgate.backends.reference.drafters import STAND_INS, StandIn
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.playback import Playback
@@ -20,7 +21,7 @@ from specgate.eagle3.spec_config.launching import check_chain
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-OPTIONS = ("device", "capture", "drafter", "spec_config", "tape", "tree", "tree_width")
+OPTIONS = ("device", "capture", "drafter", "spec_config", "tape", "tree", "tree_width", CONFIDENCE, BY_BATCH)
 OWN = "eagle3"
 """The name of the pair's own draft among the drafters."""
 
@@ -30,14 +31,15 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
 
     Options: `device` (auto, cpu, cuda), `capture` (boundaries such as 2,18,34), `drafter` (eagle3, none, random,
     oracle), `spec_config` (a speculative config that this one's must agree with), `tape` (a file
-    of accept counts to replay), `tree` (a tree file, or dynamic:NODES) and `tree_width`.
+    of accept counts to replay), `tree` (a tree file, or dynamic:NODES) and `tree_width`, `confidence` (a chain ends
+    where the draft is less sure) and `k_by_batch` (the most draft tokens by how many requests run).
 
     Raises UsageError for options, draft lengths and contexts that make no sense, CheckpointError for a bad pair,
     EnvironmentRefused where it does not fit into memory, BackendError for a missing draft.
     """
     refuse_unknown(request.options, OPTIONS, "the reference engine")
     device = pick_device(request.options.get("device", "auto"))
-    tree = plan_tree(request.options, request.max_k, device)
+    tree, lengths = plan_tree(request.options, request.max_k, device), lengths_of(request.options)
     instead, playback = what_drafts(request)
     dtype = DTYPES[request.dtype]
     target = load_target(request.pair.target, dtype, device, request.pair.rope)
@@ -60,6 +62,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
         device=device,
         playback=playback,
         tree=tree if tree is not None and tree.branches else None,
+        lengths=lengths,
     )
 
 

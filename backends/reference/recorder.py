@@ -49,16 +49,20 @@ class Recorder:
         self._phases[name] += now - self._mark
         self._mark = now
 
-    def step(self, active: Tensor, accepted: Tensor) -> None:
-        """End a step. The slots that were `active` [B] at its beginning accepted `accepted` [B] draft tokens."""
+    def step(self, active: Tensor, accepted: Tensor, drafted: Tensor | None = None) -> None:
+        """End a step. The slots that were `active` [B] at its beginning accepted `accepted` [B] draft tokens, of
+        `drafted` [B] each (None: of K).
+        """
+        proposed = torch.full_like(accepted, self.k) if drafted is None else drafted
         self._accepted.append(tuple(torch.where(active, accepted, -1).tolist()))
-        self._drafted.append(tuple(torch.where(active, self.k, -1).tolist()))
+        self._drafted.append(tuple(torch.where(active, proposed, -1).tolist()))
         self.phase("commit")
         self._steps.append(self._mark - self._step_mark)
         self._step_mark = self._mark
 
     def decoded(self, slots: Slots) -> Decoded:
         finish = slots.finish_reasons()
+        counted = speculation_counters(self._accepted, finish, self._drafted) if self.k else {}
         return Decoded(
             elapsed_ns=self.elapsed_ns,
             step_ns=tuple(self._steps),
@@ -67,7 +71,7 @@ class Recorder:
             drafted=tuple(self._drafted),
             truncated=tuple(slots.truncated.tolist()),
             finish=finish,
-            counters={**(speculation_counters(self._accepted, finish, self.k) if self.k else {}), **self.counters},
+            counters={**counted, **self.counters},
             phase_ns=dict(self._phases),
             experts=self.experts.counts() if self.experts else None,
         )
