@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.ops import FEW_ROWS
+from specgate.backends.reference.target import LlamaTarget
 from specgate.backends.reference.tree import verifying
 from specgate.backends.reference.tree.drafting import DraftTree
 from specgate.backends.reference.tree.options import TreePlan
@@ -77,6 +80,23 @@ def test_a_tree_emits_the_baselines_tokens_from_the_baselines_logits(folders: tu
     assert engine.decode(Role(3), budget, ()).tokens == baseline.tokens
     assert engine.logits(Role(3), positions) == logits
     assert engine.decode(BASELINE, budget, ()).tokens == baseline.tokens
+
+
+def test_a_cpu_runs_no_more_rows_at_once_than_are_bit_exact(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, rows = open_engine(folders, dynamic(30, 6)), list[int]()
+    assert isinstance(engine.model, LlamaTarget)
+    forward = LlamaTarget.forward_tree
+
+    def counted(model: LlamaTarget, slots: slice, tokens: Tensor, *others: Any) -> tuple[Tensor, Tensor | None]:
+        rows.append(tokens.numel())
+        return forward(model, slots, tokens, *others)
+
+    monkeypatch.setattr(LlamaTarget, "forward_tree", counted)
+    engine.decode(Role(3), Budget(steps=2), ())
+    assert rows == [2 * 31, 31] * 2
+    assert max(rows) <= FEW_ROWS < 3 * 31
 
 
 @pytest.mark.parametrize("k", [1, 2])
