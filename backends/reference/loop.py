@@ -24,12 +24,13 @@ from specgate.backends.reference.playback import Playback, as_accepted
 from specgate.backends.reference.recorder import Recorder
 from specgate.backends.reference.state import Slots, StopRule, commit
 from specgate.backends.reference.tree.options import TreePlan
-from specgate.backends.reference.tree.verifying import VerifiesTrees, verify_tree
+from specgate.backends.reference.tree.verifying import VerifiesTrees, packed_masks, verify_tree
 from specgate.core import Budget, Role, Score
 from specgate.eagle3.counters import ENDED_EARLY
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint
 from specgate.eagle3.trees.growing import Growth
+from specgate.eagle3.trees.masks import broken_rows
 from specgate.eagle3.weights import Vocabulary
 from specgate.errors import BackendError
 
@@ -287,12 +288,19 @@ class SpeculativeLoop:
         assert isinstance(drafter, EagleDrafter) and isinstance(self.model, VerifiesTrees)
         tree = drafter.tree(growth)
         recorder.phase("draft")
-        found = verify_tree(self.model, tree, slots.last_token, slots.length, growth.levels, drafter.boundaries)
+        masks = packed_masks(tree.parents, growth.levels)
+        broken = int(broken_rows(masks, tree.parents).sum())
+        recorder.counters["mask_checked_steps"] += 1
+        recorder.counters["mask_integrity_failures"] += broken
+        recorder.counters["tree_tokens"] += growth.nodes * int(slots.active.sum())
+        if broken:  # nothing can be verified through broken masks: decode one token instead
+            nothing = tree.tokens[:, :0]
+            tokens, features = self._verify(slots, nothing, drafter.boundaries)
+            recorder.phase("verify")
+            return Verified(accept(nothing, tokens), tokens, features)
+        found = verify_tree(self.model, tree, masks, slots.last_token, slots.length, growth.levels, drafter.boundaries)
         self._logits = found.logits
         recorder.phase("verify")
-        recorder.counters["tree_tokens"] += growth.nodes * int(slots.active.sum())
-        recorder.counters["mask_checked_steps"] += 1
-        recorder.counters["mask_integrity_failures"] += 0  # a broken mask ends the block with an error
         return Verified(found.accepted, found.tokens, found.features)
 
     def _watch(self, watch: LogitWatch, slots: Slots, tokens: Tensor, accepted: Tensor) -> None:

@@ -3,7 +3,7 @@
 Row i of a tree is kept in cache row length + L + i, behind the L positions that a path of L levels takes; the root is
 where its position is. Attention puts one path after the other at these positions (`cache.along_paths`). At the end the
 accepted path is put there for good, in all layers. What rows may look at comes from packed masks alone, which are
-checked in every step.
+checked in every step (`loop.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from specgate.backends.reference.cache import TreeRows
 from specgate.backends.reference.ops import FEW_ROWS, check_finite, target_argmax
 from specgate.backends.reference.tree.drafting import DraftTree
 from specgate.eagle3.trees.accepting import accept_tree, compaction
-from specgate.eagle3.trees.masks import broken_rows, pack, unpack
+from specgate.eagle3.trees.masks import pack, unpack
 from specgate.eagle3.trees.topology import ancestors, depths, leaf_mask, leaf_paths
-from specgate.errors import BackendError
 
 
 @runtime_checkable
@@ -60,17 +59,6 @@ def packed_masks(parents: Tensor, levels: int) -> Tensor:
     return pack(ancestors(parents, levels))
 
 
-def check_masks(packed: Tensor, parents: Tensor) -> None:
-    """Raise BackendError where a row of `packed` [B, R, words] is not what the tree of `parents` [B, R] gives."""
-    if (broken := broken_rows(packed, parents)).any():
-        slot, row = broken.nonzero()[0].tolist()
-        bits = " ".join(f"{word & 0xFFFFFFFF:08x}" for word in packed[slot, row].tolist())
-        raise BackendError(
-            f"the attention mask of a tree is broken: slot {slot}, row {row} of {parents.shape[1]} reads {bits}",
-            hint="memory was overwritten, or the mask was built for another tree: nothing of this block can be used",
-        )
-
-
 def tree_rows(mask: Tensor, length: Tensor, levels: int) -> TreeRows:
     """The rows of trees with the ancestor masks `mask` [B, R, R] behind `length` [B] cached positions."""
     number = torch.arange(mask.shape[1], device=mask.device)
@@ -88,16 +76,20 @@ def tree_rows(mask: Tensor, length: Tensor, levels: int) -> TreeRows:
 
 
 def verify_tree(
-    model: VerifiesTrees, tree: DraftTree, last_token: Tensor, length: Tensor, levels: int, boundaries: Sequence[int]
+    model: VerifiesTrees,
+    tree: DraftTree,
+    masks: Tensor,
+    last_token: Tensor,
+    length: Tensor,
+    levels: int,
+    boundaries: Sequence[int],
 ) -> VerifiedTree:
     """Run the target on `last_token` [B] and the tree behind it, accept the longest path, and leave the caches as if
     that path had been decoded alone.
 
-    Raises BackendError for broken masks, and where logits are not finite.
+    `masks` int32 [B, R, words] are the tree's. Raises BackendError where logits are not finite.
     """
-    packed = packed_masks(tree.parents, levels)
-    check_masks(packed, tree.parents)
-    mask = unpack(packed, tree.parents.shape[1])
+    mask = unpack(masks, tree.parents.shape[1])
     rows = tree_rows(mask, length, levels)
     tokens = torch.cat((last_token[:, None], tree.tokens), dim=1)
     logits, features = run(model, tokens, length[:, None] + depths(mask), boundaries, rows)

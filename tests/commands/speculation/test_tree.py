@@ -135,6 +135,7 @@ def test_a_run_with_a_tree_is_judged_and_says_what_was_drafted(cli: Cli) -> None
     counted = [b["counters"] for b in blocks if b["counters"].get("tree_tokens")]
     assert counted
     assert all(c["mask_integrity_failures"] == 0 < c["mask_checked_steps"] for c in counted)
+    assert cli.run("verify", folder, pair=False).returncode == 0
 
 
 def test_a_run_with_a_tree_that_is_none_ends_with_2(cli: Cli) -> None:

@@ -9,7 +9,7 @@ import pytest
 from specgate.api import OpenRequest
 from specgate.backends.reference.open import open_engine
 from specgate.backends.reference.tree.options import DEFAULT_WIDTH, plan_tree
-from specgate.core import PairRef
+from specgate.core import Budget, PairRef, Role
 from specgate.eagle3.tiny import write_random_pair
 from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.errors import UsageError
@@ -82,3 +82,14 @@ def test_an_engine_is_opened_with_a_tree_and_refused_one_that_is_wider_than_its_
     wide = OpenRequest(pair, "float32", 2, 64, 2, False, {"device": "cpu", "tree": "dynamic:6", "tree_width": "6"})
     with pytest.raises(UsageError, match="6 tokens behind a node, but the draft knows 4 in all"):
         open_engine(wide)
+
+
+def test_a_file_with_one_branch_is_opened_as_the_chain_that_it_is(tmp_path: Path) -> None:
+    target, draft = write_random_pair(tmp_path, seed=1)
+    (tmp_path / "chain.yaml").write_text("choices: [[0], [0, 0]]\n")
+    options = {"device": "cpu", "tree": str(tmp_path / "chain.yaml")}
+    engine = open_engine(OpenRequest(PairRef("tiny", target, draft), "float32", 1, 64, 2, False, options))
+    assert engine.tree is None
+    assert "draft tree" not in engine.facts().details
+    engine.prefill([[1, 2, 3]], draft=True)
+    assert "tree_tokens" not in engine.decode(Role(2), Budget(steps=3), ()).counters
