@@ -286,6 +286,7 @@ class DecodeRun:
             "tuned_hits": max(0, total - script.untuned_launches),
             "kv_integrity_failures": script.kv_integrity_failures,
             "cache_hit_tokens": script.cache_hit_tokens,
+            **({"mask_integrity_failures": script.mask_integrity_failures} if script.mask_integrity_failures else {}),
         }
 
     def _counters(self, finish: Sequence[str]) -> dict[str, int]:

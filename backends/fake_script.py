@@ -60,6 +60,8 @@ class Script:
     stale_steps: int = 0
     """So many more steps of every further block accept nothing, its first ones: a draft that goes stale with uptime."""
     kv_integrity_failures: int = 0
+    mask_integrity_failures: int = 0
+    """So many attention masks of trees are broken in every block. 0: it drafts chains, which need none."""
     cache_hit_tokens: int = 0
     """Prompt tokens that were not prefilled because a cache still held them from another request."""
     loop_period: int | None = None

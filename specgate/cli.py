@@ -35,6 +35,7 @@ from specgate.commands.speculation.align import align
 from specgate.commands.speculation.cache import cache
 from specgate.commands.speculation.parity import parity
 from specgate.commands.speculation.smoke import smoke
+from specgate.commands.speculation.tree import tree
 from specgate.commands.status import status
 from specgate.commands.tape import tape
 from specgate.commands.trace import trace
@@ -62,6 +63,7 @@ cli.add_command(doctor)
 cli.add_command(smoke)
 cli.add_command(align)
 cli.add_command(parity)
+cli.add_command(tree)
 cli.add_command(cache)
 cli.add_command(calibrate)
 cli.add_command(status)

@@ -7,6 +7,7 @@ loop.py            prefill once, then rewind and decode as often as asked, with 
 state.py           what a decode run carries from cycle to cycle, and how a cycle's tokens are committed
 recorder.py        what a decode run writes down: time per step and phase, accept counts per step and slot
 drafters.py        who proposes the chain: the pair's draft, or a stand-in whose acceptance is known
+chain_lengths.py   where a chain ends before K tokens: an unsure draft, many requests
 eagle.py           the pair's draft: over accepted rows with the target's features, then on its own states
 playback.py        accept counts from a tape in the place of measured ones
 target.py          the target's forward pass, with the hidden states that the draft reads
@@ -14,9 +15,10 @@ gpt_oss.py         gpt-oss' forward pass: sinks, windows, and a mixture of exper
 gpt_oss_weights.py its tensors, packed for that
 expert_counts.py   how many experts the rows of a pass reach
 draft.py           the draft's forward pass
+tree/              trees of draft tokens in the place of chains
 stages.py          what every stage of both passes gives, for `specgate parity`
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name
-cache.py           key/value caches, and which cached positions a row may look at
+cache.py           key/value caches, which cached positions a row may look at, and rows of trees in a cache
 facts.py           what a loaded engine is, for the fingerprint and the report
-memory_reads.py    how fast the host's memory can be read
+bench/             every part of a step by itself, and how fast the host's memory can be read
 """

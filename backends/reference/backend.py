@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from specgate.api import Availability, Engine, MemoryReads, OpenRequest
+from specgate.core.kernel_bench import KernelBench, KernelBenchRequest
 
 
 class ReferenceBackend:
@@ -24,9 +25,14 @@ class ReferenceBackend:
         return open_engine(request)
 
     def read_memory(self, repeats: int) -> MemoryReads:
-        from specgate.backends.reference.memory_reads import read_memory
+        from specgate.backends.reference.bench.memory_reads import read_memory
 
         return read_memory(repeats)
+
+    def bench_kernels(self, request: KernelBenchRequest) -> KernelBench:
+        from specgate.backends.reference.bench.run import bench_kernels
+
+        return bench_kernels(request)
 
 
 BACKEND = ReferenceBackend()

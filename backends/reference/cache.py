@@ -1,11 +1,14 @@
-"""Preallocated key/value caches, and which cached positions each query row may see."""
+"""Preallocated key/value caches, which cached positions each query row may see, and rows of trees in a cache."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from specgate.eagle3.trees.accepting import compact
 
 # Attention runs over whole blocks of this many keys, at fixed absolute positions and with the tail masked. torch's CPU
 # kernel uses the same blocks. So a row sums over its keys in the same order, however far the rows beside it look.
@@ -42,6 +45,11 @@ class KVCache:
         """A view of the slots from `start` up to, not including, `stop`."""
         return KVCache(tuple(k[start:stop] for k in self.k), tuple(v[start:stop] for v in self.v))
 
+    def clear(self) -> None:
+        """Back to zeros. A masked position still enters a product: what it holds must be finite."""
+        for plane in (*self.k, *self.v):
+            plane.zero_()
+
     @property
     def bytes(self) -> int:
         return sum(t.nbytes for t in (*self.k, *self.v))
@@ -77,3 +85,51 @@ def view(positions: Tensor, window: int | None, *, causal: bool = True) -> View:
     if window is not None:
         mask &= keys > positions[..., None] - window
     return View(start, stop, mask[:, None])
+
+
+# ── trees ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRows:
+    """Where T rows of a tree are kept in a cache, and the path along which each of them looks.
+
+    rows     [B, T]     the cache row that takes the key and value of each
+    paths    [B, P, J]  per path, the cache rows whose keys and values belong at positions start … start + J − 1
+    start    [B]        the first of these positions
+    queries  [B, P, Q]  the rows (0 … T − 1) that look along a path; T stands for none
+    at       [B, Q]     the position of each of these queries, the same for every path
+    """
+
+    rows: Tensor
+    paths: Tensor
+    start: Tensor
+    queries: Tensor
+    at: Tensor
+
+    def slots(self, start: int, stop: int) -> TreeRows:
+        """A view of the slots from `start` up to, not including, `stop`."""
+        cut = slice(start, stop)
+        return TreeRows(self.rows[cut], self.paths[cut], self.start[cut], self.queries[cut], self.at[cut])
+
+
+def along_paths(
+    tree: TreeRows, q: Tensor, k_cache: Tensor, v_cache: Tensor, look: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Attention of the rows of a tree: q [B, N, T, D] → [B, T, N·D].
+
+    Path by path, its keys and values are put at the positions that they have, and its rows `look` at the cache as those
+    of a chain do: [B, N, Q, D] → [B, Q, N·D]. A mask over rows in the order of the tree would let each row see the same
+    keys, but add them up in another order: its result could differ from plain decoding's in the last bits. A row that
+    several paths share gets the same bits from each.
+    """
+    batch, heads, rows, size = q.shape
+    out = q.new_empty(batch, rows + 1, heads * size)  # the last row takes what stands for none
+    write = tree.start[:, None] + torch.arange(tree.paths.shape[2], device=q.device)
+    for read, queries in zip(tree.paths.unbind(1), tree.queries.unbind(1), strict=True):
+        compact(k_cache, read, write)
+        compact(v_cache, read, write)
+        index = queries.clamp(max=rows - 1)[:, None, :, None].expand(-1, heads, -1, size)
+        mixed = look(q.gather(2, index))
+        out.scatter_(1, queries[..., None].expand_as(mixed), mixed)
+    return out[:, :rows]

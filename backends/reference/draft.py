@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specgate.backends.reference.cache import KVCache, view
-from specgate.backends.reference.ops import check_finite, draft_argmax, matmul_rows, rms_norm
-from specgate.backends.reference.target import RopeTable, attend, feed_forward, rope_rows
+from specgate.backends.reference.cache import KVCache, TreeRows
+from specgate.backends.reference.ops import check_finite, draft_argmax, matmul_rows, rms_norm, target_argmax
+from specgate.backends.reference.target import RopeTable, attend, feed_forward, rope_rows, seen_by
 from specgate.eagle3.geometry import DraftGeometry
 from specgate.eagle3.weights import DraftWeights
 
@@ -48,16 +48,18 @@ def draft_layer(
     tokens: Tensor,
     hidden: Tensor,
     positions: Tensor,
+    tree: TreeRows | None = None,
 ) -> LayerOutput:
-    """Run `tokens` [B, T] with `hidden` [B, T, Hd] at `positions` [B, T], and write the cache.
+    """Run `tokens` [B, T] with `hidden` [B, T, Hd] at `positions` [B, T], and write the cache; with `tree`, they are
+    rows of a tree.
 
     The row at a position combines the *hidden state* of that position with the token one position ahead.
     """
     mixed_input, residual = draft_input(w, geometry, tokens, hidden)
     qkv = matmul_rows(mixed_input, w.layer.qkv)
-    seen = view(positions, geometry.window)
+    seen = seen_by(positions, geometry.window, tree)
     rows = rope_rows(table, positions)
-    mixed = attend(qkv, rows, cache.k[0], cache.v[0], positions, seen, geometry.heads, geometry.kv_heads)
+    mixed = attend(qkv, rows, cache.k[0], cache.v[0], positions, seen, geometry.heads, geometry.kv_heads, tree)
     attn_out = matmul_rows(mixed, w.layer.o)
     middle = residual + attn_out
     ffn_out = feed_forward(w.layer, middle, geometry.rms_eps)
@@ -76,3 +78,22 @@ def draft_token(w: DraftWeights, geometry: DraftGeometry, stream: Tensor) -> tup
     check_finite(logits, "the draft's logits")  # else a broken draft would pass for one that is merely bad
     token = draft_argmax(logits, w.target_ids)
     return token, normed if geometry.norm_output else stream
+
+
+def likeliest_tokens(
+    w: DraftWeights, geometry: DraftGeometry, stream: Tensor, ranks: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(the `ranks` likeliest draft tokens [B, F, ranks], the likeliest first; their log-probabilities, float32 [B, F,
+    ranks]; the hidden states [B, F, Hd] that feed the next draft step), from `stream` [B, F, Hd].
+
+    Probabilities are over the draft's vocabulary. The lowest entry wins an exact tie, as in `draft_token`.
+    """
+    normed, logits = draft_head(w, geometry, stream)
+    check_finite(logits, "the draft's logits")
+    log_probs = logits.float().log_softmax(dim=-1).clamp(max=0.0)  # a child must never be likelier than its parent
+    left, entries = logits.clone(), list[Tensor]()
+    for _ in range(ranks):
+        entries.append(target_argmax(left))
+        left.scatter_(-1, entries[-1][..., None], -torch.inf)
+    best = torch.stack(entries, dim=-1)
+    return w.target_ids[best], log_probs.gather(-1, best), normed if geometry.norm_output else stream

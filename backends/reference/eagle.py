@@ -11,12 +11,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specgate.backends.reference.cache import KVCache
-from specgate.backends.reference.draft import draft_layer, draft_token, project_features
+from specgate.backends.reference.cache import KVCache, TreeRows
+from specgate.backends.reference.draft import draft_layer, draft_token, likeliest_tokens, project_features
+from specgate.backends.reference.drafters import NOTHING
 from specgate.backends.reference.ops import check_finite
 from specgate.backends.reference.state import Pending, Slots
 from specgate.backends.reference.target import rope_table
+from specgate.backends.reference.tree.drafting import DraftTree, grow_tree
 from specgate.eagle3.pair import DraftCheckpoint
+from specgate.eagle3.trees.growing import Growth
 from specgate.eagle3.weights import Vocabulary, pack_draft
 
 
@@ -31,13 +34,15 @@ class EagleDrafter:
         max_batch: int,
         max_positions: int,
         device: str,
+        tree_rows: int = 0,
     ) -> None:
+        """`tree_rows`: of the largest tree that it is to grow."""
         self.geometry = draft.geometry
         self.boundaries: Sequence[int] = draft.capture.boundaries
         self.weights, self.device = pack_draft(draft, target), device
         g, dtype = draft.geometry, target.embed.dtype
         self.table = rope_table(g.rope, max_positions, dtype, device)
-        self.cache = KVCache.allocate(1, max_batch, g.kv_heads, max_positions, g.head_dim, dtype, device)
+        self.cache = KVCache.allocate(1, max_batch, g.kv_heads, max_positions + tree_rows, g.head_dim, dtype, device)
         self.start: Pending | None = None
         self.pending: Pending | None = None
 
@@ -72,6 +77,38 @@ class EagleDrafter:
             position = position + 1
         return torch.stack(tokens, dim=1)
 
+    def sure_chain(self, slots: Slots, k: int, confidence: float) -> tuple[Tensor, Tensor]:
+        """As `chain`, but each slot's ends behind the first token up to which the product of the draft's probabilities
+        falls below `confidence`.
+
+        Returns the draft tokens [B, ≤ k], NOTHING behind the end of a chain, and the lengths [B] of the chains.
+        """
+        assert self.pending is not None
+        hidden = self._extend(self.pending)[:, None]
+        position, lengths = self.pending.start + self.pending.count, torch.zeros_like(self.pending.count)
+        going, sure, tokens = slots.active, torch.ones(len(hidden), device=self.device), list[Tensor]()
+        while len(tokens) < k and going.any():
+            if tokens:
+                hidden = self._step(tokens[-1][:, None], hidden, position[:, None])
+                position = position + 1
+            token, log_prob, hidden = likeliest_tokens(self.weights, self.geometry, hidden, 1)
+            tokens.append(token[:, 0, 0])
+            lengths += going
+            sure = sure * log_prob[:, 0, 0].exp()
+            going = going & (sure >= confidence)
+        drafts = torch.stack(tokens, dim=1)
+        return drafts.where(torch.arange(drafts.shape[1], device=self.device) < lengths[:, None], NOTHING), lengths
+
+    def tree(self, growth: Growth) -> DraftTree:
+        """Extend over the accepted rows, then run level by level on the nodes that `growth` names."""
+        assert self.pending is not None
+        stream = self._extend(self.pending)
+
+        def head(rows: Tensor, ranks: int) -> tuple[Tensor, Tensor, Tensor]:
+            return likeliest_tokens(self.weights, self.geometry, rows, ranks)
+
+        return grow_tree(growth, stream, self.pending.start + self.pending.count, head, self._step)
+
     def verified(self, features: Tensor | None, tokens: Tensor, emitted: Tensor, start: Tensor) -> None:
         assert features is not None
         # A finished slot is still computed with the others. It stays at its position, and its rows have no meaning.
@@ -88,6 +125,6 @@ class EagleDrafter:
         stream = self._step(pending.tokens, hidden, pending.start[:, None] + rows)
         return stream[torch.arange(len(stream), device=self.device), pending.count - 1]
 
-    def _step(self, tokens: Tensor, hidden: Tensor, positions: Tensor) -> Tensor:
+    def _step(self, tokens: Tensor, hidden: Tensor, positions: Tensor, tree: TreeRows | None = None) -> Tensor:
         cache = self.cache.slots(0, len(tokens))
-        return draft_layer(self.weights, self.geometry, self.table, cache, tokens, hidden, positions).stream
+        return draft_layer(self.weights, self.geometry, self.table, cache, tokens, hidden, positions, tree).stream

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache
+from specgate.backends.reference.chain_lengths import ChainLengths
 from specgate.backends.reference.drafters import StandIn
+from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.facts import engine_facts
 from specgate.backends.reference.gpt_oss import GptOssTarget
 from specgate.backends.reference.gpt_oss_weights import pack_gpt_oss
@@ -17,10 +20,12 @@ from specgate.backends.reference.loop import SpeculativeLoop
 from specgate.backends.reference.playback import Playback
 from specgate.backends.reference.stages import show_stages
 from specgate.backends.reference.target import LlamaTarget, rope_table
+from specgate.backends.reference.tree.options import TreePlan
 from specgate.core import Budget, EngineFacts, Role
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.weights import TargetWeights, pack_target
+from specgate.errors import BackendError
 
 
 class ReferenceEngine(SpeculativeLoop):
@@ -35,18 +40,28 @@ class ReferenceEngine(SpeculativeLoop):
         max_positions: int,
         device: str,
         playback: Playback | None = None,
+        tree: TreePlan | None = None,
+        lengths: ChainLengths | None = None,
     ) -> None:
         self.target, t = target, target.geometry
         weights = pack_target(target) if t.experts is None else pack_gpt_oss(target)
         self.dtype = weights.embed.dtype
         self.table = rope_table(t.rope, max_positions, self.dtype, device)
-        self.cache = KVCache.allocate(t.layers, max_batch, t.kv_heads, max_positions, t.head_dim, self.dtype, device)
+        rows = max_positions + (tree.rows if tree else 0)
+        self.cache = KVCache.allocate(t.layers, max_batch, t.kv_heads, rows, t.head_dim, self.dtype, device)
         model = (
             LlamaTarget(weights, t, self.table, self.cache, device)
             if isinstance(weights, TargetWeights)
             else GptOssTarget(weights, t, self.table, self.cache, device)
         )
-        super().__init__(model, drafts, max_batch=max_batch, max_positions=max_positions, playback=playback)
+        super().__init__(
+            *(model, drafts),
+            max_batch=max_batch,
+            max_positions=max_positions,
+            playback=playback,
+            tree=tree,
+            lengths=lengths,
+        )
 
     @property
     def tw(self) -> TargetWeights:
@@ -61,12 +76,24 @@ class ReferenceEngine(SpeculativeLoop):
         self._decode(role, Budget(steps=positions[-1]), (), watch)
         return watch.shown()
 
+    def _greedy(self, stream: Tensor) -> Tensor:
+        """As the loop's. Where logits are not finite, the prompts are forgotten, and the caches with them: NaN that
+        stays behind the next prompts would reach their tokens.
+        """
+        try:
+            return super()._greedy(stream)
+        except BackendError:
+            self.prompts = []
+            self.cache.clear()
+            if isinstance(self.drafter, EagleDrafter):
+                self.drafter.cache.clear()
+            raise
+
     @torch.inference_mode()
     def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:
         """As `api.ShowsStages.stages`."""
         return show_stages(self, self.target.geometry.layers, prompt, rows)
 
     def facts(self) -> EngineFacts:
-        return engine_facts(
-            self.target, self.drafts, self.dtype, self.device, self.playback.tape if self.playback else None
-        )
+        tape = self.playback.tape if self.playback else None
+        return engine_facts(self.target, self.drafts, self.dtype, self.device, tape, self.tree, self.lengths)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
+from specgate.backends.reference.chain_lengths import ChainLengths
 from specgate.backends.reference.drafters import StandIn
+from specgate.backends.reference.tree.options import TreePlan
 from specgate.core import EngineFacts
 from specgate.core.tape import Tape
 from specgate.eagle3.describe import describe_rope, draft_details
@@ -20,8 +22,12 @@ def engine_facts(
     dtype: torch.dtype,
     device: str,
     tape: Tape | None,
+    tree: TreePlan | None = None,
+    lengths: ChainLengths | None = None,
 ) -> EngineFacts:
-    """The facts. `tape` is the source of the accept counts where these are forced."""
+    """The facts. `tape` is the source of the accept counts where these are forced; `tree` is what is drafted; `lengths`
+    says where chains end early.
+    """
     geometry = target.geometry
     details: dict[str, str | int | float] = {
         "torch": torch.__version__,
@@ -34,6 +40,10 @@ def engine_facts(
         details |= draft_details(draft.geometry)
     elif isinstance(drafts, str):
         details["drafter"] = drafts
+    if tree is not None and drafts is not None:
+        details["draft tree"] = tree.words
+    if lengths is not None and drafts is not None:
+        details["chains go on"] = lengths.words
     if tape is not None:
         details["tape of"] = tape.origin.get("run", "a run that it does not name")
     return EngineFacts(
@@ -51,13 +61,25 @@ def engine_facts(
         acceptance="forced" if tape else "stand-in" if isinstance(drafts, str) else None,
         tape_sha256=tape.sha256 if tape else None,
         traffic=pair_traffic(geometry, draft.geometry if draft else None, dtype),
-        warnings=(*(draft.warnings if draft else ()), *not_the_pairs(drafts, tape)),
+        warnings=(*(draft.warnings if draft else ()), *not_the_pairs(drafts, tape, tree, lengths)),
     )
 
 
-def not_the_pairs(drafts: DraftCheckpoint | StandIn | None, tape: Tape | None) -> Iterator[str]:
-    """Warnings for readers where acceptance is not the pair's own."""
+def not_the_pairs(
+    drafts: DraftCheckpoint | StandIn | None,
+    tape: Tape | None,
+    tree: TreePlan | None = None,
+    lengths: ChainLengths | None = None,
+) -> Iterator[str]:
+    """Warnings for readers where acceptance is not the pair's own, or not that of a chain."""
     if isinstance(drafts, str):
         yield f"drafter {drafts} stands in for the pair's draft: acceptance says nothing of the pair"
     if tape is not None:
         yield "acceptance is forced by a tape: the tokens of spec blocks are wrong by design, only speed means anything"
+    if tree is not None and drafts is not None:
+        yield (
+            f"drafts are trees ({tree.words}): acceptance is that of a tree, not of a chain, and spec-N counts a level "
+            "of it as one draft token"
+        )
+    if lengths is not None and drafts is not None:
+        yield f"chains may end before N tokens of spec-N ({lengths.words}): the acceptance length is of shorter chains"

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.reference.cache import KVCache, View, view
+from specgate.backends.reference.cache import KVCache, TreeRows, View, along_paths, view
 from specgate.backends.reference.gpt_oss_weights import ExpertLayer, GptOssWeights
 from specgate.backends.reference.ops import feature_capture, masked_attention, matmul_rows, rms_norm, rope_append
 from specgate.backends.reference.target import RopeTable, TorchTarget, rope_rows
@@ -37,16 +37,20 @@ def mask_with_sinks(seen: View, sinks: Tensor, rows: int) -> Tensor:
 
 def attend(
     layer: ExpertLayer, x: Tensor, rows: RopeTable, cache: tuple[Tensor, Tensor], positions: Tensor, seen: View,
-    geometry: TargetGeometry,
+    geometry: TargetGeometry, tree: TreeRows | None = None,
 ) -> Tensor:  # fmt: skip
     """Append the keys and values of the normed `x` [B, T, H]; attend; return [B, T, H].
 
     The sink is a position more, whose key gives its logit and whose value is zero.
     """
     qkv = matmul_rows(x, layer.qkv) + layer.qkv_bias
-    q = rope_append(qkv, *rows, *cache, positions, geometry.heads, geometry.kv_heads)
-    k, v = (F.pad(plane[:, :, seen.start : seen.stop], (0, 0, 0, 1)) for plane in cache)
-    mixed = masked_attention(q, k, v, mask_with_sinks(seen, layer.sinks, x.shape[1]))
+    q = rope_append(qkv, *rows, *cache, positions if tree is None else tree.rows, geometry.heads, geometry.kv_heads)
+
+    def look(asking: Tensor) -> Tensor:
+        k, v = (F.pad(plane[:, :, seen.start : seen.stop], (0, 0, 0, 1)) for plane in cache)
+        return masked_attention(asking, k, v, mask_with_sinks(seen, layer.sinks, asking.shape[2]))
+
+    mixed = look(q) if tree is None else along_paths(tree, q, *cache, look)
     return matmul_rows(mixed, layer.o) + layer.o_bias
 
 
@@ -100,18 +104,24 @@ class GptOssTarget(TorchTarget[GptOssWeights]):
         return self.geometry.experts.count
 
     def through_layers(
-        self, cache: KVCache, tokens: Tensor, positions: Tensor, boundaries: Sequence[int]
+        self,
+        cache: KVCache,
+        tokens: Tensor,
+        positions: Tensor,
+        boundaries: Sequence[int],
+        tree: TreeRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         geometry = self.geometry
         assert geometry.experts is not None
         x, angles, eps = self.weights.embed[tokens], rope_rows(self.table, positions), geometry.rms_eps
         seen = {
-            w: view(positions, w, causal=False) for w in dict.fromkeys(map(geometry.window, range(geometry.layers)))
+            w: view(positions if tree is None else tree.at, w, causal=False)
+            for w in dict.fromkeys(map(geometry.window, range(geometry.layers)))
         }
         streams, chosen = {0: x}, list[Tensor]()
         for i, layer in enumerate(self.weights.layers):
             planes, normed = (cache.k[i], cache.v[i]), rms_norm(x, layer.input_norm, eps)
-            x = x + attend(layer, normed, angles, planes, positions, seen[geometry.window(i)], geometry)
+            x = x + attend(layer, normed, angles, planes, positions, seen[geometry.window(i)], geometry, tree)
             normed = rms_norm(x, layer.post_norm, eps)
             mixed, sent = mixture(layer, normed.flatten(0, 1), geometry.experts)
             x = x + mixed.view_as(x)

@@ -9,22 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from specgate.api import Decoded, Text, block_marker
+from specgate.backends.reference.chain_lengths import ChainLengths
 from specgate.backends.reference.drafters import Drafter, StandIn, stand_in
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.ops import accept, check_finite, target_argmax
 from specgate.backends.reference.playback import Playback, as_accepted
 from specgate.backends.reference.recorder import Recorder
 from specgate.backends.reference.state import Slots, StopRule, commit
+from specgate.backends.reference.tree.options import TreePlan
+from specgate.backends.reference.tree.verifying import VerifiesTrees, packed_masks, verify_tree
 from specgate.core import Budget, Role, Score
+from specgate.eagle3.counters import ENDED_EARLY
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint
+from specgate.eagle3.trees.growing import Growth
+from specgate.eagle3.trees.masks import broken_rows
 from specgate.eagle3.weights import Vocabulary
 from specgate.errors import BackendError
 
@@ -73,11 +79,27 @@ class RoutesTokens(Protocol):
     """The experts [L, B, T, k] that the last pass sent its rows to."""
 
 
+class Verified(NamedTuple):
+    """What a cycle has verified.
+
+    `accepted` [B]: draft tokens. `tokens` [B, K + 1]: the first `accepted + 1` are to be emitted. `features` [B, K + 1,
+    n·H]: the target's auxiliary hidden states that precede each; None without boundaries. `drafted` [B]: draft tokens
+    that were proposed; None where these are K.
+    """
+
+    accepted: Tensor
+    tokens: Tensor
+    features: Tensor | None
+    drafted: Tensor | None = None
+
+
 class SpeculativeLoop:
     """EAGLE-3 over `model`, greedily.
 
     `drafts` is the pair's draft, a stand-in for it, or None. `max_positions` must cover the longest prompt, the tokens
-    that a block adds, and K + 1 draft rows. `playback` forces accept counts.
+    that a block adds, and K + 1 draft rows. `playback` forces accept counts. With `tree` the pair's draft proposes a
+    tree in place of a chain, and `model` is one that `VerifiesTrees`, with room for its rows behind `max_positions`.
+    `lengths`: where chains end before K tokens.
     """
 
     def __init__(
@@ -88,9 +110,11 @@ class SpeculativeLoop:
         max_batch: int,
         max_positions: int,
         playback: Playback | None = None,
+        tree: TreePlan | None = None,
+        lengths: ChainLengths | None = None,
     ) -> None:
         self.model, self.device = model, model.device
-        self.drafts, self.playback = drafts, playback
+        self.drafts, self.playback, self.tree, self.lengths = drafts, playback, tree, lengths
         self.max_batch, self.max_positions = max_batch, max_positions
         self.drafter = self._drafter(drafts)
         self.prompts: list[Tensor] = []
@@ -103,7 +127,12 @@ class SpeculativeLoop:
         if not isinstance(drafts, DraftCheckpoint):
             return stand_in(drafts, len(self.model.embed), self.device, self._step)
         return EagleDrafter(
-            drafts, self.model, max_batch=self.max_batch, max_positions=self.max_positions, device=self.device
+            drafts,
+            self.model,
+            max_batch=self.max_batch,
+            max_positions=self.max_positions,
+            device=self.device,
+            tree_rows=self.tree.rows if self.tree else 0,
         )
 
     # ── prefill ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -178,9 +207,12 @@ class SpeculativeLoop:
         forced = None
         if self.playback and k:
             forced = self.playback.accepted(k, budget.longest(0), len(self.prompts), self.device)
-        recorder = Recorder(self.device, k, self.model.experts if isinstance(self.model, RoutesTokens) else 0)
+        growth = self.tree.growth(k, self.device) if self.tree and drafter else None
+        # Experts are counted by rows, each of which is a token that may follow. A tree has more.
+        experts = self.model.experts if isinstance(self.model, RoutesTokens) and growth is None else 0
+        recorder = Recorder(self.device, k, experts)
         with block_marker():
-            self._steps(slots, rule, budget, drafter, forced, recorder, watch)
+            self._steps(slots, rule, budget, drafter, forced, recorder, watch, growth)
         self._last = (role, slots, rule)
         return recorder.decoded(slots)
 
@@ -206,19 +238,15 @@ class SpeculativeLoop:
         forced: Tensor | None,
         recorder: Recorder,
         watch: LogitWatch | None = None,
+        growth: Growth | None = None,
     ) -> None:
         """Run cycles until every slot has finished, the budget is spent, or `watch` has seen all it waits for."""
-        k = recorder.k
         while slots.active.any() and recorder.steps != budget.steps and not (watch and watch.complete):
             active, start = slots.active, slots.length
-            drafts = drafter.chain(slots, k) if drafter else slots.last_token.new_empty(len(slots.last_token), 0)
-            recorder.phase("draft")
-            tokens, features = self._verify(slots, drafts, drafter.boundaries if drafter else ())
-            recorder.phase("verify")
-            accepted = accept(drafts, tokens)
-            if forced is not None:
-                accepted = forced[recorder.steps]
-                tokens = as_accepted(drafts, tokens, accepted)
+            if growth is None:
+                accepted, tokens, features, drafted = self._chain_cycle(slots, drafter, forced, recorder)
+            else:
+                accepted, tokens, features, drafted = self._tree_cycle(slots, drafter, growth, recorder)
             recorder.phase("accept")
             if watch:
                 self._watch(watch, slots, tokens, accepted)
@@ -227,7 +255,53 @@ class SpeculativeLoop:
                 drafter.verified(features, tokens, emitted, start)
             if recorder.experts and isinstance(self.model, RoutesTokens):
                 recorder.experts.see(self.model.chosen, active)
-            recorder.step(active, accepted)
+            recorder.step(active, accepted, drafted)
+
+    def _chain_cycle(
+        self, slots: Slots, drafter: Drafter | None, forced: Tensor | None, recorder: Recorder
+    ) -> Verified:
+        """Draft a chain, verify it, and accept its longest prefix; without a drafter, decode one token."""
+        drafts, drafted = self._chain(slots, drafter, recorder.k)
+        recorder.phase("draft")
+        tokens, features = self._verify(slots, drafts, drafter.boundaries if drafter else ())
+        recorder.phase("verify")
+        if drafted is not None:
+            recorder.counters[ENDED_EARLY] += int(((drafted < recorder.k) & slots.active).sum())
+        if forced is None:
+            return Verified(accept(drafts, tokens), tokens, features, drafted)
+        accepted = forced[recorder.steps]
+        return Verified(accepted, as_accepted(drafts, tokens, accepted), features)
+
+    def _chain(self, slots: Slots, drafter: Drafter | None, k: int) -> tuple[Tensor, Tensor | None]:
+        """(draft tokens [B, ≤ k], how many of them are each slot's [B]; None where all have `k`)."""
+        if drafter is None:
+            return slots.last_token.new_empty(len(slots.last_token), 0), None
+        if self.lengths is None:
+            return drafter.chain(slots, k), None
+        most = self.lengths.most(k, int(slots.active.sum()))
+        if self.lengths.confidence is not None and isinstance(drafter, EagleDrafter):
+            return drafter.sure_chain(slots, most, self.lengths.confidence)
+        return drafter.chain(slots, most), torch.full_like(slots.last_token, most)
+
+    def _tree_cycle(self, slots: Slots, drafter: Drafter | None, growth: Growth, recorder: Recorder) -> Verified:
+        """Draft a tree, verify it, and accept its longest path."""
+        assert isinstance(drafter, EagleDrafter) and isinstance(self.model, VerifiesTrees)
+        tree = drafter.tree(growth)
+        recorder.phase("draft")
+        masks = packed_masks(tree.parents, growth.levels)
+        broken = int(broken_rows(masks, tree.parents).sum())
+        recorder.counters["mask_checked_steps"] += 1
+        recorder.counters["mask_integrity_failures"] += broken
+        recorder.counters["tree_tokens"] += growth.nodes * int(slots.active.sum())
+        if broken:  # nothing can be verified through broken masks: decode one token instead
+            nothing = tree.tokens[:, :0]
+            tokens, features = self._verify(slots, nothing, drafter.boundaries)
+            recorder.phase("verify")
+            return Verified(accept(nothing, tokens), tokens, features)
+        found = verify_tree(self.model, tree, masks, slots.last_token, slots.length, growth.levels, drafter.boundaries)
+        self._logits = found.logits
+        recorder.phase("verify")
+        return Verified(found.accepted, found.tokens, found.features)
 
     def _watch(self, watch: LogitWatch, slots: Slots, tokens: Tensor, accepted: Tensor) -> None:
         """Show `watch` what a step is about to commit."""

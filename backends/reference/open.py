@@ -8,9 +8,11 @@ from pathlib import Path
 import torch
 
 from specgate.api import OpenRequest
+from specgate.backends.reference.chain_lengths import BY_BATCH, CONFIDENCE, lengths_of
 from specgate.backends.reference.drafters import STAND_INS, StandIn
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.playback import Playback
+from specgate.backends.reference.tree.options import check_ranks, plan_tree
 from specgate.core.tape import Tape
 from specgate.eagle3.auxiliary_layers import parse_boundaries
 from specgate.eagle3.geometry import TargetSizes
@@ -19,7 +21,7 @@ from specgate.eagle3.spec_config.launching import check_chain
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-OPTIONS = ("device", "capture", "drafter", "spec_config", "tape")
+OPTIONS = ("device", "capture", "drafter", "spec_config", "tape", "tree", "tree_width", CONFIDENCE, BY_BATCH)
 OWN = "eagle3"
 """The name of the pair's own draft among the drafters."""
 
@@ -29,13 +31,15 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
 
     Options: `device` (auto, cpu, cuda), `capture` (boundaries such as 2,18,34), `drafter` (eagle3, none, random,
     oracle), `spec_config` (a speculative config that this one's must agree with), `tape` (a file
-    of accept counts to replay).
+    of accept counts to replay), `tree` (a tree file, or dynamic:NODES) and `tree_width`, `confidence` (a chain ends
+    where the draft is less sure) and `k_by_batch` (the most draft tokens by how many requests run).
 
     Raises UsageError for options, draft lengths and contexts that make no sense, CheckpointError for a bad pair,
     EnvironmentRefused where it does not fit into memory, BackendError for a missing draft.
     """
     refuse_unknown(request.options, OPTIONS, "the reference engine")
     device = pick_device(request.options.get("device", "auto"))
+    tree, lengths = plan_tree(request.options, request.max_k, device), lengths_of(request.options)
     instead, playback = what_drafts(request)
     dtype = DTYPES[request.dtype]
     target = load_target(request.pair.target, dtype, device, request.pair.rope)
@@ -48,6 +52,8 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     drafts: DraftCheckpoint | StandIn | None = None
     if request.max_k:
         drafts = instead or own_draft(request, target.geometry, target.sha256, dtype, device)
+        if tree is not None and isinstance(drafts, DraftCheckpoint):
+            check_ranks(tree, drafts.geometry.draft_vocab)
     return ReferenceEngine(
         target,
         drafts,
@@ -55,6 +61,8 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
         max_positions=request.max_positions,
         device=device,
         playback=playback,
+        tree=tree if tree is not None and tree.branches else None,
+        lengths=lengths,
     )
 
 

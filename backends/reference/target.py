@@ -10,10 +10,11 @@ from typing import Final, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from specgate.backends.reference.cache import KVCache, View, view
+from specgate.backends.reference.cache import KVCache, TreeRows, View, along_paths, view
 from specgate.backends.reference.ops import attention, feature_capture, matmul_rows, rms_norm, rope_append, silu_mul
 from specgate.eagle3.geometry import RopeSpec, TargetGeometry
 from specgate.eagle3.rope import cos_sin_table
+from specgate.eagle3.trees.accepting import compact
 from specgate.eagle3.weights import LayerWeights, TargetWeights, Vocabulary
 
 RopeTable = tuple[Tensor, Tensor]
@@ -29,11 +30,19 @@ def attend(
     seen: View,
     heads: int,
     kv_heads: int,
+    tree: TreeRows | None = None,
 ) -> Tensor:
-    """Append the new keys and values, then attend to what each row may see: [B, T, (N + 2G)·D] → [B, T, N·D]."""
-    q = rope_append(qkv, *rope_rows, k_cache, v_cache, positions, heads, kv_heads)
+    """Append the new keys and values, then attend to what each row may see: [B, T, (N + 2G)·D] → [B, T, N·D].
+
+    With a `tree`, it says where the rows are kept, and `seen` is what the queries of a path see.
+    """
+    q = rope_append(qkv, *rope_rows, k_cache, v_cache, positions if tree is None else tree.rows, heads, kv_heads)
     span = slice(seen.start, seen.stop)
-    return attention(q, k_cache[:, :, span], v_cache[:, :, span], seen.mask, seen.causal)
+
+    def look(rows: Tensor) -> Tensor:
+        return attention(rows, k_cache[:, :, span], v_cache[:, :, span], seen.mask, seen.causal)
+
+    return look(q) if tree is None else along_paths(tree, q, k_cache, v_cache, look)
 
 
 def feed_forward(w: LayerWeights, x: Tensor, eps: float) -> Tensor:
@@ -44,6 +53,11 @@ def feed_forward(w: LayerWeights, x: Tensor, eps: float) -> Tensor:
 def mlp(w: LayerWeights, x: Tensor, eps: float) -> Tensor:
     """x plus its `feed_forward`."""
     return x + feed_forward(w, x, eps)
+
+
+def seen_by(positions: Tensor, window: int | None, tree: TreeRows | None) -> View:
+    """What rows at `positions` [B, T] see, or with a `tree` what the queries of its paths do."""
+    return view(positions, window) if tree is None else view(tree.at, window, causal=False)
 
 
 def rope_rows(table: RopeTable, positions: Tensor) -> RopeTable:
@@ -60,18 +74,19 @@ def target_forward(
     tokens: Tensor,
     positions: Tensor,
     boundaries: Sequence[int],
+    tree: TreeRows | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Run `tokens` [B, T] at `positions` [B, T] and write the cache.
+    """Run `tokens` [B, T] at `positions` [B, T] and write the cache; with `tree`, they are the rows of a tree.
 
     Returns the last hidden states [B, T, H] before the final norm, and the auxiliary hidden states [B, T,
     len(boundaries)·H], or None without boundaries. Boundary b is the residual stream after b layers (0: the embedding).
     """
     x = w.embed[tokens]
-    rows, seen, eps = rope_rows(table, positions), view(positions, None), geometry.rms_eps
+    rows, seen, eps = rope_rows(table, positions), seen_by(positions, None, tree), geometry.rms_eps
     streams = {0: x}
     for i, layer in enumerate(w.layers):
         qkv = matmul_rows(rms_norm(x, layer.input_norm, eps), layer.qkv)
-        mixed = attend(qkv, rows, cache.k[i], cache.v[i], positions, seen, geometry.heads, geometry.kv_heads)
+        mixed = attend(qkv, rows, cache.k[i], cache.v[i], positions, seen, geometry.heads, geometry.kv_heads, tree)
         x = mlp(layer, x + matmul_rows(mixed, layer.o), eps)
         if i + 1 in boundaries:
             streams[i + 1] = x
@@ -135,9 +150,26 @@ class TorchTarget(ABC, Generic[W]):
         stream, features = self.through_layers(cache, tokens, positions, boundaries)
         return stream if rows is None else stream[:, list(rows)], features
 
+    def forward_tree(
+        self, slots: slice, tokens: Tensor, positions: Tensor, boundaries: Sequence[int], tree: TreeRows
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `tree.verifying.VerifiesTrees.forward_tree`."""
+        return self.through_layers(self.cache.slots(slots.start, slots.stop), tokens, positions, boundaries, tree)
+
+    def compact(self, read: Tensor, write: Tensor) -> None:
+        """As `tree.verifying.VerifiesTrees.compact`."""
+        cache = self.cache.slots(0, len(read))
+        for plane in (*cache.k, *cache.v):
+            compact(plane, read, write)
+
     @abstractmethod
     def through_layers(
-        self, cache: KVCache, tokens: Tensor, positions: Tensor, boundaries: Sequence[int]
+        self,
+        cache: KVCache,
+        tokens: Tensor,
+        positions: Tensor,
+        boundaries: Sequence[int],
+        tree: TreeRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """As `target_forward`."""
 
@@ -150,6 +182,11 @@ class LlamaTarget(TorchTarget[TargetWeights]):
     """A dense Llama-family target."""
 
     def through_layers(
-        self, cache: KVCache, tokens: Tensor, positions: Tensor, boundaries: Sequence[int]
+        self,
+        cache: KVCache,
+        tokens: Tensor,
+        positions: Tensor,
+        boundaries: Sequence[int],
+        tree: TreeRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        return target_forward(self.weights, self.geometry, self.table, cache, tokens, positions, boundaries)
+        return target_forward(self.weights, self.geometry, self.table, cache, tokens, positions, boundaries, tree)

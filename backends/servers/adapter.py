@@ -95,6 +95,10 @@ class Adapter(Protocol):
     """Whether it starts servers with their prefix cache on (`-o prefix_cache=on`), and can keep single requests out of
     the cache of one that runs already.
     """
+    cache_sizes: tuple[str, ...] | None
+    """Flags that give the KV cache a size. Without one, it is made of the memory that is free when the server starts.
+    (): it has a size in any case. None: the engine looks at the free memory whatever the flags.
+    """
     needed_files: tuple[str, ...]
     """Those of `own_options` that must name an existing file when a server is started."""
     failures: tuple[Failure, ...]

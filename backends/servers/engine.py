@@ -26,7 +26,7 @@ from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
-from specgate.backends.servers.server import Running, Server, new_port
+from specgate.backends.servers.server import Running, Server, end, new_port
 from specgate.core import (
     BASELINE,
     ENGINE_DECODE_NS,
@@ -56,7 +56,8 @@ class ServerEngine:
     once, and so does one with speculation that runs already: what they tell of themselves is part of the facts.
 
     With `servers=together` all of them keep running, and at most one is busy. With `servers=apart` the previous server
-    is ended before another is started.
+    is ended before another is started. With `start=parallel` the baseline's and the longest drafts' load side by side,
+    and both are ready before anything is asked.
     """
 
     def __init__(self, adapter: Adapter, request: OpenRequest, options: Options, folder: Path) -> None:
@@ -67,7 +68,13 @@ class ServerEngine:
         self.texts = PromptTexts(request.pair.tokenizer) if options.prompts == "text" else None
         self.seen: dict[Role, Seen] = {}
         self.salt = new_salt()
+        self._loading: dict[Role, Running] = {}
+        """Servers that were started and are not waited for yet."""
         try:
+            if options.start == "parallel":
+                check_sized(adapter, options)
+                for role in self._at_once():
+                    self._loading[role] = self._launched(role)
             for role in self._at_once():
                 self.server(role)
             self._facts = server_facts(adapter, request, options, list(self.seen.values()))
@@ -76,10 +83,11 @@ class ServerEngine:
             raise
 
     def _at_once(self) -> list[Role]:
-        """The roles whose servers are asked at once who they are: the baseline's, and all that run already."""
+        """The roles whose servers are asked at once who they are: the baseline's, and all that run or load already."""
         spec = Role(self.request.max_k)
         first = BASELINE if self.request.baseline else spec
-        return list(dict.fromkeys((first, *([spec] if self.options.url_of(spec) else []))))
+        soon = self.options.url_of(spec) or (self.options.start == "parallel" and spec.speculative)
+        return list(dict.fromkeys((first, *([spec] if soon else []))))
 
     def facts(self) -> EngineFacts:
         return self._facts
@@ -205,41 +213,47 @@ class ServerEngine:
             for server in self.servers.values():
                 server.ask_to_stop()
                 stack.callback(server.stop)
-            self.servers = {}
+            for running in self._loading.values():
+                stack.callback(end, running)
+            self.servers, self._loading = {}, {}
 
     def server(self, role: Role) -> Server:
         if role in self.servers:
             return self.servers[role]
         if self.options.servers == "apart":
             self.close()
+        if role.speculative and self.options.spec_config is not None:
+            check_chain(role.k, str(role), {OPTION: self.options.spec_config})
+        if url := self.options.url_of(role):
+            server = Server(self.adapter, role, Running(url.rstrip("/")), self.options)
+        else:
+            running = self._loading.pop(role, None) or self._launched(role)
+            server = Server(self.adapter, role, running, self.options)
+        self.servers[role], self.seen[role] = server, server.seen
+        identity_of(self.adapter.name, list(self.seen.values()), self.options.build)
+        return server
+
+    def _launched(self, role: Role) -> Running:
+        """Start the server of `role`, and do not wait for it."""
+        if self.request.pair.weights == "server":
+            alone = "" if role.speculative else "; or --no-baseline, to measure the other server by itself"
+            raise UsageError(
+                f"option url: no server is named for {role}, and there are no weights here to start one with",
+                hint=f"-o url.{role}=URL; or the pair that it serves: --pair, or --target and --draft{alone}",
+            )
+        check_forced(self.options.force_al, role)
+        folder = self.trace_folder(role)
         launch = Launch(
             role=role,
             pair=self.request.pair,
-            port=new_port(self.options),
+            port=new_port(self.options, {running.port for running in self._loading.values()}),
             dtype=self.request.dtype,
             max_batch=self.request.max_batch,
             max_positions=self.request.max_positions,
             options=self.options,
             folder=self.folder,
         )
-        if role.speculative and self.options.spec_config is not None:
-            check_chain(role.k, str(role), {OPTION: self.options.spec_config})
-        if url := self.options.url_of(role):
-            server = Server(self.adapter, role, Running(url.rstrip("/")), self.options)
-        elif self.request.pair.weights == "server":
-            alone = "" if role.speculative else "; or --no-baseline, to measure the other server by itself"
-            raise UsageError(
-                f"option url: no server is named for {role}, and there are no weights here to start one with",
-                hint=f"-o url.{role}=URL; or the pair that it serves: --pair, or --target and --draft{alone}",
-            )
-        else:
-            check_forced(self.options.force_al, role)
-            folder = self.trace_folder(role)
-            flags = self.profiler.flags(folder) if self.profiler and folder else ()
-            server = Server.start(self.adapter, launch, flags)
-        self.servers[role], self.seen[role] = server, server.seen
-        identity_of(self.adapter.name, list(self.seen.values()), self.options.build)
-        return server
+        return Server.launched(self.adapter, launch, self.profiler.flags(folder) if self.profiler and folder else ())
 
     def _ask(
         self,
@@ -257,6 +271,23 @@ class ServerEngine:
             # an engine that was opened before this one.
             salt = self.salt if cache == "on" else new_salt()
         return Ask(server.model, sent, new_tokens, ignore_eos, stop, top, reuse=cache == "on", salt=salt)
+
+
+def check_sized(adapter: Adapter, options: Options) -> None:
+    """Raise UsageError where servers that load side by side would size their caches by what the other leaves free."""
+    sizes, given = adapter.cache_sizes, {word.partition("=")[0] for word in options.args.get("", ())}
+    if sizes is None:
+        raise UsageError(
+            f"option start = parallel: {adapter.name} sizes its KV cache by the memory that is free while it starts, "
+            "and another server takes of that meanwhile",
+            hint="leave it out: the servers are then started one after the other",
+        )
+    if sizes and not given & {*sizes}:
+        raise UsageError(
+            f"option start = parallel: without a size of its KV cache, {adapter.name} takes what is free while it "
+            "starts, and another server takes of that meanwhile",
+            hint=f"-o args='{sizes[0]} …', the same for both servers",
+        )
 
 
 def new_salt() -> str:

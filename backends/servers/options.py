@@ -22,7 +22,7 @@ from specgate.errors import UsageError
 PLAIN: Final = (
     "url", "model", "program", "port", "args", "servers", "drafter", "force_al", "prompts",
     "start_s", "stall_s", "stop_s", "api_key_env", "allow_remote", "build", "spec_config", "profile", "profile_dir",
-    "kernels", "log", "prefix_cache",
+    "kernels", "log", "prefix_cache", "start",
 )  # fmt: skip
 FROM_ENVIRONMENT: Final = (
     "put it into an environment variable, which a server that is started here inherits (VLLM_API_KEY, LLAMA_API_KEY, "
@@ -40,7 +40,7 @@ class Options:
     `url`, `args`, `profile_dir` and `log` map role names to values, with "" for all roles. `kernels`: patterns of the
     kernels that may run in a decode loop. `prefix_cache`: of servers that are started here; of one that runs already,
     whether requests may be served from it. None: off, and a server that runs already drops its cache where it can.
-    `own` are the engine's own options.
+    `start`: whether the servers of both roles load at the same time. `own` are the engine's own options.
     """
 
     url: Mapping[str, str] = field(default_factory=dict)
@@ -52,6 +52,7 @@ class Options:
     drafter: Literal["eagle3", "ngram"] = "eagle3"
     force_al: float | None = None
     prompts: Literal["ids", "text"] = "ids"
+    start: Literal["serial", "parallel"] = "serial"
     start_s: float = 280.0
     stall_s: float = 60.0
     stop_s: float = 20.0
@@ -97,6 +98,7 @@ class Options:
             drafter="ngram" if choice(given, "drafter", ("eagle3", "ngram")) == "ngram" else "eagle3",
             force_al=number(given, "force_al", 1.0) if "force_al" in given else None,
             prompts="text" if choice(given, "prompts", ("ids", "text")) == "text" else "ids",
+            start="parallel" if choice(given, "start", ("serial", "parallel")) == "parallel" else "serial",
             start_s=number(given, "start_s", 280.0),
             stall_s=number(given, "stall_s", 60.0),
             stop_s=number(given, "stop_s", 20.0),
@@ -117,6 +119,9 @@ class Options:
         """Raise UsageError where options contradict each other."""
         if self.url and self.force_al is not None:
             raise UsageError("option force_al with url: acceptance is forced by flags of a server that is started here")
+        if self.start == "parallel" and (self.url or self.servers == "apart"):
+            other = "url: nothing is started here" if self.url else "servers = apart: one runs at a time"
+            raise UsageError(f"option start = parallel with {other}", hint="leave one of them out")
         if self.port is not None and self.servers == "together":
             raise UsageError(
                 f"option port = {self.port}: every role has a server of its own, and they run side by side",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -103,10 +103,10 @@ class Server:
         port = local_port(self.running.url)
         return root_of(listeners([port])) if port is not None else None
 
-    @classmethod
-    def start(cls, adapter: Adapter, launch: Launch, flags: Sequence[str] = ()) -> Server:
-        """Start a server for `launch.role` on the port of `launch`, with more `flags` than the adapter's. Raises
-        BackendError where the port is in use.
+    @staticmethod
+    def launched(adapter: Adapter, launch: Launch, flags: Sequence[str] = ()) -> Running:
+        """Start a server for `launch.role` on the port of `launch`, with more `flags` than the adapter's. It is not
+        waited for. Raises BackendError where the port is in use.
         """
         if not is_free(launch.port):
             hint = "leave out -o port, and a free one is found" if launch.options.port else None
@@ -118,8 +118,7 @@ class Server:
         print(f"starting: {shown(command.argv)}", flush=True)
         log_start = log.stat().st_size if log.exists() else 0
         process = ServerProcess(command, log, launch.options.stop_s)
-        running = Running(f"http://{HOST}:{launch.port}", process, launch.port, log, log_start)
-        return cls(adapter, launch.role, running, launch.options)
+        return Running(f"http://{HOST}:{launch.port}", process, launch.port, log, log_start)
 
     def ask_to_stop(self) -> None:
         if self.running.process is not None:
@@ -128,9 +127,7 @@ class Server:
     def stop(self) -> None:
         """Close the connections. End the server if it was started here."""
         self.client.close()
-        if self.running.process is not None and self.running.port is not None:
-            self.running.process.stop()
-            wait_until_free(self.running.port)
+        end(self.running)
 
     # ── a block ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -275,5 +272,16 @@ def version_of(adapter: Adapter, client: Client, where: str) -> str:
     return version
 
 
-def new_port(options: Options) -> int:
-    return options.port or free_port()
+def end(running: Running) -> None:
+    """End a server that was started here, and wait until its port is free."""
+    if running.process is not None and running.port is not None:
+        running.process.stop()
+        wait_until_free(running.port)
+
+
+def new_port(options: Options, taken: Container[int | None] = ()) -> int:
+    """The port that was asked for, or a free one that is not `taken` by a server which does not listen yet."""
+    port = options.port or free_port()
+    while options.port is None and port in taken:
+        port = free_port()
+    return port

@@ -17,7 +17,7 @@ from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.stats import planned_looks
 from specgate.core import Block, Budget, Scenario, Value
 from specgate.core.acceptance import AcceptanceRecord
-from specgate.eagle3.counters import ASKED_AGAIN
+from specgate.eagle3.counters import ASKED_AGAIN, ENDED_EARLY
 
 
 def speed_values(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Iterator[Value]:
@@ -68,11 +68,11 @@ def draft_values(
         yield Value("undrafted_steps", float(missed), "count", record.steps + missed)
     if (whole := record.k * record.steps) > record.drafted:
         yield Value("drafted_share", record.drafted / whole, "tok_weighted", whole)
-    yield from length_values(prompts, record)
+    yield from length_values(prompts.values(), record)
     ragged = [1 - (sum(row) / len(row) + 1) / (max(row) + 1) for row in rows if len(row) > 1]
     if ragged:
         yield Value("raggedness_ratio", statistics.fmean(ragged), "mean", len(ragged))
-    yield from position_values(prompts, record)
+    yield from position_values(prompts.values(), record)
 
 
 def active_rows(blocks: Sequence[Block]) -> Iterator[list[int]]:
@@ -98,6 +98,13 @@ def asked_again(blocks: Sequence[Block]) -> Iterator[Value]:
     """How often a server was asked for a block again, since its client saw the answers in one piece."""
     if again := sum(b.counters.get(ASKED_AGAIN, 0) for b in blocks):
         yield Value("asked_again", float(again), "count", len(blocks))
+
+
+def ended_early(blocks: Sequence[Block]) -> Iterator[Value]:
+    """How many chains the engine ended before K tokens on purpose, where it counts them."""
+    counted = [b.counters[ENDED_EARLY] for b in blocks if ENDED_EARLY in b.counters]
+    if counted:
+        yield Value("chains_ended_early", float(sum(counted)), "count", len(counted))
 
 
 def series(rounds: Sequence[tuple[int, int]], blocks: Sequence[Block]) -> tuple[tuple[int, int, float], ...]:

@@ -6,7 +6,7 @@ Each prompt is one cluster, however many blocks it has: rounds repeat the same g
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add, itemgetter
 
@@ -57,12 +57,12 @@ def record_of(blocks: Sequence[Block], slot: int) -> AcceptanceRecord:
     return AcceptanceRecord.from_counts(blocks[0].role.k, counts, emitted, sum(b.truncated[slot] for b in blocks))
 
 
-def length_values(of: PromptRecords, record: AcceptanceRecord) -> Iterator[Value]:
+def length_values(of: Iterable[AcceptanceRecord], record: AcceptanceRecord) -> Iterator[Value]:
     """Acceptance length, draft acceptance rate and wasted verification.
 
-    `record` is the pooled one and must have steps.
+    `of`: the record of every prompt. `record` is the pooled one and must have steps.
     """
-    prompts = [r for r in of.values() if r.steps]
+    prompts = [r for r in of if r.steps]
     low, high = interval_over(prompts, lambda r: r.steps + r.accepted, lambda r: r.steps)
     yield Value("acceptance_length", record.acceptance_length, "tok_weighted", len(prompts), low, high)
     yield Value("draft_acceptance_rate", record.draft_acceptance_rate, "tok_weighted", record.drafted)
@@ -91,12 +91,12 @@ def category_values(of: PromptRecords, categories: Mapping[tuple[int, int], str 
         yield Value(f"draft_acceptance_rate[{category}]", whole.draft_acceptance_rate, "tok_weighted", whole.drafted)
 
 
-def position_values(of: PromptRecords, record: AcceptanceRecord) -> Iterator[Value]:
+def position_values(of: Iterable[AcceptanceRecord], record: AcceptanceRecord) -> Iterator[Value]:
     """Acceptance by draft position, and the histogram of accepted draft tokens.
 
-    `record` is the pooled one and must have steps.
+    `of`: the record of every prompt. `record` is the pooled one and must have steps.
     """
-    prompts = [r for r in of.values() if r.steps]
+    prompts = [r for r in of if r.steps]
 
     def share(name: str, value: float | None, n: int, numerator: Count, denominator: Count) -> Value:
         low, high = interval_over(prompts, numerator, denominator)

@@ -11,6 +11,7 @@ from specgate.analysis.cell_figures import (
     asked_again,
     cache_hits,
     draft_values,
+    ended_early,
     latency_values,
     series,
     speed_values,
@@ -267,6 +268,7 @@ def reduce_cell(
             *repeat_values(blocks, [] if cell.role.speculative else texts_beside, repeats),
             *cache_hits(blocks),
             *asked_again(blocks),
+            *ended_early(blocks),
             *clock_values(clocked),
         )
     }

@@ -12,6 +12,7 @@ rendering.py         its reports: which file each becomes, and its text
 contrasting.py       two runs → a Contrast (`specgate compare`)
 two_samples.py       ratios of two figures that were not measured in turns
 agreeing.py          runs of several engines → an Agreement (`specgate agree`)
+acceptance/          the requests of runs, to be summed up (`specgate acceptance`)
 near_ties.py         how near to a tie the target was where another engine left its text
 history.py           a folder of runs → Trends (`specgate history`)
 change_points.py     where a figure changed over runs, within a budget for false alarms

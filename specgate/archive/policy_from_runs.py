@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate import plugins
+from specgate.analysis.tokens.repetition import LOOPS
 from specgate.analysis.verdict import overall
 from specgate.archive.foreign import with_near_ties
 from specgate.archive.stored import StoredRun
@@ -30,8 +31,6 @@ NOISE_MARGIN: Final = 2.0
 """A margin is at least so many times the minimum detectable effect of the passport, as docs/statistics.md has it."""
 WIDEST: Final = 0.5
 """The largest share of a measured speed-up that a floor may lie below it. Samples that prove no more say nothing."""
-LOOPS: Final = 0.3
-"""Largest share of repeated 8-grams in a text of which acceptance and speed prove something."""
 COPIED: Final = ("environment", "invariants")
 """Gates whose rules are those of the policy that the runs were made with: they speak of the machine and the engine."""
 

@@ -7,7 +7,7 @@
     bench.py        `specgate bench`: how fast are the parts of an engine, each on its own?
     tune/           `specgate tune`: what is fastest on this GPU?
     backends.py     `specgate backends`: the engines that can be measured
-    speculation/    `specgate smoke`, `align`, `parity`, `cache`, `acceptance`: speculation itself
+    speculation/    `specgate smoke`, `align`, `parity`, `tree`, `cache`, `acceptance`: speculation itself
     scenarios.py    `specgate scenarios` and `specgate plan`
     policy.py       `specgate policy init`: floors for the scenarios of measured runs
     pairs/          `specgate pairs`: list, fetch, train, plant, export

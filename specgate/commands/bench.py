@@ -38,8 +38,8 @@ def bench() -> None:
 def kernels(name: str, context: int, batch: int, spec: tuple[int, ...], backend: str, file: Path | None) -> None:
     """Time every kernel of a step on its own, and compare it with the bytes it must move and with a library's kernel.
 
-    The weights are random, of the pair's sizes, so that nothing has to be loaded. Exit code 6 if a kernel's result is
-    not the oracle's.
+    The weights are random, of the pair's sizes, so that nothing has to be loaded. With --backend reference, the parts
+    of the reference engine are timed on the CPU. Exit code 6 if a kernel's result is not the oracle's.
     """
 
     from specgate import plugins
@@ -52,7 +52,7 @@ def kernels(name: str, context: int, batch: int, spec: tuple[int, ...], backend:
 
     engine = plugins.backend(backend)
     if not isinstance(engine, BenchesKernels):
-        raise UsageError(f"--backend {backend}: it has no kernels of its own to time", hint="known: cupy")
+        raise UsageError(f"--backend {backend}: it has no kernels of its own to time", hint="known: cupy, reference")
     if not (availability := engine.available()).usable:
         raise EnvironmentRefused(f"back end {backend}: {availability.reason}")
     roles = tuple(Role(k) for k in dict.fromkeys(spec))

@@ -37,13 +37,13 @@ class PeerTiming:
 
 @dataclass(frozen=True, slots=True)
 class KernelTiming:
-    """One kernel of a step of `role`, timed alone in a CUDA graph after its result was compared with a reference
-    result.
+    """One kernel of a step of `role`, timed alone after its result was compared with a reference result: on a GPU in a
+    CUDA graph.
 
     `tag`: the operation of the step that it serves.
     `function`: its name on the device.
     `per_step`: launches of this shape in one step.
-    `us`: microseconds per launch, the median over replays.
+    `us`: microseconds per launch, the median over replays, or calls.
     `spread`: interquartile range as a share of the median.
     `size`: bytes that a launch must move.
     `error`: ‖found − reference‖ / ‖reference‖, or infinity where results that must be equal are not.
@@ -79,7 +79,7 @@ class KernelBench:
 
     `measured`: when, in ISO 8601.
     `bytes_per_s`: the read bandwidth measured in the same run.
-    `l2_bytes`: the size of the L2 cache, which the inputs had to exceed.
+    `l2_bytes`: the size of the caches, which the inputs had to exceed: a GPU's L2, or all of a CPU's last level.
     `seconds`: how long the whole bench took.
     """
 

@@ -106,6 +106,9 @@ _METRICS = (
     Metric("active_count_max", "slots", "none", "most slots active in a step"),
     Metric("disabled_draft_error", "steps", "equal", "request-steps without a draft because it could not be used"),
     Metric("undrafted_steps", "steps", "equal", "request-steps of a spec cell without a draft, for whatever reason"),
+    Metric(
+        "chains_ended_early", "steps", "none", "request-steps whose chain the engine ended before K tokens on purpose"
+    ),
     Metric("drafted_share", "ratio", "none", "draft tokens / (K × steps with a draft), where that is below 1"),
     Metric(
         "asked_again", "requests", "equal", "how often a server was asked for a block again that was seen in one piece"

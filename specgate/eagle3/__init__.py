@@ -13,8 +13,10 @@
     rope.py                frequencies and tables of rotary position embedding
     auxiliary_layers.py    which hidden states of the target feed the draft
     spec_config/           speculative configs of any engine: read, checked, and laid side by side
+    trees/                 trees of draft tokens: read, laid out, grown, accepted, compacted
     logit_watch.py         digests of the logits that single tokens were chosen from
     stages/                the stages of a pass at which two engines can be held against each other
+    chain_table.py         how many tokens to draft by how many requests run
     counters.py            what an engine counts beside acceptance
     traffic.py             what the passes of a pair must move through memory, from its geometry
     parameters.py          the harness's own count of the weights that a step must read

@@ -15,17 +15,29 @@ ASKED_AGAIN: Final = "asked_again"
 """The counter of how often a server's block was asked for again, since its answers were seen in one piece."""
 
 
-def speculation_counters(accepted: Sequence[Sequence[int]], finish: Sequence[str], k: int) -> dict[str, int]:
-    """Counters of one decode run, from `accepted` draft tokens per step and slot (negative: the slot was not running).
+ENDED_EARLY: Final = "chains_ended_early"
+"""The counter of request-steps whose chain the engine ended before K tokens on purpose: the draft was unsure, or many
+requests ran. Each of them drafted one token at least.
+"""
+
+
+def speculation_counters(
+    accepted: Sequence[Sequence[int]], finish: Sequence[str], drafted: Sequence[Sequence[int]] | int
+) -> dict[str, int]:
+    """Counters of one decode run, from `accepted` and `drafted` tokens per step and slot (negative: the slot was not
+    running). A number: every step of every slot drafted so many.
 
     A rejected draft token is rewound. A slot leaves multi-token mode when it finishes; whether it did so for another
     reason (`disabled_multitoken_other`) is not for an engine to say: the harness counts it from the steps.
     """
-    rows = [a for step in accepted for a in step if a >= 0]
+    said = [(drafted,) * len(step) for step in accepted] if isinstance(drafted, int) else drafted
+    rejected = [
+        d - a for of, proposed in zip(accepted, said, strict=True) for a, d in zip(of, proposed, strict=True) if a >= 0
+    ]
     ended = Counter(finish)
     return {
-        "rewound_tokens": sum(k - a for a in rows),
-        "rewind_steps": sum(a < k for a in rows),
+        "rewound_tokens": sum(rejected),
+        "rewind_steps": sum(count > 0 for count in rejected),
         "disabled_multitoken_eos": ended[Finish.EOS],
         "disabled_multitoken_stop": ended[Finish.STOP],
         "disabled_multitoken_length": ended[Finish.LENGTH],

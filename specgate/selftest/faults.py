@@ -77,6 +77,7 @@ FAULTS: Final = (
     Fault("GEMM fall-back", {"fallback_kernel": "cutlass_80_tensorop_gemm"}, "invariants", "fallback_kernel"),
     Fault("multi-token mode left for no reason", {"left_multi_token": "1"}, "invariants", "left_multi_token_mode"),
     Fault("cache integrity failure", {"kv_integrity_failures": "1"}, "invariants", "kv_integrity"),
+    Fault("broken attention mask of a tree", {"mask_integrity_failures": "1"}, "invariants", "mask_integrity"),
     Fault("prefix-cache hit", {"cache_hit_tokens": "32"}, "validity", "cache_hit"),
     Fault(
         "speculation silently off",

@@ -46,12 +46,16 @@ def show(bench: KernelBench, console: Console) -> None:
         console.print(Text(f"all launches of a step, each as fast as it is alone: {step_us(kernels) / 1e3:.3f} ms"))
     console.print(
         Text(
-            f"memory is read at {bench.bytes_per_s / 1e12:.3f} TB/s (measured in this run); operands take turns beyond "
-            f"{bench.l2_bytes / 1e6:.0f} MB of L2; every result was compared with an oracle's; {bench.seconds:.0f} s"
+            f"memory is read at {rate(bench.bytes_per_s)} (measured in this run); operands take turns beyond "
+            f"{bench.l2_bytes / 1e6:.0f} MB of cache; every result was compared with an oracle's; {bench.seconds:.0f} s"
         )
     )
     for line in notes(bench):
         console.print(Text(line))
+
+
+def rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e12:.3f} TB/s" if bytes_per_s >= 1e11 else f"{bytes_per_s / 1e9:.1f} GB/s"
 
 
 def table_of(bench: KernelBench, kernels: tuple[KernelTiming, ...]) -> Table:

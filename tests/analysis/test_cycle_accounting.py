@@ -136,9 +136,9 @@ def test_the_slots_of_every_step_stand_where_the_engines_passes_find_them(
     own: list[int] = []
     forward, extend, step = target_forward, EagleDrafter._extend, EagleDrafter._step
 
-    def spied_forward(w: Any, g: Any, t: Any, c: Any, tokens: Tensor, positions: Tensor, boundaries: Any) -> Any:
+    def spied_forward(w: Any, g: Any, t: Any, c: Any, tokens: Tensor, positions: Tensor, *others: Any) -> Any:
         verified.append((positions[:, 0].tolist(), positions.shape[1]))
-        return forward(w, g, t, c, tokens, positions, boundaries)
+        return forward(w, g, t, c, tokens, positions, *others)
 
     def spied_extend(self: EagleDrafter, pending: Pending) -> Tensor:
         extended.append((pending.start.tolist(), pending.count.tolist()))

@@ -82,12 +82,44 @@ def test_what_a_trace_shows_breaks_exactly_its_invariant(id_: str, code: str, ch
         ("I2", "untuned_kernel", {"tuned_hits": 39}),
         ("I3", "left_multi_token_mode", {"disabled_multitoken_other": 1}),
         ("I4", "kv_integrity", {"kv_integrity_failures": 1}),
+        ("I4", "mask_integrity", {"tree_tokens": 60, "mask_integrity_failures": 1}),
     ],
 )
 def test_what_counters_show_breaks_exactly_its_invariant(id_: str, code: str, changes: dict[str, int]) -> None:
     plan = perf_plan()
     found = certified(plan, all_of(plan, **changes), traces_of(plan))
     assert [(i.id, i.reason_code) for i in found.values() if i.held is Held.BROKEN] == [(id_, code)]
+
+
+@pytest.mark.parametrize(
+    ("counters", "held", "said"),
+    [
+        ({}, Held.HELD, "kv_integrity_failures = 0 over"),
+        ({"tree_tokens": 60, "mask_integrity_failures": 0}, Held.HELD, "mask_integrity_failures = 0 over"),
+        ({"tree_tokens": 60}, Held.UNSEEN, "does not count mask_integrity_failures in every block"),
+    ],
+)
+def test_masks_are_part_of_integrity_where_trees_are_drafted(counters: dict[str, int], held: Held, said: str) -> None:
+    plan = perf_plan()
+    found = certified(plan, all_of(plan, **counters), traces_of(plan))["I4"]
+    assert found.held is held
+    assert said in found.message
+
+
+def test_whole_masks_do_not_make_up_for_a_cache_that_nobody_checks() -> None:
+    plan = perf_plan()
+    counters = {"tree_tokens": 60, "mask_integrity_failures": 0}
+    found = certified(plan, [replace(b, counters=counters) for b in blocks_of(plan)], traces_of(plan))["I4"]
+    assert (found.held, found.evidence) == (Held.UNSEEN, {"mask_integrity_failures": 0})
+    assert "kv_integrity_failures" in found.message
+
+
+def test_one_broken_mask_counts_although_other_blocks_have_none() -> None:
+    plan = perf_plan()
+    blocks = all_of(plan)
+    spec = next(i for i, b in enumerate(blocks) if b.role.speculative and not b.warmup)
+    blocks[spec] = counted(blocks[spec], tree_tokens=60, mask_integrity_failures=2)
+    assert certified(plan, blocks, traces_of(plan))["I4"].reason_code == "mask_integrity"
 
 
 def test_tokens_that_leave_the_baseline_break_determinism() -> None:

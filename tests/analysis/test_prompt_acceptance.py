@@ -28,7 +28,7 @@ def test_there_is_one_record_per_prompt_and_together_they_are_the_pooled_one() -
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=9))
 def test_the_interval_of_a_share_is_cochrans_over_prompts(accept: list[int]) -> None:
     blocks = [b for b in blocks_of(PLAN, accept=accept) if b.role.speculative and not b.warmup]
-    values = {v.metric: v for v in position_values(by_prompt(blocks), pooled(by_prompt(blocks)))}
+    values = {v.metric: v for v in position_values(by_prompt(blocks).values(), pooled(by_prompt(blocks)))}
     for i in (1, 2, 3):
         counts: dict[tuple[int, int], list[int]] = {}
         for b in blocks:
@@ -63,4 +63,4 @@ def test_too_few_prompts_give_no_interval() -> None:
 
 def test_records_without_drafts_are_left_out() -> None:
     empty = AcceptanceRecord(3, (0, 0, 0, 0), (0, 0, 0), 0, 0)
-    assert next(position_values({}, empty)).value is None
+    assert next(position_values([], empty)).value is None

@@ -72,7 +72,8 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as logs:
         launch = launch_of(given, Path(logs))
-        server = Server.start(adapter_named(given.backend), launch)
+        adapter = adapter_named(given.backend)
+        server = Server(adapter, launch.role, Server.launched(adapter, launch), launch.options)
         try:
             prompt = prompt_of(launch.pair.target)
             record(server, prompt, given.folder)

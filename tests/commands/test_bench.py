@@ -12,7 +12,8 @@ from tests.support.command import Cli
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--backend", "reference"), "no kernels of its own"),
+        (("--backend", "transformers"), "no kernels of its own"),
+        (("--backend", "reference", "--context", "64", "--spec", "63"), "--context 64: spec-63"),
         (("--backend", "cupi"), "did you mean 'cupy'"),
         (("--spec", "-1"), "--spec"),
         (("--context", "0"), "--context"),

@@ -49,6 +49,7 @@ def test_an_engines_own_trace_is_no_proof_for_a_policy_that_wants_one(cli: Cli) 
         ("untuned_launches=1", "I2", "untuned_kernel"),
         ("left_multi_token=2", "I3", "left_multi_token_mode"),
         ("kv_integrity_failures=1", "I4", "kv_integrity"),
+        ("mask_integrity_failures=1", "I4", "mask_integrity"),
         ("sync_in_loop=true", "I6", "sync_in_loop"),
         ("d2h_in_loop=true", "I6", "d2h_in_loop"),
         ("alloc_in_loop=true", "I6", "alloc_in_loop"),

@@ -30,6 +30,20 @@ def test_what_is_rewound_is_what_was_drafted_and_not_accepted(run: tuple[int, li
     assert found["rewind_steps"] <= found["rewound_tokens"] <= k * found["rewind_steps"]
 
 
+@given(RUNS)
+def test_chains_of_one_length_count_as_if_each_had_been_written_down(run: tuple[int, list[list[int]]]) -> None:
+    k, slots = run
+    rows = rows_of(slots)
+    drafted = [tuple(k if a >= 0 else -1 for a in row) for row in rows]
+    ends = [Finish.STEPS] * len(slots)
+    assert speculation_counters(rows, ends, drafted) == speculation_counters(rows, ends, k)
+
+
+def test_of_shorter_chains_less_is_rewound() -> None:
+    found = speculation_counters([(1, 0), (2, -1)], ["steps", "eos"], [(1, 3), (4, -1)])
+    assert (found["rewound_tokens"], found["rewind_steps"]) == (0 + 3 + 2, 2)
+
+
 @given(RUNS, st.integers(1, 5))
 def test_steps_of_finished_slots_count_for_nothing(run: tuple[int, list[list[int]]], idle: int) -> None:
     k, slots = run

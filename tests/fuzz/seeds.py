@@ -37,6 +37,11 @@ rules:
   - {id: acceptance, gate: acceptance, required: true, min: 1.5, scenario: cpu-*}
   - {id: speed, gate: speed, required: false, min: 1.3}
 """
+TREES = (
+    "# a tree\nchoices:\n- [0]\n- [1]\n- [0, 0]\n- [0, 1]\n- [1, 0]\n- [0, 0, 0]\n",
+    "parents: [0, 0, 1, 1, 2, 3]\n",
+    "eagle_choices: [[0], [0, 2], [1]]\n",
+)
 BENCHMARK: dict[str, Any] = {
     "results": [
         {"name": "Baseline_Single_Context16K", "throughput_tokens_per_sec": {"mean": 50.5}},

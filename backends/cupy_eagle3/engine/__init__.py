@@ -9,6 +9,7 @@ prefill_experts.py  a prompt through a target with a mixture of experts
 prefilled.py        all prompts into the cache, and the state that every decode run begins with
 graph.py            several steps as one CUDA graph
 decode_run.py       one decode run: start state, steps, and what is read at its end
+stages.py           what every stage of both passes gives for one prompt, for `specgate parity`
 retile.py           another tiling of attention for an engine that is loaded
 facts.py            what a loaded engine is, for the fingerprint and the report
 """

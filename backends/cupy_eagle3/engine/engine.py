@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from specgate.api import Decoded, Text
 from specgate.backends.cupy_eagle3.engine import retile
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, read, run, text_of
 from specgate.backends.cupy_eagle3.engine.graph import Graph, GraphGeometry, graph_sizes
 from specgate.backends.cupy_eagle3.engine.prefilled import Prefilled, first_tokens, prefill_prompts
+from specgate.backends.cupy_eagle3.engine.stages import StagePasses, first_shown
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.compiling import compiler
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
@@ -311,6 +314,27 @@ class CupyEngine:
                 self._check(fault)
             first, second = self.b.target.layer.logits[0].topk(2).values.tolist()
         return first, second
+
+    @torch.inference_mode()
+    def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:
+        """As `api.ShowsStages.stages`: the last rows token by token, after a prefill of what is before them.
+
+        Raises BackendError for a prompt of one token, which is prefilled, and for one that does not fit.
+        """
+        if not 1 < len(prompt) < self.sizes.positions:
+            raise BackendError(
+                f"stages of {len(prompt)} tokens: this engine shows them of 2 … {self.sizes.positions - 1} tokens"
+            )
+        start = first_shown(len(prompt), rows)
+        self.prefill([prompt[:start]], draft=self.draft is not None)
+        prefilled, self.prefilled = self.prefilled, None
+        assert prefilled is not None
+        passes = StagePasses(self.target, self.draft, self.sizes, self.tuned)
+        with self.stream.current():
+            prefilled.rewind(self.b, StopRule((), (), self.sizes.positions))
+            fault = passes.run(self.b, prompt, start)
+        self._check(fault)
+        return passes.shown(rows)
 
     def facts(self) -> EngineFacts:
         return self._facts

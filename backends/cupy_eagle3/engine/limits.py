@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specgate.api import OpenRequest
-from specgate.backends.cupy_eagle3.kernels.experts.expert_config import MOST_EXPERTS, MOST_PLACES
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import MOST_EXPERTS, MOST_PLACES, MOST_ROWS
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
 from specgate.errors import CheckpointError, UsageError
@@ -30,6 +30,17 @@ def check_request(request: OpenRequest) -> None:
             f"back end cupy: batch {request.max_batch} at spec-{request.max_k} makes {request.max_batch * rows} rows "
             f"per step, at most {MAX_ROWS} are supported",
             hint=f"a batch of {MAX_ROWS // rows}, or fewer drafts",
+        )
+
+
+def check_rows(request: OpenRequest, target: TargetGeometry) -> None:
+    """Raise UsageError where a target with experts would get more rows than its kernels take."""
+    rows = request.max_k + 1
+    if target.experts is not None and request.max_batch * rows > MOST_ROWS:
+        raise UsageError(
+            f"back end cupy: batch {request.max_batch} at spec-{request.max_k} makes {request.max_batch * rows} rows "
+            f"per step, at most {MOST_ROWS} are supported for a target with experts",
+            hint=f"a batch of {MOST_ROWS // rows}, or fewer drafts",
         )
 
 

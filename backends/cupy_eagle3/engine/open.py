@@ -120,6 +120,7 @@ def check_target(request: OpenRequest) -> None:
     config = read_config(request.pair.target)
     geometry = target_geometry(config, request.pair.rope)
     limits.check_geometry(geometry, config.file)
+    limits.check_rows(request, geometry)
     if request.max_positions > geometry.max_positions:
         raise UsageError(
             f"{config.file}: max_position_embeddings = {geometry.max_positions}, but the plan needs "

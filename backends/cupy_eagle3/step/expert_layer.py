@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
@@ -16,13 +16,14 @@ from specgate.backends.cupy_eagle3.memory.buffers import LayerBuffers, Pages
 from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
-from specgate.backends.cupy_eagle3.step.layer import RowPositions
+from specgate.backends.cupy_eagle3.step.layer import Place, RowPositions, unwatched
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
 from specgate.eagle3.geometry import TargetGeometry
 
 
 class ExpertLayer:
     """The kernels of the layers, with `rows` rows per slot. Layers differ in the window of their attention alone.
+    `watch` is as that of `Layer`.
 
     The norm before the router, too, has no kernel of its own: the router divides by the root mean square, and leaves
     the normed rows for the experts.
@@ -34,6 +35,7 @@ class ExpertLayer:
         g, most, heads = geometry, slots * rows, sizes.heads(geometry)
         assert g.experts is not None
         self.geometry, self.names = g, names
+        self.watch: Callable[[Place], None] = unwatched
         self.qkv = gemms("TARGET_QKV", heads.qkv_width, g.hidden, most, scaled=True, biased=g.biases)
         self.attention = {
             window: Attention(heads, rows, window, config=sizes.fmha, sinks=g.sinks)
@@ -74,6 +76,7 @@ class ExpertLayer:
         """
         m, eps = b.mixture, self.geometry.rms_eps
         assert m is not None
+        self.watch("input")
         with mark(self.names[0]):
             self.qkv(b.qkv, b.pre_norm, w.qkv, rows, eps=eps, bias=w.qkv_bias)
             self.attention[self.geometry.window(index)](
@@ -83,6 +86,7 @@ class ExpertLayer:
                 sinks=w.sinks,
             )
             self.o(b.stream, b.attended, w.o, rows, norm=(b.pre_norm, w.post_norm), bias=w.o_bias)
+        self.watch("o")
         with mark(self.names[1]):
             self.route(m.logits, m.x16, b.pre_norm, w.router, w.router_bias, rows, eps=eps, ahead=ahead)
             self.gate_up(m.act, m.x16, w.gate_up, m.logits, rows)
@@ -90,3 +94,4 @@ class ExpertLayer:
                 *(b.stream, (b.pre_norm, next_norm), m.parts, m.finished, m.act, w.down, m.logits, rows),
                 log=(m.touched, step, index),
             )
+        self.watch("down")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,11 +37,17 @@ class RowPositions:
     counts: Tensor | None = None
 
 
+Place = Literal["input", "o", "down"]
+"""Where a layer's residual stream can be looked at: before its first kernel, after each product that adds to it."""
+
+
 class Layer:
     """The kernels of a decoder layer. `rows` rows per slot enter attention; the newest `query_rows` of them go on.
 
     A norm has no kernel of its own. What comes before a norm leaves its input as `PreNormRows`, and the product that
     follows divides by the root mean square.
+
+    `watch` is called at every `Place`, once the kernels before it have been launched. A captured step has none.
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class Layer:
         """
         hidden, going_on, heads = geometry.hidden, slots * query_rows, sizes.heads(geometry)
         self.eps, self.names = geometry.rms_eps, names
+        self.watch: Callable[[Place], None] = unwatched
         self.qkv = gemms(
             f"{whose}_QKV", heads.qkv_width, input_width or hidden, slots * rows, scaled=input_width is None
         )
@@ -96,6 +103,7 @@ class Layer:
         """Run layer `index` on the attention input `x`. Adds its result to `b.stream`, and leaves the input of the norm
         with weight `next_norm` [H] in `b.pre_norm`.
         """
+        self.watch("input")
         with mark(self.names[0]):
             self.qkv(b.qkv, x, w.qkv, rows, eps=self.eps)
             self.attention(
@@ -105,6 +113,12 @@ class Layer:
                 counts=at.counts,
             )
             self.o(b.stream, b.attended, w.o, query_rows, norm=(b.pre_norm, w.post_norm))
+        self.watch("o")
         with mark(self.names[1]):
             self.gate_up(b.mlp, b.pre_norm, w.gate_up, query_rows, eps=self.eps)
             self.down(b.stream, b.mlp, w.down, query_rows, norm=(b.pre_norm, next_norm))
+        self.watch("down")
+
+
+def unwatched(place: Place) -> None:
+    """Nobody looks."""

@@ -37,6 +37,7 @@ class Lmdeploy:
     cumulative = False
     own_options: frozenset[str] = frozenset({"engine"})
     switches_prefix_cache = False
+    cache_sizes: tuple[str, ...] | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(r"(unsupported|invalid choice).*(speculative|eagle3)", "method mismatch: too old a version"),

@@ -33,6 +33,7 @@ class Sglang:
     cumulative = True
     own_options: frozenset[str] = frozenset()
     switches_prefix_cache = True
+    cache_sizes: tuple[str, ...] | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(

@@ -34,6 +34,7 @@ class Trtllm:
     cumulative = False
     own_options: frozenset[str] = frozenset()
     switches_prefix_cache = False
+    cache_sizes: tuple[str, ...] | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(

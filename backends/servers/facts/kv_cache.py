@@ -10,13 +10,13 @@ for the labels of `vllm:cache_config_info`), SGLang 0.5.17 (`scheduler_info` and
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from specgate.backends.servers.exchange import KvCache
 
+GIBIBYTE: Final = 1 << 30
 LARGEST: Final = 1 << 50
 """Neither tokens nor bytes of a cache are more; what says so is not believed."""
 TOKENS: Final = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
@@ -32,7 +32,7 @@ def vllm_log(lines: Iterable[str]) -> KvCache:
         if match := TOKENS.search(line):
             tokens = believed(match[1].replace(",", ""))
         if match := GIB.search(line):
-            size = believed(str(round(float(match[1]) * (1 << 30))))
+            size = believed(str(round(float(match[1]) * GIBIBYTE)))
     return KvCache(tokens, size)
 
 
@@ -65,7 +65,8 @@ def sglang_answer(answer: object) -> KvCache:
     state = states[0] if isinstance(states, list) and states and isinstance(states[0], Mapping) else {}
     usage = state.get("memory_usage")
     size = usage.get("kvcache") if isinstance(usage, Mapping) else None
-    known = round(size * (1 << 30)) if isinstance(size, float) and math.isfinite(size) else 0
+    gibibytes = size if isinstance(size, int | float) and not isinstance(size, bool) else 0
+    known = round(gibibytes * GIBIBYTE) if 0 < gibibytes <= LARGEST / GIBIBYTE else 0
     return KvCache(believed(str(answer.get("max_total_num_tokens"))), believed(str(known)), of_free=True)
 
 

@@ -1,8 +1,9 @@
 """Request-steps of spec blocks that drafted fewer than K tokens, and the acceptance lengths that these inflate.
 
-An engine counts its own reasons, and its count is its word. Where steps are visible, the harness counts instead. Two
+An engine counts its own reasons, and its count is its word. Where steps are visible, the harness counts instead. Three
 things explain a short draft: the draft could not be used (`disabled_draft_error`, which makes the cell INVALID by
-itself), and a token limit that leaves no room for more (a step with room for r tokens needs no more than r − 1 drafts).
+itself), a token limit that leaves no room for more (a step with room for r tokens needs no more than r − 1 drafts), and
+an engine that ends chains on purpose, as it was asked to, but never before the first draft (`chains_ended_early`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from specgate.analysis.checks.identities import draft_errors, undrafted
 from specgate.core import Block, Budget, CellResult
+from specgate.eagle3.counters import ENDED_EARLY
 
 MISSED_SHARE = 0.01
 """How far the acceptance length over the steps with drafts may exceed that over all steps, as a share of it. Engines
@@ -31,9 +33,10 @@ def left_multi_token_mode(blocks: Sequence[Block], budget: Budget) -> int | None
 
 def short_steps(block: Block, budget: Budget) -> int:
     """Request-steps of a spec block that drafted fewer tokens than they could have, without those whose draft could not
-    be used.
+    be used, and those whose chain was ended on purpose.
     """
-    return max(0, sum(drafted < possible for drafted, possible in drafts_of(block, budget)) - draft_errors(block))
+    short = sum(drafted < possible for drafted, possible in drafts_of(block, budget))
+    return max(0, short - draft_errors(block) - block.counters.get(ENDED_EARLY, 0))
 
 
 def missed_steps(block: Block, budget: Budget) -> int:

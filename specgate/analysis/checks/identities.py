@@ -6,6 +6,7 @@ from specgate.analysis.checks.ends import check_ends
 from specgate.analysis.checks.experts import check_experts
 from specgate.analysis.checks.served import check_served
 from specgate.core import Block, Budget, EngineFacts
+from specgate.eagle3.counters import ENDED_EARLY
 from specgate.errors import InvalidResult
 
 
@@ -109,10 +110,20 @@ def check_rewinds(block: Block, where: str) -> None:
     for name, found in (("rewound_tokens", sum(rewound)), ("rewind_steps", sum(r > 0 for r in rewound))):
         if (said := block.counters.get(name, found)) != found:
             raise InvalidResult(f"{where}: {name} = {said}, but drafted - accepted over its steps gives {found}")
+    if (ended := block.counters.get(ENDED_EARLY, 0)) > shortened(block):
+        raise InvalidResult(
+            f"{where}: {ENDED_EARLY} = {ended}, but {shortened(block)} request-steps drafted fewer than K tokens, and "
+            "one at least"
+        )
     if draft_errors(block) > undrafted(block):
         raise InvalidResult(
             f"{where}: disabled_draft_error = {draft_errors(block)}, but {undrafted(block)} request-steps had no draft"
         )
+
+
+def shortened(block: Block) -> int:
+    """Request-steps that drafted a token at least, and fewer than K."""
+    return sum(0 < d < block.role.k for row in block.drafted for d in row)
 
 
 def undrafted(block: Block) -> int:

@@ -4,4 +4,5 @@ tolerances.py   how far rounding alone can take two correct engines apart, by dt
 distances.py    how far two tensors are apart, row by row; which tokens lead two rows of logits
 comparing.py    every stage of two dumps beside each other: the first that departs
 causes.py       what is usually wrong where a departure is first seen, and what the tensors themselves give away
+words.py        the same in words: for the terminal and for a page
 """

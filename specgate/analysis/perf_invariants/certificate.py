@@ -10,7 +10,7 @@ from specgate.analysis.perf_invariants.drafting import always_drafting
 from specgate.analysis.perf_invariants.kernels import own_kernels, tuned_kernels
 from specgate.analysis.perf_invariants.loop import quiet_loop
 from specgate.analysis.perf_invariants.same_texts import BIT_EXACT, deterministic
-from specgate.analysis.perf_invariants.slots import counted_zero, laid_out
+from specgate.analysis.perf_invariants.slots import intact, laid_out
 from specgate.core import (
     Block,
     BlockTrace,
@@ -52,7 +52,7 @@ def certify(
         from_outside(own_kernels(facts, trace), trace),
         tuned_kernels(blocks),
         always_drafting(result, blocks, budget, outside=outside),
-        counted_zero("I4", "kv_integrity_failures", blocks, "kv_integrity"),
+        intact(blocks),
         laid_out(result, blocks, outside=outside),
         from_outside(quiet_loop(trace), trace),
         deterministic(result, blocks, comparison, trace, ties),

@@ -7,15 +7,23 @@ from collections.abc import Sequence
 from specgate.analysis.perf_invariants.evidence import total_of
 from specgate.core import Block, CellResult, Held, Invariant
 
+KV, MASKS = "kv_integrity_failures", "mask_integrity_failures"
+TREES = "tree_tokens"
+"""The counter of draft tokens in trees: blocks that have it were decoded with attention masks."""
 
-def counted_zero(id_: str, counter: str, blocks: Sequence[Block], broken: str) -> Invariant:
-    """I4: a counter of the engine that must be 0 in every timed block. `broken`: the reason code of a broken one."""
-    found = total_of(counter, blocks)
-    if found is None:
-        return Invariant(id_, Held.UNSEEN, "not_counted", f"the engine does not count {counter} in every block")
-    held = Held.BROKEN if found else Held.HELD
-    message = f"{counter} = {found} over {len(blocks)} timed blocks"
-    return Invariant(id_, held, broken if found else "counted_zero", message, {counter: found})
+
+def intact(blocks: Sequence[Block]) -> Invariant:
+    """I4: the engine counts no broken cache span in any timed block, and where it drafts trees, no broken mask."""
+    for counter, broken in ((KV, "kv_integrity"), (MASKS, "mask_integrity")):
+        if found := sum(block.counters.get(counter, 0) for block in blocks):
+            message = f"{counter} = {found} over {len(blocks)} timed blocks"
+            return Invariant("I4", Held.BROKEN, broken, message, {counter: found})
+    checked = (KV, MASKS) if any(TREES in block.counters for block in blocks) else (KV,)
+    if missing := [counter for counter in checked if total_of(counter, blocks) is None]:
+        message = f"the engine does not count {' and '.join(missing)} in every block"
+        return Invariant("I4", Held.UNSEEN, "not_counted", message, dict.fromkeys(set(checked) - set(missing), 0))
+    message = f"{', '.join(f'{counter} = 0' for counter in checked)} over {len(blocks)} timed blocks"
+    return Invariant("I4", Held.HELD, "counted_zero", message, dict.fromkeys(checked, 0))
 
 
 def laid_out(result: CellResult, blocks: Sequence[Block], *, outside: bool = False) -> Invariant:

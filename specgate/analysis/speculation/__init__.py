@@ -6,7 +6,8 @@
     configs.py       the causes that the pair's configs and the engine's options show
     draft_counts.py  draft tokens against K × steps
     forced.py        whether forced acceptance has the distribution that was asked for, and what looks forced
-    summary.py       acceptance over all requests of a run, and of several runs
+    summary.py       acceptance over many requests: those that belong together, summed up
+    summary_layout.py  the same by engine, prompt class, context, draft position and more: tables
     uptime.py        whether acceptance changes while the engine answers more and more requests
 
 Pure: the same evidence gives the same findings.

@@ -1,131 +1,203 @@
-"""Acceptance over all requests of a run and of several runs: one summary per draft length.
+"""Acceptance over many requests: the summary of those that belong together.
 
 There are two means of the acceptance length. The token-weighted one, 1 + accepted / steps over all requests, is that of
 every figure elsewhere, and that of vLLM, SGLang and LMDeploy: a request with many steps weighs more. The mean over
 requests gives each request the same weight. They differ where long answers are accepted otherwise than short ones.
+
+Counts are pooled, never means. Each interval is over prompts: the steps of one prompt are alike, and rounds, runs and
+engines that answer the same prompt once more are no new evidence on other prompts.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
+from typing import TypeVar
 
-from specgate.analysis.prompt_acceptance import interval_over, record_of
-from specgate.core import AcceptanceSource, Block
+from specgate.analysis.prompt_acceptance import interval_over, length_values, position_values, record_of
+from specgate.analysis.tokens.repetition import LOOPS
+from specgate.core import AcceptanceSource, Block, Value
 from specgate.core.acceptance import AcceptanceRecord
+
+T = TypeVar("T")
+Prompt = tuple[str, int]
+"""SHA-256 of a prompt set, and the slot of the prompt in it. The same in every run that measured this set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was counted of one request, or of all requests of a block that a server counts together.
+
+    `run`: id of the run. `cell`: key of its cell. `pair`: the name of target and draft, other weights another name.
+    `engine`: the engine in words. `prompt_class`: the category of the prompt, else its kind of text.
+    `requests`: how many requests it stands for.
+    `undrafted`: request-steps without a draft, which the record leaves out; None where a server does not tell.
+    `repeated`: share of the 8-grams of its text that occurred before, the mean over its requests.
+    """
+
+    run: str
+    cell: str
+    pair: str
+    acceptance: AcceptanceSource
+    engine: str
+    scenario: str
+    context: int
+    batch: int
+    prompt_class: str
+    prompt: Prompt
+    record: AcceptanceRecord
+    requests: int
+    undrafted: int | None
+    repeated: float
+
+    @property
+    def loops(self) -> bool:
+        """Whether its text counts as looping."""
+        return self.repeated > LOOPS
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What is summed up: requests that share a draft length, a pair and where acceptance comes from."""
+    """What is summed up. Other pairs, sources of acceptance and draft lengths are never pooled.
 
-    k: int
+    `values`: key of the layout → the value of it that all requests of the group have.
+    """
+
     pair: str
     acceptance: AcceptanceSource
+    k: int
+    values: tuple[tuple[str, str | int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceSummary:
     """Acceptance of a group over all its requests.
 
-    `blocks`, `cells`: how many there are. `prompts`: different prompts; rounds repeat the same greedy texts.
-    `requests`: how many counted by themselves; None where a server counts several requests together.
-    `num_drafts`: request-steps with a draft. `total_draft_tokens`, `total_accepted_tokens`: over these.
-    `mean_acceptance_rate`: accepted / draft tokens.
-    `mean_acceptance_length`: token-weighted, bonus token included. `ci_low`, `ci_high`: its interval over prompts.
-    `request_mean_acceptance_length`: the mean over requests that had a draft; `request_stdev`: their spread.
-    `accepted_at_pos[i]`: share of the steps that accepted draft token i + 1; () where not counted by position.
+    `prompts`: the different ones; of a server that counts requests together, the different sets of prompts.
+    `requests`: how many were answered; rounds repeat the same greedy texts. `together`: whether some of them were
+        counted together.
+    `num_drafts`: request-steps with a draft. `undrafted`: those without one; None where an engine does not tell.
+    `total_draft_tokens`, `total_accepted_tokens`: over the steps with a draft.
+    `values`: name → the figures of `analysis.prompt_acceptance` over the group, with intervals over prompts:
+        `acceptance_length`, `draft_acceptance_rate`, and by position `acceptance_at_pos[i]` (of the steps that proposed
+        draft i), `cond_acceptance_at_pos[i]` (of those that also accepted the draft before). Empty without a draft;
+        no position where an engine does not count by position.
+    `accepted_at_pos[i]`: share of all steps with a draft that accepted draft token i + 1: their sum is the acceptance
+        length less 1. () where not observable.
+    `request_mean_acceptance_length`: the mean over requests that had a draft; `request_stdev`: their spread. None where
+        requests are counted together.
+    `repeated_8gram_share`: share of repeats in the texts, the mean over prompts.
+    `looping_prompts`: prompts with a text of which more than LOOPS are repeats. `without_loops`: the acceptance length
+        of the requests whose text does not loop; None where all of them do, or none.
     """
 
     group: Group
-    blocks: int
+    runs: int
     cells: int
     prompts: int
-    requests: int | None
+    requests: int
+    together: bool
     num_drafts: int
+    undrafted: int | None
     total_draft_tokens: int
     total_accepted_tokens: int
-    mean_acceptance_rate: float | None
-    mean_acceptance_length: float | None
-    ci_low: float | None
-    ci_high: float | None
+    values: Mapping[str, Value]
+    accepted_at_pos: tuple[float, ...]
     request_mean_acceptance_length: float | None
     request_stdev: float | None
-    accepted_at_pos: tuple[float, ...]
+    repeated_8gram_share: float
+    looping_prompts: int
+    without_loops: Value | None
+
+    @property
+    def positions(self) -> int:
+        """How many draft positions were counted."""
+        return sum(name.startswith("acceptance_at_pos[") for name in self.values)
+
+    def value(self, name: str) -> float | None:
+        """The figure `name`; None where there is none."""
+        found = self.values.get(name)
+        return found.value if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class FromRun:
-    """A measured block, the run that it is from, and the SHA-256 of its prompt set.
-
-    Blocks of the same prompts in several runs are evidence on the same prompts.
-    """
-
-    run: str
-    prompts: str
-    block: Block
-
-
-def summaries(groups: Mapping[Group, Sequence[FromRun]]) -> tuple[AcceptanceSummary, ...]:
-    """One summary per group with spec blocks, in ascending order of K."""
-    found = (summary_of(group, blocks) for group, blocks in groups.items() if blocks)
-    return tuple(sorted(found, key=lambda s: (s.group.k, s.group.pair, s.group.acceptance)))
-
-
-def grouped(runs: Iterable[tuple[str, AcceptanceSource, Sequence[FromRun]]]) -> Mapping[Group, list[FromRun]]:
-    """The spec blocks of `runs`, which are (pair, where acceptance comes from, blocks), by group."""
-    groups: dict[Group, list[FromRun]] = defaultdict(list)
-    for pair, acceptance, blocks in runs:
-        for found in blocks:
-            if found.block.role.speculative:
-                groups[Group(found.block.role.k, pair, acceptance)].append(found)
-    return groups
-
-
-def summary_of(group: Group, blocks: Sequence[FromRun]) -> AcceptanceSummary:
-    """The summary of the spec blocks of one group. Raises InvalidResult where their counts contradict each other."""
-    prompts: dict[tuple[str, int], list[AcceptanceRecord]] = defaultdict(list)
-    single: list[AcceptanceRecord] = []
-    together = False
-    for found in blocks:
-        requests = list(requests_of(found.block))
-        together = together or len(requests) < len(found.block.tokens)
-        single += [record for _, record in requests]
-        for slot, record in requests:
-            prompts[found.prompts, slot].append(record)
-    total = reduce(add, single)
+def summary_of(group: Group, requests: Sequence[Request]) -> AcceptanceSummary:
+    """The summary of a group of at least one request. Raises InvalidResult where its counts contradict each other."""
+    prompts = by_prompt(requests, lambda request: request.record)
+    of = {prompt: reduce(add, records) for prompt, records in prompts.items()}
+    total = reduce(add, of.values())
+    values: dict[str, Value] = {}
     if total.steps:
         total.check()
-    by_prompt = [reduce(add, records) for records in prompts.values()]
-    low, high = interval_over([r for r in by_prompt if r.steps], lambda r: r.steps + r.accepted, lambda r: r.steps)
-    lengths = [r.acceptance_length for r in single if r.acceptance_length is not None]
+        values = {v.metric: v for v in (*length_values(of.values(), total), *position_values(of.values(), total))}
+        values["acceptance_length"] = possible(values["acceptance_length"], group.k)
+    together = any(request.requests > 1 for request in requests)
+    lengths = [length for r in requests if (length := r.record.acceptance_length) is not None and not together]
+    shares = by_prompt(requests, lambda request: request.repeated)
+    undrafted = [request.undrafted for request in requests]
+    looping = {request.prompt for request in requests if request.loops}
     return AcceptanceSummary(
         group=group,
-        blocks=len(blocks),
-        cells=len({(found.run, found.block.cell.key) for found in blocks}),
+        runs=len({request.run for request in requests}),
+        cells=len({(request.run, request.cell) for request in requests}),
         prompts=len(prompts),
-        requests=None if together else len(single),
+        requests=sum(request.requests for request in requests),
+        together=together,
         num_drafts=total.steps,
+        undrafted=None if None in undrafted else sum(n for n in undrafted if n is not None),
         total_draft_tokens=total.drafted,
         total_accepted_tokens=total.accepted,
-        mean_acceptance_rate=total.draft_acceptance_rate,
-        mean_acceptance_length=total.acceptance_length,
-        ci_low=low,
-        ci_high=high,
-        request_mean_acceptance_length=statistics.fmean(lengths) if lengths and not together else None,
-        request_stdev=statistics.stdev(lengths) if len(lengths) > 1 and not together else None,
+        values=values,
         accepted_at_pos=tuple(n / total.steps for n in total.accepted_at_pos) if total.steps else (),
+        request_mean_acceptance_length=statistics.fmean(lengths) if lengths else None,
+        request_stdev=statistics.stdev(lengths) if len(lengths) > 1 else None,
+        repeated_8gram_share=statistics.fmean(statistics.fmean(of_one) for of_one in shares.values()),
+        looping_prompts=len(looping),
+        without_loops=length_of([r for r in requests if not r.loops]) if looping else None,
     )
 
 
-def requests_of(block: Block) -> Iterator[tuple[int, AcceptanceRecord]]:
+def length_of(requests: Sequence[Request]) -> Value | None:
+    """Their acceptance length, token-weighted, with its interval over prompts; None without a draft."""
+    of = [reduce(add, records) for records in by_prompt(requests, lambda request: request.record).values()]
+    drafted = [record for record in of if record.steps]
+    if not drafted:
+        return None
+    low, high = interval_over(drafted, lambda r: r.steps + r.accepted, lambda r: r.steps)
+    whole = reduce(add, drafted)
+    found = Value("acceptance_length", whole.acceptance_length, "tok_weighted", len(drafted), low, high)
+    return possible(found, whole.k)
+
+
+def possible(length: Value, k: int) -> Value:
+    """An acceptance length whose interval ends where lengths do: at 1 and at K + 1. Few prompts reach beyond."""
+    if length.ci_low is None or length.ci_high is None:
+        return length
+    return replace(length, ci_low=max(1.0, length.ci_low), ci_high=min(k + 1.0, length.ci_high))
+
+
+def by_prompt(requests: Sequence[Request], of: Callable[[Request], T]) -> Mapping[Prompt, list[T]]:
+    """Prompt → what `of` says of each of its requests."""
+    found: dict[Prompt, list[T]] = defaultdict(list)
+    for request in requests:
+        found[request.prompt].append(of(request))
+    return found
+
+
+def counted(block: Block) -> Iterator[tuple[int, AcceptanceRecord]]:
     """(slot, record) of every request of a spec block. A server counts the requests of a block together: slot 0."""
     if block.served is None:
         for slot in range(len(block.tokens)):
             yield slot, record_of([block], slot)
     elif block.served.acceptance is not None:
         yield 0, block.served.acceptance
+
+
+def undrafted_in(block: Block, slot: int) -> int | None:
+    """Request-steps of a slot without a draft; of a server, those of all slots, None where it does not tell."""
+    if block.served is not None:
+        return block.counters.get("undrafted_steps")
+    return sum(drafted[slot] == 0 for drafted in block.drafted)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.core import BaselineText, Block, Divergence, Value
+
+LOOPS: Final = 0.3
+"""A text of whose 8-grams more than this share are repeats counts as looping."""
 
 
 def repeated_ngram_share(tokens: Sequence[int], n: int = 8) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specgate.commands.compare import rendered
 from specgate.commands.numbers import CONTEXT, Real, count
 from specgate.commands.output import OUT_OPTION, write_files
 from specgate.commands.run import key_value
@@ -18,8 +19,7 @@ from specgate.errors import ExitCode, UsageError
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
-    from specgate.analysis.parity.causes import IdMap
-    from specgate.analysis.parity.comparing import Parity, StageFinding
+    from specgate.analysis.parity.comparing import Parity
 
 WIDTH = 80
 CHECKPOINT = click.Path(path_type=Path)
@@ -56,16 +56,28 @@ CHECKPOINT = click.Path(path_type=Path)
 @click.option(
     "--dump", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write A's tensors to this file."
 )
+@click.option("--html", is_flag=True, help="Write parity.html.")
 @click.option("--md", is_flag=True, help="Write parity.md.")
+@click.option("--csv", is_flag=True, help="Write parity.csv, a row per stage.")
 @click.option("--json", "as_json", is_flag=True, help="Write parity.json.")
 @OUT_OPTION
-def parity(first: str, second: str | None, dump: Path | None, md: bool, as_json: bool, out: Path, **wish: Any) -> None:
+def parity(
+    first: str,
+    second: str | None,
+    dump: Path | None,
+    html: bool,
+    md: bool,
+    csv: bool,
+    as_json: bool,
+    out: Path,
+    **wish: Any,
+) -> None:
     """Hold two engines against each other, stage by stage, for one prompt: target, draft, and a step of the draft.
 
     A and B are each one of
 
     \b
-      an engine that shows its stages: reference, transformers
+      an engine that shows its stages: reference, transformers, cupy
       with what differs for it: reference,dtype=bfloat16  reference,draft=DIR
       a safetensors file with another engine's tensors (names: docs/parity.md)
 
@@ -74,6 +86,7 @@ def parity(first: str, second: str | None, dump: Path | None, md: bool, as_json:
     Exit code 0 if every stage agrees to within rounding, 1 if one departs, 2 if a side cannot be read or is of another
     prompt or model, 6 if the sides have no stage in common, 7 if an engine failed.
     """
+    from specgate import plugins
     from specgate.analysis.parity.comparing import compare
     from specgate.eagle3.stages.file import write_dump
     from specgate.run.parity.sides import read_side
@@ -99,10 +112,9 @@ def parity(first: str, second: str | None, dump: Path | None, md: bool, as_json:
         return
     found = compare(dumps[0], dumps[1], factor)
     echo("\n".join(lines(found)))
-    files = [("parity.md", markdown(found))] if md else []
+    write_files(out, rendered(plugins.view("parity"), found, html=html, md=md, csv=csv))
     if as_json:
-        files.append(("parity.json", json.dumps(as_data(found), indent=1, ensure_ascii=False) + "\n"))
-    write_files(out, files)
+        write_files(out, [("parity.json", json.dumps(as_data(found), indent=1, ensure_ascii=False) + "\n")])
     sys.exit(ExitCode.PASS if found.agrees else ExitCode.FAIL)
 
 
@@ -138,19 +150,13 @@ def as_data(found: Parity) -> dict[str, object]:
     }
 
 
-def headline(found: Parity) -> str:
-    if found.first is not None:
-        return f"DEPARTS first at {found.first.stage}"
-    if found.ids is not None:
-        return "every stage agrees, but draft ids mean OTHER TOKENS"
-    return f"agrees: {len(found.stages)} stages, to within what rounding in {found.dtype} explains"
-
-
 def lines(found: Parity) -> Iterator[str]:
     """The comparison for a terminal of 80 columns."""
+    from specgate.analysis.parity.words import advice, leading_words, verdict
+
     yield f"A  {found.a}"
     yield f"B  {found.b}"
-    yield headline(found)
+    yield " ".join(verdict(found))
     yield ""
     yield f"{'stage':21} {'mean abs':>8} {'max abs':>8} {'cosine':>8} {'error':>8} {'allowed':>8} {'at':>5}"
     for stage in found.stages:
@@ -170,69 +176,3 @@ def lines(found: Parity) -> Iterator[str]:
 
 def wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, subsequent_indent=indent)
-
-
-def leading_words(stage: StageFinding) -> str:
-    said = [f"top {part.k} {part.overlap:.1%} (worst row {part.worst_overlap:.0%})" for part in stage.leading]
-    beyond = stage.leading[-1].beyond_one_step
-    return f"{stage.stage}: {', '.join(said)}; {beyond} tokens beyond one step"
-
-
-def advice(found: Parity) -> Iterator[str]:
-    """What the tensors give away, and what is usually the cause."""
-    from specgate.analysis.parity.causes import usual_causes
-
-    if found.first is not None and found.first.distance.error <= found.first.tolerance:
-        d = found.first.distance
-        yield (
-            f"{found.first.stage}: most rows agree, but not position {found.first.worst_position} (error "
-            f"{d.worst_error:.1e}, allowed {found.first.worst_tolerance:.1e})"
-        )
-    for trace in found.traces:
-        yield f"seen: {trace.what} (error {trace.error:.1e} then)"
-    if found.first is not None:
-        yield f"usual causes where {found.first.stage} is the first:"
-        for cause in usual_causes(found.first.stage):
-            yield f"- {cause}"
-    if found.ids is not None:
-        yield f"d2t: {id_words(found.ids)}"
-    for note in found.notes:
-        yield f"not compared: {note}"
-
-
-def id_words(ids: IdMap) -> str:
-    kinds = {
-        "off by a constant": f"B's ids are all off by {ids.b - ids.a}",
-        "offsets in A": "A has offsets (d2t), where ids are due: row + d2t[row]",
-        "offsets in B": "B has offsets (d2t), where ids are due: row + d2t[row]",
-        "other ids": "another draft vocabulary, or another order of it",
-    }
-    return (
-        f"{ids.differ} of {ids.rows} draft ids mean another target token; row {ids.row} is {ids.a} in A and {ids.b} in "
-        f"B: {kinds[ids.kind]}"
-    )
-
-
-def markdown(found: Parity) -> str:
-    """The comparison as Markdown."""
-    rows = [
-        "| stage | rows | mean abs | max abs | worst cosine | last cosine | error | allowed | worst error | allowed "
-        "| at | |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for stage in found.stages:
-        d = stage.distance
-        rows.append(
-            f"| `{stage.stage}` | {stage.rows} | {d.mean_abs:.1e} | {d.max_abs:.1e} | {d.worst_cosine:.6f} "
-            f"| {d.last_cosine:.6f} | {d.error:.1e} | {stage.tolerance:.1e} | {d.worst_error:.1e} "
-            f"| {stage.worst_tolerance:.1e} | {stage.worst_position} "
-            f"| {'departs' if stage.departs else ''} |"
-        )
-    parts = [
-        f"# Parity of {found.a} and {found.b}".replace("|", "\\|"),
-        f"{headline(found)}. {found.prompt_tokens} prompt tokens, tolerances of {found.dtype}.",
-        "\n".join(rows),
-        "\n".join(f"- {leading_words(stage)}" for stage in found.stages if stage.leading),
-        "\n".join(f"- {text.removeprefix('- ')}" for text in advice(found)),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"

@@ -1,6 +1,7 @@
 """`specgate tune`: search what is fastest on this GPU.
 
 steps.py      `specgate tune steps`: configurations of products, chosen by whole steps
+drafts.py     `specgate tune drafts`: how many tokens to draft at each batch size?
 fmha.py       `specgate tune fmha`: which tiling of attention decodes fastest?
 options.py    options that the commands for matrix products share
 """
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.numbers import BATCHES, DRAFTED
+from specgate.commands.tune.drafts import drafts
 from specgate.commands.tune.fmha import fmha
 from specgate.commands.tune.options import BACKEND, BUDGET
 from specgate.commands.tune.steps import steps
@@ -57,9 +59,10 @@ SPEC = click.option(
 
 @click.group()
 def tune() -> None:
-    """Find the fastest kernel configurations on this GPU."""
+    """Find the fastest kernel configurations on this GPU, and the best draft length at each batch size."""
 
 
+tune.add_command(drafts)
 tune.add_command(fmha)
 tune.add_command(steps)
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from specgate.analysis.speculation.drafting import drafting_of
 from specgate.analysis.speculation.evidence import Evidence, PairConfigs
+from specgate.analysis.speculation.summary import Request, counted, undrafted_in
+from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.core import Block, Budget, EngineFacts, Finish, Point, Role, Served, ServedRequest
 from specgate.core.acceptance import AcceptanceRecord
 
@@ -62,3 +64,14 @@ def evidence(block: Block | None = None, **changes: Any) -> Evidence:
         "facts": FACTS, "block": block, "drafting": drafting_of(block) if block is not None else None,
     }  # fmt: skip
     return Evidence(**{**known, **changes})
+
+
+def request(block: Block, **changes: Any) -> Request:
+    """The first request of a block, as a stored run's would be but for `changes`."""
+    ((slot, record), *_) = counted(block)
+    made = Request(
+        run="a", cell=block.cell.key, pair="demo", acceptance="real", engine="cupy bfloat16", scenario="smoke",
+        context=100, batch=1, prompt_class="code", prompt=("a prompt", 0), record=record, requests=1,
+        undrafted=undrafted_in(block, slot), repeated=repeated_ngram_share(block.tokens[slot]),
+    )  # fmt: skip
+    return replace(made, **changes)

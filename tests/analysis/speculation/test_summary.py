@@ -1,32 +1,56 @@
-"""Acceptance over all requests: both means, against sums by hand."""
+"""Acceptance over all requests: both means, positions, loops and intervals, against sums by hand."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import t
 
-from specgate.analysis.speculation.summary import FromRun, grouped, summaries
-from tests.analysis.speculation.evidence import served, stepped
+from specgate.analysis.speculation.summary import Group, Request, counted, summary_of, undrafted_in
+from specgate.core.acceptance import Totals
+from specgate.errors import InvalidResult
+from tests.analysis.speculation.evidence import request, served, stepped
 
 LISTS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), min_size=1, max_size=6)
+GROUP = Group("demo", "real", 3)
+
+
+def asked(*accepted: list[int]) -> list[Request]:
+    """One request of a prompt of its own per list of accepted drafts."""
+    return [request(stepped(of), prompt=(f"prompt {i}", 0)) for i, of in enumerate(accepted)]
 
 
 @settings(max_examples=25)
 @given(LISTS)
 def test_both_means_are_those_of_the_requests(requests: list[list[int]]) -> None:
-    blocks = [FromRun("a", f"prompt {i}", stepped(accepted)) for i, accepted in enumerate(requests)]
-    (found,) = summaries(grouped([("demo", "real", blocks)]))
-    every = [a for accepted in requests for a in accepted]
+    found = summary_of(GROUP, asked(*requests))
+    every = list(chain(*requests))
     assert (found.requests, found.num_drafts, found.total_accepted_tokens) == (len(requests), len(every), sum(every))
     assert found.total_draft_tokens == 3 * len(every)
-    assert found.mean_acceptance_length == pytest.approx(1 + sum(every) / len(every))
-    assert found.mean_acceptance_rate == pytest.approx(sum(every) / (3 * len(every)))
+    assert found.value("acceptance_length") == pytest.approx(1 + sum(every) / len(every))
+    assert found.value("draft_acceptance_rate") == pytest.approx(sum(every) / (3 * len(every)))
     lengths = [1 + sum(accepted) / len(accepted) for accepted in requests]
     assert found.request_mean_acceptance_length == pytest.approx(statistics.fmean(lengths))
+
+
+@settings(max_examples=25)
+@given(LISTS)
+def test_positions_are_counted_step_by_step(requests: list[list[int]]) -> None:
+    found, every = summary_of(GROUP, asked(*requests)), list(chain(*requests))
+    for i in (1, 2, 3):
+        reached = [a for a in every if a >= i - 1]
+        share = sum(a >= i for a in every) / len(every)
+        assert found.value(f"acceptance_at_pos[{i}]") == pytest.approx(share)
+        assert found.accepted_at_pos[i - 1] == pytest.approx(share)
+        given_before = found.value(f"cond_acceptance_at_pos[{i}]")
+        assert given_before == (pytest.approx(sum(a >= i for a in every) / len(reached)) if reached else None)
+    assert found.value("acceptance_length") == pytest.approx(1 + sum(found.accepted_at_pos))
 
 
 @settings(max_examples=25)
@@ -34,31 +58,102 @@ def test_both_means_are_those_of_the_requests(requests: list[list[int]]) -> None
 def test_a_server_that_answers_one_request_per_block_gives_the_same(requests: list[list[int]]) -> None:
     histograms = [[accepted.count(i) for i in range(4)] for accepted in requests]
     mine, theirs = (
-        summaries(grouped([("demo", "real", [FromRun("a", str(i), block) for i, block in enumerate(blocks)])]))[0]
+        summary_of(GROUP, [request(block, prompt=(str(i), 0)) for i, block in enumerate(blocks)])
         for blocks in (map(stepped, requests), map(served, histograms))
     )
     assert theirs == mine
 
 
-def test_requests_that_a_server_counts_together_have_no_mean_of_their_own() -> None:
-    both = served([1, 1, 1, 1])
-    both = replace(both, tokens=(*both.tokens, (1, 2)), finish=both.finish * 2, truncated=(0, 0))
-    (found,) = summaries(grouped([("demo", "real", [FromRun("a", "x", both)])]))
-    assert found.requests is None and found.request_mean_acceptance_length is None
-    assert found.mean_acceptance_length == 2.5
+def test_an_interval_is_over_prompts_and_not_over_steps() -> None:
+    texts = [[3, 2, 1, 2], [1, 1, 1], [2, 2, 2, 1, 3], [2, 1, 1, 2]]
+    found = summary_of(GROUP, asked(*texts)).values["acceptance_length"]
+    emitted, steps = [sum(a) + len(a) for a in texts], [len(a) for a in texts]
+    ratio = sum(emitted) / sum(steps)
+    residuals = [n - ratio * d for n, d in zip(emitted, steps, strict=True)]
+    half = t.ppf(0.975, 3) * math.sqrt(4 / 3 * sum(r * r for r in residuals)) / sum(steps)
+    assert (found.ci_low, found.ci_high) == pytest.approx((ratio - half, ratio + half))
+
+
+def test_an_interval_ends_where_lengths_do() -> None:
+    found = summary_of(GROUP, asked([0], [3], [3])).values["acceptance_length"]
+    assert (found.value, found.ci_low, found.ci_high) == (3.0, 1.0, 4.0)
 
 
 def test_the_same_prompts_in_two_runs_are_the_same_evidence() -> None:
-    blocks = [[FromRun(run, f"prompt {i}", stepped([i % 4, 1])) for i in range(8)] for run in "ab"]
-    one = summaries(grouped([("demo", "real", blocks[0])]))[0]
-    two = summaries(grouped([("demo", "real", b) for b in blocks]))[0]
-    assert (two.prompts, two.requests, two.cells) == (8, 16, 2)
-    assert (two.ci_low, two.ci_high) == pytest.approx((one.ci_low, one.ci_high))
+    once = [[i % 4, 1] for i in range(8)]
+    one = summary_of(GROUP, asked(*once))
+    two = summary_of(GROUP, asked(*once) + [replace(r, run="other") for r in asked(*once)])
+    assert (two.prompts, two.requests, two.runs, two.cells) == (8, 16, 2, 2)
+    mine, theirs = one.values["acceptance_length"], two.values["acceptance_length"]
+    assert (theirs.ci_low, theirs.ci_high) == pytest.approx((mine.ci_low, mine.ci_high))
 
 
-def test_other_pairs_lengths_and_forced_acceptance_are_summed_up_apart() -> None:
-    blocks = [FromRun("a", "x", stepped([1, 2])), FromRun("a", "x", stepped([1, 2], k=2))]
-    groups = grouped([("demo", "real", blocks), ("demo", "forced", blocks), ("other", "real", blocks)])
-    assert [(s.group.k, s.group.pair, s.group.acceptance) for s in summaries(groups)] == [
-        (k, *rest) for k in (2, 3) for rest in (("demo", "forced"), ("demo", "real"), ("other", "real"))
-    ]
+def test_requests_that_a_server_counts_together_have_no_mean_of_their_own() -> None:
+    found = summary_of(GROUP, [request(served([1, 1, 1, 1]), requests=2)])
+    assert (found.together, found.requests, found.prompts) == (True, 2, 1)
+    assert found.request_mean_acceptance_length is None and found.request_stdev is None
+    assert found.value("acceptance_length") == 2.5
+
+
+def test_requests_that_loop_are_said_and_left_out_of_a_second_length() -> None:
+    loop, text = request(stepped([3, 3, 3, 3], tokens=[7] * 17)), asked([1, 0, 1, 0])
+    found = summary_of(GROUP, [replace(loop, prompt=("loop", 0)), *text])
+    assert loop.repeated > 0.8 and text[0].repeated == 0
+    assert found.looping_prompts == 1 and found.repeated_8gram_share == pytest.approx(loop.repeated / 2)
+    assert found.value("acceptance_length") == pytest.approx(1 + 14 / 8)
+    assert found.without_loops is not None and found.without_loops.value == pytest.approx(1.5)
+    assert found.without_loops.n == 1
+
+
+def test_where_every_text_loops_or_none_does_there_is_no_second_length() -> None:
+    assert summary_of(GROUP, [request(stepped([3, 3, 3, 3], tokens=[7] * 17))]).without_loops is None
+    assert summary_of(GROUP, asked([1, 2], [3, 0])).without_loops is None
+
+
+def test_steps_without_a_draft_are_counted_apart() -> None:
+    plain = replace(stepped([2, 0, 3]), drafted=((3,), (0,), (3,)))
+    assert undrafted_in(plain, 0) == 1
+    found = summary_of(GROUP, [request(plain)])
+    assert (found.num_drafts, found.undrafted) == (2, 1)
+    assert found.value("acceptance_length") == 1 + 5 / 2
+    assert undrafted_in(served([1, 0, 0, 1], undrafted=4), 0) == 4
+
+
+def test_counts_that_are_not_told_stay_unknown() -> None:
+    silent = replace(served([1, 0, 0, 1]), counters={})
+    found = summary_of(GROUP, [request(silent), *asked([1, 2])])
+    assert found.undrafted is None
+
+
+def test_an_engine_that_counts_sums_alone_has_a_length_and_no_positions() -> None:
+    block = served([0, 2, 0, 2])
+    assert block.served is not None and block.served.acceptance is not None
+    sums = replace(block.served.acceptance, hist=(), drafted_at_pos=(), totals=Totals(steps=4, drafted=12, accepted=8))
+    bare = replace(block, served=replace(block.served, acceptance=sums))
+    found = summary_of(GROUP, [request(bare)])
+    assert found.value("acceptance_length") == 3.0 and found.positions == 0 and found.accepted_at_pos == ()
+
+
+def test_a_group_without_a_draft_has_no_figures() -> None:
+    found = summary_of(GROUP, [request(stepped([0, 0], drafted=0))])
+    assert (found.num_drafts, found.undrafted, dict(found.values)) == (0, 2, {})
+
+
+def test_counts_that_contradict_each_other_are_refused() -> None:
+    block = served([1, 1, 1, 1])
+    assert block.served is not None and block.served.acceptance is not None
+    wrong = replace(block.served.acceptance, emitted=3)
+    broken = replace(block, served=replace(block.served, acceptance=wrong))
+    with pytest.raises(InvalidResult, match="emitted = 3"):
+        summary_of(GROUP, [request(broken)])
+
+
+def test_every_slot_of_a_block_is_a_request() -> None:
+    both = replace(
+        stepped([1, 2]),
+        tokens=((1, 2, 3, 4, 5, 6), (1, 2, 3, 4)),
+        accepted=((1, 0), (2, 1)),
+        drafted=((3, 3), (3, 3)),
+        truncated=(0, 0),
+    )
+    assert [(slot, record.accepted) for slot, record in counted(both)] == [(0, 3), (1, 1)]

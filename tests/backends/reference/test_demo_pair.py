@@ -10,6 +10,7 @@ import torch
 
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.target import target_forward, target_logits
+from specgate.backends.reference.tree.options import TreePlan
 from specgate.core import BASELINE, Budget, Role
 from specgate.eagle3.pair import load_draft, load_target
 from specgate.errors import EnvironmentRefused
@@ -69,3 +70,18 @@ def test_the_shipped_draft_is_accepted_and_changes_no_token(target_folder: Path)
         spec = engine.decode(Role(k), Budget(new_tokens=48), ())
         assert spec.tokens == plain.tokens
         assert len(spec.step_ns) < (0.8 if k == 1 else 0.6) * len(plain.step_ns)
+
+
+def test_a_tree_of_the_shipped_draft_changes_no_bit_and_takes_fewer_steps_than_its_chain(target_folder: Path) -> None:
+    prompt, positions, budget = prompt_of(target_folder, 256), (1, 9), Budget(new_tokens=32)
+    steps = list[int]()
+    for tree in (None, TreePlan("dynamic:16", None, 16, 4)):
+        target = load_target(target_folder, torch.float32, "cpu")
+        draft = load_draft(DRAFT_FOLDER, target.geometry, torch.float32, "cpu", target_sha256=target.sha256)
+        engine = ReferenceEngine(target, draft, max_batch=1, max_positions=384, device="cpu", tree=tree)
+        engine.prefill([prompt], draft=True)
+        decoded = engine.decode(Role(4), budget, ())
+        steps.append(len(decoded.step_ns))
+    assert decoded.tokens == engine.decode(BASELINE, budget, ()).tokens
+    assert engine.logits(Role(4), positions) == engine.logits(BASELINE, positions)
+    assert steps[1] < steps[0]

@@ -19,6 +19,7 @@ from specgate.core.acceptance import AcceptanceRecord
 from specgate.eagle3.pair import load_draft, load_target
 from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import BackendError
+from tests.backends.reference.by_hand import Eagle3ByHand
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]
 
@@ -134,86 +135,6 @@ def test_a_step_budget_runs_that_many_steps(folders: tuple[Path, Path]) -> None:
     assert set(decoded.finish) == set(engine.decode(BASELINE, Budget(steps=6), ()).finish) == {"steps"}
 
 
-class Eagle3ByHand:
-    """EAGLE-3 for one request, written from its definition with no cache: every step recomputes the whole draft input.
-
-    Slot p of the draft holds (feature of position p, token p + 1): the target's feature where p is committed, the
-    draft's own previous hidden where it is speculative. Attention is explicit; so are RoPE and the window.
-    """
-
-    def __init__(self, folders: tuple[Path, Path]) -> None:
-        from safetensors.torch import load_file
-        from transformers import AutoModelForCausalLM
-
-        self.model = AutoModelForCausalLM.from_pretrained(folders[0], dtype=torch.float32)
-        target = load_target(folders[0], torch.float32, "cpu")
-        draft = load_draft(folders[1], target.geometry, torch.float32, "cpu")
-        self.g, self.boundaries = draft.geometry, draft.capture.boundaries
-        self.w = {name: t.float() for name, t in load_file(folders[1] / "model.safetensors").items()}
-        self.embed = self.model.get_input_embeddings().weight.detach()
-
-    def norm(self, x: Tensor, name: str) -> Tensor:
-        return x / (x.pow(2).mean(-1, keepdim=True) + self.g.rms_eps).sqrt() * self.w[name]
-
-    def rotate(self, x: Tensor, position: int) -> Tensor:
-        half = self.g.head_dim // 2
-        angle = position * self.g.rope.base ** (-torch.arange(half).double() / half)
-        cos, sin = angle.cos().float(), angle.sin().float()
-        a, b = x[..., :half], x[..., half:]
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
-    def layer(self, tokens: list[int], hidden: Tensor) -> Tensor:
-        """Output stream of the last slot, given the token and hidden of every slot."""
-        g, count = self.g, len(tokens)
-        x = torch.cat(
-            (
-                self.norm(self.embed[tokens], "midlayer.input_layernorm.weight"),
-                self.norm(hidden, "midlayer.hidden_norm.weight"),
-            ),
-            dim=-1,
-        )
-        q = (self.w["midlayer.self_attn.q_proj.weight"] @ x[-1]).view(g.heads, g.head_dim)
-        k = (x @ self.w["midlayer.self_attn.k_proj.weight"].t()).view(count, g.kv_heads, g.head_dim)
-        v = (x @ self.w["midlayer.self_attn.v_proj.weight"].t()).view(count, g.kv_heads, g.head_dim)
-        first = 0 if g.window is None else max(0, count - g.window)
-        out = []
-        for head in range(g.heads):
-            group = head // (g.heads // g.kv_heads)
-            keys = torch.stack([self.rotate(k[p, group], p) for p in range(first, count)])
-            weights = (keys @ self.rotate(q[head], count - 1) / g.head_dim**0.5).softmax(0)
-            out.append(weights @ v[first:, group])
-        stream = hidden[-1] + self.w["midlayer.self_attn.o_proj.weight"] @ torch.cat(out)
-        y = self.norm(stream, "midlayer.post_attention_layernorm.weight")
-        gate, up = self.w["midlayer.mlp.gate_proj.weight"] @ y, self.w["midlayer.mlp.up_proj.weight"] @ y
-        return stream + self.w["midlayer.mlp.down_proj.weight"] @ (torch.nn.functional.silu(gate) * up)
-
-    @torch.inference_mode()
-    def cycles(self, prompt: list[int], k: int, count: int) -> list[tuple[list[int], int]]:
-        """(draft tokens, how many of them were accepted) of each cycle."""
-        ids = [*prompt, self.greedy(prompt)]
-        cycles = []
-        for _ in range(count):
-            states = self.model(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states
-            features = torch.cat([states[b][0] for b in self.boundaries], dim=-1)
-            hidden, tokens = features @ self.w["fc.weight"].t(), ids[1:]
-            drafts: list[int] = []
-            for _ in range(k):
-                stream = self.layer([*tokens, *drafts], hidden)
-                row = int((self.w["lm_head.weight"] @ self.norm(stream, "norm.weight")).argmax())
-                drafts.append(row + int(self.w["d2t"][row]))
-                hidden = torch.cat((hidden, stream[None]))
-            accepted = 0
-            while accepted < k and drafts[accepted] == self.greedy([*ids, *drafts[:accepted]]):
-                accepted += 1
-            cycles.append((drafts, accepted))
-            ids += drafts[:accepted]
-            ids.append(self.greedy(ids))
-        return cycles
-
-    def greedy(self, ids: list[int]) -> int:
-        return int(self.model(torch.tensor([ids])).logits[0, -1].argmax())
-
-
 @pytest.mark.parametrize(("window", "seed"), [(None, 8), (6, 8), (6, 19)])
 def test_every_draft_and_accept_count_equals_a_cacheless_eagle3(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int | None, seed: int
@@ -275,6 +196,21 @@ def test_a_draft_whose_activations_are_not_finite_is_no_bad_draft(
     with pytest.raises(BackendError, match=r"the draft's .* are not finite"):
         engine.prefill(PROMPTS, draft=True)
         engine.decode(Role(2), Budget(steps=2), ())
+
+
+def test_a_cached_value_of_nan_ends_a_run_and_does_not_reach_the_next_prompts(folders: tuple[Path, Path]) -> None:
+    engine, budget = open_engine(folders), Budget(new_tokens=12)
+    engine.prefill(PROMPTS, draft=True)
+    sound = engine.decode(Role(2), budget, ()).tokens
+    engine.cache.v[0][1, :, 2] = float("nan")
+    with pytest.raises(BackendError, match="the target's logits are not finite"):
+        engine.decode(Role(2), budget, ())
+    with pytest.raises(BackendError, match="decode before prefill"):
+        engine.decode(BASELINE, budget, ())
+    # What the failed pass wrote lies behind these prompts, where it is masked and still enters products.
+    engine.prefill(PROMPTS, draft=True)
+    for role in (BASELINE, Role(2)):
+        assert engine.decode(role, budget, ()).tokens == sound
 
 
 def test_top2_are_the_two_largest_logits_of_transformers(folders: tuple[Path, Path]) -> None:

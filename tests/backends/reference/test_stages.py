@@ -13,7 +13,8 @@ from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import Budget, Role
 from specgate.eagle3.stages.names import TARGET_IDS, hidden, in_order
 from specgate.errors import BackendError
-from tests.backends.reference.test_engine import PROMPTS, Eagle3ByHand, open_engine
+from tests.backends.reference.by_hand import Eagle3ByHand
+from tests.backends.reference.test_engine import PROMPTS, open_engine
 
 PROMPT = PROMPTS[2]
 

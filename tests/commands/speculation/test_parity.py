@@ -55,7 +55,7 @@ def changed(file: Path, change: Callable[[Tensors], object]) -> Path:
 def test_two_dtypes_of_one_engine_agree(cli: Cli, dtype: str) -> None:
     done = cli.run("parity", "reference,dtype=float32", "reference", "--dtype", dtype, *PROMPT)
     assert done.returncode == 0
-    assert f"\nagrees: 17 stages, to within what rounding in {dtype} explains\n" in done.stdout
+    assert f"\nAGREES 17 stages, to within what rounding in {dtype} explains\n" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
@@ -133,7 +133,10 @@ def test_a_planted_fault_departs_first_where_it_is_made(
     done = cli.run("parity", *arguments, "--json", "--md", "--out", "out")
     assert done.returncode == 1 and f"\nDEPARTS first at {stage}\n" in done.stdout, done.stderr
     assert f"\n- {cause}" in done.stdout
-    assert f"\nDEPARTS first at {stage}." in (cli.folder / "out" / "parity.md").read_text()
+    assert (
+        f"\n**DEPARTS**: first at {stage.replace('_', chr(92) + '_')}.\n"
+        in (cli.folder / "out" / "parity.md").read_text()
+    )
     assert json.loads((cli.folder / "out" / "parity.json").read_text())["first_departing_stage"] == stage
 
 
@@ -160,7 +163,7 @@ def test_a_map_that_is_off_by_one_is_named_although_every_stage_agrees(cli: Cli)
     a = dump(cli)
     done = cli.run("parity", a, changed(a, shift), pair=False)
     assert done.returncode == 1
-    assert "\nevery stage agrees, but draft ids mean OTHER TOKENS\n" in done.stdout
+    assert "\nOTHER TOKENS every stage agrees, but draft ids mean other tokens\n" in done.stdout
     assert "96 of 96 draft ids mean another target token" in done.stdout
     assert "B's ids are all off by 1" in " ".join(done.stdout.split())
 

@@ -39,7 +39,7 @@ from tests.fuzz.targets.stored_files import (
     stored,
     verified,
 )
-from tests.fuzz.targets.written import attention_grid, gemm_shapes, policy, prompts, scenario, tape, trace
+from tests.fuzz.targets.written import attention_grid, draft_tree, gemm_shapes, policy, prompts, scenario, tape, trace
 
 TARGETS: Final = (
     Target("scenario", scenario),
@@ -48,6 +48,7 @@ TARGETS: Final = (
     Target("gemms", gemm_shapes),
     Target("trace", trace, 100),
     Target("attention-grid", attention_grid),
+    Target("draft-tree", draft_tree),
     Target("config", stored("config.resolved.yaml", edited_yaml), 60),
     Target("run", stored("run.json", edited_json), 60),
     Target("journal", stored("samples/blocks.jsonl", edited_lines), 60),

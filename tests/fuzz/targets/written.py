@@ -1,4 +1,4 @@
-"""What people write: scenarios, policies, tapes, shapes, grids, prompts; and traces, which they name."""
+"""What people write: scenarios, policies, tapes, shapes, grids, trees, prompts; and traces, which they name."""
 
 from __future__ import annotations
 
@@ -106,6 +106,29 @@ def attention_grid(folder: Path) -> Ready:
     file = folder / "fuzzed.yaml"
     inputs = json_texts([seeds.GRID]) | yaml_texts([json.dumps(seeds.GRID)])
     return Ready(inputs, plain(seeds.GRID), lambda: read_grid(file), file, USAGE)
+
+
+def draft_tree(folder: Path) -> Ready:
+    """Trees of draft tokens. What is read has whole masks, sizes and a picture."""
+    from specgate.eagle3.trees.file import read_tree
+
+    file = folder / "fuzzed.yaml"
+
+    def read() -> None:
+        import torch
+
+        from specgate.commands.speculation.tree_picture import picture
+        from specgate.eagle3.trees.masks import broken_rows, pack
+        from specgate.eagle3.trees.sizes import Room, buffers
+        from specgate.eagle3.trees.topology import ancestors
+
+        shape = read_tree(file)
+        parents = torch.tensor([shape.parents])
+        assert not broken_rows(pack(ancestors(parents, shape.depth)), parents).any()
+        assert buffers(shape, Room(2)) and picture(shape, "a tree")
+
+    inputs = yaml_texts(seeds.TREES) | json_texts([{"choices": [[0], [1], [0, 0], [0, 1]]}, {"parents": [0, 1, 1, 2]}])
+    return Ready(inputs, seeds.TREES[0].encode(), read, file, USAGE)
 
 
 def prompts(folder: Path) -> Ready:

@@ -96,8 +96,8 @@ def test_features_of_another_slot_halve_what_is_accepted(
     seen = torch.zeros(4, CONTEXT + 200, 3 * 512)
     planes: list[Tensor] = []
 
-    def shifted(w: Any, g: Any, table: Any, cache: Any, tokens: Tensor, positions: Tensor, b: Any) -> Any:
-        stream, features = forward(w, g, table, cache, tokens, positions, b)
+    def shifted(w: Any, g: Any, table: Any, cache: Any, tokens: Tensor, positions: Tensor, *others: Any) -> Any:
+        stream, features = forward(w, g, table, cache, tokens, positions, *others)
         if features is None:
             return stream, features
         first = (cache.k[0].data_ptr() - planes[0].data_ptr()) // planes[0][0].nbytes

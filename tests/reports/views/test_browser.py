@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from specgate import plugins
+from specgate.archive.acceptance.requests import acceptance_of
 from specgate.archive.stored import load_run
 from specgate.core.matrix import matrix_of
-from tests.reports.views.test_views import contrast, followed, trends
+from tests.reports.views.test_views import contrast, followed, looping, trends
 from tests.support.browser import A4, NEEDED, WIDTHS, chromium, opened, too_wide, violations
 from tests.support.factories import corrupt, scenario
 from tests.support.stored_runs import store
@@ -19,7 +20,7 @@ from tests.support.stored_runs import store
 DRAWS = True
 pytestmark = NEEDED
 
-PAGES = ("compare", "matrix", "history")
+PAGES = ("compare", "matrix", "history", "acceptance")
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     subjects = {
         "compare": contrast(a, b),
         "matrix": matrix_of(runs),
+        "acceptance": acceptance_of(
+            [load_run(run) for run in (a, b, c, looping(folder))], [("class", "context"), ("position",)]
+        ),
         "history": type(found)(
             (*found.runs, *runs),
             (*found.series, *trends(*runs).series),

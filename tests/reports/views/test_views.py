@@ -1,4 +1,4 @@
-"""Contrast, matrix, history and agreement in every format: complete, no wider than the terminal, safe, repeatable."""
+"""The views of several runs in every format: complete, no wider than the terminal, safe, repeatable."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import pytest
 
 from specgate import plugins
 from specgate.api import visible
+from specgate.archive.acceptance.requests import acceptance_of
 from specgate.archive.agreeing import agreement_of
 from specgate.archive.change_points import BUDGET, fewest_readings, with_changes
 from specgate.archive.contrasting import contrast_of
 from specgate.archive.history import series
 from specgate.archive.stored import load_run
-from specgate.core import Cell, CellResult, Point, Run
+from specgate.core import Block, Cell, CellResult, Point, Run
 from specgate.core.agreement import Agreement
 from specgate.core.matrix import matrix_of
 from specgate.core.trends import Trends
@@ -60,6 +61,7 @@ class Subjects:
     matrix: Any
     history: Any
     agreement: Any
+    acceptance: Any
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,8 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
     a, b = store(folder / "a", scenarios=kinds), store(folder / "b", scenarios=kinds, cycle_ns=17_000_000)
     rewrite(b, with_acceptance(load_run(b).run, "planted"))
     one, other = load_run(a).run, load_run(b).run
-    return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), agreement(folder))
+    summed_up = acceptance_of([load_run(a), load_run(b), load_run(looping(folder))], [("engine", "run"), ("position",)])
+    return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), agreement(folder), summed_up)
 
 
 def agreement(folder: Path) -> Agreement:
@@ -82,7 +85,18 @@ def agreement(folder: Path) -> Agreement:
     return agreement_of([load_run(run) for run in runs], margin_pct=3.0)
 
 
-NAMES = ("compare", "matrix", "history", "agreement")
+def looping(folder: Path) -> Path:
+    """A run half of whose texts loop."""
+
+    def repeat(block: Block) -> Block:
+        if block.prompt_set % 2:
+            return block
+        return replace(block, tokens=tuple(tuple(t % 3 for t in range(len(of))) for of in block.tokens))
+
+    return store(folder / "looping", change=repeat)
+
+
+NAMES = ("compare", "matrix", "history", "agreement", "acceptance")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -252,10 +266,13 @@ def test_the_axis_of_a_history_names_runs_by_whole_numbers(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("text", STRINGS)
 def test_hostile_text_is_text_in_every_format(text: str, tmp_path: Path) -> None:
-    run = with_text(load_run(store(tmp_path / "x")).run, text)
+    one = load_run(store(tmp_path / "x"))
+    run = with_text(one.run, text)
     cells = tuple(replace(c, cell=Cell(Point(text, "fake", 64, 1), c.cell.role)) for c in run.cells)
     run = replace(run, cells=cells, scenarios={text: next(iter(run.scenarios.values()))})
-    for name, subject in (("matrix", matrix_of([run, replace(run, id="y")])), ("history", trends(run))):
+    summed_up = acceptance_of([replace(one, run=with_text(one.run, text))], [("scenario", "run")])
+    subjects = {"matrix": matrix_of([run, replace(run, id="y")]), "history": trends(run), "acceptance": summed_up}
+    for name, subject in subjects.items():
         view = plugins.view(name)
         page = Page(view.render(subject, "html"))
         assert "script" not in {tag for tag, _ in page.tags} and not page.all("img")
@@ -266,6 +283,49 @@ def test_hostile_text_is_text_in_every_format(text: str, tmp_path: Path) -> None
             shown = ANSI.sub("", view.render(subject, format))
             assert not set(shown) & {"\x1b", "\x08", "\x00"}
     assert visible(text)
+
+
+def test_lengths_of_texts_that_loop_stand_beside_those_of_the_others(subjects: Subjects) -> None:
+    shown = plugins.view("acceptance").render(subjects.acceptance, "plain")
+    found = subjects.acceptance.layouts[0]
+    (looped,) = [s for s in found.rows if s.looping_prompts]
+    assert looped.without_loops is not None
+    assert f"note: {looped.looping_prompts} of {sum(s.prompts for s in found.rows)} prompts have a text" in shown
+    section = shown[shown.index("Texts that loop:") : shown.index("By engine and run:")]
+    (row,) = [line.split("\t") for line in section.splitlines()[2:-1]]
+    assert row[1] == f"{looped.looping_prompts} of {looped.prompts}"
+    assert row[3].startswith(f"{looped.value('acceptance_length'):.2f} (")
+    assert row[4].startswith(f"{looped.without_loops.value:.2f} (")
+
+
+def test_a_page_of_acceptance_draws_each_table_and_says_what_it_draws(subjects: Subjects) -> None:
+    page = Page(plugins.view("acceptance").render(subjects.acceptance, "html"))
+    labels = [str(svg["aria-label"]) for svg in page.all("svg")]
+    assert [text.partition(".")[0] for text in labels] == [*["Acceptance length"] * 2, "Acceptance by draft position"]
+    assert "without loops" in labels[0] and "position 3" in labels[2]
+    ids = [found["id"] for tag in ("path", "clippath", "h2") for found in page.all(tag) if "id" in found]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_pair_whose_name_looks_like_a_formula_is_drawn_as_it_is(subjects: Subjects) -> None:
+    whole = subjects.acceptance.layouts[0]
+    named = [replace(s, group=replace(s.group, pair="a$_1$b")) for s in whole.rows]
+    found = replace(subjects.acceptance, layouts=(replace(whole, rows=tuple(named)),))
+    assert "a$_1$b, spec-3" in re.sub(r"<[^>]*>", "", plugins.view("acceptance").render(found, "html"))
+
+
+def test_rows_of_planted_acceptance_say_so(subjects: Subjects) -> None:
+    shown = plugins.view("acceptance").render(subjects.acceptance, "plain")
+    assert "note: Acceptance is planted and real" in shown
+    assert "demo (spec-3, planted)" in shown
+
+
+def test_a_position_that_no_engine_counts_is_said(subjects: Subjects) -> None:
+    layout = subjects.acceptance.layouts[2]
+    silent = replace(layout.rows[0], values={"acceptance_length": layout.rows[0].values["acceptance_length"]})
+    found = replace(subjects.acceptance, layouts=(subjects.acceptance.layouts[0], replace(layout, rows=(silent,))))
+    assert "Not counted by position: demo, spec-2, planted." in plugins.view("acceptance").render(found, "plain")
+    assert plugins.view("acceptance").render(found, "html").count("<svg") == 1
 
 
 def test_wrong_tokens_make_a_contrast_invalid_and_say_where(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class ExpertDown(Kernel):
         self, hidden: int, intermediate: int, experts: ExpertGeometry, rows: int, config: ExpertConfig | None = None
     ) -> None:
         """`rows`: the most that this launcher will see. Raises ValueError for a mixture that no kernel is made for."""
-        check_experts(experts)
+        check_experts(experts, rows)
         self.hidden, self.intermediate, self.experts, self.rows = hidden, intermediate, experts, rows
         self.tiles = hidden // TILE
         self.config = (config or ExpertConfig.usual(intermediate, self.tiles, TILES)).at(rows).fitted()

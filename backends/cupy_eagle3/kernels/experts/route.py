@@ -34,7 +34,7 @@ class Route(Kernel):
 
     def __init__(self, hidden: int, experts: ExpertGeometry, rows: int) -> None:
         """`rows`: the most that this launcher will see. Raises ValueError for a mixture that no kernel is made for."""
-        check_experts(experts)
+        check_experts(experts, rows)
         self.hidden, self.experts, self.rows = hidden, experts, rows
         self.rows_of_block = -(-rows // ROW_GROUPS)
         super().__init__("route", hidden=hidden, experts=experts.count, rows=self.rows_of_block, warps=WARPS)

@@ -11,7 +11,9 @@ from typing import Final
 
 from specgate.backends.cupy_eagle3.device import RESERVED_SHARED, shared_memory_limit
 
-MAX_ROWS: Final = 64
+MAX_ROWS: Final = 256
+ROW_GROUP: Final = 64
+"""Most rows that a block multiplies: more have no room in registers, and are shared among several blocks."""
 SMALL: Final = 8 * 2**20
 """Bytes of weight below which a product mostly waits: it gains from an early start, wherever that is, and from fewer
 trips to memory. From there on, blocks are spread evenly over all SMs.
@@ -36,7 +38,7 @@ MANY_ROWS: Final = 16
 """Beyond so many rows one tile of weight is usually best: more tiles take too many registers."""
 REGISTERS_FOR_X: Final = 92
 """Of a thread's 128 registers, those that may hold x, sums, and what these are multiplied with."""
-DECLARED: Final = 2 * 4 * MAX_ROWS
+DECLARED: Final = 2 * 4 * ROW_GROUP
 """Most bytes that a block declares beside its ring: per row the factor of its norm, and what a choice must beat."""
 STORED_NAMES: Final[Mapping[str, str]] = {"k_chunks": "span", "delay_dependents": "held"}
 """Field of `GemmConfig` → its name in stored files, where the two differ."""

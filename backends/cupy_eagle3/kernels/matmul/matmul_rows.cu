@@ -13,8 +13,11 @@
 // How k is split: a chunk is 32 neighbouring k, a slice CHUNKS_PER_TURN neighbouring chunks. Warp w multiplies the slices
 // w, w + WARPS, w + 2 · WARPS, …, one per turn. Neither this split nor the order of additions depends on the number of rows,
 // so a row's result is the same, bit for bit, alone or among others. WARPS and CHUNKS_PER_TURN are therefore fixed for a
-// weight's shape (N_OUT, K_IN). WEIGHT_TILES, PASSES, STAGES, X_IN_REGISTERS, DELAY_DEPENDENTS and ROW_TILES (rows / 8,
-// rounded up) only move work and may be chosen freely.
+// weight's shape (N_OUT, K_IN). WEIGHT_TILES, PASSES, STAGES, X_IN_REGISTERS, DELAY_DEPENDENTS, ROW_TILES (the rows of a
+// block / 8, rounded up) and ROW_GROUPS only move work and may be chosen freely.
+//
+// ROW_GROUPS: more rows than a block has registers for are shared among so many blocks, which multiply the same weights. They
+// are neighbours in the grid, so that the L2 cache serves all but the first of them.
 //
 // X_IN_REGISTERS: every thread loads its share of x once and keeps it for all passes, so that no turn waits for x.
 // DELAY_DEPENDENTS: the next kernel may start when this one has requested its last weights; without it, at once.
@@ -76,6 +79,10 @@ __host__ __device__ constexpr int blocks_per_sm() {
 }
 const int BLOCKS_PER_SM = blocks_per_sm();
 
+// Which block this is among those that divide the weights, and the first row that it multiplies.
+__device__ __forceinline__ int own_block() { return ROW_GROUPS > 1 ? blockIdx.y : blockIdx.x; }
+__device__ __forceinline__ int first_row() { return ROW_GROUPS > 1 ? blockIdx.x * ROW_TILES * 8 : 0; }
+
 #include "weight_ring.cuh"
 
 struct MatmulArguments {
@@ -92,6 +99,18 @@ struct MatmulArguments {
     float eps;
     const bf16* bias;
 };
+
+// The operands of this block's rows: row 0 of each is the block's first.
+__device__ __forceinline__ MatmulArguments of_own_rows(const MatmulArguments& args) {
+    MatmulArguments own = args;
+    const long long from = first_row();
+    own.out = static_cast<char*>(args.out) + from * N_OUT * (EPILOGUE == SWIGLU ? sizeof(bf16) : sizeof(float));
+    own.x += from * K_IN;
+    if (PRE_NORM_X) own.squares += from * (K_IN / 8);
+    if (FEEDS_NORM) own.normed += from * N_OUT, own.normed_squares += from * (N_OUT / 8);
+    if (TAKES_ARGMAX) own.choices += from;
+    return own;
+}
 
 // Per row, with PRE_NORM_X: 1 / sqrt(mean(x²) + eps).
 __shared__ float rms_factor[ROW_TILES * 8];
@@ -343,15 +362,20 @@ __device__ __forceinline__ void reduce_and_finish(const MatmulArguments& args, c
     }
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void matmul_rows(const __grid_constant__ MatmulArguments args) {
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void matmul_rows(const __grid_constant__ MatmulArguments all) {
+    MatmulArguments of_rows;
+    if (ROW_GROUPS > 1) of_rows = of_own_rows(all);
+    const MatmulArguments& args = ROW_GROUPS > 1 ? of_rows : all;
     const Thread me;
+    const int block = own_block();
     WeightRing ring(args.weight, me);
     ring.fill();
     const Finisher own(me);
-    Early early = {0, load_of_column(FEEDS_NORM, args.norm_weight, blockIdx.x, own),
-                   load_of_column(HAS_BIAS, args.bias, blockIdx.x, own)};
+    Early early = {0, load_of_column(FEEDS_NORM, args.norm_weight, block, own),
+                   load_of_column(HAS_BIAS, args.bias, block, own)};
     // No kernel directly before a product changes how many rows there are.
-    const int count = *args.active_count * args.rows_per_slot, tiles = (count + 7) / 8;
+    const int in_all = *args.active_count * args.rows_per_slot;
+    const int count = ROW_GROUPS > 1 ? max(0, min(ROW_TILES * 8, in_all - first_row())) : in_all, tiles = (count + 7) / 8;
     if (!DELAY_DEPENDENTS) let_next_start();
     await_previous();
     if (count == 0) {
@@ -366,8 +390,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void matmul_rows
     if (PRE_NORM_X) compute_rms_factors(args.squares, count, args.eps, me);
     bool first = true;  // of a block's slices
 #pragma unroll 1
-    for (int group = blockIdx.x; group < GROUPS; group += GRID) {
-        if (PASSES > 1 && group != blockIdx.x) {
+    for (int group = block; group < GROUPS; group += GRID) {
+        if (PASSES > 1 && group != block) {
             early.norm_weight = load_of_column(FEEDS_NORM, args.norm_weight, group, own);
             early.bias = load_of_column(HAS_BIAS, args.bias, group, own);
         }

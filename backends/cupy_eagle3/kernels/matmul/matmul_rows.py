@@ -13,6 +13,7 @@ from specgate.backends.cupy_eagle3.device import multiprocessors, shared_memory_
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import (
     MAX_ROWS,
+    ROW_GROUP,
     ROW_TILE,
     GemmConfig,
     is_small,
@@ -80,17 +81,19 @@ class MatmulRows(Kernel):
             raise ValueError(f"{epilogue.name} adds no bias: only PLAIN and RESIDUAL do")
         self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
         self.scaled, self.feeds_norm, self.chooses, self.biased = scaled, feeds_norm, chooses, biased
-        tiles = -(-rows // ROW_TILE)
+        self.row_groups = -(-rows // ROW_GROUP)
+        tiles = -(-rows // (self.row_groups * ROW_TILE))
         self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
         shared, gpu = self.config.shared_bytes(k_in, tiles), multiprocessors()
         if gpu is not None and not is_small(*self.weight):
-            shared = limit_occupancy(shared, self.blocks, gpu.count, gpu.shared_memory)
+            shared = limit_occupancy(shared, self.blocks * self.row_groups, gpu.count, gpu.shared_memory)
         super().__init__(
             "matmul_rows",
             n_out=n_out,
             k_in=k_in,
             epilogue=epilogue.value,
             row_tiles=tiles,
+            row_groups=self.row_groups,
             pre_norm_x=int(scaled),
             feeds_norm=int(feeds_norm),
             takes_argmax=int(chooses),
@@ -107,7 +110,7 @@ class MatmulRows(Kernel):
 
     @property
     def blocks(self) -> int:
-        """Blocks of a launch."""
+        """Blocks that divide the weight among them, for one group of rows."""
         features = self.config.tiles * (8 if self.epilogue is Epilogue.SWIGLU else 16)
         groups = -(-self.n_out // features)
         return -(-groups // self.config.passes)
@@ -176,7 +179,7 @@ class MatmulRows(Kernel):
             expect("bias", bias, (self.n_out,), torch.bfloat16)
         self.launch(
             "matmul_rows",
-            (self.blocks,),
+            (self.blocks,) if self.row_groups == 1 else (self.row_groups, self.blocks),
             (self.config.warps * 32,),
             {
                 "out": out,

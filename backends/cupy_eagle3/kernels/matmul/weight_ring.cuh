@@ -27,7 +27,7 @@ struct WeightRing {
     int stage;                                           // that is multiplied next
 
     __device__ __forceinline__ WeightRing(const bf16* weight, const Thread& me)
-        : me(me), weight(weight), address(shared_address(memory)), group(blockIdx.x), slice(me.warp), stage(0) {
+        : me(me), weight(weight), address(shared_address(memory)), group(own_block()), slice(me.warp), stage(0) {
         point_at_group();
     }
 

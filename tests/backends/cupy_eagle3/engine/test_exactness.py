@@ -51,6 +51,26 @@ def test_tokens_and_logits_of_every_draft_length_equal_the_baselines_bit_for_bit
     assert accepted > STEPS  # else nothing but the first row was ever compared
 
 
+@pytest.mark.parametrize("batch", [20, 64])
+def test_more_rows_than_a_block_takes_leave_every_bit_as_it_is(batch: int) -> None:
+    """Up to 256 rows a step; each slot's logits are those that it has among others, and alone."""
+    made = engine_of(*checkpoints(shape(8, 4, 128)), Sizes(slots=64, positions=512, max_rows=4))
+    prompts = random_prompts([20 + 3 * slot for slot in range(batch)], seed=batch)
+    made.prefill(prompts, draft=True)
+    rule = StopRule((), (), 512)
+    plain, baseline = trace(made, 0, 30, rule), tokens(made, 0, Budget(steps=30))
+    for k in (1, 3):
+        got = trace(made, k, 8, rule)
+        common = [at for at in got if at in plain]
+        assert len(common) >= 8 * batch
+        assert all(torch.equal(got[at], plain[at]) for at in common)
+        assert same_prefixes(tokens(made, k, Budget(steps=8)), baseline)
+    made.prefill(prompts[-1:], draft=True)
+    alone = trace(made, 3, 8, rule)
+    slot = batch - 1
+    assert all(torch.equal(row, plain[slot, at]) for (_, at), row in alone.items() if (slot, at) in plain)
+
+
 def test_slots_that_end_leave_the_others_bits_alone() -> None:
     made = engine()
     made.prefill(random_prompts(RAGGED), draft=True)

@@ -27,8 +27,8 @@ REQUEST = OpenRequest(
 
 
 def test_the_largest_step_is_allowed() -> None:
-    check_request(REQUEST)
-    check_request(replace(REQUEST, max_k=0, max_batch=64))
+    check_request(replace(REQUEST, max_batch=32))
+    check_request(replace(REQUEST, max_k=0, max_batch=256))
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_the_largest_step_is_allowed() -> None:
         ),
         (replace(REQUEST, max_k=8, max_batch=1), r"spec-8: at most spec-7 is supported"),
         (
-            replace(REQUEST, max_batch=9),
-            r"batch 9 at spec-7 makes 72 rows per step, at most 64 are supported\n  a batch of 8",
+            replace(REQUEST, max_batch=33),
+            r"batch 33 at spec-7 makes 264 rows per step, at most 256 are supported\n  a batch of 32",
         ),
         (
-            replace(REQUEST, max_k=0, max_batch=65),
-            r"batch 65 at spec-0 makes 65 rows per step, at most 64 are supported",
+            replace(REQUEST, max_k=0, max_batch=257),
+            r"batch 257 at spec-0 makes 257 rows per step, at most 256 are supported",
         ),
     ],
 )

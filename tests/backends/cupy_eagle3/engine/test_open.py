@@ -81,7 +81,7 @@ def test_an_option_that_cannot_be_meant_is_refused(request_: OpenRequest, option
     [
         ("float32", 2, 3, "dtype = float32"),
         ("bfloat16", 2, 8, "spec-8: at most spec-7"),
-        ("bfloat16", 11, 5, "batch 11 at spec-5 makes 66 rows"),
+        ("bfloat16", 43, 5, "batch 43 at spec-5 makes 258 rows"),
     ],
 )
 def test_a_plan_beyond_the_kernels_is_refused_before_anything_is_loaded(
@@ -142,6 +142,14 @@ def test_a_mixture_that_no_kernel_is_made_for_is_refused(
 ) -> None:
     with pytest.raises(CheckpointError, match=said):
         check_target(with_experts(tmp_path, request_, replace(MIXTURE, experts=experts)))
+
+
+def test_more_rows_than_experts_take_are_refused(tmp_path: Path, request_: OpenRequest) -> None:
+    request = replace(with_experts(tmp_path, request_, MIXTURE), max_batch=10, max_k=7)
+    with pytest.raises(
+        UsageError, match=r"batch 10 at spec-7 makes 80 rows per step, at most 64 .*experts\n  a batch of 8"
+    ):
+        check_target(request)
 
 
 def with_experts(folder: Path, request: OpenRequest, geometry: TargetGeometry) -> OpenRequest:

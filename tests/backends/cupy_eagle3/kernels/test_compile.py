@@ -280,6 +280,22 @@ def test_an_lm_head_has_registers_for_its_choices_as_its_work_is_cut_on_an_h200(
 
 
 @pytest.mark.slow("compiles hundreds of kernels")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_products_of_more_rows_than_a_block_takes_have_registers(architecture: str, compiler: Compiler) -> None:
+    specs = []
+    for rows in (65, 256):
+        for n, k, epilogue in ((128256, 4096, Epilogue.PLAIN), (4096, 14336, Epilogue.RESIDUAL)):
+            adds = epilogue is Epilogue.RESIDUAL
+            config = GemmConfig().at(rows)
+            kernel = MatmulRows(n, k, epilogue, rows, config, scaled=not adds, feeds_norm=adds, chooses=not adds)
+            specs.append(kernel.spec)
+        specs.append(MatmulRows(14336, 4096, Epilogue.SWIGLU, rows, GemmConfig().at(rows), scaled=True).spec)
+    groups = [dict(spec.constants)["ROW_GROUPS"] for spec in specs]
+    assert groups == ["2"] * 3 + ["4"] * 3
+    assert all(outcome.compiled and not outcome.spilled for outcome in compiler.compile_all(architecture, specs))
+
+
+@pytest.mark.slow("compiles hundreds of kernels")
 def test_large_products_have_registers_as_their_work_is_cut_on_an_h200(
     monkeypatch: pytest.MonkeyPatch, compiler: Compiler
 ) -> None:

@@ -29,8 +29,8 @@ def product(n: int, k: int, rows: int, x: torch.Tensor, weight: torch.Tensor, ep
 
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 def test_a_product_of_few_rows_agrees_with_float64(n: int, k: int) -> None:
-    x, weight = normal(64, k), normal(n, k, seed=1)
-    for rows in (1, 4, 17, 64):
+    x, weight = normal(200, k), normal(n, k, seed=1)
+    for rows in (1, 4, 17, 64, 200):
         assert (
             relative_error(product(n, k, rows, x, weight, Epilogue.PLAIN), oracles.matmul_rows(x[:rows], weight)) < 1e-5
         )
@@ -40,9 +40,9 @@ def test_a_product_of_few_rows_agrees_with_float64(n: int, k: int) -> None:
 @pytest.mark.parametrize("epilogue", [Epilogue.PLAIN, Epilogue.SWIGLU])
 def test_a_rows_bits_do_not_depend_on_how_many_rows_share_the_step(n: int, k: int, epilogue: Epilogue) -> None:
     parts = 2 if epilogue is Epilogue.SWIGLU else 1
-    x, weight = normal(64, k), normal(parts * n, k, seed=1)
-    whole = product(n, k, 64, x, weight, epilogue)
-    for rows in (1, 2, 4, 6, 8, 9, 20, 48):
+    x, weight = normal(256, k), normal(parts * n, k, seed=1)
+    whole = product(n, k, 256, x, weight, epilogue)
+    for rows in (1, 2, 4, 6, 8, 9, 20, 48, 64, 65, 100, 128, 250):
         assert torch.equal(product(n, k, rows, x, weight, epilogue), whole[:rows])
     shifted = torch.cat((x[5:6], x[:63]))
     assert torch.equal(product(n, k, 1, shifted, weight, epilogue)[0], whole[5])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specgate.backends.servers.exchange import KvCache
@@ -43,6 +43,8 @@ def test_sglangs_answer_tells_tokens_and_memory() -> None:
     answer = {"max_total_num_tokens": 4096, "internal_states": [{"memory_usage": usage}]}
     assert sglang_answer(answer) == KvCache(4096, 5 << 29, of_free=True)
     assert sglang_answer({"max_total_num_tokens": 4096}) == KvCache(4096, of_free=True)
+    usage["kvcache"] = 3
+    assert sglang_answer({"internal_states": [{"memory_usage": usage}]}).bytes == 3 << 30
 
 
 JSON = st.recursive(
@@ -52,6 +54,7 @@ JSON = st.recursive(
 )
 
 
+@example(tokens=None, states=None, size=1.7e299, text="")  # finite, and as bytes it is not
 @given(tokens=JSON, states=JSON, size=JSON, text=st.text(max_size=40))
 def test_whatever_a_server_says_is_a_size_or_not_told(tokens: Any, states: Any, size: Any, text: str) -> None:
     usage = [{"memory_usage": {"kvcache": size}}]

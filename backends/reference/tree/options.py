@@ -1,0 +1,136 @@
+"""What `-o tree=…` asks for: the tree of a file, or a tree of the draft's likeliest tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from specgate.backends.reference.ops import FEW_ROWS
+from specgate.eagle3.trees.file import read_tree
+from specgate.eagle3.trees.growing import DynamicGrowth, FixedGrowth, Growth
+from specgate.eagle3.trees.shape import WIDEST, TreeShape
+from specgate.errors import UsageError
+
+TREE, WIDTH, DYNAMIC = "tree", "tree_width", "dynamic"
+DEFAULT_WIDTH: Final = 10
+"""Nodes that the draft runs on per level, and candidates behind each: the `top_k` of EAGLE-2 and EAGLE-3."""
+HINT: Final = "tree=FILE, such as eagle_tree.yaml, or tree=dynamic:NODES, such as tree=dynamic:24"
+
+
+@dataclass(frozen=True, slots=True)
+class TreePlan:
+    """`shape`: the tree of a file; None for a dynamic tree of `nodes` draft tokens and `width` nodes per level."""
+
+    asked: str
+    shape: TreeShape | None
+    nodes: int
+    width: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of a verification: the draft tokens and the root."""
+        return self.nodes + 1
+
+    @property
+    def branches(self) -> bool:
+        """Whether it is more than a chain. A tree with one branch is drafted and verified as the chain that it is."""
+        return self.shape is None or not self.shape.is_chain
+
+    def growth(self, k: int, device: str) -> Growth:
+        """How the tree of spec-`k` grows. A shorter role than the tree's drafts its first levels."""
+        if self.shape is None:
+            return DynamicGrowth(k, self.width, self.nodes)
+        return FixedGrowth(self.shape.first_levels(k), device)
+
+    @property
+    def words(self) -> str:
+        """For the facts that an engine states of itself."""
+        if self.shape is None:
+            return f"dynamic: the {self.nodes} likeliest tokens, {self.width} nodes wide"
+        return f"{self.nodes} tokens on {self.shape.depth} levels, sha256 {self.shape.sha256[:12]}"
+
+
+def plan_tree(options: Mapping[str, str], max_k: int, device: str) -> TreePlan | None:
+    """The tree that `options` ask for; None where they ask for none. `max_k`: the longest role's draft tokens.
+
+    Raises UsageError for a tree that is none, that is not the roles', or that does not go with another option.
+    """
+    if TREE not in options:
+        if WIDTH in options:
+            raise UsageError(f"option {WIDTH} without {TREE}", hint=HINT)
+        return None
+    refuse_others(options)
+    asked = options[TREE]
+    word, colon, count = asked.partition(":")
+    if word == DYNAMIC:
+        plan = dynamic(asked, count if colon else "", options.get(WIDTH), max_k)
+    else:
+        plan = of_file(asked, options, max_k)
+    if device == "cpu" and plan.rows > FEW_ROWS:
+        raise UsageError(
+            f"option {TREE} = {asked}: {plan.nodes} draft tokens; on a CPU the reference engine verifies at most "
+            f"{FEW_ROWS - 1} bit-exactly",
+            hint="a smaller tree, or device=cuda",
+        )
+    return plan
+
+
+def refuse_others(options: Mapping[str, str]) -> None:
+    """Raise UsageError for options that a tree does not go with."""
+    for name, why in (
+        ("drafter", "a stand-in proposes a chain"),
+        ("tape", "a tape has the accept counts of a chain"),
+        ("spec_config", "it is held against a chain (specgate align compares trees)"),
+    ):
+        if name in options and (name, options[name]) != ("drafter", "eagle3"):
+            raise UsageError(f"option {TREE} with {name} = {options[name]}: {why}", hint="leave one of them out")
+
+
+def of_file(asked: str, options: Mapping[str, str], max_k: int) -> TreePlan:
+    if WIDTH in options:
+        raise UsageError(f"option {WIDTH} with the tree of a file", hint="a file says how wide each node is")
+    shape = read_tree(Path(asked).expanduser())
+    if max_k and shape.depth != max_k:
+        raise UsageError(
+            f"option {TREE} = {asked}: a tree of {shape.depth} levels, but the longest draft asked for is spec-{max_k}",
+            hint=f"ask for spec-{shape.depth}; a shorter role beside it drafts the tree's first levels",
+        )
+    return TreePlan(asked, shape, shape.nodes)
+
+
+def dynamic(asked: str, count: str, width: str | None, max_k: int) -> TreePlan:
+    nodes = whole(count, f"option {TREE} = {asked}: NODES", "draft tokens of the tree")
+    wide = DEFAULT_WIDTH if width is None else whole(width, f"option {WIDTH} = {width}", "nodes per level")
+    wide = min(wide, nodes)
+    if wide > WIDEST:
+        raise UsageError(f"option {WIDTH} = {width}: at most {WIDEST} children of a node are possible")
+    if nodes < max_k:
+        raise UsageError(
+            f"option {TREE} = {asked}: {nodes} draft tokens reach {nodes} levels at most, but spec-{max_k} is asked",
+            hint=f"at least {DYNAMIC}:{max_k}",
+        )
+    most = DynamicGrowth(max_k, wide, nodes).pool
+    if max_k and nodes > most:
+        raise UsageError(
+            f"option {TREE} = {asked}: spec-{max_k} has {most} candidates where {wide} nodes per level are expanded",
+            hint=f"at most {DYNAMIC}:{most}, or a larger {WIDTH}",
+        )
+    return TreePlan(asked, None, nodes, wide)
+
+
+def check_ranks(plan: TreePlan, draft_vocab: int) -> None:
+    """Raise UsageError where the tree takes more tokens behind a node than the draft knows."""
+    ranks = plan.width if plan.shape is None else plan.shape.highest_rank + 1
+    if ranks > draft_vocab:
+        raise UsageError(
+            f"option {TREE} = {plan.asked}: {ranks} tokens behind a node, but the draft knows {draft_vocab} in all"
+        )
+
+
+def whole(text: str, where: str, what: str) -> int:
+    """A number of at least 1. Raises UsageError for anything else."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text)):
+        raise UsageError(f"{where}: a whole number of at least 1 is needed, the {what}", hint=HINT)
+    return int(text)

@@ -1,0 +1,278 @@
+"""The view `acceptance`, for `specgate acceptance`: acceptance over many requests, a table per choice of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from specgate.analysis.speculation.summary import AcceptanceSummary, Group
+from specgate.analysis.speculation.summary_layout import Acceptance, Layout, SummedRun
+from specgate.analysis.tokens.repetition import LOOPS
+from specgate.api import visible
+from specgate.core import Role, Value
+from specgate.reports.common.figures import NONE, percent
+from specgate.reports.common.parts import Entry, Picture, Table
+from specgate.reports.common.summary import short
+from specgate.reports.pictures import acceptance_summary as pictures
+from specgate.reports.sheets.sheet import Section, Sheet
+from specgate.reports.sheets.view import SheetView
+from specgate.reports.texts.csv import Row
+
+COUNTS: Final = (
+    *("runs", "cells", "prompts", "requests", "num_drafts", "undrafted", "total_draft_tokens"),
+    "total_accepted_tokens",
+)
+"""Counts of a summary that files have as they are."""
+COLUMNS = (
+    *("by", "pair", "acceptance_source", "k", "run_id", "scenario", "engine", "class", "context_len", "batch"),
+    *("position", *COUNTS, "acceptance_length", "acceptance_ci_low", "acceptance_ci_high", "draft_acceptance_rate"),
+    *("request_mean_acceptance_length", "request_stdev", "repeated_8gram_share", "looping_prompts"),
+    *("acceptance_length_without_loops", "without_loops_ci_low", "without_loops_ci_high"),
+    *("accepted_share", "acceptance_at_pos", "at_pos_ci_low", "at_pos_ci_high"),
+    *("cond_acceptance_at_pos", "cond_ci_low", "cond_ci_high"),
+)
+MOST: Final = f"{100 * LOOPS:.0f} %"
+"""The largest share of repeats in a text that does not loop."""
+FIGURES: Final = ("length", "cycles", "asked", "repeats")
+WHOLE: Final = ("pair", "length", "per request", "of drafts", *FIGURES[1:])
+"""Columns of tables by keys, and of the whole."""
+NAMES: Final = {"run": "run_id", "context": "context_len"}
+"""Key of a layout → its column, where that has another name."""
+COUNTED: Final = (
+    "Length: 1 + accepted / cycles that had a draft, pooled over all cycles; bonus token included, prefill token not. "
+    "Below it: its 95 % interval over prompts, where there are three or more. Per request: the mean with one weight "
+    "per request ± standard deviation. Of drafts: accepted / draft tokens. Asked: requests, and on how many prompts; "
+    "rounds repeat the same greedy text. Repeats: the share of 8-grams that occurred before in their text."
+)
+POSITIONS: Final = (
+    "Accepted: of the cycles that proposed the draft. Given: of those that also accepted the draft before it. Below: "
+    "95 % intervals over prompts."
+)
+
+
+def sheet(acceptance: Acceptance) -> Sheet:
+    """The page: the whole, a table per choice of keys, then the runs."""
+    requests = sum(run.requests for run in acceptance.runs)
+    whole = acceptance.layouts[0].rows
+    of = f" · {group_in_words(whole[0].group)}" if len(whole) == 1 else ""
+    return Sheet(
+        title="Acceptance",
+        subtitle=f"{counted(requests, 'request')} of {counted(len(acceptance.runs), 'run')}{of} · no gate",
+        ending=None,
+        banners=list(banners(acceptance)),
+        sections=[
+            section("a0", acceptance.layouts[0], several=len(whole) > 1),
+            *looping(whole),
+            *(section(f"a{n}", layout, several=len(whole) > 1) for n, layout in enumerate(acceptance.layouts) if n),
+            Section("Runs", runs(acceptance.runs), folded=True),
+        ],
+    )
+
+
+def group_in_words(group: Group) -> str:
+    """`demo, spec-3`; where acceptance is not a trained pair's, also where it comes from."""
+    return ", ".join((group.pair, Role(group.k).name, *(() if group.acceptance == "real" else (group.acceptance,))))
+
+
+def counted(n: int, one: str) -> str:
+    return f"{n:,} {one}" if n == 1 else f"{n:,} {one}s"
+
+
+def banners(acceptance: Acceptance) -> Iterator[str]:
+    """What must be known to read the figures."""
+    rows = acceptance.layouts[0].rows
+    looping, prompts = sum(s.looping_prompts for s in rows), sum(s.prompts for s in rows)
+    if looping:
+        yield (
+            f"{looping} of {prompts} prompts have a text of which more than {MOST} of the 8-grams are repeats. Loops "
+            "are easy to draft and inflate acceptance: read the lengths without them."
+        )
+    if len({s.group.acceptance for s in rows}) > 1 or rows[0].group.acceptance != "real":
+        sources = " and ".join(dict.fromkeys(s.group.acceptance for s in rows))
+        yield f"Acceptance is {sources}: figures of one source may be compared, those of two may not."
+    for layout in acceptance.layouts:
+        for unlike in layout.unlike:
+            yield f"Engines were asked other prompts, so their rows are not like for like: {unlike}."
+    for run in acceptance.runs:
+        if run.cut_short:
+            yield f"{run.id} was cut short: {run.cut_short}"
+        yield from (f"Left out: {short(cell)} of {run.id}: {why}" for cell, why in run.left_out.items())
+        yield from (f"Another text than the baseline's: {short(cell)} of {run.id}." for cell in run.other_text)
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def section(key: str, layout: Layout, *, several: bool) -> Section:
+    """One table with its picture. `key`: what the ids in the picture begin with. `several`: whether there is more than
+    one pair, draft length or source of acceptance, so that rows say theirs.
+    """
+    named = [(label(s, several=several), s) for s in layout.rows]
+    if layout.by_position:
+        return positions_section(key, layout, named, several=several)
+    picture = drawn(pictures.lengths(key, named))
+    if not layout.by:
+        found = [[name_of(s, several=several), *whole_figures(s)] for s in layout.rows]
+        return Section(title(layout), Table(WHOLE, found), COUNTED, pictures=picture)
+    loops = any(s.looping_prompts for s in layout.rows)
+    head = (" · ".join(layout.grouped_by), *FIGURES, *(("without loops",) if loops else ()))
+    found = [[name_of(s, several=several), *figures_of(s), *([unlooped(s)] if loops else [])] for s in layout.rows]
+    return Section(title(layout), Table(head, found), pictures=picture)
+
+
+def looping(whole: Sequence[AcceptanceSummary]) -> Iterator[Section]:
+    """The groups with texts that loop, with and without these; nothing where none does."""
+    found: list[list[str | Entry]] = [
+        [
+            name_of(s, several=True),
+            f"{s.looping_prompts} of {s.prompts}",
+            percent(s.repeated_8gram_share),
+            in_tokens(s.values.get("acceptance_length")),
+            unlooped(s),
+        ]
+        for s in whole
+        if s.looping_prompts
+    ]
+    if found:
+        head = ("pair", "prompts that loop", "repeats", "length", "without loops")
+        note = f"A text loops if more than {MOST} of its 8-grams are repeats. The last column leaves these out."
+        yield Section("Texts that loop", Table(head, found), note)
+
+
+def positions_section(key: str, layout: Layout, named: pictures.Rows, *, several: bool) -> Section:
+    """The table by draft position: two rows per group."""
+    deepest = max((s.positions for s in layout.rows), default=0)
+    found = [row for s in layout.rows if s.positions for row in position_rows(s, deepest, several=several)]
+    uncounted = [name for name, s in named if s.num_drafts and not s.positions]
+    note = f"{POSITIONS} Not counted by position: {'; '.join(uncounted)}." if uncounted else POSITIONS
+    head = (" · ".join(layout.grouped_by) or "pair", "share", *(f"draft {i}" for i in range(1, deepest + 1)))
+    return Section(title(layout), Table(head, found, texts=2), note, pictures=drawn(pictures.by_position(key, named)))
+
+
+def drawn(picture: Picture) -> list[Picture]:
+    return [picture] if picture.svg else []
+
+
+def title(layout: Layout) -> str:
+    """`By class and context`; `By class, by draft position`; `All requests`."""
+    *first, last = layout.grouped_by or ("",)
+    keys = f"By {', '.join(first)} and {last}" if first else f"By {last}" if last else ""
+    if layout.by_position:
+        return f"{keys}, by draft position" if keys else "By draft position"
+    return keys or "All requests"
+
+
+def name_of(s: AcceptanceSummary, *, several: bool) -> Entry:
+    """The first column: the keys of the row, and below them the group where there are several."""
+    if not s.group.values:
+        return Entry(s.group.pair, group_in_words(s.group).removeprefix(f"{s.group.pair}, "))
+    return Entry(keys_of(s), group_in_words(s.group) if several else None)
+
+
+def keys_of(s: AcceptanceSummary) -> str:
+    return " · ".join(f"{value:,}" if isinstance(value, int) else value for _, value in s.group.values)
+
+
+def label(s: AcceptanceSummary, *, several: bool) -> str:
+    """The name of a row in a picture."""
+    parts = [keys_of(s), *([group_in_words(s.group)] if several or not s.group.values else [])]
+    return visible(" · ".join(filter(None, parts)))
+
+
+def whole_figures(s: AcceptanceSummary) -> list[str | Entry]:
+    """The columns of WHOLE behind the name."""
+    mean, spread = s.request_mean_acceptance_length, s.request_stdev
+    of_requests = Entry(NONE if mean is None else f"{mean:.2f}", None if spread is None else f"± {spread:.2f}")
+    length, *others = figures_of(s)
+    return [length, of_requests, percent(s.value("draft_acceptance_rate")), *others]
+
+
+def figures_of(s: AcceptanceSummary) -> list[str | Entry]:
+    """The columns FIGURES."""
+    return [
+        in_tokens(s.values.get("acceptance_length")),
+        Entry(f"{s.num_drafts:,}", f"{s.undrafted:,} without" if s.undrafted else None),
+        Entry(f"{s.requests:,}", f"on {s.prompts:,}" + (" sets" if s.together else "")),
+        Entry(percent(s.repeated_8gram_share), f"{s.looping_prompts} loop" if s.looping_prompts else None),
+    ]
+
+
+def unlooped(s: AcceptanceSummary) -> Entry:
+    """The acceptance length of the requests whose text does not loop, or why there is none."""
+    if s.without_loops is None:
+        return Entry(NONE, "all loop" if s.looping_prompts else None)
+    found = in_tokens(s.without_loops)
+    return found if found.note else Entry(found.text, counted(s.without_loops.n, "prompt"))
+
+
+def in_tokens(length: Value | None) -> Entry:
+    """An acceptance length, and its interval."""
+    if length is None or length.value is None:
+        return Entry(NONE)
+    low, high = length.ci_low, length.ci_high
+    return Entry(f"{length.value:.2f}", None if low is None or high is None else f"{low:.2f}–{high:.2f}")
+
+
+def position_rows(s: AcceptanceSummary, deepest: int, *, several: bool) -> Iterator[list[str | Entry]]:
+    for n, (share, figure) in enumerate((("accepted", "acceptance_at_pos"), ("given", "cond_acceptance_at_pos"))):
+        entries = [in_percent(s.values[f"{figure}[{i}]"]) for i in range(1, s.positions + 1)]
+        yield ["" if n else name_of(s, several=several), share, *entries, *[NONE] * (deepest - s.positions)]
+
+
+def in_percent(share: Value) -> Entry:
+    """A share, and its interval."""
+    low, high = share.ci_low, share.ci_high
+    return Entry(percent(share.value), None if low is None or high is None else f"{100 * low:.1f}–{100 * high:.1f}")
+
+
+def runs(found: Sequence[SummedRun]) -> Table:
+    head = ("run", "engine", "pair", "acceptance", "requests")
+    return Table(head, [[r.id, r.engine, r.pair, r.acceptance, f"{r.requests:,}"] for r in found], texts=4)
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rows(acceptance: Acceptance) -> Iterator[Row]:
+    """The rows of acceptance.csv: one per row of a table, or per draft position of it."""
+    for layout in acceptance.layouts:
+        for s in layout.rows:
+            whole = {"by": " ".join(layout.by) or "all", **of_group(s), **of_summary(s)}
+            if not layout.by_position:
+                yield whole
+            for i in range(1, s.positions + 1) if layout.by_position else ():
+                at, given = (s.values[f"{name}[{i}]"] for name in ("acceptance_at_pos", "cond_acceptance_at_pos"))
+                yield {
+                    **whole,
+                    "position": i,
+                    "accepted_share": s.accepted_at_pos[i - 1],
+                    **interval("acceptance_at_pos", "at_pos", at),
+                    **interval("cond_acceptance_at_pos", "cond", given),
+                }
+
+
+def of_group(s: AcceptanceSummary) -> Row:
+    keys = {NAMES.get(key, key): value for key, value in s.group.values}
+    return {"pair": s.group.pair, "acceptance_source": s.group.acceptance, "k": s.group.k, **keys}
+
+
+def of_summary(s: AcceptanceSummary) -> Row:
+    return {
+        **{name: getattr(s, name) for name in COUNTS},
+        **interval("acceptance_length", "acceptance", s.values.get("acceptance_length")),
+        "draft_acceptance_rate": s.value("draft_acceptance_rate"),
+        "request_mean_acceptance_length": s.request_mean_acceptance_length,
+        "request_stdev": s.request_stdev,
+        "repeated_8gram_share": s.repeated_8gram_share,
+        "looping_prompts": s.looping_prompts,
+        **interval("acceptance_length_without_loops", "without_loops", s.without_loops),
+    }
+
+
+def interval(name: str, short_name: str, value: Value | None) -> Row:
+    if value is None:
+        return {}
+    return {name: value.value, f"{short_name}_ci_low": value.ci_low, f"{short_name}_ci_high": value.ci_high}
+
+
+VIEW = SheetView("acceptance", sheet, rows, COLUMNS)

@@ -1,0 +1,82 @@
+"""Tables of acceptance: which requests a row holds, which tables there are, and what may not be compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specgate.analysis.speculation.summary import Request
+from specgate.analysis.speculation.summary_layout import KEYS, VALUES, Key, layout_of, layouts_of
+from tests.analysis.speculation.evidence import request, stepped
+
+
+def asked(prompt: str, *accepted: int, k: int = 3, **changes: Any) -> Request:
+    return request(stepped(accepted or (1, 2), k=k), prompt=(prompt, 0), **changes)
+
+
+MANY = st.lists(
+    st.builds(
+        lambda prompt, engine, kind, context, k: asked(prompt, engine=engine, prompt_class=kind, context=context, k=k),
+        prompt=st.sampled_from("abc"),
+        engine=st.sampled_from(("cupy", "vllm")),
+        kind=st.sampled_from(("code", "prose")),
+        context=st.sampled_from((512, 16_384, 32_768)),
+        k=st.sampled_from((2, 3)),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=25)
+@given(MANY, st.lists(st.sampled_from(KEYS), unique=True))
+def test_every_request_is_in_one_row_of_every_table(requests: list[Request], by: list[Key]) -> None:
+    layout = layout_of(requests, tuple(by))
+    keys = [key for key in by if key in VALUES]
+    expected = Counter((r.record.k, *(VALUES[key](r) for key in keys)) for r in requests)
+    assert {(s.group.k, *dict(s.group.values).values()): s.requests for s in layout.rows} == expected
+
+
+def test_other_pairs_lengths_and_sources_are_never_pooled() -> None:
+    requests = [
+        asked("x", k=k, acceptance=source, pair=pair)
+        for k in (3, 2)
+        for pair, source in (("demo", "real"), ("demo", "forced"), ("another", "real"))
+    ]
+    rows = [(s.group.pair, s.group.acceptance, s.group.k) for s in layout_of(requests, ("spec",)).rows]
+    assert rows == [(*of, k) for of in (("another", "real"), ("demo", "forced"), ("demo", "real")) for k in (2, 3)]
+
+
+def test_rows_stand_in_the_order_of_their_numbers() -> None:
+    requests = [asked("x", context=context) for context in (32_768, 512, 4096)]
+    rows = layout_of(requests, ("context",)).rows
+    assert [s.group.values for s in rows] == [(("context", n),) for n in (512, 4096, 32_768)]
+
+
+def test_the_usual_tables_are_those_that_say_more_than_the_whole() -> None:
+    requests = [asked("x", context=512), asked("y", context=4096)]
+    assert [layout.by for layout in layouts_of(requests, ())] == [(), ("context",), ("position",)]
+    assert [layout.by for layout in layouts_of(requests, [("engine", "class")])] == [(), ("engine", "class")]
+
+
+def test_pairs_that_differ_in_engine_too_are_not_laid_out_by_engine() -> None:
+    requests = [asked("x", pair="demo", engine="cupy"), asked("x", pair="planted", engine="vllm")]
+    assert [layout.by for layout in layouts_of(requests, ())] == [(), ("position",)]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"), [(("a", "b"), ()), (("b", "c", "d"), ("prompts of cupy 2, vllm 3; 1 in common",))]
+)
+def test_engines_that_were_asked_other_prompts_are_said(theirs: tuple[str, ...], said: tuple[str, ...]) -> None:
+    requests = [asked(p, engine="cupy") for p in "ab"] + [asked(p, engine="vllm") for p in theirs]
+    assert layout_of(requests, ("engine",)).unlike == said
+    assert layout_of(requests, ("class",)).unlike == ()
+
+
+def test_only_rows_that_differ_in_nothing_but_the_engine_are_held_beside_each_other() -> None:
+    requests = [asked("a", engine="cupy", prompt_class="code"), asked("b", engine="vllm", prompt_class="prose")]
+    assert layout_of(requests, ("engine", "class")).unlike == ()
