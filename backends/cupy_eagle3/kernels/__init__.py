@@ -8,6 +8,7 @@ Of this package, nothing here imports anything from outside this folder but `dev
     state/          the state of slots and of the cache's blocks, and the kernels that keep it
     matmul/         out = x · weightᵀ for few rows
     attention/      attention over the paged cache
+    prefill/        what stands between the products and the attention of a prefill
     rows/           kernels that gather, embed and pack rows between products
     read_memory.py  reads the memory as fast as it goes; no step launches it (`read_memory.cu`)
     include/        what several kernels share: `.cuh` headers
