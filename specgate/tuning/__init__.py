@@ -5,4 +5,5 @@ fmha_run.py         a sweep over configurations of attention, as it is asked for
 fmha_points.py      which configurations it tries, and on which prompts
 fmha_sweep.py       decodes under one configuration after the other, in one loaded engine
 kernel_report.py    a benchmark of single kernels, as JSON and as a table
+prefill_report.py   a benchmark of a prefill's parts, likewise
 """
