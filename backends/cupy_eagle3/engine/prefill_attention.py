@@ -36,18 +36,36 @@ OWN_KERNELS: Final = (9, 10)
 """Major compute capabilities whose tensor cores read shared memory by themselves (wgmma, tcgen05). For these, cuDNN has
 attention of their own, and torch's FlashAttention that of compute capability 8.
 """
+FIRST_RIGHT: Final = 91501
+"""The first version of cuDNN, as it counts them (9.15.1), that is right for every length of prompt. In those before,
+lengths that are no multiple of 128 may be wrong (pytorch/pytorch#169849), for which torch does not prefer them either.
+"""
+ONE_ROW: Final = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""What may compute a single row. cuDNN may not: it would make another plan for every length, within the clock."""
 TRIAL: Final = 129
 """Positions of the prompt by which an engine says which library it will use."""
 
 
-def libraries(capability: tuple[int, int] | None, wanted: Library | None = None) -> tuple[Library, ...]:
-    """The libraries for a GPU of that compute capability (None: no GPU), the best first; `wanted` alone, if given."""
+def libraries(
+    capability: tuple[int, int] | None, cudnn: int | None, wanted: Library | None = None
+) -> tuple[Library, ...]:
+    """The libraries for a GPU of that compute capability (None: no GPU), the best first; `wanted` alone, if given.
+
+    `cudnn`: its version as it counts them, such as 91501; None without it.
+    """
     if wanted is not None:
         return (wanted,)
     if capability is None:
         return (Library.TORCH,)
-    fast = (Library.CUDNN, Library.FLASH) if capability[0] in OWN_KERNELS else (Library.FLASH,)
-    return (*fast, Library.TORCH)
+    cudnn_fits = capability[0] in OWN_KERNELS and cudnn is not None and cudnn >= FIRST_RIGHT
+    return (*([Library.CUDNN] if cudnn_fits else []), Library.FLASH, Library.TORCH)
+
+
+def cudnn_version() -> int | None:
+    """That of the cuDNN that torch uses; None without one."""
+    cudnn: Any = torch.backends.cudnn  # torch gives no types
+    version: int | None = cudnn.version()
+    return version
 
 
 class PrefillAttention:
@@ -60,7 +78,7 @@ class PrefillAttention:
     @classmethod
     def on(cls, device: torch.device, wanted: Library | None = None) -> PrefillAttention:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        return cls(libraries(capability, wanted))
+        return cls(libraries(capability, cudnn_version(), wanted))
 
     def library(self, positions: int, heads: Heads, device: torch.device) -> Library:
         """The library for prompts of `positions` tokens. A first call for a length runs it, and so makes its plan.
@@ -106,10 +124,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, library: Library) -> Tensor:
 
 
 def attend_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """One query row [1, N, D] that sees all of k, v [P, G, D]. Returns [1, N·D]. The library is the one that torch
-    takes for a single row.
-    """
-    return flat(F.scaled_dot_product_attention(batched(q), batched(k), batched(v), enable_gqa=True))
+    """One query row [1, N, D] that sees all of k, v [P, G, D]. Returns [1, N·D]."""
+    with sdpa_kernel(ONE_ROW):
+        return flat(F.scaled_dot_product_attention(batched(q), batched(k), batched(v), enable_gqa=True))
 
 
 def batched(t: Tensor) -> Tensor:
@@ -132,7 +149,6 @@ def split_heads(qkv: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
 def said_of(library: Library) -> str:
     """The library with its version, for the facts of an engine."""
     if library is Library.CUDNN:
-        cudnn: Any = torch.backends.cudnn  # torch gives no types
-        version = cudnn.version() or 0
+        version = cudnn_version() or 0
         return f"cuDNN {version // 10000}.{version // 100 % 100}.{version % 100}"
     return f"FlashAttention of torch {torch.__version__}" if library is Library.FLASH else f"torch {torch.__version__}"

@@ -265,7 +265,7 @@ class PrefillStage:
 
             return Variant("attention", library.value, library is chosen, run, check)
 
-        for library in Library if self.qkv.is_cuda else (Library.TORCH,):
+        for library in self.way.attention.order:
             yield variant(library)
 
     def adding(self, how: str, way: Way) -> Variant:

@@ -24,21 +24,26 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
-    ("capability", "wanted", "order"),
+    ("capability", "cudnn", "order"),
     [
-        ((9, 0), None, (Library.CUDNN, Library.FLASH, Library.TORCH)),
-        ((10, 0), None, (Library.CUDNN, Library.FLASH, Library.TORCH)),
-        ((8, 0), None, (Library.FLASH, Library.TORCH)),
-        ((12, 0), None, (Library.FLASH, Library.TORCH)),
-        (None, None, (Library.TORCH,)),
-        ((9, 0), Library.FLASH, (Library.FLASH,)),
-        ((8, 0), Library.CUDNN, (Library.CUDNN,)),
+        ((9, 0), 91501, (Library.CUDNN, Library.FLASH, Library.TORCH)),
+        ((10, 0), 92000, (Library.CUDNN, Library.FLASH, Library.TORCH)),
+        ((9, 0), 91500, (Library.FLASH, Library.TORCH)),  # wrong for some lengths
+        ((9, 0), None, (Library.FLASH, Library.TORCH)),
+        ((8, 0), 92000, (Library.FLASH, Library.TORCH)),
+        ((12, 0), 92000, (Library.FLASH, Library.TORCH)),
+        (None, 92000, (Library.TORCH,)),
     ],
 )
-def test_the_order_depends_on_the_device_and_on_what_is_wanted_alone(
-    capability: tuple[int, int] | None, wanted: Library | None, order: tuple[Library, ...]
+def test_the_order_depends_on_the_device_and_on_cudnn_alone(
+    capability: tuple[int, int] | None, cudnn: int | None, order: tuple[Library, ...]
 ) -> None:
-    assert libraries(capability, wanted) == order
+    assert libraries(capability, cudnn) == order
+
+
+@pytest.mark.parametrize("library", list(Library))
+def test_what_is_wanted_is_taken_alone(library: Library) -> None:
+    assert libraries((9, 0), 91500, library) == libraries(None, None, library) == (library,)
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, *refused: Library) -> list[Library]:

@@ -10,7 +10,14 @@ import torch
 from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.engine import prefill
 from specgate.backends.cupy_eagle3.engine.prefill import Way, prefill_draft, prefill_target
-from specgate.backends.cupy_eagle3.engine.prefill_attention import Library, PrefillAttention, attend_last, split_heads
+from specgate.backends.cupy_eagle3.engine.prefill_attention import (
+    FIRST_RIGHT,
+    Library,
+    PrefillAttention,
+    attend_last,
+    cudnn_version,
+    split_heads,
+)
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_gate import PrefillGate
@@ -223,6 +230,8 @@ def test_a_prompts_bits_do_not_depend_on_whether_a_draft_reads_along() -> None:
 def test_every_library_computes_causal_attention(
     library: Library, heads: int, kv_heads: int, head_dim: int, positions: int
 ) -> None:
+    if library is Library.CUDNN and (cudnn_version() or 0) < FIRST_RIGHT:
+        pytest.skip("this cuDNN is wrong for some lengths, and not used")
     sizes = Heads(heads, kv_heads, head_dim, positions)
     q, k, v = split_heads(normal(positions, sizes.qkv_width), sizes)
     attention = PrefillAttention.on(q.device, library)
