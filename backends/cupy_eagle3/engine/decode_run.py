@@ -1,16 +1,19 @@
 """One decode run: the start state goes in, graphs of several steps are enqueued, and everything is read at the end.
 
-Between start and end the host reads nothing and waits for nothing.
+Between start and end the host reads nothing and waits for nothing, where the number of steps is given. Whole requests
+may need fewer steps than tokens: there the host also looks whether any slot still runs, some graphs behind the one that
+it enqueues. The stream that decodes knows nothing of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from specgate.api import Decoded, Text, block_marker
 from specgate.backends.cupy_eagle3.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
@@ -20,6 +23,10 @@ from specgate.errors import UsageError
 
 REASONS = (Finish.STEPS, Finish.EOS, Finish.STOP, Finish.LENGTH)
 """In the order of the codes in `commit.cu`. Code 0, a slot that still runs: the number of steps has stopped it."""
+AHEAD: Final = 2
+"""How many graphs are enqueued behind the one whose end is looked at, so the GPU never waits for the host. When the
+last slot has ended, at most so many still run, with nothing to do.
+"""
 PHASES = {
     "draft": (Stamp.STEP_BEGAN, Stamp.DRAFTED),
     "verify": (Stamp.DRAFTED, Stamp.VERIFIED),
@@ -86,27 +93,80 @@ class StartState:
         put(slots.active_count, [len(running)])
 
 
-def run(launches: Sequence[Callable[[], None]], stream: torch.cuda.Stream) -> tuple[int, ...]:
-    """Enqueue `launches` on `stream`, an event after each, and wait for the last. Returns the nanoseconds of each."""
+class EndWatch:
+    """Whether any slot still runs after a graph, copied to the host by a stream of its own.
+
+    The number of active slots may be one of a later step by then; within a run it never rises. `first`: the first graph
+    that can be the last.
+    """
+
+    def __init__(self, active_count: Tensor, graphs: int, first: int) -> None:
+        new: Any = torch.cuda.Stream
+        event: Any = torch.cuda.Event
+        self.active_count, self.first = active_count, first
+        self.stream: torch.cuda.Stream = new()
+        self.seen = torch.ones(graphs, dtype=torch.int32, pin_memory=True)
+        self.copied = [event() for _ in range(graphs)]
+
+    def look(self, graph: int, ended: Any) -> None:
+        """Look when `ended`, the event behind graph `graph`, has happened. The host does not wait."""
+        if graph < self.first:
+            return
+        self.stream.wait_event(ended)
+        with torch.cuda.stream(self.stream):
+            self.seen[graph : graph + 1].copy_(self.active_count, non_blocking=True)
+            self.copied[graph].record(self.stream)
+
+    def over(self, graph: int) -> bool:
+        """Whether no slot ran on after graph `graph`, which has been looked at. Waits until it has ended."""
+        if graph < self.first:
+            return False
+        self.copied[graph].synchronize()
+        return int(self.seen[graph]) == 0
+
+
+def first_end(graphs: Sequence[int], fewest: int) -> int:
+    """The first of `graphs`, of so many steps each, after which `fewest` steps have run; their number, if none."""
+    return next((i for i, steps in enumerate(accumulate(graphs)) if steps >= fewest), len(graphs))
+
+
+def going_on(graphs: int, over: Callable[[int], bool]) -> Iterator[int]:
+    """The numbers of the graphs to enqueue, one after the other, until one that lies AHEAD before is `over`."""
+    for graph in range(graphs):
+        if graph >= AHEAD and over(graph - AHEAD):
+            return
+        yield graph
+
+
+def run(
+    launches: Sequence[Callable[[], None]], stream: torch.cuda.Stream, watch: EndWatch | None = None
+) -> tuple[int, ...]:
+    """Enqueue `launches` on `stream`, an event after each, and wait for the last. Returns the nanoseconds of each that
+    was enqueued: all of them, unless `watch` says before that no slot runs any more.
+    """
     event_type: Any = torch.cuda.Event
     events = [event_type(enable_timing=True) for _ in range(len(launches) + 1)]
+    recorded = 1
     with block_marker():
         events[0].record(stream)
-        for launch, event in zip(launches, events[1:], strict=True):
-            launch()
-            event.record(stream)
+        for graph in going_on(len(launches), watch.over if watch else lambda graph: False):
+            launches[graph]()
+            events[recorded].record(stream)
+            if watch is not None:
+                watch.look(graph, events[recorded])
+            recorded += 1
     stream.synchronize()
-    return tuple(round(since.elapsed_time(to) * 1e6) for since, to in pairwise(events))
+    return tuple(round(since.elapsed_time(to) * 1e6) for since, to in pairwise(events[:recorded]))
 
 
 def read(slots: Slots, count: int, k: int, graphs: Sequence[int], elapsed_ns: Sequence[int]) -> tuple[Decoded, Fault]:
     """Everything that a decode run of spec-`k` over `count` slots has left on the device, and what went wrong.
 
-    Graph i had `graphs[i]` steps and took `elapsed_ns[i]` nanoseconds.
+    Graph i had `graphs[i]` steps and took `elapsed_ns[i]` nanoseconds. Graphs without a time did not run.
     """
     steps = int(slots.step)
     stamps = slots.stamps[:steps].cpu()
-    times = step_times(graphs, elapsed_ns, stamps)
+    times = step_times(graphs[: len(elapsed_ns)], elapsed_ns, stamps)
     accepted = [tuple(row) for row in slots.accepted_log[:steps, :count].tolist()]
     text = text_of(slots, count)
     decoded = Decoded(

@@ -10,7 +10,7 @@ import torch
 
 from specgate.api import Decoded, Text
 from specgate.backends.cupy_eagle3.engine import retile
-from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, read, run, text_of
+from specgate.backends.cupy_eagle3.engine.decode_run import EndWatch, StopRule, first_end, read, run, text_of
 from specgate.backends.cupy_eagle3.engine.graph import Graph, GraphGeometry, graph_sizes
 from specgate.backends.cupy_eagle3.engine.prefill import Way
 from specgate.backends.cupy_eagle3.engine.prefilled import Prefilled, first_tokens, prefill_prompts
@@ -147,8 +147,12 @@ class CupyEngine:
             # copies or fills (not six), and no kernel of ours was launched since, its steps are slower, and so are all
             # after it.
             self._cycle(k, count).reserve(self.b.kv, self.b.slots)
+            watch = None
+            if budget.steps is None:
+                fewest = 1 if eos or stop else -(-(limit - 1) // (k + 1))
+                watch = EndWatch(self.b.slots.active_count, len(graphs), first_end(graphs, fewest))
             self.stream.wait()
-            elapsed_ns = run([launch[n] for n in graphs], self.stream.torch)
+            elapsed_ns = run([launch[n] for n in graphs], self.stream.torch, watch)
             decoded, fault = read(self.b.slots, count, k, graphs, elapsed_ns)
         # Every step checks the blocks that it may write; a violation stops it.
         broken = int(bool(fault & Fault.KV_INTEGRITY))

@@ -7,7 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule, read, step_times
+from specgate.backends.cupy_eagle3.engine.decode_run import (
+    AHEAD,
+    StartState,
+    StopRule,
+    first_end,
+    going_on,
+    read,
+    step_times,
+)
 from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.cupy_eagle3.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.errors import UsageError
@@ -160,3 +168,34 @@ def test_a_step_that_ended_a_stretch_early_does_not_pay_for_the_idle_ones_behind
     if len(steps) % 4:
         assert times[-1] == steps[-1][0]
         assert times[len(steps) // 4 * 4 : -1] == tuple(map(sum, steps[len(steps) // 4 * 4 : -1]))
+
+
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_graphs_are_enqueued_until_one_that_lies_some_before_was_the_last(graphs: int, last: int) -> None:
+    asked = list[int]()
+
+    def over(graph: int) -> bool:
+        asked.append(graph)
+        return graph >= last
+
+    enqueued = list(going_on(graphs, over))
+    assert enqueued == list(range(min(graphs, last + AHEAD)))
+    assert asked == list(range(len(asked))) and all(graph + AHEAD <= len(enqueued) for graph in asked)
+
+
+@given(st.integers(0, 60), st.integers(1, 60))
+def test_a_run_can_end_with_the_first_graph_that_has_its_fewest_steps(steps: int, fewest: int) -> None:
+    graphs = graph_sizes(steps)
+    first = first_end(graphs, fewest)
+    assert sum(graphs[:first]) < fewest
+    assert first == len(graphs) or sum(graphs[: first + 1]) >= fewest
+
+
+def test_graphs_that_did_not_run_have_no_steps() -> None:
+    slots = Slots.allocate(1, 1, CAPACITY, "cpu")
+    slots.step.fill_(3)
+    slots.emitted[0] = 4
+    slots.stamps[:3] = torch.arange(15).view(3, 5) * 10
+    slots.accepted_log[:3, 0] = 0
+    decoded, _ = read(slots, 1, 0, [1] * 9, [100, 100, 100, 7])
+    assert len(decoded.step_ns) == 3 and decoded.elapsed_ns == 300

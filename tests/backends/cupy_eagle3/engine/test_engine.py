@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
+from specgate.backends.cupy_eagle3.engine.decode_run import AHEAD, StopRule
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH, Graph, GraphGeometry
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import BASELINE, Budget, Role
@@ -45,6 +46,24 @@ def test_graphs_and_single_launches_give_the_same_tokens() -> None:
     launched = made.decode(Role(4), Budget(steps=STEPS), ())
     made.use_graphs = True
     assert (replayed.tokens, replayed.accepted) == (launched.tokens, launched.accepted)
+
+
+def test_whole_requests_end_with_few_graphs_that_have_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, replayed, own = engine(), list[int](), Graph.replay
+
+    def replay(graph: Graph, geometry: GraphGeometry) -> None:
+        replayed.append(geometry.steps)
+        own(graph, geometry)
+
+    monkeypatch.setattr(Graph, "replay", replay)
+    made.prefill(random_prompts(RAGGED), draft=True)
+    for role in (BASELINE, Role(3)):
+        replayed.clear()
+        whole = made.decode(role, Budget(new_tokens=400), ())
+        assert {len(row) for row in whole.tokens} == {400}
+        assert len(whole.step_ns) <= sum(replayed) <= len(whole.step_ns) + (AHEAD + 1) * STEPS_PER_GRAPH
+        fixed = made.decode(role, Budget(steps=len(whole.step_ns)), ())
+        assert all(long[:400] == row for long, row in zip(fixed.tokens, whole.tokens, strict=True))
 
 
 def test_equal_prompts_share_blocks_and_emit_equal_tokens() -> None:
