@@ -7,7 +7,11 @@ before it is timed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 import torch
@@ -113,18 +117,18 @@ class PrefillStage:
         layer, eps = w.layers[0], g.rms_eps
         for how, way in self.ways:
             yield self.embedding(how, way)
-        yield self.product("qkv", self.normed, layer.qkv, self.qkv)
+        yield from self.products("qkv", self.normed, layer.qkv, self.qkv)
         for how, way in self.ways:
             yield self.caching("heads", how, way, self.qkv, self.target.rope, self.pages, g, self.blocks)
         yield from self.attending()
-        yield self.product("o", self.mixed, layer.o)
+        yield from self.products("o", self.mixed, layer.o)
         yield self.into_the_stream("o", self.mixed, layer.o)
         for how, way in self.ways:
             yield self.adding(how, way)
-        yield self.product("gate_up", self.normed, layer.gate_up)
+        yield from self.products("gate_up", self.normed, layer.gate_up)
         for how, way in self.ways:
             yield self.gating(how, way)
-        yield self.product("down", self.act, layer.down)
+        yield from self.products("down", self.act, layer.down)
         yield self.into_the_stream("down", self.act, layer.down)
 
         def last_row() -> Tensor:
@@ -172,8 +176,8 @@ class PrefillStage:
 
         return Variant("embed", how, how == self.ways[0][0], run, check)
 
-    def product(self, part: str, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Variant:
-        """By cuBLAS, chunk by chunk. Where `x` is a chunk, it takes the place of every chunk."""
+    def products(self, part: str, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Iterator[Variant]:
+        """Chunk by chunk, by either library of NVIDIA's. Where `x` is a chunk, it takes the place of every chunk."""
 
         def once(rows: slice) -> Tensor:
             given = x[rows] if len(x) >= rows.stop else x[: rows.stop - rows.start]
@@ -191,7 +195,18 @@ class PrefillStage:
             found = once(slice(0, min(CHUNK, len(x))))[inside]
             yield close(found, oracles.matmul_rows(x[inside], weight), ROUNDED)
 
-        return Variant(part, "cuBLAS", True, run, check)
+        yield Variant(part, "cuBLAS", True, run, check)
+        if x.is_cuda:
+
+            def run_lt() -> None:
+                with products_by("cublaslt"):
+                    run()
+
+            def check_lt() -> Iterator[Finding]:
+                with products_by("cublaslt"):
+                    yield from check()
+
+            yield Variant(part, "cuBLASLt", False, run_lt, check_lt)
 
     def into_the_stream(self, part: str, x: Tensor, weight: Tensor) -> Variant:
         """A product that adds to the float32 stream itself: what would spare `residual` a reading."""
@@ -251,10 +266,7 @@ class PrefillStage:
         q, k, v = split_heads(self.qkv, self.heads)
         chosen = self.way.attention.library(self.positions, self.heads, self.qkv.device)
 
-        def variant(library: Library) -> Variant:
-            def run() -> Tensor:
-                return attend(q, k, v, library)
-
+        def variant(how: str, used: bool, run: Callable[[], Tensor]) -> Variant:
             def check() -> Iterator[Finding]:
                 out = run()
                 yield (0.0, 0.0) if torch.equal(out, run()) else (1.0, 0.0)
@@ -263,10 +275,18 @@ class PrefillStage:
                     want = oracles.attention(q[row], keys, values, row, None)
                     yield close(out[row], want.flatten(), ATTENDED)
 
-            return Variant("attention", library.value, library is chosen, run, check)
+            return Variant("attention", how, used, run, check)
 
         for library in self.way.attention.order:
-            yield variant(library)
+            yield variant(library.value, library is chosen, partial(attend, q, k, v, library))
+        if self.qkv.is_cuda and find_spec("flashinfer") is not None:
+
+            def flashinfer() -> Tensor:
+                other: Any = import_module("flashinfer")
+                out: Tensor = other.single_prefill_with_kv_cache(q, k, v, causal=True).flatten(1)
+                return out
+
+            yield variant("FlashInfer", False, flashinfer)
 
     def adding(self, how: str, way: Way) -> Variant:
         g, weight = self.target.geometry, self.target.weights.layers[0].post_norm
@@ -328,7 +348,7 @@ class PrefillStage:
 
         for how, way in self.ways:
             yield joining(how, way)
-        yield self.product("draft kv", self.draft_in, w.layer.qkv[g.heads * g.head_dim :], self.kv)
+        yield from self.products("draft kv", self.draft_in, w.layer.qkv[g.heads * g.head_dim :], self.kv)
         for how, way in self.ways:
             yield self.caching(
                 "draft heads", how, way, self.kv, draft.rope, self.draft_pages, self.draft_heads, self.blocks
@@ -365,3 +385,15 @@ class PrefillStage:
             yield close(last, run(self.torch_way), CARRIED)
 
         return Variant(WHOLE, how, used, run, check)
+
+
+@contextmanager
+def products_by(library: str) -> Iterator[None]:
+    """torch's products by that library of NVIDIA's, such as `cublaslt`."""
+    prefer: Any = torch.backends.cuda.preferred_blas_library
+    before = prefer()
+    prefer(library)
+    try:
+        yield
+    finally:
+        prefer(before)
