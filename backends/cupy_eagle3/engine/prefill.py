@@ -90,6 +90,7 @@ def prefill_target(
             normed = finish_layer(x[rows], mixed[rows], layer, following.input_norm, g.rms_eps, way)
             project(normed, following.qkv, qkv[rows])
         capture(features, x, boundaries, i + 1)
+        del mixed  # before the next layer's is made
     cache_heads(qkv, target.rope, pages, g.layers - 1, blocks, g, way, chunk)
     (q, k, v), last, final = split_heads(qkv, heads), w.layers[-1], x[-1:].clone()
     if g.layers in boundaries:
