@@ -1,8 +1,9 @@
-"""The kernels of a prefill: what is launched, without a GPU, and on one the results beside torch's functions."""
+"""The kernels of a prefill: what is launched; and their results beside torch's, on a CPU as C++ and on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -25,12 +26,24 @@ from specgate.backends.cupy_eagle3.kernels.prefill.prefill_heads import TOGETHER
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_stream import PrefillStream
 from specgate.backends.cupy_eagle3.kernels.prefill.threads import row_threads
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.layout import target_tensors
 from specgate.pair_tools.plant.geometries import GEOMETRIES
 from tests.backends.cupy_eagle3.gpu_pairs import engine, random_prompts
 from tests.backends.cupy_eagle3.kernels.device import integers, normal, poisoned, relative_error
+from tests.backends.cupy_eagle3.kernels.host import COMPILER, Host
 from tests.backends.cupy_eagle3.kernels.test_launches import Launch, source
-from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, TARGET, without_weights
+from tests.backends.cupy_eagle3.pairs import (
+    BOUNDARIES,
+    DRAFT,
+    TARGET,
+    draft_checkpoint,
+    draft_weights,
+    random_weights,
+    target_checkpoint,
+    without_weights,
+)
 
 EPS = 1e-5
 ROUNDED = 3e-3
@@ -132,6 +145,74 @@ def test_operands_of_another_shape_are_refused_by_name() -> None:
 
 def test_as_many_heads_are_rotated_by_a_block_as_the_kernel_says() -> None:
     assert f"TOGETHER = {TOGETHER};" in PrefillHeads(9, 3, 64).spec.source
+
+
+# ── the kernels' own sources, on a CPU ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
+    if COMPILER is None:
+        pytest.skip("no g++ here")
+    return Host(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture
+def on_host(host: Host, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """Every launch runs on the CPU."""
+
+    def enqueue(kernel: Kernel, *arguments: Any, **keywords: Any) -> None:
+        host.enqueue(kernel, *arguments, **keywords)
+
+    monkeypatch.setattr(Kernel, "enqueue", enqueue)
+    return host
+
+
+@pytest.mark.slow("compiles five kernels with a C++ compiler")
+@torch.inference_mode()
+def test_a_prompt_leaves_bit_by_bit_what_torch_leaves(on_host: Host) -> None:
+    """On these numbers: a norm may differ in its last bit, and so, rarely, in a rounding."""
+    target = Target.of(target_checkpoint(TARGET, random_weights(target_tensors(TARGET), 1)), 512)
+    head = draft_checkpoint(DRAFT, random_weights(draft_weights(DRAFT), 2), BOUNDARIES)
+    draft = Draft.of(head, target, 512)
+    tokens = torch.randint(TARGET.vocab, (2 * BLOCK + 5,), generator=torch.Generator().manual_seed(0))
+    blocks, found = torch.tensor([5, 0, 3]), []
+    for way in (FUSED, PLAIN):
+        pages = [
+            Pages.allocate(n, 6, Heads(1, g, 64, 512), "cpu") for n, g in ((3, TARGET.kv_heads), (1, DRAFT.kv_heads))
+        ]
+        for cache in pages:
+            cache.k.fill_(7.0)
+            cache.v.fill_(7.0)
+        stream, features = prefill_target(target, pages[0], tokens, blocks, BOUNDARIES, 128, way)
+        assert features is not None
+        prefill_draft(draft, pages[1], tokens, blocks, features, 128, way)
+        found.append([stream, features, *(t for cache in pages for t in (cache.k, cache.v))])
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
+
+
+@torch.inference_mode()
+def test_a_row_of_several_groups_per_thread_and_of_idle_lanes_is_normed(on_host: Host) -> None:
+    hidden, generator = 8 * 1032, torch.Generator().manual_seed(0)
+    x, added, weight = (torch.randn(n, generator=generator) for n in ((2, hidden), (2, hidden), (hidden,)))
+    before = x.clone()
+    normed = prefill.add(x, added.bfloat16(), weight.bfloat16(), EPS, FUSED)
+    assert torch.equal(x, before + added.bfloat16())
+    assert relative_error(normed, oracles.rms_norm(x, weight.bfloat16(), EPS)) < ROUNDED
+
+
+@torch.inference_mode()
+def test_heads_that_are_no_multiple_of_those_together_are_rotated_and_cached(on_host: Host) -> None:
+    """The last ones together are two queries and a key."""
+    sizes, generator = Heads(6, 1, 128, 128), torch.Generator().manual_seed(0)
+    qkv = torch.randn(70, sizes.qkv_width, generator=generator).bfloat16()
+    table = (torch.randn(128, 64, generator=generator), torch.randn(128, 64, generator=generator))
+    found = []
+    for way in (FUSED, PLAIN):
+        own, pages = qkv.clone(), Pages.allocate(2, 3, sizes, "cpu")
+        prefill.cache_heads(own, table, pages, 1, torch.tensor([2, 0]), sizes, way, 64)
+        found.append((own, pages.k, pages.v))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
 
 # ── on a GPU ─────────────────────────────────────────────────────────────────────────────────────────────────────────
