@@ -9,7 +9,7 @@ from specgate.api import Availability, Engine, GemmTuner, MemoryReads, OpenReque
 from specgate.backends.cupy_eagle3.device import OLDEST
 from specgate.core import PairRef
 from specgate.core.gemms import GemmShape
-from specgate.core.kernel_bench import KernelBench, KernelBenchRequest
+from specgate.core.kernel_bench import KernelBench, KernelBenchRequest, PrefillBench, PrefillBenchRequest
 from specgate.machine import inventory
 
 
@@ -49,6 +49,11 @@ class CupyBackend:
         from specgate.backends.cupy_eagle3.bench.run import bench_kernels
 
         return bench_kernels(request)
+
+    def bench_prefill(self, request: PrefillBenchRequest) -> PrefillBench:
+        from specgate.backends.cupy_eagle3.bench.prefill.run import bench_prefill
+
+        return bench_prefill(request)
 
     def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
         from specgate.backends.cupy_eagle3.bench.synthetic import Geometry

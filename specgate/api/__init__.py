@@ -44,7 +44,15 @@ from specgate.api.engines import (
 )
 from specgate.api.judges import ContrastGate, Counting, Gate, Sequential
 from specgate.api.renderers import Combined, Export, Format, Report, View
-from specgate.api.tuning import BenchesKernels, GemmTuner, MemoryReads, ReadsMemory, TunableEngine, TunesGemms
+from specgate.api.tuning import (
+    BenchesKernels,
+    BenchesPrefill,
+    GemmTuner,
+    MemoryReads,
+    ReadsMemory,
+    TunableEngine,
+    TunesGemms,
+)
 from specgate.files.redaction import cleaned, is_telling, masked, remember, visible
 
 __all__ = [
@@ -53,6 +61,7 @@ __all__ = [
     "Availability",
     "Backend",
     "BenchesKernels",
+    "BenchesPrefill",
     "ChecksOptions",
     "Combined",
     "ContrastGate",

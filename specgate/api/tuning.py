@@ -11,7 +11,7 @@ from specgate.api.engines import Engine
 from specgate.core import PairRef, Role
 from specgate.core.fmha import AttentionConfig, TileStatistics
 from specgate.core.gemms import GemmShape, StepsRequest, TunedGemm
-from specgate.core.kernel_bench import KernelBench, KernelBenchRequest
+from specgate.core.kernel_bench import KernelBench, KernelBenchRequest, PrefillBench, PrefillBenchRequest
 
 
 @runtime_checkable
@@ -116,3 +116,11 @@ class BenchesKernels(Protocol):
         Raises UsageError for sizes that cannot be decoded, EnvironmentRefused where the device is missing or too small,
         and BackendError (CheckpointError) for a bad pair.
         """
+
+
+@runtime_checkable
+class BenchesPrefill(Protocol):
+    """Optional for a back end: time the parts of a prefill one by one, in this process."""
+
+    def bench_prefill(self, request: PrefillBenchRequest) -> PrefillBench:
+        """Time the prefills of `request`. Raises as `BenchesKernels.bench_kernels` does."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from specgate.commands.numbers import BATCHES, LONGEST_DRAFT, count
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.planning.bounds import POSITIONS
-from specgate.terminal import console
+
+if TYPE_CHECKING:
+    from specgate.api import Availability, BenchesKernels, BenchesPrefill
+
+LENGTHS: Final = (8192, 32000)
+"""Tokens of the prompts whose prefill is timed where none are given."""
 
 
 @click.group(short_help="Time the parts of an engine, each on its own.")
@@ -17,7 +23,7 @@ def bench() -> None:
     """Time the parts of an engine, each on its own."""
 
 
-@bench.command(short_help="Time every kernel of a step.")
+@bench.command(short_help="Time every kernel of a step, or every part of a prefill.")
 @click.option(
     "--pair", "name", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR", help="Pair."
 )
@@ -33,32 +39,94 @@ def bench() -> None:
     type=count(0, LONGEST_DRAFT),
     help="Draft tokens per cycle; 0: the baseline.",
 )
+@click.option(
+    "--prefill", is_flag=True, help="Time the parts of a prefill instead; with --spec 0, without the draft's."
+)
+@click.option(
+    "--length",
+    "lengths",
+    multiple=True,
+    type=count(1, POSITIONS),
+    help=f"Tokens of a prompt, with --prefill.  [default: {', '.join(map(str, LENGTHS))}]",
+)
 @click.option("--backend", default="cupy", show_default=True, metavar="NAME", help="Engine.")
 @click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the figures to FILE.")
-def kernels(name: str, context: int, batch: int, spec: tuple[int, ...], backend: str, file: Path | None) -> None:
+def kernels(
+    name: str,
+    context: int,
+    batch: int,
+    spec: tuple[int, ...],
+    prefill: bool,
+    lengths: tuple[int, ...],
+    backend: str,
+    file: Path | None,
+) -> None:
     """Time every kernel of a step on its own, and compare it with the bytes it must move and with a library's kernel.
 
-    The weights are random, of the pair's sizes, so that nothing has to be loaded. With --backend reference, the parts
-    of the reference engine are timed on the CPU. Exit code 6 if a kernel's result is not the oracle's.
-    """
+    With --prefill: every part of the prefill of one prompt, in every way that is known, beside the operations and the
+    bytes that it takes at least.
 
-    from specgate import plugins
-    from specgate.api import BenchesKernels
+    The weights are random, of the pair's sizes, so that nothing has to be loaded. With --backend reference, the parts
+    of the reference engine's steps are timed on the CPU. Exit code 6 if a result is not the oracle's.
+    """
     from specgate.core import Role
-    from specgate.core.kernel_bench import KernelBenchRequest
+    from specgate.core.kernel_bench import KernelBenchRequest, PrefillBenchRequest
     from specgate.files.writing import write_json
     from specgate.pairs.resolve import resolve_pair
-    from specgate.tuning.kernel_report import WIDTH, as_record, show
+    from specgate.terminal import console
+    from specgate.tuning import kernel_report, prefill_report
+
+    if prefill:
+        if batch != 1:
+            raise UsageError(f"--batch {batch} with --prefill", hint="prompts are prefilled one at a time")
+        wanted = PrefillBenchRequest(
+            resolve_pair(name, None, None), tuple(dict.fromkeys(lengths)) or LENGTHS, any(spec)
+        )
+        parts = prefill_engine(backend).bench_prefill(wanted)
+        if file is not None:
+            write_json(file, prefill_report.as_record(parts))
+        prefill_report.show(parts, console(width=prefill_report.WIDTH))
+        wrong = sum(not part.right for part in parts.parts)
+    else:
+        if lengths:
+            raise UsageError("--length without --prefill", hint="--context says how much of a step is cached")
+        roles = tuple(Role(k) for k in dict.fromkeys(spec))
+        steps = KernelBenchRequest(resolve_pair(name, None, None), context, batch, roles)
+        found = kernels_engine(backend).bench_kernels(steps)
+        if file is not None:
+            write_json(file, kernel_report.as_record(found))
+        kernel_report.show(found, console(width=kernel_report.WIDTH))
+        wrong = sum(not kernel.right for kernel in found.kernels)
+    if wrong:
+        raise InvalidResult(f"{wrong} kernels do not compute what they should: their times mean nothing")
+
+
+def kernels_engine(backend: str) -> BenchesKernels:
+    """The engine of that name. Raises UsageError where it has no kernels of its own, EnvironmentRefused where it cannot
+    run here.
+    """
+    from specgate import plugins
+    from specgate.api import BenchesKernels
 
     engine = plugins.backend(backend)
     if not isinstance(engine, BenchesKernels):
         raise UsageError(f"--backend {backend}: it has no kernels of its own to time", hint="known: cupy, reference")
-    if not (availability := engine.available()).usable:
+    require_usable(backend, engine.available())
+    return engine
+
+
+def prefill_engine(backend: str) -> BenchesPrefill:
+    """As `kernels_engine`, for an engine whose prefill can be timed."""
+    from specgate import plugins
+    from specgate.api import BenchesPrefill
+
+    engine = plugins.backend(backend)
+    if not isinstance(engine, BenchesPrefill):
+        raise UsageError(f"--backend {backend}: it has no prefill of its own to time", hint="known: cupy")
+    require_usable(backend, engine.available())
+    return engine
+
+
+def require_usable(backend: str, availability: Availability) -> None:
+    if not availability.usable:
         raise EnvironmentRefused(f"back end {backend}: {availability.reason}")
-    roles = tuple(Role(k) for k in dict.fromkeys(spec))
-    found = engine.bench_kernels(KernelBenchRequest(resolve_pair(name, None, None), context, batch, roles))
-    if file is not None:
-        write_json(file, as_record(found))
-    show(found, console(width=WIDTH))
-    if wrong := [k for k in found.kernels if not k.right]:
-        raise InvalidResult(f"{len(wrong)} kernels do not compute what they should: their times mean nothing")

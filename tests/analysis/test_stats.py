@@ -22,7 +22,7 @@ from specgate.analysis.stats import (
     order_interval,
     pairs_needed,
 )
-from tests.bench.first_statistics import bound, log_ratios, orders, prompts, sequential
+from tests.bench.simulations.first_statistics import bound, log_ratios, orders, prompts, sequential
 
 ratios = st.floats(-1.0, 1.0).map(lambda x: round(x, 6))
 samples = st.lists(ratios, min_size=MIN_PAIRS, max_size=20)

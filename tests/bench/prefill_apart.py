@@ -32,7 +32,16 @@ from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, spent
 from specgate.analysis.stats import planned_looks
 from specgate.core import PASS_ROUNDS, Scenario, Schedule
 from specgate.planning.scenario import find
-from tests.bench.gate_simulation import PROCESSES, PROMPT_SPREAD, Between, Draw, Flags, Floats, Turns, scheduled
+from tests.bench.simulations.gate_simulation import (
+    PROCESSES,
+    PROMPT_SPREAD,
+    Between,
+    Draw,
+    Flags,
+    Floats,
+    Turns,
+    scheduled,
+)
 
 STALLS: Final = (
     *(0.011, 0.011, 0.012, 0.013, 0.016, 0.016, 0.021, 0.022, 0.024, 0.025, 0.029),

@@ -1,15 +1,16 @@
 """The engine: open a pair, prefill its prompts once, then rewind and decode as often as asked.
 
-open.py             loads a pair, after checking that the engine can hold what is asked
-limits.py           what the kernels can do, checked before anything is compiled
-memory_plan.py      what will be allocated, in bytes, before it is
-engine.py           `CupyEngine`, the implementation of `specgate.api.TunableEngine`
-prefill.py          a prompt through the target and the draft, with cuBLAS and torch's attention
-prefill_experts.py  a prompt through a target with a mixture of experts
-prefilled.py        all prompts into the cache, and the state that every decode run begins with
-graph.py            several steps as one CUDA graph
-decode_run.py       one decode run: start state, steps, and what is read at its end
-stages.py           what every stage of both passes gives for one prompt, for `specgate parity`
-retile.py           another tiling of attention for an engine that is loaded
-facts.py            what a loaded engine is, for the fingerprint and the report
+open.py               loads a pair, after checking that the engine can hold what is asked
+limits.py             what the kernels can do, checked before anything is compiled
+memory_plan.py        what will be allocated, in bytes, before it is
+engine.py             `CupyEngine`, the implementation of `specgate.api.TunableEngine`
+prefill.py            a prompt through the target and the draft: cuBLAS, a library's attention, and kernels between
+prefill_attention.py  which library that is, and its attention
+prefill_experts.py    a prompt through a target with a mixture of experts
+prefilled.py          all prompts into the cache, and the state that every decode run begins with
+graph.py              several steps as one CUDA graph
+decode_run.py         one decode run: start state, steps, and what is read at its end
+stages.py             what every stage of both passes gives for one prompt, for `specgate parity`
+retile.py             another tiling of attention for an engine that is loaded
+facts.py              what a loaded engine is, for the fingerprint and the report
 """

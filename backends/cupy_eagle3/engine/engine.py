@@ -14,6 +14,7 @@ from specgate.api import Decoded, Text
 from specgate.backends.cupy_eagle3.engine import retile
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, read, run, text_of
 from specgate.backends.cupy_eagle3.engine.graph import Graph, GraphGeometry, graph_sizes
+from specgate.backends.cupy_eagle3.engine.prefill import Way
 from specgate.backends.cupy_eagle3.engine.prefilled import Prefilled, first_tokens, prefill_prompts
 from specgate.backends.cupy_eagle3.engine.stages import StagePasses, first_shown
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
@@ -47,6 +48,7 @@ class CupyEngine:
 
     Once the draft has proved unusable, a decode run of a spec role ends with BackendError. With `plain_on_draft_error`
     such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
+    `way`: how prompts are prefilled.
     """
 
     def __init__(
@@ -61,10 +63,12 @@ class CupyEngine:
         plain_on_draft_error: bool = False,
         tuned: Tuned = NOTHING_TUNED,
         shape_log: ShapeLog | None = None,
+        way: Way | None = None,
     ) -> None:
         self.target, self.draft, self.sizes, self.b, self._facts = target, draft, sizes, buffers, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
         self.tuned, self.shape_log = tuned, shape_log
+        self.way = way or Way.on(buffers.slots.length.device)
         self.draft_error = facts.draft_error
         self.stream = Stream()
         self.cycles: dict[tuple[int, int], Cycle] = {}
@@ -82,10 +86,11 @@ class CupyEngine:
         self.prefilled = self._last_role = None
         verify = self._cycle(0, len(prompts)).verify
         with self.stream.current(), refusing_overflow("prefill"):
+            self.way.prepare(self.target, self.draft if draft else None, map(len, prompts))
             self.stream.wait()
             began = time.perf_counter_ns()
             layout = assign_blocks(prompts, self.sizes)
-            last = prefill_prompts(self.target, self.draft if draft else None, self.b, prompts, layout)
+            last = prefill_prompts(self.target, self.draft if draft else None, self.b, prompts, layout, self.way)
             self.b.kv.copy_(layout.kv)
             first, fault = first_tokens(verify, self.b, last)
             elapsed = time.perf_counter_ns() - began

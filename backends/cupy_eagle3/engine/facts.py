@@ -7,8 +7,11 @@ from dataclasses import asdict
 
 import torch
 
+from specgate import __version__
 from specgate.backends.cupy_eagle3.engine.memory_plan import in_gb
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
+from specgate.backends.cupy_eagle3.engine.prefill import Way
+from specgate.backends.cupy_eagle3.engine.prefill_attention import TRIAL, said_of
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import EngineFacts
@@ -27,10 +30,15 @@ def engine_facts(
     graphs: bool,
     tuned_products: str = "none looked for",
     tuned_sha256: str | None = None,
+    way: Way | None = None,
 ) -> EngineFacts:
+    """Where prompts are not prefilled in the usual way, `way` says how. Raises BackendError where it cannot be gone."""
     import cupy
 
     geometry = target.geometry
+    device = torch.device("cuda", torch.cuda.current_device())
+    way, heads = way or Way.on(device), Heads(geometry.heads, geometry.kv_heads, geometry.head_dim, TRIAL)
+    attention = said_of(way.attention.library(TRIAL, heads, device))
     major, minor = torch.cuda.get_device_capability()
     details: dict[str, str | int | float] = {
         "cupy": cupy.__version__,
@@ -40,6 +48,8 @@ def engine_facts(
         "tuned products": tuned_products,
         "cache block": f"{BLOCK} positions",
         "attention": ", ".join(f"{knob} {value}" for knob, value in asdict(sizes.fmha).items()),
+        "prefill attention": attention,
+        "prefill between products": "fused kernels" if way.fused else "torch",
         "target layers x hidden": f"{geometry.layers} x {geometry.hidden}",
         "target rope": describe_rope(geometry.rope),
     }
@@ -63,6 +73,8 @@ def engine_facts(
         warnings=draft.warnings if draft else (),
         kernels=tuple(sorted(entry_points())),
         draft_error=draft_error,
+        # Another library, or another version of it, may give other bits: a streak of green runs then begins anew.
+        engine_version=f"specgate {__version__}, prefill attention by {attention}",
         tuned_sha256=tuned_sha256,
         traffic=pair_traffic(geometry, draft.geometry if draft else None, torch.bfloat16),
     )

@@ -15,14 +15,14 @@ from specgate.eagle3.memory import free_bytes
 from specgate.errors import EnvironmentRefused
 
 
-def plan(target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes) -> Mapping[str, int]:
-    """Purpose → bytes, of everything beside the weights."""
+def plan(target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes, *, fused: bool = True) -> Mapping[str, int]:
+    """Purpose → bytes, of everything beside the weights. `fused`: as `prefill.Way` has it."""
     buffers = Buffers.allocate(target, draft, sizes, "meta")
     pages = sum(bytes_of(pages) for pages in buffers.pages)
     return {
         "key/value cache": pages,
         "buffers of a step": bytes_of(buffers) - pages,
-        "prefill workspace": workspace_bytes(target, draft, sizes.positions)
+        "prefill workspace": workspace_bytes(target, draft, sizes.positions, fused=fused)
         + (expert_workspace_bytes(target, sizes.positions) if target.experts else 0),
     }
 

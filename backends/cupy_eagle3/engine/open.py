@@ -13,6 +13,8 @@ from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.engine import limits, memory_plan
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.facts import engine_facts
+from specgate.backends.cupy_eagle3.engine.prefill import Way
+from specgate.backends.cupy_eagle3.engine.prefill_attention import Library
 from specgate.backends.cupy_eagle3.engine.retile import config_of
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
@@ -37,6 +39,8 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "graphs": ("on", "off"),
     "log_shapes": None,
     "on_draft_error": ("fail", "baseline"),
+    "prefill": ("torch", "fused"),
+    "prefill_attention": ("torch", "best", "cudnn", "flash"),
     "spec_config": None,
     "tuned": None,
 }
@@ -49,9 +53,10 @@ def open_engine(request: OpenRequest) -> CupyEngine:
 
     Options: `capture` (boundaries such as 2,18,34), `fmha` (knobs of attention such as kv_tile:512,warps:4), `graphs`
     (on, off: every launch on its own, for profilers), `on_draft_error` (fail; baseline: decode spec roles plainly and
-    say so), `spec_config` (a speculative config that this one's must agree with), `tuned` (a file of tuned
-    configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that are
-    run).
+    say so), `prefill` (torch; fused: what stands between products by one kernel each),
+    `prefill_attention` (torch; best; cudnn or flash: by that library alone), `spec_config` (a speculative config that
+    this one's must agree with), `tuned` (a file of tuned configurations, in place of those that are found by
+    themselves), `log_shapes` (a file for the products that are run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where the GPU is missing, too old or too small, or PERF_MODE
@@ -70,7 +75,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
     sizes = Sizes(request.max_batch, request.max_positions, request.max_k + 1)
     sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(target.geometry)
-    memory = memory_plan.plan(target.geometry, draft.geometry if draft else None, sizes)
+    way = chosen_way(request.options, device)
+    memory = memory_plan.plan(target.geometry, draft.geometry if draft else None, sizes, fused=way.fused)
     graphs = request.options.get("graphs") != "off"
     with refusing_overflow(str(request.pair.target)):
         model = Target.of(target, sizes.positions)
@@ -84,6 +90,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         graphs=graphs,
         tuned_products=describe(tuned, gemms.lookups),
         tuned_sha256=tuned.sha256(gemms.shapes),
+        way=way,
     )
     return CupyEngine(
         *(model, head, sizes, buffers, facts),
@@ -91,6 +98,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         plain_on_draft_error=plain_on_draft_error(request),
         tuned=tuned,
         shape_log=shape_log,
+        way=way,
     )
 
 
@@ -115,18 +123,33 @@ def chosen_fmha(options: Mapping[str, str]) -> FmhaConfig | None:
     return config_of(parse_config(text)) if text else None
 
 
+def chosen_way(options: Mapping[str, str], device: torch.device) -> Way:
+    library = options.get("prefill_attention", "torch")
+    wanted = None if library == "best" else Library(library)
+    return Way.on(device, fused=options.get("prefill") == "fused", attention=wanted)
+
+
 def check_target(request: OpenRequest) -> None:
     """Check what the target's config alone tells, before its weights are read."""
     config = read_config(request.pair.target)
     geometry = target_geometry(config, request.pair.rope)
     limits.check_geometry(geometry, config.file)
     limits.check_rows(request, geometry)
+    if geometry.experts is not None:
+        refuse_other_prefill(request.options)
     if request.max_positions > geometry.max_positions:
         raise UsageError(
             f"{config.file}: max_position_embeddings = {geometry.max_positions}, but the plan needs "
             f"{request.max_positions} positions",
             hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
         )
+
+
+def refuse_other_prefill(options: Mapping[str, str]) -> None:
+    """Raise UsageError for a way of prefill that a target with experts does not have."""
+    for name in ("prefill", "prefill_attention"):
+        if options.get(name, "torch") != "torch":
+            raise UsageError(f"option {name} = {options[name]}: targets with experts are prefilled by torch alone")
 
 
 def plain_on_draft_error(request: OpenRequest) -> bool:

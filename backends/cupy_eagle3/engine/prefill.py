@@ -1,18 +1,29 @@
-"""One prompt at a time into the cache, with cuBLAS and torch's attention: layer by layer, in chunks of rows.
+"""One prompt at a time into the cache: cuBLAS for products, a library for attention, and kernels of ours between them.
 
 The residual stream is float32. Operands and results of cuBLAS are bfloat16. Attention is over the whole prompt, and all
-else is done chunk by chunk. So only the stream, one layer's q, k, v and the features are as long as the prompt.
+else is done chunk by chunk. So only the stream, one layer's q, k and v, what attention makes of them, and the features
+are as long as the prompt. A chunk goes through the rest of its layer and into the next layer's q, k and v at once.
+
+Of the last layer only keys, values and the last row are needed, and no other row goes through it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
+from specgate.backends.cupy_eagle3.engine.prefill_attention import Library, PrefillAttention, attend_last, split_heads
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, function
+from specgate.backends.cupy_eagle3.kernels.prefill.prefill_draft import PrefillDraft
+from specgate.backends.cupy_eagle3.kernels.prefill.prefill_gate import PrefillGate
+from specgate.backends.cupy_eagle3.kernels.prefill.prefill_heads import PrefillHeads
+from specgate.backends.cupy_eagle3.kernels.prefill.prefill_stream import PrefillStream
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
 from specgate.backends.cupy_eagle3.memory.model import Draft, RopeTable, Target
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
@@ -22,38 +33,86 @@ CHUNK = 4096
 """Rows per product. It is a constant, so that the bits of a prompt do not depend on what else is prefilled."""
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a prefill computes. `fused`: what stands between products is one kernel of ours each, else torch's, operation
+    by operation. That, with attention by whatever torch takes, is the usual way: no other has been measured.
+    """
+
+    fused: bool
+    attention: PrefillAttention
+
+    @classmethod
+    def on(cls, device: torch.device, *, fused: bool = False, attention: Library | None = Library.TORCH) -> Way:
+        """As told on a GPU; elsewhere by torch alone. `attention`: None for the best library."""
+        return cls(fused and device.type == "cuda", PrefillAttention.on(device, attention))
+
+    def prepare(self, target: Target, draft: Draft | None, lengths: Iterable[int]) -> None:
+        """Make what a process makes once, so that no prefill does: kernels, and plans for prompts of these lengths.
+
+        Raises BackendError where no library computes the attention of one.
+        """
+        g, device = target.geometry, target.weights.embed.device
+        for positions in sorted(set(lengths)):
+            self.attention.library(positions, Heads(g.heads, g.kv_heads, g.head_dim, positions), device)
+        if self.fused:
+            for kernel in kernels(g, draft.geometry if draft else None):
+                function(kernel.spec, kernel.spec.stem, torch.cuda.current_device(), kernel.shared_bytes)
+
+
 def prefill_target(
-    target: Target, pages: Pages, tokens: Tensor, blocks: Tensor, boundaries: tuple[int, ...], chunk: int = CHUNK
+    target: Target,
+    pages: Pages,
+    tokens: Tensor,
+    blocks: Tensor,
+    boundaries: tuple[int, ...],
+    chunk: int = CHUNK,
+    way: Way | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Run `tokens` (int64 [P]) and fill the cache blocks `blocks` (int64, in order of position).
 
-    Returns the stream float32 [P, H] before the final norm, and the captured streams bfloat16 [P, n·H].
+    Returns the stream float32 [P, H] before the final norm, and the captured streams bfloat16 [P, n·H]. Where no
+    boundary lies behind the last layer, only the last row of the stream has gone through it.
     """
     g, w = target.geometry, target.weights
     assert isinstance(w, TargetWeights)
+    way, heads = way or Way.on(tokens.device), Heads(g.heads, g.kv_heads, g.head_dim, len(tokens))
     x = torch.empty(len(tokens), g.hidden, dtype=torch.float32, device=tokens.device)
-    for rows in chunks(len(tokens), chunk):
-        x[rows] = w.embed[tokens[rows]].float()
     features = x.new_empty(len(tokens), len(boundaries) * g.hidden, dtype=torch.bfloat16) if boundaries else None
+    qkv = x.new_empty(len(tokens), heads.qkv_width, dtype=torch.bfloat16)
+    for rows in chunks(len(tokens), chunk):
+        normed = embed(x[rows], w.embed, tokens[rows], w.layers[0].input_norm, g.rms_eps, way)
+        project(normed, w.layers[0].qkv, qkv[rows])
     capture(features, x, boundaries, 0)
-    for i, layer in enumerate(w.layers):
-        q, k, v = (
-            x.new_empty(len(tokens), n, g.head_dim, dtype=torch.bfloat16) for n in (g.heads, g.kv_heads, g.kv_heads)
-        )
+    for i, layer in enumerate(w.layers[:-1]):
+        cache_heads(qkv, target.rope, pages, i, blocks, g, way, chunk)
+        mixed, following = way.attention(*split_heads(qkv, heads)), w.layers[i + 1]
         for rows in chunks(len(tokens), chunk):
-            qkv = F.linear(rms_norm(x[rows], layer.input_norm, g.rms_eps), layer.qkv)
-            q[rows], k[rows], v[rows] = rotated(qkv, target.rope, rows, g)
-        write_pages(pages, i, blocks, k, v)
-        mixed = causal_attention(q, k, v)
-        for rows in chunks(len(tokens), chunk):
-            x[rows] += F.linear(mixed[rows], layer.o)
-            x[rows] += mlp(rms_norm(x[rows], layer.post_norm, g.rms_eps), layer)
+            normed = finish_layer(x[rows], mixed[rows], layer, following.input_norm, g.rms_eps, way)
+            project(normed, following.qkv, qkv[rows])
         capture(features, x, boundaries, i + 1)
+        del mixed  # before the next layer's is made
+    cache_heads(qkv, target.rope, pages, g.layers - 1, blocks, g, way, chunk)
+    (q, k, v), last, final = split_heads(qkv, heads), w.layers[-1], x[-1:].clone()
+    if g.layers in boundaries:
+        mixed = way.attention(q, k, v)
+        for rows in chunks(len(tokens), chunk):
+            finish_layer(x[rows], mixed[rows], last, w.norm, g.rms_eps, way)
+        capture(features, x, boundaries, g.layers)
+    # By itself in either case: its bits must not depend on whether a draft reads the other rows.
+    finish_layer(final, attend_last(q[-1:], k, v), last, w.norm, g.rms_eps, way)
+    x[-1:] = final
     return x, features
 
 
 def prefill_draft(
-    draft: Draft, pages: Pages, tokens: Tensor, blocks: Tensor, features: Tensor, chunk: int = CHUNK
+    draft: Draft,
+    pages: Pages,
+    tokens: Tensor,
+    blocks: Tensor,
+    features: Tensor,
+    chunk: int = CHUNK,
+    way: Way | None = None,
 ) -> None:
     """Fill the draft's cache for all positions whose next token is known, which are all but the prompt's last.
 
@@ -62,29 +121,97 @@ def prefill_draft(
     g, w, count = draft.geometry, draft.weights, len(tokens) - 1
     if count == 0:
         return
-    k, v = (features.new_empty(count, g.kv_heads, g.head_dim) for _ in range(2))
+    way, heads = way or Way.on(tokens.device), Heads(0, g.kv_heads, g.head_dim, count)
+    kv = features.new_empty(count, heads.qkv_width)
     for rows in chunks(count, chunk):
-        hidden = F.linear(feature_norms(features[rows], draft), w.fc).float()
-        embedded = w.embed[tokens[rows.start + 1 : rows.stop + 1]].float()
-        mixed = torch.cat(
-            (rms_norm(embedded, w.layer.input_norm, g.rms_eps), rms_norm(hidden, w.feature_norm, g.rms_eps)), dim=-1
-        )
-        _, k[rows], v[rows] = rotated(F.linear(mixed, w.layer.qkv), draft.rope, rows, g)
-    write_pages(pages, 0, blocks, k, v)
+        hidden = F.linear(feature_norms(features[rows], draft), w.fc)
+        mixed = draft_input(draft, hidden, tokens[rows.start + 1 : rows.stop + 1], way)
+        project(mixed, w.layer.qkv[g.heads * g.head_dim :], kv[rows])
+    cache_heads(kv, draft.rope, pages, 0, blocks, heads, way, chunk)
 
 
-def workspace_bytes(target: TargetGeometry, draft: DraftGeometry | None, positions: int, chunk: int = CHUNK) -> int:
+def workspace_bytes(
+    target: TargetGeometry, draft: DraftGeometry | None, positions: int, chunk: int = CHUNK, *, fused: bool = True
+) -> int:
     """Most bytes that the prefill of a prompt of `positions` tokens takes beside weights and cache."""
     g, rows = target, min(chunk, positions)
-    whole = 4 * g.hidden + 2 * (2 * g.heads + 4 * g.kv_heads) * g.head_dim
+    width = (g.heads + 2 * g.kv_heads) * g.head_dim
+    # The stream, q, k and v, and what attention makes of them, with the logarithm of a sum per row and head.
+    whole = 4 * g.hidden + 2 * width + 2 * g.heads * g.head_dim + 4 * g.heads
+    # Gates, ups and their products; a product, and three norms: the one before, the one read, and the one written.
+    part = 6 * g.intermediate + 8 * g.hidden if fused else 12 * max(2 * g.intermediate, width) + 12 * g.hidden
     if draft:
-        whole += 2 * draft.features * g.hidden
-    wide = max(2 * g.intermediate, (g.heads + 2 * g.kv_heads) * g.head_dim)
-    return positions * whole + rows * (12 * wide + 12 * g.hidden)
+        features = draft.features * g.hidden
+        whole += 2 * features
+        part = max(part, (10 * features if draft.fc_norm or draft.norm_before_fc else 0) + 26 * draft.hidden)
+    return positions * whole + rows * part
+
+
+def kernels(target: TargetGeometry, draft: DraftGeometry | None) -> Iterator[Kernel]:
+    """All that a fused prefill launches."""
+    yield stream_kernel(target.hidden)
+    yield heads_kernel(target.heads, target.kv_heads, target.head_dim)
+    yield gate_kernel(target.intermediate)
+    if draft is not None:
+        yield heads_kernel(0, draft.kv_heads, draft.head_dim)
+        yield draft_kernel(draft.hidden)
+
+
+@cache
+def stream_kernel(hidden: int) -> PrefillStream:
+    return PrefillStream(hidden)
+
+
+@cache
+def heads_kernel(heads: int, kv_heads: int, head_dim: int) -> PrefillHeads:
+    return PrefillHeads(heads, kv_heads, head_dim)
+
+
+@cache
+def gate_kernel(intermediate: int) -> PrefillGate:
+    return PrefillGate(intermediate)
+
+
+@cache
+def draft_kernel(hidden: int) -> PrefillDraft:
+    return PrefillDraft(hidden)
 
 
 def chunks(count: int, chunk: int) -> Iterator[slice]:
     return (slice(start, min(start + chunk, count)) for start in range(0, count, chunk))
+
+
+def project(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """out [R, N] = x [R, K] · weightᵀ."""
+    torch.mm(x, weight.t(), out=out)
+
+
+def embed(x: Tensor, embedding: Tensor, tokens: Tensor, weight: Tensor, eps: float, way: Way) -> Tensor:
+    """Begin the stream x float32 [R, H] with the embeddings of `tokens`. Returns its norm, bfloat16 [R, H]."""
+    if way.fused:
+        normed = torch.empty_like(x, dtype=torch.bfloat16)
+        stream_kernel(x.shape[-1])(normed, x, (embedding, tokens), weight, eps)
+        return normed
+    x.copy_(embedding[tokens])
+    return rms_norm(x, weight, eps)
+
+
+def add(x: Tensor, added: Tensor, weight: Tensor, eps: float, way: Way) -> Tensor:
+    """x float32 [R, H] += added bfloat16. Returns its norm with `weight`, bfloat16 [R, H]."""
+    if way.fused:
+        normed = torch.empty_like(added)
+        stream_kernel(x.shape[-1])(normed, x, added, weight, eps)
+        return normed
+    x += added
+    return rms_norm(x, weight, eps)
+
+
+def finish_layer(x: Tensor, mixed: Tensor, layer: LayerWeights, following: Tensor, eps: float, way: Way) -> Tensor:
+    """Rows x float32 [R, H] of the stream through the rest of a layer, from what attention has made of them, `mixed`
+    bfloat16 [R, N·D]. Returns their norm with `following`, the weight of the norm after the layer, bfloat16 [R, H].
+    """
+    normed = add(x, F.linear(mixed, layer.o), layer.post_norm, eps, way)
+    return add(x, mlp(normed, layer, way), following, eps, way)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -102,17 +229,57 @@ def feature_norms(features: Tensor, draft: Draft) -> Tensor:
     return features
 
 
-def mlp(x: Tensor, w: LayerWeights) -> Tensor:
-    gate, up = F.linear(x, w.gate_up).chunk(2, dim=-1)
-    return F.linear((F.silu(gate.float()) * up.float()).bfloat16(), w.down)
+def draft_input(draft: Draft, hidden: Tensor, tokens: Tensor, way: Way) -> Tensor:
+    """[norm(embedding of the token after the row), norm(hidden)], bfloat16 [R, 2·Hd], of hidden bfloat16 [R, Hd]."""
+    g, w = draft.geometry, draft.weights
+    if way.fused:
+        out = hidden.new_empty(len(hidden), 2 * g.hidden)
+        draft_kernel(g.hidden)(out, hidden, tokens, draft.input, g.rms_eps)
+        return out
+    embedded = rms_norm(w.embed[tokens].float(), w.layer.input_norm, g.rms_eps)
+    return torch.cat((embedded, rms_norm(hidden.float(), w.feature_norm, g.rms_eps)), dim=-1)
+
+
+def mlp(x: Tensor, w: LayerWeights, way: Way) -> Tensor:
+    return F.linear(gated(F.linear(x, w.gate_up), way), w.down)
+
+
+def gated(gate_up: Tensor, way: Way) -> Tensor:
+    """SiLU(gate) · up of bfloat16 [R, 2F], in float32; the result [R, F] is rounded once."""
+    if way.fused:
+        out = gate_up.new_empty(len(gate_up), gate_up.shape[-1] // 2)
+        gate_kernel(out.shape[-1])(out, gate_up)
+        return out
+    gate, up = gate_up.chunk(2, dim=-1)
+    return (F.silu(gate.float()) * up.float()).bfloat16()
+
+
+def cache_heads(
+    qkv: Tensor,
+    table: RopeTable,
+    pages: Pages,
+    layer: int,
+    blocks: Tensor,
+    g: TargetGeometry | DraftGeometry | Heads,
+    way: Way,
+    chunk: int,
+) -> None:
+    """Rotate q and k in `qkv` bfloat16 [P, (N + 2G)·D], of positions 0 … P − 1, and write k and v into the cache."""
+    if way.fused:
+        kernel = heads_kernel(g.heads, g.kv_heads, g.head_dim)
+        kernel(qkv, pages.k[layer], pages.v[layer], blocks, table)
+        return
+    for rows in chunks(len(qkv), chunk):
+        qkv[rows] = torch.cat(rotated(qkv[rows], table, rows, g), dim=1).flatten(1)
+    _, k, v = split_heads(qkv, Heads(g.heads, g.kv_heads, g.head_dim, len(qkv)))
+    write_pages(pages, layer, blocks, k, v)
 
 
 def rotated(
-    qkv: Tensor, table: RopeTable, rows: slice, g: TargetGeometry | DraftGeometry
+    qkv: Tensor, table: RopeTable, rows: slice, g: TargetGeometry | DraftGeometry | Heads
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v [R, heads, D] of a packed projection bfloat16 [R, (N + 2G)·D]; q and k rotated in float32."""
-    parts = qkv.view(len(qkv), g.heads + 2 * g.kv_heads, g.head_dim)
-    q, k, v = torch.split(parts, [g.heads, g.kv_heads, g.kv_heads], dim=1)
+    q, k, v = split_heads(qkv, Heads(g.heads, g.kv_heads, g.head_dim, len(qkv)))
     cos, sin = (t[rows].unsqueeze(1) for t in table)
     return rope(q.float(), cos, sin).bfloat16(), rope(k.float(), cos, sin).bfloat16(), v
 
@@ -120,13 +287,6 @@ def rotated(
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
-
-def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """q [P, N, D] over k, v [P, G, D]: each position sees itself and those before it. Returns [P, N·D]."""
-    query, key, value = (t.transpose(0, 1).unsqueeze(0) for t in (q, k, v))
-    out = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-    return out[0].transpose(0, 1).flatten(1)
 
 
 def write_pages(pages: Pages, layer: int, blocks: Tensor, k: Tensor, v: Tensor) -> None:

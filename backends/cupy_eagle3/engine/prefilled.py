@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule
-from specgate.backends.cupy_eagle3.engine.prefill import prefill_draft, prefill_target
+from specgate.backends.cupy_eagle3.engine.prefill import Way, prefill_draft, prefill_target
 from specgate.backends.cupy_eagle3.engine.prefill_experts import prefill_expert_target
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
@@ -61,7 +61,12 @@ class Prefilled:
 
 
 def prefill_prompts(
-    target: Target, draft: Draft | None, b: Buffers, prompts: Sequence[Sequence[int]], layout: CacheLayout
+    target: Target,
+    draft: Draft | None,
+    b: Buffers,
+    prompts: Sequence[Sequence[int]],
+    layout: CacheLayout,
+    way: Way | None = None,
 ) -> list[LastRow]:
     """Prefill every prompt into the blocks of its slot, and equal prompts once. The cache of `draft` is filled, too."""
     last: list[LastRow] = []
@@ -69,21 +74,28 @@ def prefill_prompts(
         twin = layout.twin[slot]
         if twin != slot:
             copy_tail(b, layout, twin, slot)
-        last.append(last[twin] if twin != slot else prefill_slot(target, draft, b, prompt, layout.blocks[slot]))
+        last.append(last[twin] if twin != slot else prefill_slot(target, draft, b, prompt, layout.blocks[slot], way))
     return last
 
 
 def prefill_slot(
-    target: Target, draft: Draft | None, b: Buffers, prompt: Sequence[int], blocks: Sequence[int]
+    target: Target,
+    draft: Draft | None,
+    b: Buffers,
+    prompt: Sequence[int],
+    blocks: Sequence[int],
+    way: Way | None = None,
 ) -> LastRow:
     device = b.slots.length.device
     tokens, held = (torch.tensor(ids, dtype=torch.int64, device=device) for ids in (prompt, blocks))
     boundaries = draft.boundaries if draft else ()
-    through = prefill_target if target.geometry.experts is None else prefill_expert_target
-    stream, features = through(target, b.target.pages, tokens, held, boundaries)
+    if target.geometry.experts is None:
+        stream, features = prefill_target(target, b.target.pages, tokens, held, boundaries, way=way)
+    else:
+        stream, features = prefill_expert_target(target, b.target.pages, tokens, held, boundaries)
     if draft is None or features is None or b.draft is None:
         return LastRow(stream[-1].clone(), None)
-    prefill_draft(draft, b.draft.pages, tokens, held, features)
+    prefill_draft(draft, b.draft.pages, tokens, held, features, way=way)
     return LastRow(stream[-1].clone(), features[-1].clone())
 
 

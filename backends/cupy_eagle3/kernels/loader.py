@@ -32,6 +32,8 @@ OPTIONS: Final = (
 )
 BESIDE_A_STEP: Final = frozenset({"read_memory"})
 """Kernel files that measure the device; no step launches them."""
+PREFILL: Final = "prefill"
+"""The folder of kernels that a prefill launches and no step does."""
 ARGUMENT = Tensor | int | float | None
 """A field of the struct that a kernel takes."""
 
@@ -272,5 +274,9 @@ def unrolled(file: str, files: Mapping[str, Path], seen: set[str]) -> list[str]:
 
 def entry_points() -> frozenset[str]:
     """Names of the kernels that a step may launch."""
-    files = (file for file in kernel_files().values() if file.suffix == ".cu" and file.stem not in BESIDE_A_STEP)
+    files = (
+        file
+        for file in kernel_files().values()
+        if file.suffix == ".cu" and file.stem not in BESIDE_A_STEP and file.parent.name != PREFILL
+    )
     return frozenset(name for file in files for name in ENTRY.findall(file.read_text(encoding="utf-8")))

@@ -17,9 +17,18 @@ from specgate.analysis.intervals.decision import decide, interval
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, false_fail, spent
 from specgate.analysis.stats import Pairs, planned_looks, t_quantile
 from specgate.core import BetweenRuns, Schedule
-from tests.bench.first_statistics import bound
-from tests.bench.gate_simulation import DRIFT, NOISES, Between, Flags, Turns, schedules, sequential, simulate
 from tests.bench.prefill_apart import error_of
+from tests.bench.simulations.first_statistics import bound
+from tests.bench.simulations.gate_simulation import (
+    DRIFT,
+    NOISES,
+    Between,
+    Flags,
+    Turns,
+    schedules,
+    sequential,
+    simulate,
+)
 
 SHIPPED = schedules()
 NOTHING = BetweenRuns(0.0, None)

@@ -1,4 +1,4 @@
-"""The rule that `tests/bench/since_green_simulation.py` simulates is the one that judges, and it keeps its error."""
+"""The rule that `tests/bench/simulations/` simulates is the one that judges, and it keeps its error."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS
 from specgate.analysis.references.since import between_two_runs, paired_by_round
 from specgate.analysis.stats import planned_looks
 from specgate.core.references import CellTimes
-from tests.bench.first_statistics import bound
-from tests.bench.gate_simulation import Between, Floats, Turns, sequential
-from tests.bench.since_green_simulation import DECISIONS, MARGIN_PCT, scenario_of, simulate
+from tests.bench.simulations.first_statistics import bound
+from tests.bench.simulations.gate_simulation import Between, Floats, Turns, sequential
+from tests.bench.simulations.since_green_simulation import DECISIONS, MARGIN_PCT, scenario_of, simulate
 
 MARGIN = math.log1p(MARGIN_PCT / 100)
 

@@ -17,8 +17,8 @@ from specgate.analysis.two_builds.words import log_margin, needed
 from specgate.core import BASELINE, Block
 from specgate.core.two_builds import Margins, TextChange
 from specgate.planning.plan import build_plan
-from tests.bench import ab_simulation as simulation
-from tests.bench.first_statistics import bound
+from tests.bench.simulations import ab_simulation as simulation
+from tests.bench.simulations.first_statistics import bound
 from tests.support.factories import block, scenario
 
 

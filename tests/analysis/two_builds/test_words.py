@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from specgate.analysis.two_builds.estimates import Difference
 from specgate.analysis.two_builds.words import MOST_PROCESSES, holm, log_margin, needed, overall, words_of
 from specgate.core.two_builds import STEP, Margins, Quantity, Word
-from tests.bench import ab_simulation as simulation
-from tests.bench.first_statistics import bound
+from tests.bench.simulations import ab_simulation as simulation
+from tests.bench.simulations.first_statistics import bound
 
 ERROR = Margins().error
 MARGIN = log_margin(0.5)

@@ -69,11 +69,32 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"fmha": "tile:512"}, r"attention has no knob 'tile'\n  known: kv_tile, warps"),
         ({"fmha": "512"}, "write KNOB:NUMBER,KNOB:NUMBER"),
         ({"on_draft_error": "ignore"}, r"option on_draft_error = 'ignore'\n  known: fail, baseline"),
+        ({"prefill": "slow"}, r"option prefill = 'slow'\n  known: torch, fused"),
+        ({"prefill_attention": "fa4"}, r"option prefill_attention = 'fa4'\n  known: torch, best, cudnn, flash"),
     ],
 )
 def test_an_option_that_cannot_be_meant_is_refused(request_: OpenRequest, options: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         BACKEND.open(replace(request_, options=options))
+
+
+@pytest.mark.parametrize(
+    ("options", "fused", "order"),
+    [
+        ({}, False, ("torch",)),
+        ({"prefill": "fused", "prefill_attention": "best"}, True, ("cudnn", "flash", "torch")),
+        ({"prefill": "fused"}, True, ("torch",)),
+        ({"prefill_attention": "flash"}, False, ("flash",)),
+    ],
+)
+def test_options_say_how_prompts_are_prefilled(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], fused: bool, order: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91700)
+    way = opening.chosen_way(options, torch.device("cuda"))
+    assert (way.fused, way.attention.order) == (fused, order)
+    assert not opening.chosen_way(options, torch.device("cpu")).fused  # no kernel runs there
 
 
 @pytest.mark.parametrize(
@@ -149,6 +170,13 @@ def test_more_rows_than_experts_take_are_refused(tmp_path: Path, request_: OpenR
     with pytest.raises(
         UsageError, match=r"batch 10 at spec-7 makes 80 rows per step, at most 64 .*experts\n  a batch of 8"
     ):
+        check_target(request)
+
+
+@pytest.mark.parametrize(("name", "value"), [("prefill", "fused"), ("prefill_attention", "best")])
+def test_experts_are_prefilled_by_torch_alone(tmp_path: Path, request_: OpenRequest, name: str, value: str) -> None:
+    request = replace(with_experts(tmp_path, request_, MIXTURE), options={name: value})
+    with pytest.raises(UsageError, match=f"option {name} = {value}: targets with experts are prefilled by torch alone"):
         check_target(request)
 
 

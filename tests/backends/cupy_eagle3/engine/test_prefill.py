@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.engine.prefill import prefill_draft, prefill_target, write_pages
+from specgate.backends.cupy_eagle3.engine.prefill import prefill_draft, prefill_target, workspace_bytes, write_pages
 from specgate.backends.cupy_eagle3.engine.prefilled import LastRow, prefill_prompts
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, Pages
@@ -135,6 +135,32 @@ def test_stream_and_features_are_the_references_whatever_the_chunk(plain: Pair, 
     for mine, theirs in zip(features.chunk(3, dim=-1), expected[1][0].chunk(3, dim=-1), strict=True):
         assert_rows_agree(mine, theirs)
     assert torch.equal(features[:, : TARGET.hidden], plain.target.weights.embed[tokens])
+
+
+@pytest.mark.parametrize("length", [1, BLOCK + 1])
+@torch.inference_mode()
+def test_the_last_row_and_the_cache_are_the_same_whoever_reads_along(plain: Pair, length: int) -> None:
+    tokens, blocks, found = torch.tensor(prompt(length)), torch.tensor([5, 0]), []
+    for boundaries in ((), (0, 2), BOUNDARIES):
+        pages = foreign_pages(TARGET.layers, heads_of(TARGET.kv_heads))
+        stream, _ = prefill_target(plain.target, pages, tokens, blocks, boundaries)
+        found.append((stream[-1], pages.k, pages.v))
+    for other in found[1:]:
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_beyond_a_chunk_only_what_is_as_long_as_the_prompt_takes_more_memory(fused: bool) -> None:
+    def of(*width: int, dtype: torch.dtype = torch.bfloat16) -> int:
+        return sum(torch.empty(100, n, dtype=dtype).nbytes for n in width)
+
+    g, heads = TARGET, heads_of(TARGET.kv_heads)
+    queries = g.heads * heads.head_dim
+    stream, sums = of(g.hidden, dtype=torch.float32), of(g.heads, dtype=torch.float32)
+    longer = stream + sums + of(queries + 2 * g.kv_heads * heads.head_dim, queries)
+    for draft, more in ((None, 0), (DRAFT, of(DRAFT.features * g.hidden))):
+        sizes = [workspace_bytes(g, draft, positions, 50, fused=fused) for positions in (50, 150)]
+        assert sizes[1] - sizes[0] == longer + more
 
 
 @torch.inference_mode()

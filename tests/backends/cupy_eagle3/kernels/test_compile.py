@@ -25,6 +25,7 @@ import torch
 
 import specgate
 from specgate.backends.cupy_eagle3.device import Multiprocessors
+from specgate.backends.cupy_eagle3.engine.prefill import kernels as prefill_kernels
 from specgate.backends.cupy_eagle3.kernels import loader
 from specgate.backends.cupy_eagle3.kernels.attention import attention, fmha_config
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
@@ -63,6 +64,10 @@ SIZES = {
     "route": ("EXPERTS", "ROWS"),
     "expert_gate_up": ("EXPERTS",),
     "expert_down": ("EXPERTS",),
+    "prefill_gate": ("INTERMEDIATE",),
+    "prefill_heads": ("HEADS", "KV_HEADS"),
+    "prefill_stream": ("HIDDEN", "THREADS"),
+    "prefill_draft": ("HIDDEN", "THREADS"),
 }
 """Kernel → the constants of it that are bounds of loops and widths of rows, and choose no code."""
 DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
@@ -83,6 +88,7 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         sizes = Sizes(slots, positions, max(LENGTHS) + 1)
         for k in LENGTHS:
             yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
+    yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft))
 
 
 def with_constant(spec: Spec, name: str, value: int) -> Spec:
@@ -194,9 +200,10 @@ def outcomes(swept: Mapping[str, list[Spec]], compiler: Compiler) -> Iterator[Ma
         yield {name: pool.submit(compiler.compile_all, name, specs) for name, specs in swept.items()}
 
 
-def test_every_file_takes_part_in_a_step_or_measures_the_device(specs: list[Spec]) -> None:
+def test_every_file_takes_part_in_a_step_or_a_prefill_or_measures_the_device(specs: list[Spec]) -> None:
     assert {f"{spec.stem}.cu" for spec in specs} == {name for name in kernel_files() if name.endswith(".cu")}
     assert "read_memory" not in entry_points() and "matmul_rows" in entry_points()
+    assert not [name for name in entry_points() if name.startswith("prefill")]
     text = "".join(spec.source for spec in specs)
     assert all(f'#line 1 "{name}"' in text for name in kernel_files() if name.endswith(".cuh"))
 

@@ -1,6 +1,6 @@
 """How often a speed verdict is wrong, and what it can tell, on simulated pairs at the shipped schedules.
 
-    python -m tests.bench.gate_simulation --runs 20000
+    python -m tests.bench.simulations.gate_simulation --runs 20000
 
 Every shipped schedule (prompt sets × rounds) meets every kind of noise of NOISES, with the true ratio exactly at the
 floor: there, PASS and FAIL are both wrong. The same at 1 and 3 % from the floor gives the power. Prompt sets differ by
@@ -27,7 +27,7 @@ from specgate.analysis.stats import FIRST_LOOK, planned_looks
 from specgate.core import BASELINE, PASS_ROUNDS, Scenario, Schedule
 from specgate.planning.plan import build_plan
 from specgate.planning.scenario import find, shipped
-from tests.bench.first_statistics import bound
+from tests.bench.simulations.first_statistics import bound
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -1,6 +1,6 @@
 """How often the words of `specgate ab` are wrong, and how often it sees a change, on simulated blocks.
 
-    python -m tests.bench.ab_simulation --runs 40000
+    python -m tests.bench.simulations.ab_simulation --runs 40000
 
 Everything is as the command does it by default: process pairs over one prompt set each, one quad A B B A or B A A B per
 role in the order that `schedule_of` draws, a prefill and an untimed block per side before them. The step times of two
@@ -33,7 +33,7 @@ from specgate.analysis.two_builds.estimates import FITTED_FROM
 from specgate.analysis.two_builds.looks import share
 from specgate.core.two_builds import Margins, Word
 from specgate.planning.plan import points_of
-from tests.bench.first_statistics import bound
+from tests.bench.simulations.first_statistics import bound
 from tests.support.factories import scenario
 
 Floats = NDArray[np.float64]

@@ -1,6 +1,6 @@
 """How often gate `acceptance-drift` is wrong, and which fall it sees, on simulated runs.
 
-    python -m tests.bench.drift_simulation --runs 4000
+    python -m tests.bench.simulations.drift_simulation --runs 4000
 
 What is simulated is the acceptance length of every block, as an engine would show it whose texts do not repeat exactly.
 (Where they do, there is no noise, and nothing to be wrong about.) The slope is held against its true value: with no

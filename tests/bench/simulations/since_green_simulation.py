@@ -1,6 +1,6 @@
 """How often gate `since-green` is wrong about a step time, and which loss it sees, on simulated pairs of runs.
 
-    python -m tests.bench.since_green_simulation --runs 20000
+    python -m tests.bench.simulations.since_green_simulation --runs 20000
 
 Two runs of one role at the schedules of the scenarios that the GPU policies require, with the margin that these
 policies have. The runs are two processes, each with noise of its own. Prompts cancel, since rounds are paired. The
@@ -25,7 +25,7 @@ from specgate.analysis.references.since import QUIET, ROUNDS
 from specgate.analysis.stats import planned_looks
 from specgate.core import Scenario
 from specgate.planning.scenario import find
-from tests.bench.gate_simulation import Between, Draw, Floats, Outcome, Turns, sequential
+from tests.bench.simulations.gate_simulation import Between, Draw, Floats, Outcome, Turns, sequential
 
 MARGIN_PCT = 3.0
 DECISIONS = 12

@@ -1,0 +1,57 @@
+"""Launches `prefill_heads.cu`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
+
+THREADS: Final = 256
+TOGETHER: Final = 4
+"""Heads that one block rotates, as in the kernel."""
+
+
+class PrefillHeads(Kernel):
+    """Rotates the queries and keys of positions 0 … P − 1 in place, in `qkv` bfloat16 [P, (N + 2G)·D], and writes keys
+    and values into the cache of one layer.
+
+    `k_pages` [blocks, G, BLOCK, D] and `v_pages` [blocks, G, D, BLOCK], bfloat16; `blocks` int64: the blocks of the
+    positions, in order; `table`: cos and sin, float32 [P', D/2]. N may be 0.
+    """
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int) -> None:
+        super().__init__(
+            "prefill_heads", heads=heads, kv_heads=kv_heads, head_dim=head_dim, block=BLOCK, threads=THREADS
+        )
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+
+    @announced
+    def __call__(
+        self, qkv: Tensor, k_pages: Tensor, v_pages: Tensor, blocks: Tensor, table: tuple[Tensor, Tensor]
+    ) -> None:
+        positions, g, d = len(qkv), self.kv_heads, self.head_dim
+        used = -(-positions // BLOCK)
+        expect("qkv", qkv, (positions, (self.heads + 2 * g) * d), torch.bfloat16)
+        expect("k_pages", k_pages, (1, g, BLOCK, d), torch.bfloat16)
+        expect("v_pages", v_pages, (1, g, d, BLOCK), torch.bfloat16)
+        expect("blocks", blocks, (used,), torch.int64)
+        for name, angles in zip(("cosine", "sine"), table, strict=True):
+            expect(name, angles, (positions, d // 2), torch.float32)
+        self.launch(
+            "prefill_heads",
+            (used, -(-(self.heads + g) // TOGETHER) + g),
+            (THREADS,),
+            {
+                "qkv": qkv,
+                "k_pages": k_pages,
+                "v_pages": v_pages,
+                "blocks": blocks,
+                "cosine": table[0],
+                "sine": table[1],
+                "positions": positions,
+            },
+        )
