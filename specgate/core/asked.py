@@ -203,6 +203,19 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Draws:
+    """Texts that are drawn for the gate `distribution`, each a request of its own.
+
+    `texts`: how many of every role. `tokens`: of each, the first one, which prefill gives, included. `prompt_tokens`:
+        the prompt is so long, the beginning of the point's first one.
+    """
+
+    texts: int
+    tokens: int = 4
+    prompt_tokens: int = 16
+
+
+@dataclass(frozen=True, slots=True)
 class LatencyLimits:
     """What a request must keep to for it to count as goodput, in ms; None where nothing is asked.
 
@@ -283,8 +296,17 @@ class Scenario:
     """Whether the baseline runs too. Without it there is no speed-up, and nothing to compare tokens with: one server
     with speculation on, measured by itself.
     """
+    sampling: Sampling | None = None
+    """How tokens are drawn; None for greedy decoding."""
+    draws: Draws | None = None
+    """The texts to draw of every role after all timing, for their distribution to be judged; None for none."""
     load: Load | None = None
     """What a server is offered in a scenario of `kind: load`; None in every other."""
+
+    @property
+    def repeats_baseline(self) -> bool:
+        """Whether speculation must emit the baseline's tokens: greedy ones, or drawn with the same random numbers."""
+        return self.sampling is None or self.sampling.method == "coupled"
 
     @property
     def whole_requests(self) -> bool:

@@ -65,13 +65,9 @@ class Keys:
 
 
 def requests_of(prompts: Sequence[Sequence[int]]) -> NDArray[np.uint64]:
-    """Who a request is, by its prompt: uint64 [B]. Equal prompts are told apart by their order."""
-    seen, found = dict[bytes, int](), list[int]()
-    for prompt in prompts:
-        text = np.asarray(prompt, np.int64).tobytes()
-        seen[text] = turn = seen.get(text, -1) + 1
-        found.append(int.from_bytes(sha256(text + turn.to_bytes(8, "little")).digest()[:8], "little"))
-    return np.array(found, np.uint64)
+    """Who a request is, by its prompt: uint64 [B]. So equal prompts draw equal texts, as greedy decoding has it."""
+    digests = (sha256(np.asarray(prompt, "<i8").tobytes()).digest() for prompt in prompts)
+    return np.array([int.from_bytes(digest[:8], "little") for digest in digests], np.uint64)
 
 
 def words(keys: Keys, purpose: Purpose, blocks: int) -> Words:
@@ -89,7 +85,8 @@ def words(keys: Keys, purpose: Purpose, blocks: int) -> Words:
 
 def uniforms(keys: Keys, purpose: Purpose, count: int) -> Floats:
     """float64 [B, count]: numbers strictly between 0 and 1, two from each block of four words."""
-    drawn = words(keys, purpose, -(-count // 2)).reshape(len(keys.requests), -1, 2) >> np.uint32(32 - BITS)
+    blocks = -(-count // 2)
+    drawn = words(keys, purpose, blocks).reshape(len(keys.requests), 2 * blocks, 2) >> np.uint32(32 - BITS)
     whole = drawn[..., 0].astype(np.float64) * 2.0**BITS + drawn[..., 1]
     return (whole[:, :count] + 0.5) * 2.0 ** (-2 * BITS)
 
