@@ -8,6 +8,7 @@ state.py           what a decode run carries from cycle to cycle, and how a cycl
 recorder.py        what a decode run writes down: time per step and phase, accept counts per step and slot
 drafters.py        who proposes the chain: the pair's draft, or a stand-in whose acceptance is known
 eagle.py           the pair's draft: over accepted rows with the target's features, then on its own states
+sampling/          drawing tokens at a temperature in the place of the greedy choice
 playback.py        accept counts from a tape in the place of measured ones
 target.py          the target's forward pass, with the hidden states that the draft reads
 gpt_oss.py         gpt-oss' forward pass: sinks, windows, and a mixture of experts

@@ -15,9 +15,13 @@ from specgate.backends.reference.gpt_oss import GptOssTarget
 from specgate.backends.reference.gpt_oss_weights import pack_gpt_oss
 from specgate.backends.reference.loop import SpeculativeLoop
 from specgate.backends.reference.playback import Playback
+from specgate.backends.reference.sampling.draws import draw_texts, show_distribution
+from specgate.backends.reference.sampling.log_probs import LogProbabilities
+from specgate.backends.reference.sampling.sampler import Sampler
 from specgate.backends.reference.stages import show_stages
 from specgate.backends.reference.target import LlamaTarget, rope_table
 from specgate.core import Budget, EngineFacts, Role
+from specgate.core.draws import TokenLaw
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.weights import TargetWeights, pack_target
@@ -35,6 +39,7 @@ class ReferenceEngine(SpeculativeLoop):
         max_positions: int,
         device: str,
         playback: Playback | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         self.target, t = target, target.geometry
         weights = pack_target(target) if t.experts is None else pack_gpt_oss(target)
@@ -46,7 +51,8 @@ class ReferenceEngine(SpeculativeLoop):
             if isinstance(weights, TargetWeights)
             else GptOssTarget(weights, t, self.table, self.cache, device)
         )
-        super().__init__(model, drafts, max_batch=max_batch, max_positions=max_positions, playback=playback)
+        sizes = {"max_batch": max_batch, "max_positions": max_positions}
+        super().__init__(model, drafts, **sizes, playback=playback, sampler=sampler)
 
     @property
     def tw(self) -> TargetWeights:
@@ -60,6 +66,26 @@ class ReferenceEngine(SpeculativeLoop):
         watch = LogitWatch(positions, len(self.prompts))
         self._decode(role, Budget(steps=positions[-1]), (), watch)
         return watch.shown()
+
+    @torch.inference_mode()
+    def log_probabilities(self, role: Role, budget: Budget) -> tuple[tuple[tuple[int, float], ...], ...]:
+        """Rewind every slot to the end of its prompt and decode under `role`. Returns, per slot, every token after the
+        prefill token with ln of the model's own probability of it, before temperature, filters and penalties.
+        """
+        watch = LogProbabilities(len(self.prompts))
+        decoded = self._decode(role, budget, (), watch)
+        emitted = (len(tokens) - 1 for tokens in decoded.tokens)
+        return tuple(tuple(found[:count]) for found, count in zip(watch.found, emitted, strict=True))
+
+    def draw(
+        self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int
+    ) -> tuple[tuple[int, ...], ...]:
+        """As `api.DrawsTexts.draw`."""
+        return draw_texts(self, role, prompt, tokens, first, count)
+
+    def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
+        """As `api.ShowsDistribution.distribution`."""
+        return show_distribution(self, prompt, continuation, least)
 
     @torch.inference_mode()
     def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:

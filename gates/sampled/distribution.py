@@ -23,7 +23,7 @@ class DistributionGate:
     """
 
     name = "distribution"
-    params: Mapping[str, type] = {"alpha": float, "min_draws": int}
+    params: Mapping[str, type] = {"alpha": float, "min_draws": float}
 
     def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
         results = list(selected(rule, run))
