@@ -13,6 +13,7 @@ from specgate import plugins
 from specgate.api import (
     Activity,
     Decoded,
+    DrawsTexts,
     Engine,
     ExtendsText,
     FollowsText,
@@ -20,16 +21,19 @@ from specgate.api import (
     ScoresTokens,
     ScriptedTrace,
     ServesLoad,
+    ShowsDistribution,
     ShowsLogits,
     Text,
 )
 from specgate.core import EngineFacts, TopTokens
+from specgate.core.draws import TokenLaw
 from specgate.errors import BackendError
 from specgate.run import profiler
 from specgate.run.engine_process import failures
 from specgate.run.engine_process.messages import (
     Close,
     Decode,
+    Draw,
     Extend,
     Follow,
     Logits,
@@ -39,6 +43,7 @@ from specgate.run.engine_process.messages import (
     Request,
     ScoreText,
     Serve,
+    ShowLaw,
     Top2,
     Trace,
     Where,
@@ -112,6 +117,11 @@ class Service:
             case ScoreText():
                 asked = request.prompt, request.continuation, request.positions
                 return {"kind": "scores", "scores": engine.score(*asked) if isinstance(engine, ScoresTokens) else None}
+            case Draw():
+                wanted = request.role, request.prompt, request.tokens, request.first, request.count
+                return {"kind": "drawn", "texts": engine.draw(*wanted) if isinstance(engine, DrawsTexts) else None}
+            case ShowLaw():
+                return {"kind": "law", "law": law_of(engine, request)}
             case Where():
                 return {"kind": "origin", "origin": origin_of(engine)}
             case _:
@@ -161,6 +171,14 @@ def ranked(engine: Engine, request: Ranked) -> Mapping[str, object] | None:
         return None if shown is None else record(shown, TopTokens, "ranked")
     top2 = engine.top2(request.slot, request.continuation)
     return None if top2 is None else {"values": top2, "tokens": ()}
+
+
+def law_of(engine: Engine, request: ShowLaw) -> Mapping[str, object] | None:
+    """The distribution that tokens come from; None where the engine shows none."""
+    if not isinstance(engine, ShowsDistribution):
+        return None
+    law = engine.distribution(request.prompt, request.continuation, request.least)
+    return record(law, TokenLaw, "distribution")
 
 
 def record(value: Any, kind: type[Any], call: str) -> dict[str, object]:
