@@ -79,7 +79,7 @@ class ReferenceEngine(SpeculativeLoop):
     def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...]:
         """As `api.ShowsLogits.logits`."""
         watch = LogitWatch(positions, len(self.prompts))
-        self._decode(role, Budget(steps=positions[-1]), (), watch)
+        self._decode(role, Budget(new_tokens=positions[-1] + 1), (), watch)
         return watch.shown()
 
     def _greedy(self, stream: Tensor) -> Tensor:

@@ -43,8 +43,9 @@ SHARES = (0.5, 0.9, 0.99)
 
 
 def zipf(tokens: int) -> Floats:
-    weights: Floats = 1 / np.arange(1, tokens + 1)
-    return weights / weights.sum()
+    weights = 1 / np.arange(1, tokens + 1)
+    shares: Floats = weights / weights.sum()
+    return shares
 
 
 LAWS = {

@@ -17,6 +17,7 @@ from specgate.api import (
     Engine,
     ExtendsText,
     FollowsText,
+    OffersSampling,
     RanksTokens,
     ScoresTokens,
     ScriptedTrace,
@@ -27,7 +28,7 @@ from specgate.api import (
 )
 from specgate.core import EngineFacts, TopTokens
 from specgate.core.draws import TokenLaw
-from specgate.errors import BackendError
+from specgate.errors import BackendError, UsageError
 from specgate.run import profiler
 from specgate.run.engine_process import failures
 from specgate.run.engine_process.messages import (
@@ -79,7 +80,10 @@ class Service:
 
     def _carry_out(self, request: Request) -> Mapping[str, object]:
         if isinstance(request, Open):
-            self._engine = plugins.backend(request.backend).open(open_request(request))
+            backend = plugins.backend(request.backend)
+            if request.sampling is not None and not isinstance(backend, OffersSampling):
+                raise UsageError(f"back end {request.backend!r} decodes greedily", hint="leave sampling out")
+            self._engine = backend.open(open_request(request))
             facts = record(self._engine.facts(), EngineFacts, "facts")
             able = {
                 "scripted": isinstance(self._engine, ScriptedTrace),

@@ -32,7 +32,8 @@ def test_two_tables_are_compared_as_scipy_does_it() -> None:
     a, b = SOURCE.multinomial(30_000, law).tolist(), SOURCE.multinomial(9_000, law).tolist()
     found = against_other(a, b)
     theirs = stats.chi2_contingency([a, b], correction=False)
-    assert (found.chi_square, found.freedom) == (pytest.approx(theirs.statistic), theirs.dof)
+    assert found.freedom == theirs.dof
+    assert found.chi_square == pytest.approx(theirs.statistic)
     assert found.p_chi_square == pytest.approx(theirs.pvalue)
     assert found.g == pytest.approx(
         stats.chi2_contingency([a, b], correction=False, lambda_="log-likelihood").statistic, rel=1e-2
@@ -100,4 +101,5 @@ def test_the_simulation_judges_as_the_gate_does(law: str) -> None:
     counts = SOURCE.multinomial(draws, shares, 20)
     for row, p_chi_square, p_g in zip(counts, *chances(counts.astype(float), shares, draws), strict=True):
         fit = against_law(row.tolist(), shares.tolist())
-        assert (fit.p_chi_square, fit.p_g) == (pytest.approx(p_chi_square), pytest.approx(p_g))
+        assert fit.p_chi_square == pytest.approx(p_chi_square)
+        assert fit.p_g == pytest.approx(p_g)

@@ -32,8 +32,9 @@ from specgate.run.engine_process.messages import (
     request_of,
 )
 from specgate.run.engine_process.records import Form
-from tests.run.engine_process.conftest import Opened
+from tests.run.engine_process.conftest import Opened, request_in
 from tests.support.command import Cli
+from tests.support.in_process import EngineHere
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
 BUDGET = Budget(steps=4)
@@ -413,6 +414,13 @@ def test_a_request_to_open_has_the_fields_of_the_public_one_and_comes_through_as
     received = request_of(encoded(Numbered(1, open_of("cupy", request)))).request
     assert isinstance(received, Open)
     assert open_request(received) == request and repr(open_request(received).pair.rope) == repr(rope)
+
+
+def test_a_back_end_that_decodes_greedily_is_not_opened_to_sample(lying: None, tmp_path: Path) -> None:
+    """Also where nobody has asked it before: in an environment of its own."""
+    asked = replace(request_in(tmp_path, {}), sampling=Sampling())
+    with pytest.raises(UsageError, match="back end 'lying' decodes greedily"):
+        EngineHere("lying", asked, 60, tmp_path / "worker.log")
 
 
 def test_an_engine_keeps_its_facts(here: Opened) -> None:
