@@ -91,4 +91,4 @@ def expert_down(act: Tensor, matrices: Tensor, bias: Tensor, experts: Tensor, we
     parts = torch.stack(
         [matrices[e].double() @ a.double() + bias[e].double() for e, a in zip(experts.flatten(), act, strict=True)]
     )
-    return (parts * weights.double().flatten()[:, None]).unflatten(0, experts.shape).sum(1)
+    return (parts * weights.double().flatten()[:, None]).view(*experts.shape, -1).sum(1)

@@ -21,6 +21,8 @@ from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.core import Role
 from specgate.core.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
+from specgate.eagle3.hf.target import require_dense, target_geometry
+from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError
 
@@ -33,6 +35,8 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
     import cupy
 
     began = time.perf_counter()
+    config = read_config(request.pair.target)
+    require_dense(target_geometry(config, request.pair.rope), config.file, "the benchmark of kernels")
     device = first_gpu()
     bandwidth, stream = read_bandwidth(), Stream()
     torch.cuda.empty_cache()  # what was read to measure the bandwidth

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from specgate.eagle3.hf.draft import draft_geometry
 from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.layout import draft_tensors, target_tensors
+from specgate.eagle3.mxfp4.format import BIAS, BLOCK, VALUES
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, canonical_names
 from specgate.eagle3.planted.recipe import from_seed
 from specgate.errors import BackendError
@@ -70,7 +72,21 @@ def random_pair(geometry: Geometry, positions: int, device: torch.device | str) 
 
 
 def random_tensors(wanted: Mapping[str, Wanted], device: torch.device | str) -> dict[str, Tensor]:
-    return {name: random_weight(want.shape, device) for name, want in wanted.items()}
+    return {
+        name: random_mxfp4(name, want.shape, device) if want.dtype == "U8" else random_weight(want.shape, device)
+        for name, want in wanted.items()
+    }
+
+
+def random_mxfp4(name: str, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+    """Four-bit numbers as random bits, or scales for them, with which a matrix [out, in] has the variance of a
+    `random_weight`, but for a power of two.
+    """
+    if not name.endswith("_scales"):
+        return torch.empty(shape, dtype=torch.uint8, device=device).random_(256)
+    energy = sum(value * value for value in VALUES) / len(VALUES)
+    usual = round(BIAS - math.log2(energy * shape[-1] * BLOCK) / 2)
+    return torch.full(shape, usual, dtype=torch.uint8, device=device)
 
 
 def random_weight(shape: tuple[int, ...], device: torch.device | str) -> Tensor:

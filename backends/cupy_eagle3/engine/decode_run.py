@@ -15,6 +15,7 @@ import torch
 from specgate.api import Decoded, Text, block_marker
 from specgate.backends.cupy_eagle3.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.core import Finish
+from specgate.core.routing import ExpertCounts, counts_of
 from specgate.eagle3.counters import speculation_counters
 from specgate.errors import UsageError
 
@@ -99,10 +100,18 @@ def run(launches: Sequence[Callable[[], None]], stream: torch.cuda.Stream) -> tu
     return tuple(round(since.elapsed_time(to) * 1e6) for since, to in pairwise(events))
 
 
-def read(slots: Slots, count: int, k: int, graphs: Sequence[int], elapsed_ns: Sequence[int]) -> tuple[Decoded, Fault]:
+def read(
+    slots: Slots,
+    count: int,
+    k: int,
+    graphs: Sequence[int],
+    elapsed_ns: Sequence[int],
+    touched: torch.Tensor | None = None,
+) -> tuple[Decoded, Fault]:
     """Everything that a decode run of spec-`k` over `count` slots has left on the device, and what went wrong.
 
-    Graph i had `graphs[i]` steps and took `elapsed_ns[i]` nanoseconds.
+    Graph i had `graphs[i]` steps and took `elapsed_ns[i]` nanoseconds. `touched` int32 [steps, layers]: how many
+    experts of each layer each step reached, of a target that has them.
     """
     steps = int(slots.step)
     stamps = slots.stamps[:steps].cpu()
@@ -118,9 +127,17 @@ def read(slots: Slots, count: int, k: int, graphs: Sequence[int], elapsed_ns: Se
         truncated=tuple(slots.truncated[:count].tolist()),
         finish=text.finish,
         counters=speculation_counters(accepted, text.finish, k) if k else {},
+        experts=None if touched is None else experts_of(touched[:steps], accepted, k),
         phase_ns={name: int((stamps[:, to] - stamps[:, since]).sum()) for name, (since, to) in PHASES.items()},
     )
     return decoded, Fault(int(slots.fault))
+
+
+def experts_of(touched: torch.Tensor, accepted: Sequence[Sequence[int]], k: int) -> ExpertCounts:
+    """The counts of a run of spec-`k` from `touched` [steps, layers]; a slot that is done accepts -1."""
+    rows = [(k + 1) * sum(a >= 0 for a in row) for row in accepted]
+    by_step = [layers if n else [0] * len(layers) for layers, n in zip(touched.tolist(), rows, strict=True)]
+    return counts_of(by_step, rows)
 
 
 def text_of(slots: Slots, count: int) -> Text:

@@ -152,7 +152,8 @@ class CupyEngine:
             self._cycle(k, count).reserve(self.b.kv, self.b.slots)
             self.stream.wait()
             elapsed_ns = run([launch[n] for n in graphs], self.stream.torch)
-            decoded, fault = read(self.b.slots, count, k, graphs, elapsed_ns)
+            mixture = self.b.target.layer.mixture
+            decoded, fault = read(self.b.slots, count, k, graphs, elapsed_ns, mixture.touched if mixture else None)
         # Every step checks the blocks that it may write; a violation stops it.
         broken = int(bool(fault & Fault.KV_INTEGRITY))
         checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}

@@ -53,6 +53,8 @@ def engine_facts(
         "target layers x hidden": f"{geometry.layers} x {geometry.hidden}",
         "target rope": describe_rope(geometry.rope),
     }
+    if (experts := geometry.experts) is not None:
+        details["target experts"] = f"{experts.count} in MXFP4, {experts.per_token} of a token"
     if draft is not None:
         details |= draft_details(draft.geometry)
     details |= {f"memory: {name}": in_gb(size) for name, size in memory.items()}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from specgate.api import OpenRequest
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import MOST_EXPERTS, MOST_PLACES, MOST_ROWS
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import MAX_ROWS
-from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
 from specgate.errors import CheckpointError, UsageError
 
 HEAD_DIMS = (64, 128)
@@ -32,10 +33,34 @@ def check_request(request: OpenRequest) -> None:
         )
 
 
+def check_rows(request: OpenRequest, target: TargetGeometry) -> None:
+    """Raise UsageError where a target with experts would get more rows than its kernels take."""
+    rows = request.max_k + 1
+    if target.experts is not None and request.max_batch * rows > MOST_ROWS:
+        raise UsageError(
+            f"back end cupy: batch {request.max_batch} at spec-{request.max_k} makes {request.max_batch * rows} rows "
+            f"per step, at most {MOST_ROWS} are supported for a target with experts",
+            hint=f"a batch of {MOST_ROWS // rows}, or fewer drafts",
+        )
+
+
+def of_experts(experts: ExpertGeometry | None) -> dict[str, tuple[object, bool, str]]:
+    """Key → its value, whether that is supported, and what would be."""
+    if experts is None:
+        return {}
+    places = min(MOST_PLACES, experts.count)
+    return {
+        "num_local_experts": (experts.count, experts.count <= MOST_EXPERTS, f"at most {MOST_EXPERTS}"),
+        "num_experts_per_tok": (experts.per_token, experts.per_token <= places, f"at most {places}"),
+        "quantization_config": ("none", experts.mxfp4, "experts in MXFP4 are needed"),
+    }
+
+
 def check_geometry(geometry: TargetGeometry | DraftGeometry, where: Path) -> None:
     """Raise CheckpointError for sizes that no kernel is made for."""
     g = geometry
     wrong = {
+        **of_experts(g.experts if isinstance(g, TargetGeometry) else None),
         "head_dim": (g.head_dim, g.head_dim in HEAD_DIMS, "64 or 128"),
         "num_key_value_heads": (
             g.kv_heads,

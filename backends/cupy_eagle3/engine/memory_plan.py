@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from specgate.backends.cupy_eagle3.engine.prefill import workspace_bytes
+from specgate.backends.cupy_eagle3.engine.prefill_experts import expert_workspace_bytes
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, bytes_of
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
@@ -21,7 +22,8 @@ def plan(target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes, *, f
     return {
         "key/value cache": pages,
         "buffers of a step": bytes_of(buffers) - pages,
-        "prefill workspace": workspace_bytes(target, draft, sizes.positions, fused=fused),
+        "prefill workspace": workspace_bytes(target, draft, sizes.positions, fused=fused)
+        + (expert_workspace_bytes(target, sizes.positions) if target.experts else 0),
     }
 
 

@@ -26,7 +26,7 @@ from specgate.backends.cupy_eagle3.tuned.required import describe, require
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.core.fmha import parse_config
 from specgate.eagle3.auxiliary_layers import parse_boundaries
-from specgate.eagle3.hf.target import require_dense, target_geometry
+from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.memory import refusing_overflow
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
@@ -133,14 +133,23 @@ def check_target(request: OpenRequest) -> None:
     """Check what the target's config alone tells, before its weights are read."""
     config = read_config(request.pair.target)
     geometry = target_geometry(config, request.pair.rope)
-    require_dense(geometry, config.file, "back end cupy")
     limits.check_geometry(geometry, config.file)
+    limits.check_rows(request, geometry)
+    if geometry.experts is not None:
+        refuse_other_prefill(request.options)
     if request.max_positions > geometry.max_positions:
         raise UsageError(
             f"{config.file}: max_position_embeddings = {geometry.max_positions}, but the plan needs "
             f"{request.max_positions} positions",
             hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
         )
+
+
+def refuse_other_prefill(options: Mapping[str, str]) -> None:
+    """Raise UsageError for a way of prefill that a target with experts does not have."""
+    for name in ("prefill", "prefill_attention"):
+        if options.get(name, "torch") != "torch":
+            raise UsageError(f"option {name} = {options[name]}: targets with experts are prefilled by torch alone")
 
 
 def plain_on_draft_error(request: OpenRequest) -> bool:

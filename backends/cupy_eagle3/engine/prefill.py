@@ -27,7 +27,7 @@ from specgate.backends.cupy_eagle3.kernels.prefill.prefill_stream import Prefill
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
 from specgate.backends.cupy_eagle3.memory.model import Draft, RopeTable, Target
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
-from specgate.eagle3.weights import LayerWeights
+from specgate.eagle3.weights import LayerWeights, TargetWeights
 
 CHUNK = 4096
 """Rows per product. It is a constant, so that the bits of a prompt do not depend on what else is prefilled."""
@@ -75,6 +75,7 @@ def prefill_target(
     boundary lies behind the last layer, only the last row of the stream has gone through it.
     """
     g, w = target.geometry, target.weights
+    assert isinstance(w, TargetWeights)
     way, heads = way or Way.on(tokens.device), Heads(g.heads, g.kv_heads, g.head_dim, len(tokens))
     x = torch.empty(len(tokens), g.hidden, dtype=torch.float32, device=tokens.device)
     features = x.new_empty(len(tokens), len(boundaries) * g.hidden, dtype=torch.bfloat16) if boundaries else None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule
 from specgate.backends.cupy_eagle3.engine.prefill import Way, prefill_draft, prefill_target
+from specgate.backends.cupy_eagle3.engine.prefill_experts import prefill_expert_target
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Fault
@@ -88,7 +89,10 @@ def prefill_slot(
     device = b.slots.length.device
     tokens, held = (torch.tensor(ids, dtype=torch.int64, device=device) for ids in (prompt, blocks))
     boundaries = draft.boundaries if draft else ()
-    stream, features = prefill_target(target, b.target.pages, tokens, held, boundaries, way=way)
+    if target.geometry.experts is None:
+        stream, features = prefill_target(target, b.target.pages, tokens, held, boundaries, way=way)
+    else:
+        stream, features = prefill_expert_target(target, b.target.pages, tokens, held, boundaries)
     if draft is None or features is None or b.draft is None:
         return LastRow(stream[-1].clone(), None)
     prefill_draft(draft, b.draft.pages, tokens, held, features, way=way)

@@ -20,6 +20,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers, DraftBuffers, 
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.chain import Chain
+from specgate.backends.cupy_eagle3.step.expert_layer import ExpertLayer
 from specgate.backends.cupy_eagle3.step.layer import Layer, Place, RowPositions
 from specgate.backends.cupy_eagle3.step.verify import Verify
 from specgate.backends.cupy_eagle3.tuned.gemms import Configurations, Gemms
@@ -153,7 +154,7 @@ def place(slots: Slots, position: int, token: int) -> None:
     slots.counts[0], slots.pending[0, 0] = 1, token
 
 
-def watched(layer: Layer, b: LayerBuffers) -> dict[Place, list[Tensor]]:
+def watched(layer: Layer | ExpertLayer, b: LayerBuffers) -> dict[Place, list[Tensor]]:
     """What the residual stream of row 0 will be at every place, in the order of the calls of `layer` that follow."""
     streams: dict[Place, list[Tensor]] = {"input": [], "o": [], "down": []}
     layer.watch = lambda at: streams[at].append(b.stream[0].clone())

@@ -1,7 +1,8 @@
 """What lies in the GPU's memory.
 
-sizes.py         the numbers that everything allocated and launched follows from
-model.py         weights and tables of a pair, as the kernels want them
-buffers.py       everything else that a captured graph reads and writes
-cache_layout.py  which blocks of the paged cache hold which prompt
+sizes.py           the numbers that everything allocated and launched follows from
+model.py           weights and tables of a pair, as the kernels want them
+expert_weights.py  the weights of a target with a mixture of experts
+buffers.py         everything else that a captured graph reads and writes
+cache_layout.py    which blocks of the paged cache hold which prompt
 """

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
@@ -38,12 +39,43 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
+class MixtureBuffers:
+    """What the kernels of a mixture of experts hand on, for R rows of k experts each.
+
+    `logits` float32 [R, E]: the router's; `x16` float16 [R, H]: what experts multiply; `act` float16 [R·k, F]: between
+    their two products; `parts` float32 [R·k, H]: their results; `finished` int32 [H / 16], zero between steps;
+    `touched` int32 [steps, layers]: how many experts had rows.
+    """
+
+    logits: Tensor
+    x16: Tensor
+    act: Tensor
+    parts: Tensor
+    finished: Tensor
+    touched: Tensor
+
+    @classmethod
+    def allocate(cls, g: TargetGeometry, rows: int, steps: int, device: torch.device | str) -> MixtureBuffers:
+        assert g.experts is not None
+        pairs = rows * g.experts.per_token
+        return cls(
+            logits=torch.zeros(rows, g.experts.count, device=device),
+            x16=torch.zeros(rows, g.hidden, dtype=torch.float16, device=device),
+            act=torch.zeros(pairs, g.intermediate, dtype=torch.float16, device=device),
+            parts=torch.zeros(pairs, g.hidden, device=device),
+            finished=torch.zeros(g.hidden // TILE, dtype=torch.int32, device=device),
+            touched=torch.zeros(steps, g.layers, dtype=torch.int32, device=device),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class LayerBuffers:
     """What the kernels of a decoder hand on. R rows enter attention, of which R' go on; in the target R' = R.
 
     `stream` float32 [R', H]: the residual stream; `pre_norm`: the input of its next norm; `qkv` float32
-    [R, (N + 2G)·D]; `attended` bfloat16 [R', N·D]; `partial` float32, see `Attention.partial_shapes`; `mlp` bfloat16
-    [R', F]; `logits` float32 [R', V].
+    [R, (N + 2G)·D]; `attended` bfloat16 [R', N·D]; `partial` float32, see `Attention.partial_shapes`; `logits` float32
+    [R', V]. In a dense layer `mlp` bfloat16 [R', F]; with a mixture of experts that has no columns, and `mixture` is
+    there.
     """
 
     stream: Tensor
@@ -53,6 +85,7 @@ class LayerBuffers:
     partial: tuple[Tensor, Tensor]
     mlp: Tensor
     logits: Tensor
+    mixture: MixtureBuffers | None = None
 
     @classmethod
     def allocate(
@@ -63,6 +96,7 @@ class LayerBuffers:
         slots: int,
         rows: int,
         device: torch.device | str,
+        mixture: MixtureBuffers | None = None,
     ) -> LayerBuffers:
         out, heads = slots * attention.rows_per_slot, attention.heads
 
@@ -76,8 +110,9 @@ class LayerBuffers:
             qkv=of(f32, rows, heads.qkv_width),
             attended=of(bf16, out, heads.width),
             partial=workspace(attention, slots, device),
-            mlp=of(bf16, out, geometry.intermediate),
+            mlp=of(bf16, out, 0 if mixture else geometry.intermediate),
             logits=of(f32, out, vocab),
+            mixture=mixture,
         )
 
 
@@ -147,9 +182,10 @@ def workspace(attention: Attention, slots: int, device: torch.device | str) -> t
 
 def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device | str) -> TargetBuffers:
     attention = target_attention(geometry, sizes)
+    mixture = MixtureBuffers.allocate(geometry, sizes.rows, sizes.positions, device) if geometry.experts else None
     return TargetBuffers(
         pages=Pages.allocate(geometry.layers, sizes.blocks, attention.heads, device),
-        layer=LayerBuffers.allocate(geometry, attention, geometry.vocab, sizes.slots, sizes.rows, device),
+        layer=LayerBuffers.allocate(geometry, attention, geometry.vocab, sizes.slots, sizes.rows, device, mixture),
         choices=torch.zeros(sizes.rows, dtype=torch.int64, device=device),
     )
 

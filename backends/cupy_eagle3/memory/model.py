@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.rows.draft_input import InputWeights
 from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureNorm
+from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertTargetWeights, pack_expert_target
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.rope import cos_sin_table
@@ -22,12 +23,12 @@ class Target:
     """`rope`: cos and sin, float32 [P, D/2]."""
 
     geometry: TargetGeometry
-    weights: TargetWeights
+    weights: TargetWeights | ExpertTargetWeights
     rope: RopeTable
 
     @classmethod
     def of(cls, checkpoint: TargetCheckpoint, positions: int) -> Target:
-        weights = pack_target(checkpoint)
+        weights = pack_target(checkpoint) if checkpoint.geometry.experts is None else pack_expert_target(checkpoint)
         return cls(checkpoint.geometry, weights, table(checkpoint.geometry.rope, positions, weights.embed.device))
 
 

@@ -1,8 +1,9 @@
 """One step of decoding, as pages of kernel calls: no allocation, no read and no wait inside.
 
-cycle.py      a whole step: reserve, draft, verify, accept, commit
-chain.py      the draft's part: a chain of K tokens
-verify.py     the target's part: one pass over the last token and the drafts
-layer.py      the kernels of one decoder layer, which both are made of
-recording.py  the kernel calls of a step, with their operands, for who wants to repeat them
+cycle.py         a whole step: reserve, draft, verify, accept, commit
+chain.py         the draft's part: a chain of K tokens
+verify.py        the target's part: one pass over the last token and the drafts
+layer.py         the kernels of one decoder layer, which both are made of
+expert_layer.py  those of a layer with a mixture of experts
+recording.py     the kernel calls of a step, with their operands, for who wants to repeat them
 """

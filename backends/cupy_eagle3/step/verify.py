@@ -10,10 +10,13 @@ from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCa
 from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights
 from specgate.backends.cupy_eagle3.memory.model import Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.expert_layer import ExpertLayer
 from specgate.backends.cupy_eagle3.step.layer import Layer, RowPositions
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
+from specgate.eagle3.weights import LayerWeights
 
 NAMES = ("TARGET_ATTENTION_FMHA", "TARGET_FFN")
 
@@ -36,7 +39,11 @@ class Verify:
         self.target, self.boundaries = target, boundaries
         self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows)
         self.capture = FeatureCapture(g.hidden, max(1, len(boundaries)), rows_per_slot, sizes.max_rows)
-        self.layer = Layer(g, sizes, slots, gemms, "TARGET", rows=rows_per_slot, query_rows=rows_per_slot, names=NAMES)
+        self.layer = (
+            Layer(g, sizes, slots, gemms, "TARGET", rows=rows_per_slot, query_rows=rows_per_slot, names=NAMES)
+            if g.experts is None
+            else ExpertLayer(g, sizes, slots, gemms, rows=rows_per_slot, names=NAMES)
+        )
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True, chooses=True)
         self.accept = Accept(rows_per_slot, sizes.max_rows)
 
@@ -58,7 +65,13 @@ class Verify:
         self.embed(t.stream, t.pre_norm, w.embed, norms[0], b.slots, rows)
         for i, layer in enumerate(w.layers):
             self._capture(b, rows, i)
-            self.layer(t, layer, norms[i + 1], b.target.pages, i, t.pre_norm, rows, rows, at)
+            if isinstance(self.layer, Layer):
+                assert isinstance(layer, LayerWeights)
+                self.layer(t, layer, norms[i + 1], b.target.pages, i, t.pre_norm, rows, rows, at)
+            else:
+                assert isinstance(layer, ExpertLayerWeights)
+                following = w.layers[i + 1].qkv if i + 1 < len(w.layers) else w.lm_head
+                self.layer(t, layer, norms[i + 1], b.target.pages, i, rows, at, b.slots.step, following)
         self._capture(b, rows, len(w.layers))
         self.head(b, rows)
 

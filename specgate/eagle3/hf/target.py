@@ -62,7 +62,7 @@ def require_dense(geometry: TargetGeometry, config_file: Path, who: str) -> None
     if geometry.experts is not None:
         raise CheckpointError(
             f"{config_file}: num_local_experts = {geometry.experts.count}: {who} knows dense targets only",
-            hint="back end reference decodes gpt-oss",
+            hint="back ends reference and cupy decode gpt-oss",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -16,6 +17,7 @@ from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.planted.recipe import Recipe
 from specgate.pair_tools.plant.calibrate import made_draft, made_target
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.pair_tools.plant.geometries import PairGeometry, dense, draft_of
 
 RECIPE_A = Recipe("A", seed=3, draft_vocab=512, signal=0.75, boundaries=(1, 2, 3))
@@ -50,6 +52,19 @@ def engine_of(
 def random_prompts(lengths: list[int], vocab: int = 2048, seed: int = 0) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(vocab, (n,), generator=generator).tolist() for n in lengths]
+
+
+RECIPE_EXPERTS = replace(RECIPE_A, boundaries=(1, 2, 4), expert_overlap=0.5)
+
+
+def expert_pair() -> PairGeometry:
+    """The tiny planted gpt-oss: four layers of 8 experts, windows of 32 positions in every other one."""
+    return EXPERT_GEOMETRIES["gpt-oss-tiny"]()
+
+
+@cache
+def expert_engine() -> CupyEngine:
+    return engine_of(*checkpoints(expert_pair(), RECIPE_EXPERTS), replace(SIZES, max_rows=8))
 
 
 GEOMETRIES = {"4:1 of 64": (8, 2, 64), "3:1 of 64": (9, 3, 64), "2:1 of 128": (8, 4, 128), "8:1 of 128": (16, 2, 128)}

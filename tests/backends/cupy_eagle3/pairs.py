@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.checkpoint import Wanted
-from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
 from specgate.eagle3.layout import draft_tensors
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 
@@ -48,6 +49,18 @@ DRAFT = DraftGeometry(
     own_embedding=True,
 )
 BOUNDARIES = (0, 2, 3)
+WINDOW = 20
+MIXTURE = replace(
+    TARGET,
+    heads=8,
+    kv_heads=2,
+    rope=RopeSpec("yarn", 150000.0, 64, factor=32.0, original_positions=16, truncate=False),
+    experts=ExpertGeometry(8, 2, mxfp4=True),
+    windows=(WINDOW, None, WINDOW),
+    biases=True,
+    sinks=True,
+)
+"""A target with everything that gpt-oss has."""
 
 
 def target_checkpoint(geometry: TargetGeometry, tensors: dict[str, Tensor]) -> TargetCheckpoint:
@@ -75,7 +88,16 @@ def without_weights(
 
 
 def random_weights(wanted: Mapping[str, Wanted], seed: int) -> dict[str, Tensor]:
-    """Bfloat16, on the CPU. Matrices are small, so that a rounding error does not grow from layer to layer."""
+    """Bfloat16, on the CPU. Matrices are small, so that a rounding error does not grow from layer to layer. Those in
+    MXFP4 have random bits.
+    """
     generator = torch.Generator().manual_seed(seed)
-    noise = {name: torch.randn(want.shape, generator=generator) for name, want in wanted.items()}
-    return {name: (1 + 0.1 * t if t.dim() == 1 else 0.1 * t).bfloat16() for name, t in noise.items()}
+
+    def random(name: str, want: Wanted) -> Tensor:
+        if want.dtype == "U8":
+            low, high = (121, 124) if name.endswith("_scales") else (0, 256)
+            return torch.randint(low, high, want.shape, generator=generator, dtype=torch.uint8)
+        noise = torch.randn(want.shape, generator=generator)
+        return (1 + 0.1 * noise if noise.dim() == 1 else 0.1 * noise).bfloat16()
+
+    return {name: random(name, want) for name, want in wanted.items()}

@@ -17,6 +17,8 @@ PROCESSORS: Final = 132
 MOST_EXPERTS: Final = 256
 MOST_PLACES: Final = 8
 """Most experts of a layer, and most that a token may choose."""
+MOST_ROWS: Final = 64
+"""Most rows of a step: an expert may get all of them, and their sums have to fit into registers."""
 SUM_BYTES: Final = 512
 """Bytes of one warp's sums of a tile: 16 rows of weight, 8 rows of x, float32."""
 FEW_ROWS: Final = 8
@@ -86,12 +88,19 @@ class ExpertConfig:
     @property
     def blocks(self) -> int:
         """Blocks of a launch."""
-        gpu = multiprocessors()
-        return self.blocks_per_sm * (gpu.count if gpu else PROCESSORS)
+        return self.blocks_per_sm * processors()
 
 
-def check_experts(experts: ExpertGeometry) -> None:
-    """Raise ValueError for a mixture that no kernel is made for."""
+def processors() -> int:
+    """SMs that a launch is made for."""
+    gpu = multiprocessors()
+    return gpu.count if gpu else PROCESSORS
+
+
+def check_experts(experts: ExpertGeometry, rows: int) -> None:
+    """Raise ValueError for a mixture, or a number of rows, that no kernel is made for."""
+    if not 0 < rows <= MOST_ROWS:
+        raise ValueError(f"rows = {rows}: 1 to {MOST_ROWS} rows can be sent to experts")
     if not 0 < experts.count <= MOST_EXPERTS:
         raise ValueError(f"{experts.count} experts: 1 to {MOST_EXPERTS} are supported")
     if not 0 < experts.per_token <= min(MOST_PLACES, experts.count):

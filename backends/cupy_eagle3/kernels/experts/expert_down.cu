@@ -10,6 +10,7 @@
 //
 // Layouts: act [pair][K_IN] float16; parts [pair][N_OUT] float32; stream [row][N_OUT] float32; squares [row][N_OUT / 8]; weight
 // as packing.py leaves it; bias [expert][N_OUT]; logits [row][EXPERTS]; finished [N_OUT / (16 · WEIGHT_TILES)].
+// touched[step][layer] becomes the number of experts that have rows.
 #include "bf16.cuh"
 #include "dependent.cuh"
 #include "expert_matmul.cuh"
@@ -29,7 +30,11 @@ struct ExpertDownArguments {
     const bf16* norm_weight;
     const float* logits;
     const int* active_count;
+    int* touched;
+    const int* step;
     int rows_per_slot;
+    int layer;
+    int layers;
 };
 
 const int COLUMNS = 16 * WEIGHT_TILES;  // of an item
@@ -96,6 +101,8 @@ extern "C" __global__ __launch_bounds__(THREADS,
     ring.fill();
     await_previous();
     let_next_start();
+    if (blockIdx.x == 0 && threadIdx.x == 0 && count > 0)
+        args.touched[(long long)*args.step * args.layers + args.layer] = routing.touched_count;
 
     bool first = true;
     int turn = 0;

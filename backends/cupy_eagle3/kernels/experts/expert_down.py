@@ -27,7 +27,7 @@ class ExpertDown(Kernel):
         self, hidden: int, intermediate: int, experts: ExpertGeometry, rows: int, config: ExpertConfig | None = None
     ) -> None:
         """`rows`: the most that this launcher will see. Raises ValueError for a mixture that no kernel is made for."""
-        check_experts(experts)
+        check_experts(experts, rows)
         self.hidden, self.intermediate, self.experts, self.rows = hidden, intermediate, experts, rows
         self.tiles = hidden // TILE
         self.config = (config or ExpertConfig.usual(intermediate, self.tiles, TILES)).at(rows).fitted()
@@ -52,11 +52,15 @@ class ExpertDown(Kernel):
         weight: PackedExperts,
         logits: Tensor,
         rows: Rows,
+        *,
+        log: tuple[Tensor, Tensor, int],
     ) -> None:
         """`stream` float32 [R, H]; `norm`: where the rows of the next norm are left, and its weight bfloat16 [H];
         `parts` float32 [R · k, H] is a workspace; `finished` int32 [H / 16] is zero before and after; `act` float16
-        [R · k, F]; `weight` in the order PLAIN; `logits` float32 [R, E]. Raises ValueError for operands that this
-        launcher was not made for.
+        [R · k, F]; `weight` in the order PLAIN; `logits` float32 [R, E]. `log`: where the number of experts that have
+        rows is stored, int32 [steps, layers], for which step, int32 [1], and for which layer.
+
+        Raises ValueError for operands that this launcher was not made for.
         """
         if rows.most > self.rows:
             raise ValueError(f"{rows.most} rows for a launcher of {self.rows}")
@@ -72,6 +76,9 @@ class ExpertDown(Kernel):
         expect("weight", weight.slabs, (count, self.tiles, slab_count(self.intermediate), SLAB), torch.uint8)
         expect("bias", weight.bias, (count, self.hidden), torch.bfloat16)
         expect("logits", logits, (rows.most, count), torch.float32)
+        touched, step, layer = log
+        expect("touched", touched, (1, touched.shape[1]), torch.int32)
+        expect("step", step, (1,), torch.int32)
         self.launch(
             "expert_down",
             (self.config.blocks,),
@@ -88,6 +95,10 @@ class ExpertDown(Kernel):
                 "norm_weight": norm[1],
                 "logits": logits,
                 "active_count": rows.active_count,
+                "touched": touched,
+                "step": step,
                 "rows_per_slot": rows.per_slot,
+                "layer": layer,
+                "layers": touched.shape[1],
             },
         )

@@ -26,7 +26,7 @@ class ExpertGateUp(Kernel):
         self, intermediate: int, hidden: int, experts: ExpertGeometry, rows: int, config: ExpertConfig | None = None
     ) -> None:
         """`rows`: the most that this launcher will see. Raises ValueError for a mixture that no kernel is made for."""
-        check_experts(experts)
+        check_experts(experts, rows)
         self.intermediate, self.hidden, self.experts, self.rows = intermediate, hidden, experts, rows
         self.tiles = 2 * intermediate // TILE
         self.config = (config or ExpertConfig.usual(hidden, self.tiles, TILES)).at(rows).fitted()

@@ -49,8 +49,8 @@ struct ExpertRing {
     const unsigned address;  // of this warp's ring in shared memory
     const int items;         // of all blocks
     int item, slab;          // that are copied next
-    int stage;               // that is multiplied next
     const unsigned char* from;
+    int place, freed;  // bytes into the ring: of the slab that is multiplied next, and of the one before it
 
     __device__ __forceinline__ ExpertRing(const unsigned char* weight, const Thread& me)
         : me(me),
@@ -59,27 +59,30 @@ struct ExpertRing {
           items(routing.touched_count * GROUPS),
           item(me.warp < SLABS ? blockIdx.x : items),
           slab(me.warp),
-          stage(0) {
+          from(weight),
+          place(0),
+          freed(0) {
         point_at_item();
     }
 
     __device__ __forceinline__ void point_at_item() {
         if (item >= items) return;
         const Item next = item_of(item);
-        from = weight + ((long long)next.expert * TILES_OF_EXPERT + next.group * WEIGHT_TILES) * SLABS * SLAB + me.lane * LOAD;
+        from = weight + ((long long)next.expert * TILES_OF_EXPERT + next.group * WEIGHT_TILES) * SLABS * SLAB + slab * SLAB +
+               me.lane * LOAD;
     }
 
-    // Request the warp's next slab, if there is one, into a stage that is free.
-    __device__ __forceinline__ void copy_next(int stage) {
+    // Request the warp's next slab, if there is one, into a place that is free.
+    __device__ __forceinline__ void copy_next(int place) {
         if (item >= items) return;
 #pragma unroll
         for (int j = 0; j < WEIGHT_TILES; ++j) {
-            const unsigned to = address + stage * STAGE + j * SLAB + me.lane * LOAD;
-            const unsigned char* slab_of_tile = from + (j * SLABS + slab) * SLAB;
-            copy_async(to, slab_of_tile);
-            if (me.lane < 2) copy_async(to + 512, slab_of_tile + 512);
+            const unsigned to = address + place + j * SLAB + me.lane * LOAD;
+            copy_async(to, from + j * SLABS * SLAB);
+            if (me.lane < 2) copy_async(to + 512, from + j * SLABS * SLAB + 512);
         }
         slab += WARPS;
+        from += WARPS * SLAB;
         if (slab >= SLABS) {
             slab = me.warp;
             item += gridDim.x;
@@ -90,14 +93,14 @@ struct ExpertRing {
     __device__ __forceinline__ void fill() {
 #pragma unroll
         for (int stage = 0; stage < STAGES; ++stage) {
-            copy_next(stage);
+            copy_next(stage * STAGE);
             end_of_group();
         }
     }
 
-    // The slab before this one has been read by all lanes: its stage is free for the one that comes STAGES after it.
+    // The slab before this one has been read by all lanes: its place is free for the one that comes STAGES after it.
     __device__ __forceinline__ void refill() {
-        copy_next(stage == 0 ? STAGES - 1 : stage - 1);
+        copy_next(freed);
         end_of_group();
     }
 
@@ -105,13 +108,14 @@ struct ExpertRing {
     __device__ __forceinline__ void load(Slab (&tiles)[WEIGHT_TILES]) {
         await_copies<STAGES - 1>();
         __syncwarp();
-        const unsigned char* at = reinterpret_cast<const unsigned char*>(memory) + (me.warp * STAGES + stage) * STAGE;
+        const unsigned char* at = reinterpret_cast<const unsigned char*>(memory) + me.warp * STAGES * STAGE + place;
 #pragma unroll
         for (int j = 0; j < WEIGHT_TILES; ++j) {
             tiles[j].numbers = *reinterpret_cast<const uint4*>(at + j * SLAB + me.lane * LOAD);
             tiles[j].scales = *reinterpret_cast<const unsigned*>(at + j * SLAB + 512 + me.g * 4);
         }
         __syncwarp();
-        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        freed = place;
+        place = place == (STAGES - 1) * STAGE ? 0 : place + STAGE;
     }
 };

@@ -17,9 +17,9 @@ __device__ __forceinline__ fp16 to_fp16(float value) {
 // m16n8k16 with fragments as in mma.cuh: d = a · b + c.
 __device__ __forceinline__ void mma_fp16(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
                                          unsigned b1, float c0, float c1, float c2, float c3) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
-                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(c0), "f"(c1), "f"(c2), "f"(c3));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(c0), "f"(c1), "f"(c2), "f"(c3));
 }
 
 // Eight MXFP4 numbers of a row, in pairs of neighbours, as float16 · 2^14.
@@ -28,12 +28,12 @@ struct Eight {
 };
 
 // The inverse of what packing.py does. A number's bits, sign and magnitude, have their places in float16 at 15 and 11 … 9. Of
-// each half of a word, the first pair's number stands there already, the second's three bits lower; of the third and the
-// fourth, magnitudes stand six and nine bits lower, and signs where there was room left: at 14 and 13.
+// each half of a word, the first pair's number stands there already, the second's three bits lower. Of the third and the
+// fourth, magnitudes stand six and nine bits lower, and signs one and two: a product moves both at once. What it moves
+// elsewhere, from the lower half into the upper one too, stays below the places of a magnitude, with all carries.
 __device__ __forceinline__ Eight expanded(unsigned word) {
-    const unsigned NUMBER = 0x8e008e00u, MAGNITUDE = 0x0e000e00u, SIGN = 0x80008000u;
-    return {{word & NUMBER, word << 3 & NUMBER, (word << 6 & MAGNITUDE) | (word << 1 & SIGN),
-             (word << 9 & MAGNITUDE) | (word << 2 & SIGN)}};
+    const unsigned NUMBER = 0x8e008e00u, THIRD = 0x40384038u, FOURTH = 0x20072007u;
+    return {{word & NUMBER, word << 3 & NUMBER, (word & THIRD) * (64 + 2) & NUMBER, (word & FOURTH) * (512 + 4) & NUMBER}};
 }
 
 // The scale that byte `Index` of `scales` stands for, as a float32: the byte is its exponent.

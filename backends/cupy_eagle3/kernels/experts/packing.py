@@ -99,15 +99,15 @@ def packed(blocks: Tensor, scales: Tensor, order: Order) -> Tensor:
 def in_tiles(rows: Tensor, order: Order) -> Tensor:
     """[N, …] → [N / 16, 2, 8, …]: rows 0 … 7 and 8 … 15 of every tile."""
     if order is Order.PAIRED:
-        return rows.unflatten(0, (-1, 8, 2)).transpose(1, 2)
-    return rows.unflatten(0, (-1, 2, 8))
+        return rows.reshape(-1, 8, 2, *rows.shape[1:]).transpose(1, 2)
+    return rows.reshape(-1, 2, 8, *rows.shape[1:])
 
 
 def unpacked(slabs: Tensor, columns: int, order: Order) -> Tensor:
     """bfloat16 [N, `columns`] of `slabs` uint8 [N / 16, slabs, SLAB]: the inverse of `packed`, decoded."""
     tiles, count, _ = slabs.shape
     halves = slabs[..., :NUMBERS].contiguous().view(torch.int16).view(tiles, count, 8, 4, 2, 2, 2)
-    fours = table(slabs.device)[halves.int() & 0xFFFF].view(torch.bfloat16).unflatten(-1, (2, 4))
+    fours = table(slabs.device)[halves.int() & 0xFFFF].view(torch.bfloat16).view(*halves.shape, 4)
     exponents = slabs[..., NUMBERS:].view(tiles, count, 8, 2, 2).int() - (BIAS + SHIFT)
     factors = torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents).bfloat16()
     # tile, slab, g, lane, block, half of the tile, half word, pair

@@ -104,7 +104,7 @@ struct MatmulArguments {
 __device__ __forceinline__ MatmulArguments of_own_rows(const MatmulArguments& args) {
     MatmulArguments own = args;
     const long long from = first_row();
-    own.out = static_cast<char*>(args.out) + from * N_OUT * (EPILOGUE == SWIGLU ? sizeof(bf16) : sizeof(float));
+    own.out = static_cast<char*>(own.out) + from * N_OUT * (EPILOGUE == SWIGLU ? sizeof(bf16) : sizeof(float));
     own.x += from * K_IN;
     if (PRE_NORM_X) own.squares += from * (K_IN / 8);
     if (FEEDS_NORM) own.normed += from * N_OUT, own.normed_squares += from * (N_OUT / 8);

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule, read, step_times
+from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule, experts_of, read, step_times
 from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.cupy_eagle3.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.errors import UsageError
@@ -160,3 +160,13 @@ def test_a_step_that_ended_a_stretch_early_does_not_pay_for_the_idle_ones_behind
     if len(steps) % 4:
         assert times[-1] == steps[-1][0]
         assert times[len(steps) // 4 * 4 : -1] == tuple(map(sum, steps[len(steps) // 4 * 4 : -1]))
+
+
+def test_experts_are_counted_per_step_and_layer_and_where_no_slot_ran_none_are() -> None:
+    touched = torch.tensor([[4, 6], [3, 3], [9, 9]])
+    counts = experts_of(touched, [(2, 0), (1, -1), (-1, -1)], k=2)
+    assert counts.touched == (10, 6, 0)
+    assert [(of.rows, of.layers) for of in counts.passes] == [
+        (3, ((0, 0, 0, 1), (0, 0, 0, 1))),
+        (6, ((0, 0, 0, 0, 1), (0, 0, 0, 0, 0, 0, 1))),
+    ]

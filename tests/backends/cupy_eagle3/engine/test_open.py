@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,11 +17,14 @@ from specgate.api import OpenRequest
 from specgate.backends.cupy_eagle3.backend import BACKEND
 from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.engine import open as opening
-from specgate.backends.cupy_eagle3.engine.open import usable_draft
+from specgate.backends.cupy_eagle3.engine.open import check_target, usable_draft
 from specgate.core import PairRef
+from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
+from specgate.eagle3.hf.write import target_config
 from specgate.eagle3.pair import load_target
 from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, SpecgateError, UsageError
+from tests.backends.cupy_eagle3.pairs import MIXTURE
 
 ROOT = Path(__file__).parents[4]
 POSITIONS = 512
@@ -140,6 +144,47 @@ def test_the_command_line_ends_with_one_sentence_and_code_4(tmp_path: Path) -> N
 def test_a_spec_role_needs_a_draft(request_: OpenRequest) -> None:
     with pytest.raises(BackendError, match=r"pair 'random' has no draft, but spec-3 was asked for"):
         BACKEND.open(replace(request_, pair=replace(request_.pair, draft=None)))
+
+
+def test_a_target_with_experts_in_mxfp4_is_taken(tmp_path: Path, request_: OpenRequest) -> None:
+    check_target(with_experts(tmp_path, request_, MIXTURE))
+
+
+@pytest.mark.parametrize(
+    ("experts", "said"),
+    [
+        (ExpertGeometry(8, 2, mxfp4=False), "quantization_config = none is not supported .*: experts in MXFP4"),
+        (ExpertGeometry(300, 2, mxfp4=True), "num_local_experts = 300 is not supported .*: at most 256"),
+        (ExpertGeometry(32, 9, mxfp4=True), "num_experts_per_tok = 9 is not supported .*: at most 8"),
+    ],
+)
+def test_a_mixture_that_no_kernel_is_made_for_is_refused(
+    tmp_path: Path, request_: OpenRequest, experts: ExpertGeometry, said: str
+) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        check_target(with_experts(tmp_path, request_, replace(MIXTURE, experts=experts)))
+
+
+def test_more_rows_than_experts_take_are_refused(tmp_path: Path, request_: OpenRequest) -> None:
+    request = replace(with_experts(tmp_path, request_, MIXTURE), max_batch=10, max_k=7)
+    with pytest.raises(
+        UsageError, match=r"batch 10 at spec-7 makes 80 rows per step, at most 64 .*experts\n  a batch of 8"
+    ):
+        check_target(request)
+
+
+@pytest.mark.parametrize(("name", "value"), [("prefill", "fused"), ("prefill_attention", "best")])
+def test_experts_are_prefilled_by_torch_alone(tmp_path: Path, request_: OpenRequest, name: str, value: str) -> None:
+    request = replace(with_experts(tmp_path, request_, MIXTURE), options={name: value})
+    with pytest.raises(UsageError, match=f"option {name} = {value}: targets with experts are prefilled by torch alone"):
+        check_target(request)
+
+
+def with_experts(folder: Path, request: OpenRequest, geometry: TargetGeometry) -> OpenRequest:
+    """A request for a target of which only the config is there."""
+    config = target_config(geometry, "bfloat16")
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return replace(request, pair=replace(request.pair, target=folder))
 
 
 @pytest.mark.usefixtures("cpu_for_a_gpu")

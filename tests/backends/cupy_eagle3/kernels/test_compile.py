@@ -30,9 +30,6 @@ from specgate.backends.cupy_eagle3.kernels import loader
 from specgate.backends.cupy_eagle3.kernels.attention import attention, fmha_config
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import usual_config
-from specgate.backends.cupy_eagle3.kernels.experts.expert_down import ExpertDown
-from specgate.backends.cupy_eagle3.kernels.experts.expert_gate_up import ExpertGateUp
-from specgate.backends.cupy_eagle3.kernels.experts.route import Route
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Spec, entry_points, kernel_files, with_headers
 from specgate.backends.cupy_eagle3.kernels.matmul import matmul_rows
@@ -92,21 +89,6 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         for k in LENGTHS:
             yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
     yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft))
-
-
-def expert_specs_of(pair: PairGeometry) -> Iterator[Spec]:
-    g, experts = pair.target, pair.target.experts
-    assert experts is not None
-    heads = Heads(g.heads, g.kv_heads, g.head_dim, min(g.max_positions, POSITIONS))
-    for k in LENGTHS:
-        for window in {*g.windows}:
-            yield Attention(heads, k + 1, window, config=usual_config(heads, 1), sinks=True).spec
-    for rows in sorted({slots * (k + 1) for slots in SLOTS for k in LENGTHS}):
-        yield MatmulRows(heads.qkv_width, g.hidden, Epilogue.PLAIN, rows, scaled=True, biased=True).spec
-        yield MatmulRows(g.hidden, heads.width, Epilogue.RESIDUAL, rows, feeds_norm=True, biased=True).spec
-        yield Route(g.hidden, experts, rows).spec
-        yield ExpertGateUp(g.intermediate, g.hidden, experts, rows).spec
-        yield ExpertDown(g.hidden, g.intermediate, experts, rows).spec
 
 
 def with_constant(spec: Spec, name: str, value: int) -> Spec:
@@ -174,9 +156,9 @@ def compiler(request: pytest.FixtureRequest) -> Compiler:
 @pytest.fixture(scope="module")
 def specs() -> list[Spec]:
     """Every kernel of every geometry, role and batch, equal ones once."""
-    pairs = [demo(), *(geometry() for geometry in GEOMETRIES.values())]
-    experts = [spec for geometry in EXPERT_GEOMETRIES.values() for spec in expert_specs_of(geometry())]
-    return [*dict.fromkeys((*(spec for pair in pairs for spec in specs_of(pair)), *experts)), ReadMemory().spec]
+    pairs = [demo(), *(geometry() for geometry in (*GEOMETRIES.values(), *EXPERT_GEOMETRIES.values()))]
+    beside = ReadMemory().spec
+    return [*dict.fromkeys(spec for pair in pairs for spec in specs_of(pair)), beside]
 
 
 def code_of(spec: Spec) -> tuple[object, ...]:

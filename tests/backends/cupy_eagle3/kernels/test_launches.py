@@ -19,18 +19,22 @@ import pytest
 import torch
 from torch import Tensor
 
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, kernel_files, packed, with_headers
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
-from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, TARGET, without_weights
+from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, WINDOW, without_weights
 
 SMALL = PairGeometry(TARGET, DRAFT, BOUNDARIES, context=0, written=True)
-PAIRS = {"small": SMALL, **{name: GEOMETRIES[name]() for name in ("smollm2-135m", "llama-3.1-8b")}}
+EXPERTS = PairGeometry(MIXTURE, DRAFT, BOUNDARIES, context=0, written=True)
+PAIRS = {"small": SMALL, "experts": EXPERTS, **{name: GEOMETRIES[name]() for name in ("smollm2-135m", "llama-3.1-8b")}}
 POSITIONS = 500
 ELEMENTS = {
     "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "unsigned char": torch.uint8,
     "float": torch.float32,
     "float2": torch.float32,
     "int": torch.int32,
@@ -120,9 +124,13 @@ def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int
 @cache
 def source_of(stem: str, name: str) -> Source:
     text = re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu"))
-    head = rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) args\) \{{(.*?)^\}}'
+    head = (
+        rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) (?:args|all)\) \{{(.*?)^\}}'
+    )
     kernel = re.search(head, text, re.DOTALL | re.M)
-    assert kernel, f"{stem}.cu declares no kernel {name} that takes one struct, args"
+    assert kernel, (
+        f"{stem}.cu declares no kernel {name} that takes one struct, args, or all where args are its own part"
+    )
     struct = re.search(rf"^struct {kernel[1]} \{{\n(.*?)^\}};", text, re.DOTALL | re.M)
     assert struct, f"{stem}.cu declares no struct {kernel[1]}"
     declared = [line.strip() for line in struct[1].splitlines() if line.strip()]
@@ -213,8 +221,9 @@ def test_each_argument_is_what_its_field_declares(
             assert field.takes(argument), f"{launch.name}: {field}"
 
 
-def test_a_struct_is_laid_out_as_the_compiler_lays_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    for launch in step(monkeypatch, SMALL, 3, 2).launches:
+@pytest.mark.parametrize("pair", [SMALL, EXPERTS], ids=["dense", "experts"])
+def test_a_struct_is_laid_out_as_the_compiler_lays_it_out(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry) -> None:
+    for launch in step(monkeypatch, pair, 3, 2).launches:
         made, end = packed(launch.arguments), 0
         for field in source(launch).fields:
             at = -(-end // field.bytes) * field.bytes  # natural alignment
@@ -230,9 +239,12 @@ def test_a_struct_holds_addresses_and_numbers() -> None:
 
 
 def test_every_function_that_takes_a_kernels_struct_calls_it_args() -> None:
+    """So that what a kernel touches before it waits is found by the name. A kernel itself may get `all` and make its
+    `args` of that.
+    """
     for file in kernel_files().values():
         text = re.sub(r"//[^\n]*", "", file.read_text(encoding="utf-8"))
-        assert set(re.findall(r"\b\w+Arguments\b[&* ]+(\w+)", text)) <= {"args"}, file.name
+        assert set(re.findall(r"\bconst \w+Arguments& (\w+)", text)) <= {"args"}, file.name
 
 
 @pytest.mark.parametrize("k", [0, 3])
@@ -283,11 +295,12 @@ def test_the_ranges_of_a_step_name_its_phases_in_order(monkeypatch: pytest.Monke
     ]
 
 
+@pytest.mark.parametrize("pair", [SMALL, EXPERTS], ids=["dense", "experts"])
 @pytest.mark.parametrize("k", [0, 1, 2, 5])
 def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes(
-    monkeypatch: pytest.MonkeyPatch, k: int
+    monkeypatch: pytest.MonkeyPatch, k: int, pair: PairGeometry
 ) -> None:
-    launches, running, found = step(monkeypatch, SMALL, k, 3, times=3).launches, list[Launch](), set[str]()
+    launches, running, found = step(monkeypatch, pair, k, 3, times=3).launches, list[Launch](), set[str]()
     for before, launch in pairwise(launches):
         running = [before, *(running if lets_go_early(before) else [])]
         for own, early in touched_early(launch):
@@ -297,6 +310,43 @@ def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes
     # Only for a fault, and then nobody reads what comes of it.
     first = "feature_rows" if k else "embed_rows"
     assert found == {f"{first}.active_count while kv_reserve may write active_count"}
+
+
+def test_a_layer_with_experts_has_seven_kernels_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = step(monkeypatch, EXPERTS, 0, 2).launches
+    names = [launch.name for launch in launches]
+    attention, product = ["attention", "attention_combine"], "matmul_rows"
+    layer = [product, *attention, product, "route", "expert_gate_up", "expert_down"]
+    assert names == ["kv_reserve", "embed_rows", *(MIXTURE.layers * layer), product, "accept", "commit"]
+
+
+def test_a_sliding_layer_has_blocks_for_the_chunks_of_its_window_alone() -> None:
+    model, _ = without_weights(MIXTURE, DRAFT, BOUNDARIES, 5000)
+    kernels = Cycle(model, None, Sizes(1, 5000, 1), 1, 0).kernels()
+    everything, sliding = kernels["verify.layer.attention"], kernels[f"verify.layer.attention_{WINDOW}"]
+    assert isinstance(everything, Attention) and isinstance(sliding, Attention)
+    assert (everything.window, sliding.window) == (None, WINDOW)
+    assert everything.max_chunks == -(-5000 // everything.config.kv_tile) > sliding.max_chunks == 2
+
+
+def test_the_second_product_of_experts_routes_and_reads_weights_while_the_first_still_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launches = step(monkeypatch, EXPERTS, 1, 2).launches
+    early = {name for name, _ in touched_early(next(la for la in launches if la.name == "expert_down"))}
+    assert early == {"logits", "weight", "active_count"}
+    early = {name for name, _ in touched_early(next(la for la in launches if la.name == "expert_gate_up"))}
+    assert early == {"active_count"}
+
+
+def test_the_router_brings_the_next_products_first_weights_into_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = step(monkeypatch, EXPERTS, 0, 2).launches
+    products = [launch.arguments["weight"] for launch in launches if launch.name == "matmul_rows"]
+    routers = [launch for launch in launches if launch.name == "route"]
+    assert all(one.arguments["ahead"] is other for one, other in zip(routers, products[2::2], strict=True))
+    for launch in routers:
+        weight, lines = launch.arguments["ahead"], launch.arguments["ahead_lines"]
+        assert isinstance(weight, Tensor) and isinstance(lines, int) and 0 < lines <= weight.nbytes // 128
 
 
 def test_which_kernels_let_the_next_start_before_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:

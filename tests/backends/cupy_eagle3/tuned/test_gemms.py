@@ -14,6 +14,7 @@ from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
 from specgate.core.gemms import GemmShape
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.pair_tools.plant.geometries import GEOMETRIES
 from tests.backends.cupy_eagle3.tuned.files import DEVICE, gemm, written
 
@@ -55,6 +56,16 @@ def test_a_gpt_oss_draft_has_the_gate_of_34560_rows() -> None:
     shapes = gemm_shapes(geometry("gpt-oss-120b-dense"), batches=(1, 3, 5), draft_lengths=(2,))
     for rows in (3, 5):
         assert GemmShape("EAGLE3_FFN_GATE_UP", 34560, 2880, rows) in shapes
+
+
+def test_a_target_with_experts_has_the_products_around_its_attention_and_the_lm_head_to_tune() -> None:
+    pair = EXPERT_GEOMETRIES["gpt-oss-120b"]()
+    shapes = gemm_shapes(Geometry(pair.target, None, ()), batches=(1, 4), draft_lengths=())
+    assert {(shape.tag, shape.n, shape.k) for shape in shapes} == {
+        ("TARGET_QKV", 5120, 2880),
+        ("TARGET_O", 2880, 4096),
+        ("TARGET_LM_HEAD", 201088, 2880),
+    }
 
 
 def test_without_a_draft_there_are_the_targets_products_only() -> None:

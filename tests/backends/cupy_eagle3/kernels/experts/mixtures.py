@@ -45,6 +45,7 @@ class Left:
     normed: Tensor
     squares: Tensor
     finished: Tensor
+    touched: Tensor
 
     @property
     def results(self) -> tuple[Tensor, ...]:
@@ -52,7 +53,7 @@ class Left:
         return (
             self.logits,
             self.x16,
-            self.act.unflatten(0, (len(self.logits), -1)),
+            self.act.view(len(self.logits), -1),
             self.stream,
             self.normed,
             self.squares,
@@ -85,7 +86,7 @@ class Mixture:
         are replaced.
         """
         count, k = len(stream), self.experts.per_token
-        x = PreNormRows(stream.bfloat16(), stream.square().unflatten(1, (-1, 8)).sum(-1).contiguous())
+        x = PreNormRows(stream.bfloat16(), stream.square().view(count, -1, 8).sum(-1))
         left = Left(
             logits=poisoned(count, self.experts.count, dtype=torch.float32),
             x16=poisoned(count, self.hidden, dtype=torch.float16),
@@ -94,6 +95,7 @@ class Mixture:
             normed=poisoned(count, self.hidden),
             squares=poisoned(count, self.hidden // 8, dtype=torch.float32),
             finished=torch.zeros(self.hidden // 16, dtype=torch.int32, device="cuda"),
+            touched=torch.full((2, 3), -1, dtype=torch.int32, device="cuda"),
         )
         Route(self.hidden, self.experts, rows.most)(
             left.logits, left.x16, x, self.router, self.router_bias, rows, eps=EPS
@@ -106,6 +108,7 @@ class Mixture:
         ExpertDown(*sizes[::-1], self.experts, rows.most, down)(
             *(left.stream, (PreNormRows(left.normed, left.squares), self.norm_weight), parts, left.finished),
             *(left.act, self.down, left.logits, rows),
+            log=(left.touched, torch.tensor([1], dtype=torch.int32, device="cuda"), 2),
         )
         return left
 

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 
+from specgate.backends.cupy_eagle3.bench import oracles
 from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig
 from specgate.eagle3.geometry import ExpertGeometry
 from tests.backends.cupy_eagle3.kernels.device import relative_error, rows_of
@@ -36,9 +37,11 @@ def test_a_mixture_agrees_with_float64(sizes: tuple[int, int, int, int]) -> None
         assert relative_error(left.act, act) < 2e-3
         assert relative_error(left.stream - stream, want - stream) < 2e-3
         assert torch.equal(left.normed, (left.stream * made.norm_weight.float()).bfloat16())
-        squares = left.stream.double().square().unflatten(1, (-1, 8)).sum(-1)
+        squares = left.stream.double().square().view(count, -1, 8).sum(-1)
         assert relative_error(left.squares, squares) < 1e-6
         assert not left.finished.any()
+        chosen, _ = oracles.chosen_experts(left.logits, made.experts.per_token)
+        assert left.touched.flatten().tolist() == [-1] * 5 + [len({*chosen.flatten().tolist()})]
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -82,8 +85,9 @@ def test_rows_of_slots_that_are_done_are_neither_computed_nor_written() -> None:
         left = made.run(stream, rows_of(range(active), 4, slots=8))
         for got, want in zip(left.results, full.results, strict=True):
             assert torch.equal(got[: 4 * active], want[: 4 * active])
-        assert all(got[4 * active :].isnan().all() for got in (left.act, left.normed, left.squares, left.logits))
-        assert torch.equal(left.stream[4 * active :], stream[4 * active :])
+        logits, x16, act, after, normed, squares = left.results
+        assert all(got[4 * active :].isnan().all() for got in (logits, x16, act, normed, squares))
+        assert torch.equal(after[4 * active :], stream[4 * active :])
 
 
 def test_a_row_that_is_not_finite_stays_so_and_alone() -> None:
@@ -103,8 +107,9 @@ def test_how_work_is_moved_changes_no_bit() -> None:
     usual = made.run(stream, rows_of(range(8), 1))
     gate_up, down = ExpertConfig.usual(96, 20, 2), ExpertConfig.usual(160, 6, 1)
     for tiles, stages, blocks in ((1, 2, 1), (2, 3, 3), (1, 8, 2)):
-        moved = (replace(c, tiles=tiles, stages=stages, blocks_per_sm=blocks) for c in (gate_up, down))
-        got = made.run(stream, rows_of(range(8), 1), **dict(zip(("gate_up", "down"), moved, strict=True)))
+        moved = replace(gate_up, tiles=tiles, stages=stages, blocks_per_sm=blocks)
+        other = replace(down, stages=stages, blocks_per_sm=blocks)
+        got = made.run(stream, rows_of(range(8), 1), gate_up=moved, down=other)
         assert all(torch.equal(a, b) for a, b in zip(got.results, usual.results, strict=True))
 
 

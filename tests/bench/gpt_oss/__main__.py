@@ -1,0 +1,134 @@
+"""Check gpt-oss in the built-in engine against the reference, then time its experts and its steps.
+
+    python -m tests.bench.gpt_oss --seconds 600 --out results
+
+Prints every time beside the floor of the bytes that must be read, with the GPU's clock and power, and writes all of it
+to `gpt_oss.json` in the folder. What there is no time left for is named there. Ends with 1 where a check fails: then
+nothing is timed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import click
+import torch
+
+from specgate.backends.cupy_eagle3.bench.timing import read_bandwidth
+from specgate.backends.cupy_eagle3.device import first_gpu
+from specgate.backends.cupy_eagle3.kernels.experts import route
+from specgate.errors import SpecgateError
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from tests.bench.gpt_oss import checks, products, steps
+
+GEOMETRIES: Final = ("gpt-oss-20b", "gpt-oss-120b")
+ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
+GOALS: Final = {"both": 0.80}
+"""Share of the bandwidth that a layer's two products together shall reach at 1 to 8 tokens."""
+
+
+@click.command()
+@click.option("--seconds", default=600.0, show_default=True, help="No part begins after so many.")
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder for gpt_oss.json.")
+@click.option("--geometry", multiple=True, default=GEOMETRIES, type=click.Choice(GEOMETRIES), show_default=True)
+@click.option("--overlap", default=0.5, show_default=True, help="Of neighbouring tokens' experts in the planted pairs.")
+@click.option(
+    "--ahead-megabytes", type=float, help="Of the next product's weights that a router brings into the L2 cache."
+)
+def main(seconds: float, out: Path, geometry: tuple[str, ...], overlap: float, ahead_megabytes: float | None) -> None:
+    """Check, then time, as far as the seconds reach."""
+    if ahead_megabytes is not None:
+        patch.object(route, "AHEAD_BYTES", round(ahead_megabytes * 2**20)).start()
+    began = time.monotonic()
+    try:
+        first_gpu()
+    except SpecgateError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(4)
+    bandwidth = read_bandwidth()
+    torch.cuda.empty_cache()
+    left_out: list[str] = []
+    result: dict[str, Any] = {
+        "measured": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": torch.cuda.get_device_name(),
+        "bytes_per_s": bandwidth,
+        "ahead_bytes": route.AHEAD_BYTES,
+        "checks": [],
+        "products": [],
+        "steps": [],
+        "left_out": left_out,
+    }
+    click.echo(f"{result['device']}, plain read {bandwidth / 1e12:.3f} TB/s")
+    out.mkdir(parents=True, exist_ok=True)
+
+    def store() -> None:
+        result["seconds"] = time.monotonic() - began
+        (out / "gpt_oss.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+    def may_begin(part: str) -> bool:
+        if time.monotonic() - began < seconds:
+            return True
+        left_out.append(part)
+        click.echo(f"left out, {seconds:g} seconds are over: {part}")
+        store()
+        return False
+
+    wrong = 0
+    for name, error_found, tolerance in checks.findings():
+        result["checks"].append({"check": name, "error": error_found, "tolerance": tolerance})
+        right = error_found <= tolerance
+        click.echo(f"{'right' if right else 'WRONG'}  {name}: {error_found:.2g} (at most {tolerance:g})")
+        wrong += not right
+    store()
+    if wrong:
+        click.echo(f"{wrong} of {len(result['checks'])} checks failed: nothing is timed", err=True)
+        sys.exit(1)
+    shapes = {name: EXPERT_GEOMETRIES[name]() for name in geometry}
+    for name, shape in shapes.items():
+        if not may_begin(f"products of {name}"):
+            continue
+        for found in products.timings(shape.target, ROWS, bandwidth):
+            result["products"].append({"geometry": name, **found})
+            goal = f", goal {GOALS[found['part']]:.0%}" if found["part"] in GOALS and found["rows"] <= 8 else ""
+            click.echo(
+                f"{name} {found['part']:8} {found['rows']:2} rows, {found['touched']:5.1f} experts: "
+                f"{found['us']:7.2f} us, {found['share_of_bandwidth']:.0%} of the bandwidth{goal}; "
+                f"{said(found['conditions'])}"
+            )
+        torch.cuda.empty_cache()
+        store()
+    for name, shape in shapes.items():
+        if not may_begin(f"steps of {name}"):
+            continue
+        pair = steps.PlantedPair(shape, overlap)
+        click.echo(f"{name}: planted after {time.monotonic() - began:.0f} s")
+        for found in steps.timings(pair, bandwidth):
+            result["steps"].append({"geometry": name, "overlap": overlap, **found})
+            click.echo(
+                f"{name} {found['context']:5} x {found['batch']}, spec-{found['k']}: {found['step_ms']:.3f} ms, "
+                f"{found['ratio_to_floor']:.2f} x the floor of {found['floor_ms']:.3f} ms, "
+                f"{found['ratio_to_baseline']:.2f} of the baseline, {found['touched_per_layer']:.1f} experts "
+                f"per layer, prefill {found['prefill_ms']:.0f} ms; {said(found['conditions'])}"
+            )
+            store()
+            if time.monotonic() - began > seconds:
+                left_out.append(f"points of {name} after {found['context']} x {found['batch']}, spec-{found['k']}")
+                break
+        del pair
+        torch.cuda.empty_cache()
+    store()
+
+
+def said(conditions: dict[str, Any]) -> str:
+    events = f", {', '.join(conditions['clock_events'])}" if conditions["clock_events"] else ""
+    return f"{conditions['sm_clock_mhz']} MHz, {conditions['power_w']} W{events}"
+
+
+if __name__ == "__main__":
+    main()
