@@ -4,7 +4,7 @@ Where bins expect few draws, the chi-square statistic varies more than its textb
 is heavier. Its variance under the multinomial law is known exactly (Haldane 1937), and its distribution is taken for a
 chi-square one that is scaled to that mean and variance. The G statistic is divided by Williams' correction (1976).
 What is left of heavier tails is of one statistic or the other, so that only what both reject is rejected
-(`core.draws.FitTest.p`); `python -m tests.bench.distribution_simulation` shows it.
+(`core.draws.FitTest.p`); `python -m tests.bench.simulations.distribution_simulation` shows it.
 """
 
 from __future__ import annotations

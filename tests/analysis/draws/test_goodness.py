@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from specgate.analysis.draws.goodness import LEAST_EXPECTED, Fit, against_law, against_other, pools
-from tests.bench.distribution_simulation import LAWS, chances, pooled
+from tests.bench.simulations.distribution_simulation import LAWS, chances, pooled
 
 SOURCE = np.random.default_rng(3)
 

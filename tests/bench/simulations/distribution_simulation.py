@@ -1,7 +1,7 @@
 """How often the gate `distribution` is wrong about a verify that is right, and how often it sees one that is not.
 
-    python -m tests.bench.distribution_simulation --runs 1000000
-    python -m tests.bench.distribution_simulation --table power
+    python -m tests.bench.simulations.distribution_simulation --runs 1000000
+    python -m tests.bench.simulations.distribution_simulation --table power
 
 False alarms: tables of counts are drawn from the law that they are tested against, and the share of them whose chance
 is said to be below a level is counted: by either statistic, and by both, as the gate does it.
