@@ -12,6 +12,7 @@ from specgate.backends.cupy_eagle3.bench.checks import check
 from specgate.backends.cupy_eagle3.bench.groups import groups_of, rotation
 from specgate.backends.cupy_eagle3.bench.peers import peers_of, timed
 from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
+from specgate.backends.cupy_eagle3.bench.synthetic import require_dense_pair
 from specgate.backends.cupy_eagle3.bench.timing import read_bandwidth, time_launches
 from specgate.backends.cupy_eagle3.device import first_gpu, l2_bytes
 from specgate.backends.cupy_eagle3.kernels.compiling import compiler
@@ -21,8 +22,6 @@ from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.core import Role
 from specgate.core.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
-from specgate.eagle3.hf.target import require_dense, target_geometry
-from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError
 
@@ -35,8 +34,7 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
     import cupy
 
     began = time.perf_counter()
-    config = read_config(request.pair.target)
-    require_dense(target_geometry(config, request.pair.rope), config.file, "the benchmark of kernels")
+    require_dense_pair(request.pair, "the benchmark of kernels")
     device = first_gpu()
     bandwidth, stream = read_bandwidth(), Stream()
     torch.cuda.empty_cache()  # what was read to measure the bandwidth

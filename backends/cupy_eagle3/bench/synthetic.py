@@ -17,7 +17,7 @@ from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.checkpoint import TensorFiles, Wanted
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.eagle3.hf.draft import draft_geometry
-from specgate.eagle3.hf.target import target_geometry
+from specgate.eagle3.hf.target import require_dense, target_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.mxfp4.format import BIAS, BLOCK, VALUES
@@ -52,6 +52,12 @@ class Geometry:
         limits.check_geometry(draft, head.file)
         limits.check_window(draft, head.file)
         return cls(target, draft, tuple(capture.boundaries))
+
+
+def require_dense_pair(pair: PairRef, who: str) -> None:
+    """Raise CheckpointError for a target with experts, where `who` can only do with a dense one."""
+    config = read_config(pair.target)
+    require_dense(target_geometry(config, pair.rope), config.file, who)
 
 
 def random_pair(geometry: Geometry, positions: int, device: torch.device | str) -> tuple[Target, Draft | None]:

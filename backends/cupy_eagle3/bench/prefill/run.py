@@ -14,7 +14,7 @@ from specgate.backends.cupy_eagle3.bench.peers import FAILURES, first_line
 from specgate.backends.cupy_eagle3.bench.prefill.floors import Work, whole, works
 from specgate.backends.cupy_eagle3.bench.prefill.stage import PrefillStage, Variant
 from specgate.backends.cupy_eagle3.bench.prefill.timing import Read, gpu_reader, product_flops, time_part
-from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
+from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair, require_dense_pair
 from specgate.backends.cupy_eagle3.bench.timing import read_bandwidth
 from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.engine import limits
@@ -32,6 +32,7 @@ def bench_prefill(request: PrefillBenchRequest) -> PrefillBench:
     import cupy
 
     began = time.perf_counter()
+    require_dense_pair(request.pair, "the benchmark of prefill")
     device = first_gpu()
     bandwidth, stream, parts, attention = read_bandwidth(), Stream(), list[PartTiming](), ""
     torch.cuda.empty_cache()  # what was read to measure the bandwidth

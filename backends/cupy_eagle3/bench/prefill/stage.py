@@ -35,6 +35,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import Pages
 from specgate.backends.cupy_eagle3.memory.model import Draft, RopeTable, Target
 from specgate.core.kernel_bench import WHOLE
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.weights import TargetWeights
 
 CARRIED: Final = 0.1
 """Tolerance of what comes out of all layers: they carry on the roundings of norms that differ in their last bit."""
@@ -116,6 +117,7 @@ class PrefillStage:
 
     def target_parts(self) -> Iterator[Variant]:
         g, w = self.target.geometry, self.target.weights
+        assert isinstance(w, TargetWeights)
         layer, eps = w.layers[0], g.rms_eps
         for how, way in self.ways:
             yield self.embedding(how, way)

@@ -19,6 +19,7 @@ from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.engine import prefill
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.core.kernel_bench import WHOLE, PartTiming, used_parts_us
+from specgate.eagle3.weights import LayerWeights
 from specgate.pair_tools.plant.geometries import GEOMETRIES
 from tests.backends.cupy_eagle3.bench.staged import SMALL
 
@@ -57,6 +58,7 @@ def test_where_a_draft_reads_behind_the_last_layer_every_row_goes_through_it() -
 def test_the_bytes_of_a_part_are_those_of_its_tensors(positions: int) -> None:
     stage = PrefillStage(SMALL, random_pair(SMALL, 320, "cpu"), positions, "cpu")
     parts, layer = by_part(SMALL, positions), stage.target.weights.layers[0]
+    assert isinstance(layer, LayerWeights)
     blocks = -(-positions // BLOCK)
     assert parts["qkv"].size == stage.normed.nbytes + layer.qkv.nbytes + stage.qkv.nbytes
     assert parts["o"].size == stage.mixed.nbytes + layer.o.nbytes + stage.added.nbytes
